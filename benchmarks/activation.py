@@ -28,10 +28,10 @@ from benchmarks.market.ablation import Ablation, ablation
 from benchmarks.market.loops import Account, Ours, loops, run
 from benchmarks.market.shocks import reactions
 from benchmarks.market.trace import CHURN_S, QUIET_S, Moment, trace
-from learner.provisioning.activation import MARGIN, Choice, Requirement, cheapest
-from learner.provisioning.overlap import Clockwork
-from learner.provisioning.pace import REVIEW_S, SHORT_REVIEWS
-from learner.provisioning.pool import Pool
+from learner.provisioning.model.capacity import Clockwork
+from learner.provisioning.model.machine_selection import MARGIN, Choice, Requirement, cheapest
+from learner.provisioning.planner.constants import REVIEW_S, SHORT_REVIEWS
+from learner.provisioning.planner.pool import Pool
 from node.outlet import keep_outlet
 
 REPS = 200

@@ -9,7 +9,7 @@ bfloat16. Each test is asked about sets of 64 to 10^6 tokens, made of recorded g
 detect_lag1 (every lag, at 5e-4) and detect_relabelled (all of these), the share of sets of 8192 tokens whose evidence
 has come to 100 to 1, which honest evidence ever does with a probability of 1 %; false_positive_max, the share of honest
 sets for which it does within 10^6 tokens; margin_rates_held, the largest ratio of an observed rate's upper bound (95 %)
-to the one that `learner/verification/margins.py` allows, of draws over all models of one pair together, and the
+to the one that `learner/trust/margins.py` allows, of draws over all models of one pair together, and the
 same of each model by its lower bound; bytes_per_token, what a record carries for the audit's sake.
 What always holds: honest work is audited by margins that were set from other seeds, but for one rate, which a token
 of seed 0 has raised (`MEDIUM`).
@@ -59,8 +59,8 @@ from benchmarks.audits.verdict import (
 )
 from benchmarks.engines import vllm_python
 from benchmarks.harness import ROOT, Bar, arguments, conclude, main, number, say, scratch, table
-from learner.models import quiet_transformers
-from learner.verification.margins import Arithmetic, margins_of
+from learner.training.model.loading import quiet_transformers
+from learner.trust.margins import Arithmetic, margins_of
 from node.engine.vllm_worker.contents import read_contents
 from protocol.accounting.cost import CostClaim
 from protocol.core.codec import pack_logprobs, pack_tokens
@@ -248,7 +248,7 @@ def bars_of(found_of: Mapping[str, Judged], extra: float) -> list[Bar]:
 
 def bytes_for_audits() -> float:
     """What a token adds to a record beyond its id and the log probability that training reads, and to nothing else: an
-    audit has what the record and its lease say (`learner.verification.agenda.work_of`)."""
+    audit has what the record and its lease say (`learner.trust.audit_queue.work_of`)."""
     author = Keypair.generate()
 
     def size(tokens: int) -> int:

@@ -2,7 +2,7 @@
 
 The learner's own trainer takes a step on a batch, and the engine that audits judges the same batch, both on one thread
 and by turns: a policy of 0.2 M parameters on a demo's batch, and one of 51 M on a small one. At the floor share of
-audits (`learner/verification/share.py`) 3 % of the groups are judged, of one version in four, whose weights are loaded
+audits (`learner/trust/audit_rate.py`) 3 % of the groups are judged, of one version in four, whose weights are loaded
 for it; draws of what peers may have chosen take a share of the time that no more than `node/engine_time.py` says. Bar:
 audit_share_pct, what both come to of the learner's compute, of the worse model. What always holds: the engine and the
 trainer are those that ship; of several repetitions medians are taken.
@@ -23,15 +23,15 @@ import trio
 
 from benchmarks.audits.policies import GROUP, LARGE
 from benchmarks.harness import Bar, arguments, conclude, main, median, number, say, scratch, table
-from learner.batch_arrays import offline_arrays
-from learner.curriculum.offline import Logged, LoggedGroup
-from learner.export import export
-from learner.models import make_model
-from learner.policy import load_policy
-from learner.requests import Hyperparameters
-from learner.sequences import rollout_batch
-from learner.training import Training
-from learner.verification.share import FLOOR, VERSIONS
+from learner.curriculum.offline_stream import Logged, LoggedGroup
+from learner.rollouts.batch_arrays import offline_arrays
+from learner.trainer_api.requests import Hyperparameters
+from learner.training.batches.sequences import rollout_batch
+from learner.training.model.export import export
+from learner.training.model.loading import make_model
+from learner.training.model.policy import load_policy
+from learner.training.train_state import Training
+from learner.trust.audit_rate import FLOOR, VERSIONS
 from node.engine.port import Claim, Generation, GenerationRequest, InstalledVersion
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.worker_engine import WorkerEngine

@@ -4,7 +4,7 @@ Policies of 0.5 M, 51 M and 600 M parameters, taught and trained on the card, ea
 the card (float32, float32 with TF32 products, bfloat16) and on the processor (float32, not of 600 M); all are audited
 on the card in float32 and bfloat16, and on the processor in float32. Cheats, on the card: weights of another model, the
 right ones in 4 bits, the version before. Bars, each the worst of models and pairs: margin_rates_held, the largest ratio
-of an observed rate's upper bound (95 %) to the one that `learner/verification/margins.py` allows, of each pair over all
+of an observed rate's upper bound (95 %) to the one that `learner/trust/margins.py` allows, of each pair over all
 models together, and the same of each model by its lower bound; float32_rates_held, the same of float32 engines audited
 in float32, and of TF32 engines, all pairs of each together, by the margins of swarms that compute in it (`[trust]
 arithmetic = "float32"`); false_positive_max, the share of honest sets suspected within 10^6 tokens by either;
@@ -43,9 +43,9 @@ from benchmarks.audits.evidence import Pool, detected, lower_bound, tokens_until
 from benchmarks.audits.recording import HONEST
 from benchmarks.audits.verdict import BAN, JUDGED, SETS, SUSPECT, Tally
 from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, number, say, scratch, table
-from learner.models import quiet_transformers
-from learner.verification.margins import Arithmetic, margins_of
-from learner.verification.sequential import Margin
+from learner.training.model.loading import quiet_transformers
+from learner.trust.margins import Arithmetic, margins_of
+from learner.trust.sequential_test import Margin
 from node.engine.vllm_worker.contents import read_contents
 
 QUICK = Amounts(honest=4, by_processor=2, cheat=2)

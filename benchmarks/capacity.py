@@ -29,7 +29,7 @@ from benchmarks.activation import rank
 from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, number, say, table
 from benchmarks.swarms.bounds import hour, table2_wait_s
 from benchmarks.swarms.trial import BUSY, STEPS, Prediction, Provisioned, compare, predict, provision
-from learner.provisioning.table2 import table2
+from learner.provisioning.model.echo2_table2 import table2
 from node.collector import look_seldom
 from node.outlet import keep_outlet
 

@@ -36,7 +36,7 @@ from harness import (
     table,
 )
 
-from learner.scores import Scores
+from learner.monitoring.eval_scores import Scores
 from node.config import EngineSection, SwarmConfig
 from node.config_file import read_swarm_config
 from node.engine.port import InstalledVersion

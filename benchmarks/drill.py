@@ -28,7 +28,7 @@ import trio
 
 from benchmarks.drills.lifetimes import Lives, lives
 from benchmarks.harness import Bar, arguments, conclude, main, number, say, scratch, table
-from learner.verification.margins import LARGE, LARGE_FLOAT32, MEDIUM, SMALL, SMALL_FLOAT32, TINY
+from learner.trust.margins import LARGE, LARGE_FLOAT32, MEDIUM, SMALL, SMALL_FLOAT32, TINY
 from node.config_file import read_swarm_config
 from node.drill.attacks import Attack
 from node.drill.outcome import Outcome, outcome_of

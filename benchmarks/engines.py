@@ -41,7 +41,7 @@ from benchmarks.harness import (
     scratch,
     table,
 )
-from learner.models import make_model
+from learner.training.model.loading import make_model
 from node.engine.port import InstalledVersion, PolicyEngine
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.vllm import VllmConfig, open_vllm_engine

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, median, number, say, table
-from learner.intake import GrantedLease, JudgedDelivery, Terms, check_delivery
-from learner.ledger import Ledger
-from learner.ledger_rows import LeaseRow, RecordRow
-from learner.verification.near_copies import NearCopies, sketch
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import LeaseRow, RecordRow
+from learner.rollouts.admission import GrantedLease, JudgedDelivery, Terms, check_delivery
+from learner.trust.near_duplicates import NearCopies, sketch
 from protocol.accounting.cost import CostClaim
 from protocol.core.codec import pack_logprobs, pack_tokens
 from protocol.core.digest import digest_of

@@ -26,7 +26,7 @@ import psutil
 from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, median, number, say, scratch, table
 from benchmarks.live.swarm import Plant, count_events, open_program, wait_until
 from benchmarks.network.payload import write_payload
-from learner.provisioning.recording import FILE
+from learner.provisioning.estimation.recording import FILE
 from node.events import Clock
 from node.home import INVITE_FILE
 from node.programs import EVENTS_FILE

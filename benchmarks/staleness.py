@@ -66,7 +66,7 @@ def be_quiet() -> None:
     """What a process is told before it computes: one thread, no bars."""
     import torch
 
-    from learner.models import quiet_transformers
+    from learner.training.model.loading import quiet_transformers
 
     torch.set_num_threads(1)
     quiet_transformers()

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, number, say, scratch, table
-from learner.trainer import Trainer
+from learner.training.server import Trainer
 from protocol.core.pipe import Arrays, Header
 
 QWEN3 = {

@@ -124,10 +124,10 @@ def duel(match: Match, model: Path, seed: int, out: Path) -> Speed:
 def packing_gain(seed: int, out: Path) -> float:
     """Tokens per second of our microbatches over those of padded ones, with a model of PACKED."""
     from benchmarks.baselines.padding import measure, skewed_batch
-    from learner.models import make_model
-    from learner.policy import load_policy
-    from learner.requests import Hyperparameters
-    from learner.training import Training
+    from learner.trainer_api.requests import Hyperparameters
+    from learner.training.model.loading import make_model
+    from learner.training.model.policy import load_policy
+    from learner.training.train_state import Training
 
     directory = out / f"packed-{seed}"
     make_model(directory, PACKED, seed)
@@ -170,7 +170,7 @@ def outside(pairs: Sequence[tuple[float, float]]) -> float:
 
 def made(match: Match, out: Path) -> Path:
     """A directory with a new model of that size and a tokenizer."""
-    from learner.models import make_model
+    from learner.training.model.loading import make_model
     from node.tasks.text import write_character_tokenizer
 
     directory = out / match.name.replace(" ", "")
@@ -184,7 +184,7 @@ def claim() -> int:
     asked = arguments(__doc__ or "", reps=REPS).parse_args()
     import torch
 
-    from learner.models import quiet_transformers
+    from learner.training.model.loading import quiet_transformers
 
     torch.set_num_threads(1)
     quiet_transformers()

@@ -28,9 +28,9 @@ from typing import Any
 from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, median, number, say, scratch, table
 from benchmarks.live.swarm import Plant, Run, run_swarm
 from benchmarks.network.requirements import NetworkUnavailable, require_network
-from learner.provisioning.activation import Candidate
-from learner.provisioning.paper import Timings
-from learner.provisioning.windows import Outcome, Setting, Windows
+from learner.provisioning.model.echo2 import Timings
+from learner.provisioning.model.machine_selection import Candidate
+from learner.provisioning.model.windows import Outcome, Setting, Windows
 from node.plan.fitted import Fitted, Measured, read_run
 
 WINDOWS = (1, 3, 6)
@@ -38,7 +38,9 @@ REPS = 1
 """All of it takes a quarter of an hour, and what varies from step to step is averaged over STEPS of them."""
 
 STEPS = 40
-"""Training steps of a run with enough nodes. Judged are the last 32 (`learner.provisioning.estimates.WINDOW`)."""
+"""Training steps of a run with enough nodes. Judged are the last 32
+(`learner.provisioning.estimation.estimates.WINDOW`).
+"""
 
 FEWER_STEPS = 36
 """Of a run with too few, which takes longer."""

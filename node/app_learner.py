@@ -15,16 +15,16 @@ from pathlib import Path
 
 import trio
 
-from learner.buffer import Buffer
-from learner.leasing import LeaseTerms, Leasing
-from learner.ledger import Ledger
-from learner.ledger_file import DamagedValue, LedgerError
-from learner.milestones import Keep
-from learner.provisioning.planner import Planner
-from learner.provisioning.recording import FILE, Began
-from learner.provisioning.review import Settings
-from learner.publication import Publisher
-from learner.verification.margins import Arithmetic
+from learner.artifacts.checkpoint_retention import Keep
+from learner.artifacts.publisher import Publisher
+from learner.ledger.ledger import Ledger
+from learner.ledger.sqlite.database import DamagedValue, LedgerError
+from learner.provisioning.estimation.recording import FILE, Began
+from learner.provisioning.planner.planner import Planner
+from learner.provisioning.planner.review import Settings
+from learner.rollouts.buffer import Buffer
+from learner.rollouts.leases import LeaseTerms, Leasing
+from learner.trust.margins import Arithmetic
 from node.audit_loop import AuditLoop
 from node.base_model import hold_to_base
 from node.budget_watch import FaultLog, tell_refusals
@@ -124,8 +124,8 @@ async def run_learner(
     """Run the learner role until its last training step, and return how it went.
 
     `on_ready` is told the invite once peers can join, after the trial. `trainer` is the command of a process that holds
-    the conversation of `learner.trainer`; without `trial` it need not compute what the engine does. `transport` makes
-    the presence among others, of the learner's key. Raises UsageError or RunError; cancel to stop early.
+    the conversation of `learner.training.server`; without `trial` it need not compute what the engine does. `transport`
+    makes the presence among others, of the learner's key. Raises UsageError or RunError; cancel to stop early.
     """
     home = open_learner_home(
         Path(config.swarm.state),

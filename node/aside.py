@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from learner.ledger_rows import CheckpointRow
+from learner.ledger.rows import CheckpointRow
 from node.child_outcomes import ChildCrashed, ChildGaveUp, ChildRefused
 from node.child_spec import ChildSpec
 from node.children import Child, open_child

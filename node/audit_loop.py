@@ -15,9 +15,9 @@ from pathlib import Path
 
 import trio
 
-from learner.verification.agenda import Passage, Portion
-from learner.verification.margins import LOUD
-from learner.verification.sequential import Found
+from learner.trust.audit_queue import Passage, Portion
+from learner.trust.margins import LOUD
+from learner.trust.sequential_test import Found
 from node.engine.port import (
     Claim,
     EngineCrashed,

@@ -4,7 +4,7 @@ What always holds: the ledger has a digest of each of its files from the first s
 checkpoint to go on from; where the objective, or an adapter, rests on that model, a start on other weights is refused;
 any other change of its files is told. A fork begins with its own.
 
-Weights are looked at in samples (`learner.file_samples`), the other files as a whole.
+Weights are looked at in samples (`learner.artifacts.file_fingerprint`), the other files as a whole.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from learner.directories import COMPANIONS, CONFIG
-from learner.file_samples import add_samples
-from learner.ledger import Ledger
-from learner.ledger_chain import base_of
-from learner.ledger_file import LedgerError, is_blank
-from learner.regular_file import read_file
+from learner.artifacts.file_fingerprint import add_samples
+from learner.artifacts.model_directory import COMPANIONS, CONFIG
+from learner.artifacts.regular_file import read_file
+from learner.ledger.ledger import Ledger
+from learner.ledger.sqlite.database import LedgerError, is_blank
+from learner.ledger.training import base_of
 from node.config import SwarmConfig, TrainerSection
 from node.door import shards_of
 from node.errors import RunError, UsageError

@@ -2,9 +2,9 @@
 
 What always holds: one is being written at a time, while training goes on; a checkpoint stands in the ledger, with the
 curriculum's state of its step, only after the trainer said that it is durable, and its directory is removed only after
-the ledger has forgotten it. `learner.milestones` says which stay, and milestones give way where the disk has no room
-for the next. A version is announced without waiting for any of this: its name holds the incarnation, and going on from
-an older checkpoint begins another one, so no crash makes one name mean two sets of weights.
+the ledger has forgotten it. `learner.artifacts.checkpoint_retention` says which stay, and milestones give way where the
+disk has no room for the next. A version is announced without waiting for any of this: its name holds the incarnation,
+and going on from an older checkpoint begins another one, so no crash makes one name mean two sets of weights.
 
     save (staged) ... training ... event "saved" -> ledger: checkpoint -> what is not to be kept is removed
                                ... event "save_failed" -> told; the next publication tries again
@@ -20,9 +20,9 @@ from pathlib import Path
 
 import trio
 
-from learner.ledger import Ledger
-from learner.ledger_rows import CheckpointRow
-from learner.milestones import Keep, Stays, chosen
+from learner.artifacts.checkpoint_retention import Keep, Stays, chosen
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import CheckpointRow
 from node.child_outcomes import ChildRefused
 from node.errors import RunError
 from node.events import EventLog

@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 
 import trio
 
-from learner.last_words import HEARD_LINES
+from learner.trainer_api.exit_reasons import HEARD_LINES
 from node.child_outcomes import ChildCrashed, ChildError, ChildExit, ChildRefused, ChildSaid, OnEvent, OnFrame
 from node.child_spec import ChildSpec, child_environment
 from node.memory_watch import offer_first, wait_over

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
 
-from learner.last_words import FATAL, LAST_WORDS, LastWords, cut, explained, how_ended
+from learner.trainer_api.exit_reasons import FATAL, LAST_WORDS, LastWords, cut, explained, how_ended
 from node.child_spec import RestartLimits
 from protocol.core.pipe import Arrays, Header
 

@@ -17,13 +17,13 @@ from itertools import groupby
 
 import trio
 
-from learner.intake import AdmittedRecord, GrantedLease
-from learner.leasing import seed_of
-from learner.ledger import Ledger
-from learner.ledger_rows import ChoiceRow
-from learner.verification.choosing import CONTROLS, Choice, Gain, Seen, Worth, heard_choice, seen
-from learner.verification.confidence import SUSPECT_EVIDENCE
-from learner.verification.sequential import History, is_convicted, log_evidence
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import ChoiceRow
+from learner.rollouts.admission import AdmittedRecord, GrantedLease
+from learner.rollouts.leases import seed_of
+from learner.trust.selection_test import CONTROLS, Choice, Gain, Seen, Worth, heard_choice, seen
+from learner.trust.sequential_test import History, is_convicted, log_evidence
+from learner.trust.standing import SUSPECT_EVIDENCE
 from node.engine.port import GenerationRequest, InstalledVersion
 from node.events import EventLog
 from node.evidence import requests_of

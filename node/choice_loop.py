@@ -14,8 +14,8 @@ from itertools import count, islice
 
 import trio
 
-from learner.environment import Ended, Question, Reply
-from learner.verification.choosing import Worth
+from learner.rollouts.environment import Ended, Question, Reply
+from learner.trust.selection_test import Worth
 from node.choice_desk import ChoiceDesk, Doubt
 from node.engine.port import EngineError, VerifyingEngine
 from node.engine_time import EngineTime

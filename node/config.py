@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from learner.environment import MAX_EPISODE_TOKENS, MAX_TURNS
-from learner.presets import PRESETS, AdvantageName, AggregationName, CorrectionName, PresetName
+from learner.rollouts.environment import MAX_EPISODE_TOKENS, MAX_TURNS
+from learner.trainer_api.presets import PRESETS, AdvantageName, AggregationName, CorrectionName, PresetName
 from node.engine_terms import EngineTerms
 from node.hours import MAX_CHARS
 from protocol.accounting.energy import MAX_WATTS
@@ -224,7 +224,8 @@ class OfflineSection(Section, frozen=True, kw_only=True):
 
 
 class TrainerSection(Section, frozen=True, kw_only=True):
-    """Hyperparameters of the objective and the optimizer: `learner.requests.Hyperparameters`, as people write them.
+    """Hyperparameters of the objective and the optimizer: `learner.trainer_api.requests.Hyperparameters`, as people
+    write them.
 
     `decay_steps` unset: as many as the run has; what `read_swarm_config` returns says how many.
     """
@@ -290,7 +291,8 @@ class TrustSection(Section, frozen=True, kw_only=True):
     `floor`: the least share of a peer's groups, however many have passed. `compute_share`: of the time, what audits
     take at most that training does not wait for. They are made on the engine that evaluates, see `EvaluateSection`.
     `arithmetic` "float32": every engine must compute in it, so that audits may be stricter.
-    `peer_share`: of what is leased or waits to be trained on, the most that is one peer's, see `learner.workload`.
+    `peer_share`: of what is leased or waits to be trained on, the most that is one peer's, see
+    `learner.scheduling.lease_scheduler`.
     """
 
     audits: bool = True

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import msgspec
 
-from learner.handed_text import NotText, parse_toml
-from learner.leasing import delivery_bytes
-from learner.regular_file import read_file
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import NotText, parse_toml
+from learner.rollouts.leases import delivery_bytes
 from node.config import (
     CostSection,
     CurriculumSection,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import trio
 
-from learner.presets import PRESETS
+from learner.trainer_api.presets import PRESETS
 from node.config import EngineSection, mode_of
 from node.console import Terminal, open_terminal, run_shown
 from node.engine_choice import choose_engine, look

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from learner.handed_text import parse_json
-from learner.regular_file import read_file
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import parse_json
 from node.errors import UsageError
 from protocol.core.dates import moment
 from swarm.libp2p import Address, BadAddress, parse_address, why_no_host, why_undialable

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 import trio
 
-from learner.ledger_file import is_blank
-from learner.presets import PRESETS, recipe_of
-from learner.requests import Hyperparameters
-from learner.verification.share import NEWCOMER_GROUPS
+from learner.ledger.sqlite.database import is_blank
+from learner.trainer_api.presets import PRESETS, recipe_of
+from learner.trainer_api.requests import Hyperparameters
+from learner.trust.audit_rate import NEWCOMER_GROUPS
 from node.aside import Tried, try_aside
 from node.config import SwarmConfig
 from node.errors import about_keys_of

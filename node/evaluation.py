@@ -4,7 +4,7 @@ What always holds: the learner never waits for an evaluation (a version publishe
 said, but for the last); what an evaluation's batches took of a GPU's memory is given back when it ends, however it
 ends, since training may want it; the same prompts and seeds are asked every time, so two figures differ by the policy
 alone; episodes are played to their end. Each prompt is asked once greedily, and `samples` times at the training
-temperature; see `learner.scores`.
+temperature; see `learner.monitoring.eval_scores`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 import trio
 
-from learner.environment import Ended, Reply, Said
-from learner.ledger import Ledger
-from learner.scores import Scores, score
+from learner.ledger.ledger import Ledger
+from learner.monitoring.eval_scores import Scores, score
+from learner.rollouts.environment import Ended, Reply, Said
 from node.engine.port import EngineCrashed, EngineError, GenerationRequest, InstalledVersion, PolicyEngine
 from node.events import EventLog, Field
 from node.playing import play

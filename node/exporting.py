@@ -20,10 +20,10 @@ from typing import Any
 
 import trio
 
-from learner.ledger_chain import checkpoints_of
-from learner.ledger_file import LedgerError, is_blank
-from learner.ledger_rows import CheckpointRow
-from learner.regular_file import open_file
+from learner.artifacts.regular_file import open_file
+from learner.ledger.rows import CheckpointRow
+from learner.ledger.sqlite.database import LedgerError, is_blank
+from learner.ledger.training import checkpoints_of
 from node.child_outcomes import ChildError
 from node.child_spec import ChildSpec
 from node.children import open_child

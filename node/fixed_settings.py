@@ -15,10 +15,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from learner.ledger import Ledger
-from learner.ledger_chain import settings_of
-from learner.ledger_file import LedgerError, is_blank
-from learner.ledger_work import group_sizes_of
+from learner.ledger.ledger import Ledger
+from learner.ledger.sqlite.database import LedgerError, is_blank
+from learner.ledger.training import settings_of
+from learner.ledger.work import group_sizes_of
 from node.config import SwarmConfig
 from node.errors import RunError, UsageError
 

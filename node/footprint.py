@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from learner.durable import table_of
-from learner.handed_text import NotText, parse_config
-from learner.lora_targets import names, no_targets, unmatched
-from learner.presets import Recipe
-from learner.regular_file import read_file
+from learner.artifacts.atomic_directory import table_of
+from learner.artifacts.lora_targets import names, no_targets, unmatched
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import NotText, parse_config
+from learner.trainer_api.presets import Recipe
 from node.config import TrainerSection
 from node.door import shards_of
 from node.errors import UsageError
@@ -41,7 +41,9 @@ HEADS = ("lm_head", "embed_out")
 DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
 
 LOGITS_BYTES = 4 << 27
-"""Logits are computed half a GiB at a time (`learner.policy.LOGITS_BLOCK`), and as much again for their gradient."""
+"""Logits are computed half a GiB at a time (`learner.training.model.policy.LOGITS_BLOCK`), and as much again for their
+gradient.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

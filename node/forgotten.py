@@ -21,7 +21,7 @@ from pathlib import Path
 
 import trio
 
-from learner.ledger import Ledger
+from learner.ledger.ledger import Ledger
 from node.events import EventLog
 from node.learner_run import LearnerRun
 from protocol.core.errors import Fault, PeerError

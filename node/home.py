@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from learner.regular_file import open_file, open_lock, read_file
+from learner.artifacts.regular_file import open_file, open_lock, read_file
 from node.errors import RunError, UsageError
 from node.identities import require_learner
 from node.keys import load_key, load_or_create_key, load_or_create_secret, sync_directory

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from learner.ledger import Ledger
+from learner.ledger.ledger import Ledger
 from node.errors import RunError, UsageError
 from node.keys import load_key
 from node.receipts import Receipts, ReceiptsError

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from learner.presets import CAPPING, CLIPPING, PRESETS
+from learner.trainer_api.presets import CAPPING, CLIPPING, PRESETS
 from node.config import NodeConfig, OfflineSection, Section, SwarmConfig, TrainerSection
 
 

@@ -18,13 +18,20 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from learner import givebacks
-from learner.buffer import UNINFORMATIVE, VOID
-from learner.environment import Environment, Question, Reply, Said
-from learner.episodes import utterance_of
-from learner.intake import CheckedDelivery, GrantedLease, JudgedDelivery, Terms, check_delivery, manifests_of
-from learner.ledger import Ledger
-from learner.ledger_rows import RecordRow
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import RecordRow
+from learner.rollouts.admission import (
+    CheckedDelivery,
+    GrantedLease,
+    JudgedDelivery,
+    Terms,
+    check_delivery,
+    manifests_of,
+)
+from learner.rollouts.buffer import UNINFORMATIVE, VOID
+from learner.rollouts.environment import Environment, Question, Reply, Said
+from learner.rollouts.episodes import utterance_of
+from learner.scheduling import lease_backoff as givebacks
 from node.events import EventLog
 from node.learner_run import LearnerRun
 from node.reports.rules import BLAMED

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from learner.regular_file import open_file
+from learner.artifacts.regular_file import open_file
 from node.errors import UsageError, shortened
 from node.home import INVITE_FILE
 from protocol.core.invite import PREFIX, Invite, InviteError, holds_invite, read_invite

@@ -11,7 +11,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from learner.regular_file import read_file
+from learner.artifacts.regular_file import read_file
 from node.errors import RunError, UsageError
 from protocol.core.identity import Keypair
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import trio
 
-from learner.handed_text import parse_json
-from learner.regular_file import read_file
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import parse_json
 from node.errors import RunError
 from node.events import EventLog
 from node.home import write_durably

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from learner.ledger import Ledger
-from learner.ledger_rows import PeerRow, StayRow
-from node.absences import BANNED, EXCUSED, OUT_OF_HOURS
+from learner.ledger.departures import BANNED, EXCUSED, OUT_OF_HOURS
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import PeerRow, StayRow
 from node.budget_watch import FaultLog
 from node.engine_terms import EngineTerms
 from node.events import EventLog
@@ -32,6 +32,7 @@ from protocol.core.ids import LeaseId, PeerId
 from protocol.core.limits import MAX_PEERS_TOLD, PROTOCOL_VERSION
 from protocol.versions.exchange import PeerAddresses
 from protocol.work import (
+    IN_GOOD_ORDER,
     LEASE_RECALLS,
     PROOFS,
     RECEIPT_REVISIONS,
@@ -53,7 +54,7 @@ from protocol.work import (
 from swarm.transport.event_rate import Buckets, Rate
 from swarm.work.membership import Awaited, Gone, Heard, Joined, Lost, Opened, Tick
 from swarm.work.neighbour_graph import neighbourhoods
-from swarm.work.server import IN_GOOD_ORDER, Reception
+from swarm.work.server import Reception
 
 TICK_S = 1.0
 """How often silence and deadlines are looked at."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import trio
 
-from learner.ledger import Ledger
-from learner.ledger_rows import PeerRow, StayRow
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import PeerRow, StayRow
 from node.config import SwarmConfig
 from node.errors import UsageError
 from node.events import Clock, EventLog

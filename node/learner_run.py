@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from learner.workload import Workload
+from learner.scheduling.lease_scheduler import Workload
 from node.troubles import Troubles, Unable
 from protocol.accounting.energy import EnergySource
 from protocol.core.ids import PeerId

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 
 import trio
 
-from learner.givebacks import FREE_LEASES
-from learner.intake import GrantedLease
-from learner.leasing import GRANT_BYTES
-from learner.ledger import Ledger
-from learner.ledger_rows import LeaseRow
-from learner.workers import Held
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import LeaseRow
+from learner.rollouts.admission import GrantedLease
+from learner.rollouts.leases import GRANT_BYTES
+from learner.scheduling.lease_backoff import FREE_LEASES
+from learner.scheduling.worker import Held
 from node.events import EventLog
 from node.learner_run import LearnerRun
 from node.recovery import granted_in

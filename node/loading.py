@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from learner.ledger_rows import CheckpointRow
+from learner.ledger.rows import CheckpointRow
 from node.child_outcomes import ChildRefused
 from node.errors import RunError, UsageError
 from protocol.core.pipe import Header

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from learner.handed_text import NotText, parse_json, text_of
-from learner.ledger_file import LedgerError
-from learner.regular_file import read_file
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import NotText, parse_json, text_of
+from learner.ledger.sqlite.database import LedgerError
 from node import reports
 from node.config import SwarmConfig
 from node.config_file import read_swarm_config

@@ -99,7 +99,7 @@ def _require_kept(reason: str) -> None:
 
 def _meant(name: str, target: Path | None) -> Meant:
     """The peer that is to be told of. Raises UsageError, RunError."""
-    from learner.ledger_file import LedgerError, snapshot
+    from learner.ledger.sqlite.database import LedgerError, snapshot
     from node.errors import RunError, UsageError
     from node.lookups import find_place
 

@@ -22,8 +22,8 @@ from types import FrameType
 
 import trio
 
-from learner.handed_text import parse_json
-from learner.regular_file import read_file
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import parse_json
 from node.errors import RunError
 from node.first_signals import remembered
 

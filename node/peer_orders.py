@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from learner.regular_file import read_file
+from learner.artifacts.regular_file import read_file
 from node.errors import RunError
 from protocol.core.codec import PeerText, ready
 

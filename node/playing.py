@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from learner.environment import Answered, Reply, Said
+from learner.rollouts.environment import Answered, Reply, Said
 from node.engine.port import GenerationRequest, PolicyEngine
 
 SEEDS_BETWEEN_TURNS = 1 << 48

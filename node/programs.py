@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from learner.ledger_rows import CheckpointRow
+from learner.ledger.rows import CheckpointRow
 from node.app_learner import LearnerOutcome, run_learner
 from node.app_rollout import RolloutOutcome, run_rollout
 from node.base_model import base_note

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 import msgspec
 import trio
 
-from learner.ledger import Ledger
-from learner.ledger_rows import TallyRow
-from learner.ledger_values import signed_in
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import TallyRow
+from learner.ledger.sqlite.column_values import signed_in
 from protocol.accounting.merkle import MerkleTree
 from protocol.accounting.tally import in_order, open_tally, proofs_for, tree_of
 from protocol.core.genesis import Authority

@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 import trio
 
-from learner.ledger import Ledger
-from learner.ledger_rows import TallyRow
-from learner.provisioning.recording import Published
-from learner.publication import Base, Publisher, new_bytes, patches_of
+from learner.artifacts.publisher import Base, Publisher, new_bytes, patches_of
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import TallyRow
+from learner.provisioning.estimation.recording import Published
 from node.child_outcomes import ChildRefused
 from node.errors import RunError
 from node.events import EventLog
@@ -292,7 +292,7 @@ class Publishing:
 
 
 def _probed(told: Header | None) -> Probed | None:
-    """What the trainer told of the probe, if it did (`learner.probing`)."""
+    """What the trainer told of the probe, if it did (`learner.training.probe`)."""
     if told is None:
         return None
     rows = zip(told["prompts"], told["completions"], strict=True)

@@ -18,7 +18,7 @@ from threading import RLock
 from types import MappingProxyType
 from typing import Any
 
-from learner.sqlite_file import SQLITE_ERRORS, Ailment, FileGone, Whereabouts, ailment_of, connect
+from learner.ledger.sqlite.files import SQLITE_ERRORS, Ailment, FileGone, Whereabouts, ailment_of, connect
 from protocol.accounting.cost import Price
 from protocol.accounting.energy import EnergySource
 from protocol.accounting.reputation_note import MAX_REPUTATION_NOTE_BYTES, ReputationNote

@@ -1,9 +1,9 @@
 """What this run does and when, written down as it happens: for estimates now, for plans and simulations later.
 
-What always holds: a recording reads back whole (`learner.provisioning.recording`), from its first line, also after a
-kill, a full disk or a rotation, since whenever a file or a gap begins, the terms of the run, who is here and the last
-plan are said again; `at_s` never falls; nothing here raises or, but for `recall`, waits for the disk, since a run
-matters more than the record of it. The observatory hears all of it, written or not.
+What always holds: a recording reads back whole (`learner.provisioning.estimation.recording`), from its first line, also
+after a kill, a full disk or a rotation, since whenever a file or a gap begins, the terms of the run, who is here and
+the last plan are said again; `at_s` never falls; nothing here raises or, but for `recall`, waits for the disk, since a
+run matters more than the record of it. The observatory hears all of it, written or not.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from learner.provisioning.observatory import Observatory
-from learner.provisioning.recording import (
+from learner.artifacts.regular_file import open_file
+from learner.provisioning.estimation.estimator import Observatory
+from learner.provisioning.estimation.recording import (
     Began,
     Joined,
     Left,
@@ -26,7 +27,6 @@ from learner.provisioning.recording import (
     encode_line,
     read_lines,
 )
-from learner.regular_file import open_file
 from node.line_file import LineFile
 
 MAX_RECORDING_BYTES = 64 * 1024 * 1024

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from learner.buffer import Group
-from learner.environment import Ended, Environment
-from learner.episodes import Episodes, utterance_of
-from learner.intake import AdmittedRecord, GrantedLease, Place
-from learner.leasing import own_lease
-from learner.ledger import Ledger
-from learner.ledger_file import DamagedValue, LedgerError, is_blank
-from learner.ledger_rows import LeaseRow, UnconsumedRow
-from learner.ledger_values import signed_in
-from learner.ledger_work import open_leases_of
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import LeaseRow, UnconsumedRow
+from learner.ledger.sqlite.column_values import signed_in
+from learner.ledger.sqlite.database import DamagedValue, LedgerError, is_blank
+from learner.ledger.work import open_leases_of
+from learner.rollouts.admission import AdmittedRecord, GrantedLease, Place
+from learner.rollouts.buffer import Group
+from learner.rollouts.environment import Ended, Environment
+from learner.rollouts.episodes import Episodes, utterance_of
+from learner.rollouts.leases import own_lease
 from protocol.core.codec import unpack_tokens
 from protocol.core.ids import LeaseId, SwarmId
 from protocol.work import read_record

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import trio
 
-from learner.intake import AdmittedRecord, GrantedLease
-from learner.leasing import own_lease
-from learner.verification.agenda import Agenda, Work, work_of
-from learner.verification.confidence import Confidence, after
-from learner.verification.sequential import Audited, Found, Margin, count_above
+from learner.rollouts.admission import AdmittedRecord, GrantedLease
+from learner.rollouts.leases import own_lease
+from learner.trust.audit_queue import Agenda, Work, work_of
+from learner.trust.sequential_test import Audited, Found, Margin, count_above
+from learner.trust.standing import Confidence, after
 from node.audit_loop import found_by
 from node.config import EngineSection
 from node.engine.port import EngineError, VerifyingEngine

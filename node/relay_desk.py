@@ -1,10 +1,10 @@
 """Relay receipts on the learner: taken in, held against the versions that are fresh, credited in the ledger.
 
 What always holds: a receipt is believed to be of its sender only after its signature was checked, and then
-`learner.relay_credit` decides; a credit is in the ledger once, with our signed note of it, whatever was credited before
-a restart. Neither what is
-heard nor what is admitted ever waits for this desk. A crash loses the receipts that wait for a record; nodes say the
-latest again when they come back, and whose records were trained on before is read from the ledger.
+`learner.trust.relay_credit` decides; a credit is in the ledger once, with our signed note of it, whatever was credited
+before a restart. Neither what is heard nor what is admitted ever waits for this desk. A crash loses the receipts that
+wait for a record; nodes say the latest again when they come back, and whose records were trained on before is read from
+the ledger.
 
 Loop: `work` consumes what was heard and admitted, wakes when there is some.
 """
@@ -18,8 +18,8 @@ from functools import partial
 
 import trio
 
-from learner.ledger import Ledger
-from learner.relay_credit import (
+from learner.ledger.ledger import Ledger
+from learner.trust.relay_credit import (
     MAX_VERSIONS,
     Credit,
     ReceiptHeard,

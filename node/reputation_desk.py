@@ -13,8 +13,8 @@ from pathlib import Path
 
 import trio
 
-from learner.ledger_file import LedgerError, snapshot
-from learner.ledger_reputation import observed_days
+from learner.ledger.reputation import observed_days
+from learner.ledger.sqlite.database import LedgerError, snapshot
 from node.events import EventLog
 from node.reports.rules import JUDGING
 from protocol.accounting.reputation import DAY_MS, ObservedDay, SoftStrike, reputation_of

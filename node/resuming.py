@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from learner.ledger import Ledger
-from learner.ledger_chain import checkpoints_of
-from learner.ledger_file import LedgerError, is_blank, require_sound
-from learner.ledger_rows import CheckpointRow
-from learner.sqlite_file import rescued_files
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import CheckpointRow
+from learner.ledger.sqlite.database import LedgerError, is_blank, require_sound
+from learner.ledger.sqlite.files import rescued_files
+from learner.ledger.training import checkpoints_of
 from node.config import SwarmConfig
 from node.errors import RunError, UsageError, naming
 from node.fixed_settings import SEED, TASKS, require_fixed

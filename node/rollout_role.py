@@ -21,7 +21,7 @@ from itertools import islice
 
 import trio
 
-from learner.speed import Speed
+from learner.scheduling.batch_speed import Speed
 from node.engine.port import (
     EngineCrashed,
     EngineError,

@@ -2,8 +2,8 @@
 
 What always holds: the reward of (prompt index, tokens) is a pure function, so a recovered record is worth what it was,
 and any thread may ask for it; the curriculum moves only when a group is judged, on one thread, and its state travels
-with every checkpoint. Several tasks share one space of indexes (`learner.curriculum.indexes`); with one, an index is
-the task's own. Which prompt comes next is decided here at once; what it says takes a task's time, and is prepared
+with every checkpoint. Several tasks share one space of indexes (`learner.curriculum.problem_index`); with one, an index
+is the task's own. Which prompt comes next is decided here at once; what it says takes a task's time, and is prepared
 elsewhere (`node.prompt_desk`).
 """
 
@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from learner.curriculum.indexes import part_of
-from learner.curriculum.levels import LevelCursor
+from learner.curriculum.difficulty_levels import LevelCursor
+from learner.curriculum.epochs import PassCursor
 from learner.curriculum.mixture import Curriculum, Cursor, OtherTask, Part
-from learner.curriculum.offline import OfflineStream
-from learner.curriculum.passes import PassCursor
-from learner.environment import MAX_EPISODE_TOKENS, ONE_TURN, EpisodeLimits, Reply, Said
-from learner.leasing import Prompt
+from learner.curriculum.offline_stream import OfflineStream
+from learner.curriculum.problem_index import part_of
+from learner.rollouts.environment import MAX_EPISODE_TOKENS, ONE_TURN, EpisodeLimits, Reply, Said
+from learner.rollouts.leases import Prompt
 from node.config import CurriculumSection, LearnSection, MixtureTask, SwarmConfig
 from node.errors import naming
 from node.evaluation import HeldOut

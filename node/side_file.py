@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from learner.sqlite_file import connect
+from learner.ledger.sqlite.files import connect
 
 BUSY_S = 5.0
 """How long to wait for another process that holds the file."""

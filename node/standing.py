@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 
-from learner.handed_text import parse_json
-from learner.regular_file import read_file
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import parse_json
 from node.loop_delay import LoopFigures
 
 FILE = "standing.json"

@@ -16,7 +16,7 @@ from typing import Any
 
 import trio
 
-from learner.scores import Scores
+from learner.monitoring.eval_scores import Scores
 from node.child_outcomes import ChildError
 from node.child_spec import ChildSpec
 from node.children import open_child
@@ -61,7 +61,7 @@ class StartingModel:
             raise cannot_write(out, "--out", error, named="directory") from None
 
     async def _make(self, out: Path, events: EventLog) -> Scores:
-        spec = ChildSpec(name="trainer", argv=(sys.executable, "-m", "learner.trainer"))
+        spec = ChildSpec(name="trainer", argv=(sys.executable, "-m", "learner.training.server"))
         untrained = out / UNTRAINED
         async with AsyncExitStack() as stack:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=out)))

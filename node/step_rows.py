@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from learner.alarms import known
-from learner.buffer import Batch
-from learner.curriculum.offline import LoggedGroup
-from learner.ledger_rows import StepRow
+from learner.curriculum.offline_stream import LoggedGroup
+from learner.ledger.rows import StepRow
+from learner.monitoring.alarms import known
+from learner.rollouts.buffer import Batch
 from protocol.core.ids import PolicyVersion
 
 TOLD_FIGURES = ("entropy", "mismatch_kl", "ess", "clip_share", "grad_norm")

@@ -15,13 +15,13 @@ from functools import partial
 
 import trio
 
-from learner.ledger import Ledger
-from learner.ledger_rows import PlanRow
-from learner.provisioning.pace import SOON_S
-from learner.provisioning.planner import Planner
-from learner.provisioning.recording import Planned
-from learner.provisioning.review import Decision
-from learner.provisioning.situation import situation_of
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import PlanRow
+from learner.provisioning.estimation.recording import Planned
+from learner.provisioning.planner.constants import SOON_S
+from learner.provisioning.planner.planner import Planner
+from learner.provisioning.planner.review import Decision
+from learner.provisioning.planner.situation import situation_of
 from node.events import EventLog
 from node.learner_run import LearnerRun
 from node.recorder import Recorder

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from learner.presets import recipe_of
-from learner.requests import Hyperparameters
+from learner.trainer_api.presets import recipe_of
+from learner.trainer_api.requests import Hyperparameters
 from node.child_spec import READY_S, ChildSpec
 from node.config import SwarmConfig, TrainerSection
 
-TRAINER = (sys.executable, "-m", "learner.trainer")
+TRAINER = (sys.executable, "-m", "learner.training.server")
 """The command of the trainer's process."""
 
 GRACE_S = 4.0
@@ -60,7 +60,8 @@ def child_spec(argv: Sequence[str], config: SwarmConfig) -> ChildSpec:
         argv=launched(argv, config.trainer),
         threads=_threads(config.learn.threads),
         grace_s=GRACE_S,
-        # Other machines are started by people: they are waited for as long as it takes, and named (`learner.machines`).
+        # Other machines are started by people: they are waited for as long as it takes, and named
+        # (`learner.training.distributed.machines`).
         ready_timeout_s=math.inf if config.trainer.machines > 1 else READY_S,
     )
 
@@ -70,7 +71,7 @@ def launched(argv: Sequence[str], trainer: TrainerSection) -> tuple[str, ...]:
     if trainer.ranks * trainer.machines == 1 or tuple(argv) != TRAINER:
         return tuple(argv)
     place = (trainer.ranks, trainer.machines, 0, trainer.rendezvous) if trainer.machines > 1 else (trainer.ranks,)
-    return (sys.executable, "-m", "learner.launcher", *map(str, place))
+    return (sys.executable, "-m", "learner.training.distributed.launcher", *map(str, place))
 
 
 def advantage_of(config: SwarmConfig) -> str:

@@ -23,15 +23,15 @@ from typing import Any, Protocol
 
 import trio
 
-from learner.batch_arrays import batch_arrays, completed, missing, mixed, of_swarm, offline_arrays
-from learner.buffer import Batch
-from learner.curriculum.offline import LoggedGroup, OfflineStream
-from learner.environment import Environment
-from learner.ledger import Ledger
-from learner.ledger_rows import CheckpointRow, StepRow
-from learner.milestones import Keep
-from learner.provisioning.recording import Stepped
-from learner.publication import Publisher
+from learner.artifacts.checkpoint_retention import Keep
+from learner.artifacts.publisher import Publisher
+from learner.curriculum.offline_stream import LoggedGroup, OfflineStream
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import CheckpointRow, StepRow
+from learner.provisioning.estimation.recording import Stepped
+from learner.rollouts.batch_arrays import batch_arrays, completed, missing, mixed, of_swarm, offline_arrays
+from learner.rollouts.buffer import Batch
+from learner.rollouts.environment import Environment
 from node.checkpoints import Checkpoints, TrainerLost
 from node.child_outcomes import ChildCrashed, ChildGaveUp, ChildRefused
 from node.errors import RunError

@@ -2,9 +2,9 @@
 
 A swarm whose nodes cannot install the first version, or whose engine, audits and trainer compute different models, does
 not learn, and nobody is told why. So the engine installs what the trainer exported, generates a few completions of real
-prompts (`learner.stretches`), an audit draws them again, and the trainer scores them as it does in training. It is an
-audit of ourselves, with the margins that every peer is held to, and a comparison of log probabilities with what
-rounding explains (`learner.verification.margins.tolerance_of`).
+prompts (`learner.trial.completion_lengths`), an audit draws them again, and the trainer scores them as it does in
+training. It is an audit of ourselves, with the margins that every peer is held to, and a comparison of log
+probabilities with what rounding explains (`learner.trust.margins.tolerance_of`).
 
 Invariants:
 - the ledger, the store and the swarm hear nothing of a trial; the export that it used is what is published afterwards;
@@ -25,12 +25,12 @@ from typing import Any, Protocol
 import numpy as np
 import trio
 
-from learner.agreement import Reading, Tolerance, disagreement, widest
-from learner.stretches import SIBLINGS, Reach, Stretch, bends_of, stretches
-from learner.verification.agenda import Passage
-from learner.verification.confidence import Confidence, after
-from learner.verification.margins import LOUD, Arithmetic, margins_of, tolerance_of
-from learner.verification.sequential import count_above
+from learner.trial.completion_lengths import SIBLINGS, Reach, Stretch, bends_of, stretches
+from learner.trial.logprob_agreement import Reading, Tolerance, disagreement, widest
+from learner.trust.audit_queue import Passage
+from learner.trust.margins import LOUD, Arithmetic, margins_of, tolerance_of
+from learner.trust.sequential_test import count_above
+from learner.trust.standing import Confidence, after
 from node.audit_loop import claim_of, found_of
 from node.child_outcomes import ChildRefused
 from node.config import SwarmConfig

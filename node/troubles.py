@@ -2,7 +2,7 @@
 
 A pure core of the learner's, and the words for a trouble, which a node and a report use as well. What a peer says is a
 claim: it is shown, written down and logged, and decides nothing. Nodes that are too old to say anything are noticed by
-the leases that they give back (`learner.givebacks`), with the reason that came with these.
+the leases that they give back (`learner.scheduling.lease_backoff`), with the reason that came with these.
 
 Invariants:
 - Of one peer there is at most one trouble of each kind; no more than MOST_PEERS are remembered.
@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from learner.ledger_rows import TroubleRow
+from learner.ledger.rows import TroubleRow
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.core.visible import one_line
 from protocol.trouble import MAX_TROUBLE_CHARS, Trouble, TroubleKind

@@ -1,7 +1,7 @@
 """Who is believed: which deliveries are audited, what the audits find, and what becomes of the peer and its work.
 
 What always holds: a group of a peer that is not trusted yet, or of which enough was believed since its last audit
-(`learner.verification.exposure`), is trained on only after its audit; what an audit found is on disk before anything
+(`learner.trust.unaudited_exposure`), is trained on only after its audit; what an audit found is on disk before anything
 follows from it, but for the group that failed, which is out of the buffer first; who is banned has no lease, no line
 and nothing in the buffer; of a group of several peers' turns only what that peer made is refused whom an audit or the
 operator has found, and the others' stays admitted, though the group is trained on no more; a receipt that is revised is
@@ -22,19 +22,19 @@ from pathlib import Path
 
 import trio
 
-from learner.buffer import Batch
-from learner.intake import AdmittedRecord, GrantedLease, manifests_of
-from learner.ledger import Ledger
-from learner.ledger_reputation import BAN, PARDON
-from learner.ledger_rows import AdmittedRow, AuditRow
-from learner.verification.agenda import Agenda, Work, work_of
-from learner.verification.confidence import DOUBT_REASON, Confidence, Finding, Standing, after, is_audited, pardoned
-from learner.verification.exposure import Exposure
-from learner.verification.margins import Arithmetic, margins_of
-from learner.verification.near_copies import NearCopies, sketch
-from learner.verification.sequential import Found, Margin, count_above, log_evidence
-from learner.verification.share import NEWCOMER_GROUPS
-from learner.verification.unusual import Unusual
+from learner.ledger.ledger import Ledger
+from learner.ledger.reputation import BAN, PARDON
+from learner.ledger.rows import AdmittedRow, AuditRow
+from learner.rollouts.admission import AdmittedRecord, GrantedLease, manifests_of
+from learner.rollouts.buffer import Batch
+from learner.trust.audit_queue import Agenda, Work, work_of
+from learner.trust.audit_rate import NEWCOMER_GROUPS
+from learner.trust.margins import Arithmetic, margins_of
+from learner.trust.near_duplicates import NearCopies, sketch
+from learner.trust.outliers import Unusual
+from learner.trust.sequential_test import Found, Margin, count_above, log_evidence
+from learner.trust.standing import DOUBT_REASON, Confidence, Finding, Standing, after, is_audited, pardoned
+from learner.trust.unaudited_exposure import Exposure
 from node.events import EventLog
 from node.kept_versions import KeptVersions, Use
 from node.learner_run import LearnerRun

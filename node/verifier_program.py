@@ -25,8 +25,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from learner.dying import tell_deaths
-from learner.pipes import claim_pipes, requests_of
+from learner.trainer_api.last_resort_exit import tell_deaths
+from learner.trainer_api.pipes import claim_pipes, requests_of
 from protocol.core.pipe import Header, encode_frame
 
 if TYPE_CHECKING:

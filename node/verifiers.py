@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from learner.environment import Ended, Question, Reply, Said
+from learner.rollouts.environment import Ended, Question, Reply, Said
 from node.config import VerifiersSection
 from node.engines import child_events
 from node.errors import RunError, naming

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from learner.handed_text import parse_json
-from learner.last_words import how_ended
-from learner.regular_file import read_file
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import parse_json
+from learner.trainer_api.exit_reasons import how_ended
 from node.errors import RunError, UsageError
 from node.home import write_durably
 from node.user_paths import as_path, real_path

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from learner.regular_file import open_lock
+from learner.artifacts.regular_file import open_lock
 from node.errors import RunError, UsageError
 from protocol.core.ids import SwarmId
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from learner.scores import Scores
+from learner.monitoring.eval_scores import Scores
 from node.children import Child
 from node.engine.port import InstalledVersion, PolicyEngine
 from node.errors import RunError

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from learner.intake import GrantedLease, JudgedDelivery
-from learner.provisioning.recording import Delivered, Installed, Joined, Left, Withdrawn
+from learner.provisioning.estimation.recording import Delivered, Installed, Joined, Left, Withdrawn
+from learner.rollouts.admission import GrantedLease, JudgedDelivery
 from node.events import EventLog
 from node.learner_run import LearnerRun
 from node.recorder import Recorder

@@ -335,6 +335,10 @@ class ProofRequest(Message, frozen=True, kw_only=True, tag="proofs?"):
     reputed: Millis | None = None
 
 
+IN_GOOD_ORDER = "left in good order"
+"""Why a peer's connection ended when it said goodbye. After any other reason it may be back in a moment."""
+
+
 class Goodbye(Message, frozen=True, kw_only=True, tag="goodbye"):
     """Leaving in good order; leases still held are returned by this."""
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from learner.presets import PRESETS
+from learner.trainer_api.presets import PRESETS
 
 
 def main() -> int:

@@ -23,12 +23,12 @@ from benchmarks.audits.evidence import Pool, pool_of
 from benchmarks.audits.policies import GROUP, LARGE, LINE, PROMPT, Language, language, publish, reward
 from benchmarks.audits.quantise import quantised
 from benchmarks.audits.recording import HONEST, SHORT, Deed, Made, Peer, generated, passages_of, verified, version_of
-from learner.models import make_model
-from learner.policy import load_policy
-from learner.ranks import Ranks
-from learner.requests import Device, Hyperparameters
-from learner.sequences import rollout_batch, supervised_batch
-from learner.training import Training
+from learner.trainer_api.requests import Device, Hyperparameters
+from learner.training.batches.sequences import rollout_batch, supervised_batch
+from learner.training.distributed.ranks import Ranks
+from learner.training.model.loading import make_model
+from learner.training.model.policy import load_policy
+from learner.training.train_state import Training
 from node.audit_loop import found_of
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.worker_engine import WorkerEngine

@@ -2,7 +2,7 @@
 
 Pure. What always holds: a set is made of whole groups, drawn with replacement from those that were recorded, so that
 tokens of one completion stay together and a set may be longer than what was recorded; what a test says of a set of n
-tokens rests on its first n tokens alone; the evidence is that of `learner.verification`, to rounding, for many sets at
+tokens rests on its first n tokens alone; the evidence is that of `learner.trust`, to rounding, for many sets at
 a time (`tests/benchmarks/test_audit.py` holds one against the other).
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from learner.verification.sequential import (
+from learner.trust.sequential_test import (
     LEAST_OF_A_MEAN,
     MOST_APART,
     Audited,

@@ -2,8 +2,9 @@
 
 Two models: a tiny one that reverses strings, made and trained as in the study of staleness, and one of 50 M parameters
 that speaks a small language in which every word is followed by one of four. What always holds: both are trained by the
-product's own trainer (`learner.training`) with the objective that it has by default, each step on rollouts of the step
-before; they are published as a swarm publishes, in bfloat16; equal seeds give equal policies on one machine.
+product's own trainer (`learner.training.train_state`) with the objective that it has by default, each step on rollouts
+of the step before; they are published as a swarm publishes, in bfloat16; equal seeds give equal policies on one
+machine.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from benchmarks.audits.quantise import QUANTISERS, quantised
 from benchmarks.lagged.laboratory import Laboratory, prepare
 from benchmarks.lagged.recipe import MODEL, RECIPES, Cell
 from benchmarks.lagged.sampling import draw
-from learner.export import export
-from learner.models import make_model
-from learner.policy import Policy, load_policy
-from learner.requests import Hyperparameters
-from learner.sequences import rollout_batch
-from learner.training import Training
+from learner.trainer_api.requests import Hyperparameters
+from learner.training.batches.sequences import rollout_batch
+from learner.training.model.export import export
+from learner.training.model.loading import make_model
+from learner.training.model.policy import Policy, load_policy
+from learner.training.train_state import Training
 from node.warm_start import VLLM_HEAD_DIM
 
 FAST, SLOW = 5e-4, 2e-5

@@ -18,7 +18,7 @@ import trio
 
 from benchmarks.audits.evidence import Pool, pool_of
 from benchmarks.audits.policies import FAST, GROUP, LAGS, SLOW, School
-from learner.verification.agenda import Passage
+from learner.trust.audit_queue import Passage
 from node.audit_loop import claim_of, found_of
 from node.engine.port import Generation, GenerationRequest, InstalledVersion, Verified
 from node.engine.transformers import TransformersConfig, open_transformers_engine

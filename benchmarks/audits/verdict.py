@@ -30,8 +30,8 @@ from benchmarks.audits.evidence import (
 )
 from benchmarks.audits.recording import HONEST, OWN, RELABELLED, Peer, Recorded
 from benchmarks.audits.toploc_proofs import VERIFIER, Toploc
-from learner.verification.confidence import SUSPECT_EVIDENCE
-from learner.verification.sequential import TEST_ERROR, Margin, Measure
+from learner.trust.sequential_test import TEST_ERROR, Margin, Measure
+from learner.trust.standing import SUSPECT_EVIDENCE
 
 FALSE_POSITIVES = 0.01
 SIZES = (*(1 << power for power in range(6, 20)), LONGEST)

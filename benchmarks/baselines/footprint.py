@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from learner.publication import Publisher
-from learner.trainer import Trainer
+from learner.artifacts.publisher import Publisher
+from learner.training.server import Trainer
 from protocol.core.identity import Keypair
 from protocol.core.pipe import Arrays, Header
 

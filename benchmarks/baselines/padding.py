@@ -18,10 +18,10 @@ from statistics import median
 import numpy as np
 import torch
 
-from learner.packing import Microbatch, microbatches
-from learner.policy import Policy
-from learner.sequences import Ragged
-from learner.training import Training
+from learner.training.batches.packing import Microbatch, microbatches
+from learner.training.batches.sequences import Ragged
+from learner.training.model.policy import Policy
+from learner.training.train_state import Training
 
 PROMPTS, SIBLINGS = 16, 8
 LONGEST = 1024

@@ -29,8 +29,8 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from benchmarks.baselines.trl_plain import plain_config
-from learner.requests import Hyperparameters
-from learner.trainer import Trainer
+from learner.trainer_api.requests import Hyperparameters
+from learner.training.server import Trainer
 
 RATE = 1e-6
 """So low that the weights of both stay next to each other: what is compared is time."""

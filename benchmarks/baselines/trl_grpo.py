@@ -29,9 +29,9 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from benchmarks.baselines.trl_plain import plain_config
-from learner.optimizer import learning_rate_at
-from learner.presets import recipe_of
-from learner.requests import Hyperparameters
+from learner.trainer_api.presets import recipe_of
+from learner.trainer_api.requests import Hyperparameters
+from learner.training.optimizer import learning_rate_at
 from node.config import SwarmConfig
 from node.config_file import read_swarm_config
 from node.schooling import Schooling, open_schooling

@@ -24,7 +24,7 @@ from benchmarks.baselines.trl_plain import plain_config
 from benchmarks.lagged.recipe import RECIPES, Recipe
 from benchmarks.lagged.sampling import accuracy
 from benchmarks.lagged.tasks import open_lagged
-from learner.requests import Hyperparameters
+from learner.trainer_api.requests import Hyperparameters
 from node.tasks.encoded import EncodedTask
 from node.tasks.text import TextCodec
 

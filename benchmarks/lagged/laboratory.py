@@ -1,9 +1,9 @@
 """One cell of the study: a model taught by example, then trained on rollouts that are exactly S steps old.
 
-The trainer is the product's own (`learner.training`), the engine stands in for a swarm in which every rollout arrives
-at the last moment: the batch of step t was drawn with the weights of step t - S, those of the first S + 1 steps with
-the weights that training began with. What always holds: a cell gives the same outcome on the same machine; only the
-current policy is evaluated, since the accuracy of lagged rollouts hides a late collapse.
+The trainer is the product's own (`learner.training.train_state`), the engine stands in for a swarm in which every
+rollout arrives at the last moment: the batch of step t was drawn with the weights of step t - S, those of the first S +
+1 steps with the weights that training began with. What always holds: a cell gives the same outcome on the same machine;
+only the current policy is evaluated, since the accuracy of lagged rollouts hides a late collapse.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from benchmarks.lagged.recipe import MODEL, Cell, Recipe
 from benchmarks.lagged.sampling import Drawn, accuracy, draw
 from benchmarks.lagged.tasks import open_lagged
-from learner.export import export
-from learner.models import make_model
-from learner.policy import Policy, load_policy
-from learner.requests import Hyperparameters
-from learner.sequences import rollout_batch, supervised_batch
-from learner.training import Diverged, Training
+from learner.trainer_api.requests import Hyperparameters
+from learner.training.batches.sequences import rollout_batch, supervised_batch
+from learner.training.model.export import export
+from learner.training.model.loading import make_model
+from learner.training.model.policy import Policy, load_policy
+from learner.training.train_state import Diverged, Training
 from node.tasks.encoded import EncodedTask
 from node.tasks.text import TextCodec, write_character_tokenizer
 

@@ -24,7 +24,7 @@ from benchmarks.harness import ROOT, BenchmarkError, machine_seconds
 from benchmarks.network.emulation import Node, open_network
 from benchmarks.network.payload import write_payload
 from benchmarks.network.requirements import NetworkUnavailable
-from learner.provisioning.recording import FILE
+from learner.provisioning.estimation.recording import FILE
 from node.home import INVITE_FILE
 from node.processes import GRACE_S
 from node.programs import EVENTS_FILE

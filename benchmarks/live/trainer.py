@@ -1,4 +1,5 @@
-"""A trainer that sleeps instead of computing: the conversation of `learner.trainer` over the same pipe, from memory.
+"""A trainer that sleeps instead of computing: the conversation of `learner.training.server` over the same pipe, from
+memory.
 
     python -m benchmarks.live.trainer TRAIN_S SIZE_BYTES BEGIN
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import sys
 
-from learner.pipes import claim_pipes, requests_of
+from learner.trainer_api.pipes import claim_pipes, requests_of
 
 if __name__ == "__main__":
     PIPES = claim_pipes()
@@ -26,7 +27,7 @@ from typing import BinaryIO
 import msgspec
 
 from benchmarks.network.payload import write_payload
-from learner.requests import AnyRequest, Export, Load, Restore, Save, Step
+from learner.trainer_api.requests import AnyRequest, Export, Load, Restore, Save, Step
 from node.tasks.text import CHARACTER_VOCABULARY
 from protocol.core.pipe import Header, encode_frame
 

@@ -1,8 +1,8 @@
 """The paper's own ablation (ECHO-2, Table 2), by its own rule: without peer-to-peer, and without looking at prices.
 
-What always holds: all of it is `learner.provisioning.paper`, with a learner of four A100 and a pool of equal cards
-whose prices and rates differ as offers do; a swarm without peer-to-peer has as many machines or one more, as in Table
-2, whichever is cheaper.
+What always holds: all of it is `learner.provisioning.model.echo2`, with a learner of four A100 and a pool of equal
+cards whose prices and rates differ as offers do; a swarm without peer-to-peer has as many machines or one more, as in
+Table 2, whichever is cheaper.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from learner.provisioning.paper import Timings, mu_target, wait_s
+from learner.provisioning.model.echo2 import Timings, mu_target, wait_s
 
 TRAIN_S, BROADCAST_S, KAPPA, ROLLOUTS = 1631.2, 1437.0, 2, 2048
 """Table 2, and S = 3. R is not printed; 128 prompts of 16 rollouts."""

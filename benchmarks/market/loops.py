@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from benchmarks.market.trace import CHURN_S, Moment
-from learner.provisioning.activation import MARGIN, Candidate
-from learner.provisioning.overlap import Clockwork, period_s
-from learner.provisioning.pace import BETTER_REVIEWS, RELEASED, REVIEW_S, SHORT, SHORT_REVIEWS, SURPLUS
-from learner.provisioning.planner import Planner, Settings, Situation
-from learner.provisioning.pool import Pool
+from learner.provisioning.model.capacity import Clockwork, period_s
+from learner.provisioning.model.machine_selection import MARGIN, Candidate
+from learner.provisioning.planner.constants import BETTER_REVIEWS, RELEASED, REVIEW_S, SHORT, SHORT_REVIEWS, SURPLUS
+from learner.provisioning.planner.planner import Planner, Settings, Situation
+from learner.provisioning.planner.pool import Pool
 
 PROVEN_S = 300.0
 """After so long on, a newcomer's rate is measured; it is not forgotten when it goes and comes back."""
@@ -32,7 +32,7 @@ class Loop(Protocol):
 
 
 class Ours:
-    """`learner.provisioning.planner`."""
+    """`learner.provisioning.planner.planner`."""
 
     def __init__(self, clock: Clockwork) -> None:
         self.train_s = clock.train_s

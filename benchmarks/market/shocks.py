@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from benchmarks.market.loops import Ours
-from learner.provisioning.activation import MARGIN, Candidate, Choice, cheapest
-from learner.provisioning.overlap import Clockwork
-from learner.provisioning.pace import REVIEW_S
-from learner.provisioning.pool import Pool
+from learner.provisioning.model.capacity import Clockwork
+from learner.provisioning.model.machine_selection import MARGIN, Candidate, Choice, cheapest
+from learner.provisioning.planner.constants import REVIEW_S
+from learner.provisioning.planner.pool import Pool
 
 MOST_REVIEWS = 240
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from learner.provisioning.activation import Candidate, Requirement
-from learner.provisioning.overlap import Clockwork
-from learner.provisioning.pace import REVIEW_S
-from learner.provisioning.period import Publishing, choose_kappa, usual_delay_s
+from learner.provisioning.model.capacity import Clockwork
+from learner.provisioning.model.machine_selection import Candidate, Requirement
+from learner.provisioning.planner.constants import REVIEW_S
+from learner.provisioning.planner.publish_period import Publishing, choose_kappa, usual_delay_s
 
 CHURN_S, QUIET_S, EXACT_S = 5400.0, 3600.0, 2700.0
 """Everything changes; nothing does, but it is measured with noise; it is known exactly."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from learner.publication import Publisher
+from learner.artifacts.publisher import Publisher
 from protocol.core.digest import digest_of
 from protocol.core.genesis import Authority, certify_learner, found_swarm
 from protocol.core.identity import Keypair

@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 import time
 
-from learner.provisioning.table2 import BROADCAST_S, GIVEN_WAIT_S, KAPPA, STALENESS, TRAIN_S
-from node.simulate.machines import Machine
-from node.simulate.world import Learning, World
+from learner.provisioning.model.echo2_table2 import BROADCAST_S, GIVEN_WAIT_S, KAPPA, STALENESS, TRAIN_S
+from learner.simulation.machines import Machine
+from learner.simulation.world import Learning, World
 
 ROLLOUTS, GROUP = 2048, 8
 """Not told for that table; eight of a prompt, some of them at once on each machine."""

@@ -11,12 +11,12 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from learner.provisioning.activation import Candidate
-from learner.provisioning.overlap import Clockwork, Supplier
-from learner.provisioning.paper import Timings
-from learner.provisioning.period import Publishing, choose_kappa, usual_delay_s
-from node.simulate.machines import Machine
-from node.simulate.world import Learning
+from learner.provisioning.model.capacity import Clockwork, Supplier
+from learner.provisioning.model.echo2 import Timings
+from learner.provisioning.model.machine_selection import Candidate
+from learner.provisioning.planner.publish_period import Publishing, choose_kappa, usual_delay_s
+from learner.simulation.machines import Machine
+from learner.simulation.world import Learning
 
 TRAIN_S = 60.0
 TRAIN_SPREAD = 0.05

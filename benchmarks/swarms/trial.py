@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 
 from benchmarks.swarms.draw import POOL, RICH_POOL, Swarm, candidate, drawn, only, planned, supplier, timings
 from benchmarks.swarms.draw import usual_generation as generation_of
-from learner.provisioning import paper
-from learner.provisioning.activation import Requirement, Shortage, cheapest
-from learner.provisioning.lag import expected_lag
-from learner.provisioning.observatory import Observatory
-from learner.provisioning.overlap import Supplier, period_s
-from learner.provisioning.recording import Recorded
-from learner.provisioning.windows import by_rate
-from node.simulate.world import Outcome, World
+from learner.provisioning.estimation.estimator import Observatory
+from learner.provisioning.estimation.recording import Recorded
+from learner.provisioning.model import echo2 as paper
+from learner.provisioning.model.capacity import Supplier, period_s
+from learner.provisioning.model.expected_lag import expected_lag
+from learner.provisioning.model.machine_selection import Requirement, Shortage, cheapest
+from learner.provisioning.model.windows import by_rate
+from learner.simulation.world import Outcome, World
 
 SKIPPED = 20
 """Steps before the swarm is looked at: rates are learnt, and the first versions have travelled."""

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from learner.curriculum.indexes import joint_index, part_of
-from learner.curriculum.shares import Shares
+from learner.curriculum.problem_index import joint_index, part_of
+from learner.curriculum.weighted_round_robin import Shares
 
 
 class OtherTask(ValueError):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from learner.ledger_file import snapshot
+from learner.ledger.sqlite.database import snapshot
 from node.drill.attacks import ABOUT, Attack, Harm
 from node.drill.relays import Relayed
 from node.drill.troupe import Played

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import trio
 
-from learner.environment import Ended as EpisodeEnded
+from learner.rollouts.environment import Ended as EpisodeEnded
 from node.app_learner import LearnerOutcome, run_learner
 from node.config import EngineSection, NetworkSection, SwarmConfig
 from node.drill.attacks import ABOUT, Attack, Harm

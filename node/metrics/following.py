@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from learner.buffer import Batch
-from learner.ledger_rows import StepRow
-from learner.provisioning.observatory import Observatory
+from learner.ledger.rows import StepRow
+from learner.provisioning.estimation.estimator import Observatory
+from learner.rollouts.buffer import Batch
 from node.events import Field
 from node.learner_run import LearnerRun
 from node.loop_delay import LoopFigures

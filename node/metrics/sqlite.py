@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from learner.sqlite_file import Whereabouts
+from learner.ledger.sqlite.files import Whereabouts
 from node.metrics.board import Row, Series
 from node.metrics.declared import METRICS
 from node.side_file import open_side_file, reading

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median
 
-from learner import fruitless
+from learner.monitoring import fruitless_leases as fruitless
 from node.learner_run import LearnerRun
 from node.reports.words import counted
 

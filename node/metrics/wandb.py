@@ -19,9 +19,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from learner.handed_text import parse_json
-from learner.last_words import explained, how_ended
-from learner.regular_file import open_file, read_file
+from learner.artifacts.regular_file import open_file, read_file
+from learner.artifacts.text_files import parse_json
+from learner.trainer_api.exit_reasons import explained, how_ended
 from node.metrics.board import Row
 from node.metrics.tensorboard import tag
 

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from learner.dying import tell_deaths
+from learner.trainer_api.last_resort_exit import tell_deaths
 
 UPLOAD_S = 120.0
 """What is left may be uploaded for so long after the learner ended. What is not, stays in the directory for `wandb

@@ -18,13 +18,13 @@ from typing import Any
 
 import trio
 
-from learner import fruitless
-from learner.alarm_limits import Alarm
-from learner.alarms import HISTORY, Change, Watchman, observation
-from learner.buffer import UNINFORMATIVE, Batch
-from learner.fruitless import Loop
-from learner.ledger import Ledger
-from learner.ledger_rows import StepRow
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import StepRow
+from learner.monitoring import fruitless_leases as fruitless
+from learner.monitoring.alarms import HISTORY, Change, Watchman, observation
+from learner.monitoring.fruitless_leases import Loop
+from learner.monitoring.thresholds import Alarm
+from learner.rollouts.buffer import UNINFORMATIVE, Batch
 from node.events import EventLog, Field
 from node.learner_run import LearnerRun
 from node.loop_watch import LoopWatch

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from learner.provisioning.dissemination import OVER_BOUND
-from learner.provisioning.paper import GAMMA, QUORUM, explain_infeasible
-from learner.provisioning.windows import Infeasible, Outcome
+from learner.provisioning.model.broadcast_time import OVER_BOUND
+from learner.provisioning.model.echo2 import GAMMA, QUORUM, explain_infeasible
+from learner.provisioning.model.windows import Infeasible, Outcome
 from node.plan import numbers
 from node.plan.plan import Plan
 from node.reports import words

@@ -12,8 +12,8 @@ from rich.box import Box
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from learner.provisioning.estimates import Estimate
-from learner.provisioning.steps import Steps
+from learner.provisioning.estimation.estimates import Estimate
+from learner.provisioning.estimation.step_stats import Steps
 from node.plan import numbers
 from node.plan.fitted import Measured
 from node.plan.plan import Plan

@@ -27,7 +27,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from learner.provisioning.windows import Infeasible, Outcome, PaperWindow, Window
+from learner.provisioning.model.windows import Infeasible, Outcome, PaperWindow, Window
 from node.plan.evidence import as_values
 from node.plan.plan import Plan
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from learner.provisioning.activation import Candidate, Choice
-from learner.provisioning.estimates import WINDOW, Estimate
-from learner.provisioning.observatory import Observatory, fit
-from learner.provisioning.recording import Began, Joined, Left, Recorded, Stepped
-from learner.provisioning.steps import Steps, seconds, steady, steps_of
-from learner.provisioning.windows import Outcome, Windows
+from learner.provisioning.estimation.estimates import WINDOW, Estimate
+from learner.provisioning.estimation.estimator import Observatory, fit
+from learner.provisioning.estimation.recording import Began, Joined, Left, Recorded, Stepped
+from learner.provisioning.estimation.step_stats import Steps, seconds, steady, steps_of
+from learner.provisioning.model.machine_selection import Candidate, Choice
+from learner.provisioning.model.windows import Outcome, Windows
 from node.config import SwarmConfig
 from node.errors import UsageError
 from node.plan.keys import MAX_MACHINES, MAX_WINDOW

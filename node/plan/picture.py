@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from learner.provisioning.windows import Outcome
+from learner.provisioning.model.windows import Outcome
 from node.plan.plan import Plan
 from node.reports import words
 from node.reports.picture import BLUE, FAINT, GREEN, GREY, INK, ORANGE

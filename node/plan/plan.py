@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from learner.provisioning.activation import Choice
-from learner.provisioning.what_if import Change, Remedies, changes, remedies
-from learner.provisioning.windows import Infeasible, Outcome, Window, Windows
+from learner.provisioning.model.machine_selection import Choice
+from learner.provisioning.model.what_if import Change, Remedies, changes, remedies
+from learner.provisioning.model.windows import Infeasible, Outcome, Window, Windows
 from node.plan.fitted import Measured
 from node.plan.terms import Terms
 

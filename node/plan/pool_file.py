@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from learner.handed_text import NotText, parse_toml, text_of
-from learner.regular_file import read_file
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import NotText, parse_toml, text_of
 from node.errors import UsageError
 from node.plan.keys import COLUMNS, shown
 

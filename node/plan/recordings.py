@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from learner.provisioning.recording import FILE, Recorded, RecordingError, read_lines
-from learner.regular_file import open_file
+from learner.artifacts.regular_file import open_file
+from learner.provisioning.estimation.recording import FILE, Recorded, RecordingError, read_lines
 from node.config import SwarmConfig
 from node.config_file import read_swarm_config
 from node.errors import UsageError

@@ -13,9 +13,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from learner.provisioning.activation import Candidate
-from learner.provisioning.what_if import Change
-from learner.provisioning.windows import Infeasible, Outcome, Window
+from learner.provisioning.model.machine_selection import Candidate
+from learner.provisioning.model.what_if import Change
+from learner.provisioning.model.windows import Infeasible, Outcome, Window
 from node.plan import numbers
 from node.plan.plan import Plan
 from node.reports import words

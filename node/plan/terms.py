@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from learner.provisioning.activation import MARGIN, Candidate
-from learner.provisioning.dissemination import Line, arrival_s, quorum_s, source_s
-from learner.provisioning.paper import Timings
-from learner.provisioning.windows import STANDS_S, Setting
+from learner.provisioning.model.broadcast_time import Line, arrival_s, quorum_s, source_s
+from learner.provisioning.model.echo2 import Timings
+from learner.provisioning.model.machine_selection import MARGIN, Candidate
+from learner.provisioning.model.windows import STANDS_S, Setting
 from node.errors import UsageError
 from node.plan.keys import MAX_WINDOW
 from node.plan.pool import Machine, Pool

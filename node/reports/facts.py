@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from learner.alarms import Change
-from learner.fruitless import Loop
-from learner.ledger_rows import TroubleRow
+from learner.ledger.rows import TroubleRow
+from learner.monitoring.alarms import Change
+from learner.monitoring.fruitless_leases import Loop
 from node.config import Mode, mode_of
 from node.receipts import PeerTraffic
 from node.reports.accounts import NO_ACCOUNTS, NO_TERMS, Accounts, CostTerms, Reference, cents_per_thousand
@@ -222,7 +222,7 @@ class Publication:
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """One training step of the surviving chain, at the time it ended; `reward` is the mean over its rollouts, `metrics`
-    are the trainer's figures, flat, and `by_lag` (see `learner.ledger_rows.StepRow`).
+    are the trainer's figures, flat, and `by_lag` (see `learner.ledger.rows.StepRow`).
     """
 
     step: int

@@ -2,7 +2,7 @@
 
 Pure. What always holds: means over steps are weighted by the tokens that they are of; a figure that no step has is left
 out, as in ledgers of before it was measured; alarms are those that the same rules raise in a running learner
-(`learner.alarms`), worked out again from what the ledger keeps.
+(`learner.monitoring.alarms`), worked out again from what the ledger keeps.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from learner.alarms import Change, alarms
+from learner.monitoring.alarms import Change, alarms
 from node.reports.facts import Evaluation, Step
 
 RECENT = 32

@@ -12,14 +12,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from learner.ledger_file import has_table
-from learner.ledger_reputation import PARDON
-from learner.ledger_rows import AuditRow
-from learner.ledger_values import counts_from, margins_from, packed_in, wealth_from
-from learner.verification.confidence import GROUP_ERROR, SUSPECT_EVIDENCE
-from learner.verification.margins import margins_of
-from learner.verification.replay import Replay, replayed
-from learner.verification.sequential import TEST_ERROR, Audited, History, Margin, Measure, heard, log_evidence
+from learner.ledger.audit_replay import Replay, replayed
+from learner.ledger.reputation import PARDON
+from learner.ledger.rows import AuditRow
+from learner.ledger.sqlite.column_values import counts_from, margins_from, packed_in, wealth_from
+from learner.ledger.sqlite.database import has_table
+from learner.trust.margins import margins_of
+from learner.trust.sequential_test import TEST_ERROR, Audited, History, Margin, Measure, heard, log_evidence
+from learner.trust.standing import GROUP_ERROR, SUSPECT_EVIDENCE
 from node.reports import words
 from node.reports.trust import Choosing, choosing_of, is_same
 from protocol.core.ids import LeaseId, PeerId, short

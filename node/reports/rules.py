@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from learner.ledger_reputation import Judging
-from node.absences import EXCUSED
+from learner.ledger.departures import EXCUSED
+from learner.ledger.reputation import Judging
 from protocol.work import Rule
 
 

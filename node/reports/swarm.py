@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from learner.buffer import UNINFORMATIVE
-from learner.fruitless import ROUND_MS, ROUNDS, SPAN_MS, End, Loop
-from learner.ledger_file import has_table, snapshot
-from learner.ledger_reputation import observed_days
-from learner.ledger_rows import TroubleRow
-from learner.ledger_values import from_json, version_from
-from learner.milestones import checkpoints_of
+from learner.artifacts.checkpoint_retention import checkpoints_of
+from learner.ledger.reputation import observed_days
+from learner.ledger.rows import TroubleRow
+from learner.ledger.sqlite.column_values import from_json, version_from
+from learner.ledger.sqlite.database import has_table, snapshot
+from learner.monitoring.fruitless_leases import ROUND_MS, ROUNDS, SPAN_MS, End, Loop
+from learner.rollouts.buffer import UNINFORMATIVE
 from node.reports.accounts import CostTerms
 from node.reports.chronicle import read_history
 from node.reports.facts import (

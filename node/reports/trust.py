@@ -13,13 +13,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from learner.ledger_file import has_table
-from learner.ledger_reputation import BAN
-from learner.ledger_values import choice_from, wealth_from, worth_from
-from learner.verification.choosing import Choice, heard_choice, seen
-from learner.verification.confidence import Confidence, Standing
-from learner.verification.replay import ROUNDING
-from learner.verification.sequential import History, is_convicted, log_evidence
+from learner.ledger.audit_replay import ROUNDING
+from learner.ledger.reputation import BAN
+from learner.ledger.sqlite.column_values import choice_from, wealth_from, worth_from
+from learner.ledger.sqlite.database import has_table
+from learner.trust.selection_test import Choice, heard_choice, seen
+from learner.trust.sequential_test import History, is_convicted, log_evidence
+from learner.trust.standing import Confidence, Standing
 from node.reports.words import counted, were
 from protocol.core.ids import PeerId
 

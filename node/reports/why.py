@@ -14,11 +14,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Protocol, TypeVar
 
-from learner.ledger_file import has_table, snapshot
-from learner.ledger_trust import MAX_EVIDENCE
-from learner.ledger_values import choice_from, worth_from
-from learner.verification.choosing import Choice
-from learner.verification.confidence import DOUBT_REASON
+from learner.ledger.sqlite.column_values import choice_from, worth_from
+from learner.ledger.sqlite.database import has_table, snapshot
+from learner.ledger.trust import MAX_EVIDENCE
+from learner.trust.selection_test import Choice
+from learner.trust.standing import DOUBT_REASON
 from node.errors import UsageError
 from node.receipts import Receipts
 from node.reports import words

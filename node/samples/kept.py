@@ -14,8 +14,8 @@ from itertools import accumulate
 import msgspec
 import zstandard
 
-from learner.advantage import ADVANTAGES, advantages
-from learner.buffer import Batch, Completion, Group, is_informative
+from learner.rollouts.buffer import Batch, Completion, Group, is_informative
+from learner.trainer_api.advantages import ADVANTAGES, advantages
 from protocol.core.codec import ready
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 

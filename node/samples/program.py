@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from learner.ledger_file import LedgerError, snapshot
+from learner.ledger.sqlite.database import LedgerError, snapshot
 from node.errors import RunError, UsageError
 from node.lookups import find_place, newest_complete
 from node.outlet import is_screen, screen_width

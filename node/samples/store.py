@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from learner.sqlite_file import Ailment, Whereabouts, ailment_of
+from learner.ledger.sqlite.files import Ailment, Whereabouts, ailment_of
 from node.errors import RunError
 from node.samples.kept import KeptGroup, pack, unpack
 from node.side_file import open_side_file, reading

@@ -19,8 +19,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from learner.provisioning.recording import Planned
-from learner.provisioning.steps import Steps
+from learner.provisioning.estimation.recording import Planned
+from learner.provisioning.estimation.step_stats import Steps
 from node.simulate.replay import Replay
 from node.simulate.scenario import Mode
 from node.simulate.story import Story

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from learner.simulation.machines import Machine, batch_for
+from learner.simulation.trace import Learning
 from node.plan import numbers
-from node.simulate.machines import Machine, batch_for
-from node.simulate.outcome import Learning
 
 FIGURES = {
     "train_s": "T_train",

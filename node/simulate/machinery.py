@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from learner.provisioning.activation import Candidate
-from learner.provisioning.dissemination import source_s
+from learner.provisioning.model.broadcast_time import source_s
+from learner.provisioning.model.machine_selection import Candidate
+from learner.simulation.machines import Absence, Change, Machine, batch_for
+from learner.simulation.trace import Learning
 from node.plan.pool import Happening, Pool
 from node.plan.pool import Machine as Row
 from node.plan.terms import BYTES_PER_MB, Terms, terms_of
-from node.simulate.machines import Absence, Change, Machine, batch_for
-from node.simulate.outcome import Learning
 from node.simulate.scenario import Swarm
 
 GROUP_SIZE = 4

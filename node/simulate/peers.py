@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, pstdev
 
-from learner.provisioning.observatory import Observatory
-from learner.provisioning.profile import Profile
-from learner.provisioning.recording import Began, Delivered, Installed, Joined, Left, Published, Recorded
-from node.simulate.machines import Absence, Change, Machine
-from node.simulate.rollout_node import SILENCE_S
+from learner.provisioning.estimation.estimator import Observatory
+from learner.provisioning.estimation.peer_profile import Profile
+from learner.provisioning.estimation.recording import Began, Delivered, Installed, Joined, Left, Published, Recorded
+from learner.simulation.machines import Absence, Change, Machine
+from learner.simulation.rollout_node import SILENCE_S
 
 ENOUGH = 6
 """Deliveries of a peer from which on their spread says something."""

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from learner.provisioning.steps import Steps
+from learner.provisioning.estimation.step_stats import Steps
+from learner.simulation.trace import LEARNER, SOURCE, Span
 from node.reports import words
 from node.reports.picture import FAINT, INK
 from node.reports.png import SIZE_IN, draw_png
 from node.simulate.export import mode_of
-from node.simulate.outcome import LEARNER, SOURCE, Span
 from node.simulate.story import Story
 from node.whole_file import cannot_write
 

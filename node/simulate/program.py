@@ -13,8 +13,9 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 
-from learner.provisioning.recording import Began, Recorded, RecordingError, encode_line, read_lines
-from learner.regular_file import open_file
+from learner.artifacts.regular_file import open_file
+from learner.provisioning.estimation.recording import Began, Recorded, RecordingError, encode_line, read_lines
+from learner.simulation.world import SIMULATED
 from node.errors import UsageError
 from node.outlet import is_screen
 from node.plan.keys import SETTINGS, Key, judged
@@ -28,7 +29,6 @@ from node.simulate.replay import Replay, read_replay
 from node.simulate.scenario import USUAL, Mode, Swarm, WhatIf
 from node.simulate.story import Limit, Story, tell
 from node.simulate.text import as_text
-from node.simulate.world import SIMULATED
 from node.whole_file import cannot_write, require_own, require_place, write_whole
 
 MOST_HOURS = 10_000

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
 
-from learner.provisioning.observatory import Observatory, fit
-from learner.provisioning.recording import Began, Joined, Planned, Recorded, Stepped
-from learner.provisioning.steps import Steps, steady, steps_of
+from learner.provisioning.estimation.estimator import Observatory, fit
+from learner.provisioning.estimation.recording import Began, Joined, Planned, Recorded, Stepped
+from learner.provisioning.estimation.step_stats import Steps, steady, steps_of
+from learner.simulation.plan_driver import Order
+from learner.simulation.trace import NEVER_S, Learning
 from node.errors import UsageError
 from node.plan.recordings import find_recording, peer_names, read_events
-from node.simulate.outcome import NEVER_S, Learning
 from node.simulate.peers import machines_of
 from node.simulate.scenario import Swarm
-from node.simulate.steering import Order
 from protocol.core.limits import MAX_GROUP_SIZE
 
 

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from learner.provisioning.overlap import Supplier
-from learner.provisioning.pace import REVIEW_S
-from learner.provisioning.period import Publishing, choose_kappa, usual_delay_s
-from learner.provisioning.planner import Planner, Settings
+from learner.provisioning.model.capacity import Supplier
+from learner.provisioning.planner.constants import REVIEW_S
+from learner.provisioning.planner.planner import Planner, Settings
+from learner.provisioning.planner.publish_period import Publishing, choose_kappa, usual_delay_s
+from learner.simulation.machines import Machine
+from learner.simulation.plan_driver import Blind, Order, Reviews, Script
+from learner.simulation.trace import Learning
+from learner.simulation.world import Steering
 from node.errors import UsageError
 from node.simulate.figures import Figures, figured, told
-from node.simulate.machines import Machine
-from node.simulate.outcome import Learning
-from node.simulate.steering import Blind, Order, Reviews, Script
-from node.simulate.world import Steering
 
 MOST_MACHINES = 10_000
 """An hour of a thousand takes a minute."""

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from learner.provisioning.recording import Began, Planned, Recorded, Stepped
-from learner.provisioning.steps import Steps, steady, steps_of
-from node.simulate.outcome import Outcome
+from learner.provisioning.estimation.recording import Began, Planned, Recorded, Stepped
+from learner.provisioning.estimation.step_stats import Steps, steady, steps_of
+from learner.simulation.trace import Outcome
+from learner.simulation.world import World
 from node.simulate.scenario import Scene, Swarm, WhatIf, scene
-from node.simulate.world import World
 
 MOST_SPANS = 200_000
 """As many as a stretch of some steps of a large swarm has; older ones are forgotten."""

@@ -12,8 +12,8 @@ from rich.box import Box
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from learner.provisioning.recording import Planned
-from learner.provisioning.steps import Steps
+from learner.provisioning.estimation.recording import Planned
+from learner.provisioning.estimation.step_stats import Steps
 from node.plan import numbers
 from node.plan.tables import KIND_CHARS, KINDS_LISTED, table
 from node.plan.text import drawn, pairs, section

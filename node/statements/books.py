@@ -12,10 +12,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from learner.ledger_evidence import Evidence, evidence_of
-from learner.ledger_file import LedgerError, snapshot
-from learner.ledger_reputation import observed_days
-from learner.regular_file import read_file
+from learner.artifacts.regular_file import read_file
+from learner.ledger.evidence import Evidence, evidence_of
+from learner.ledger.reputation import observed_days
+from learner.ledger.sqlite.database import LedgerError, snapshot
 from node.errors import RunError, UsageError
 from node.keys import load_key
 from node.lookups import Place

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from learner.handed_text import without_mark
-from learner.regular_file import open_file
+from learner.artifacts.regular_file import open_file
+from learner.artifacts.text_files import without_mark
 from node.errors import RunError, UsageError
 from node.events import Clock
 from node.invites import open_invite

@@ -12,7 +12,7 @@ from enum import Enum
 from itertools import islice
 from pathlib import Path
 
-from learner.regular_file import open_file
+from learner.artifacts.regular_file import open_file
 from node.statements.form import (
     MAX_LINE_BYTES,
     AnyLine,

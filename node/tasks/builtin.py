@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from learner.curriculum.indexes import place_of
+from learner.curriculum.problem_index import place_of
 from node.tasks.port import Completion, Option, Problem, Task, TaskArguments, TaskError, TaskKind
 
 HELD_OUT_ONE_IN = 8

@@ -16,8 +16,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from learner.handed_text import parse_line, without_mark
-from learner.regular_file import read_file
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import parse_line, without_mark
 from node.tasks.port import TaskError
 
 MAX_GRAMS = 1 << 22

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from learner.environment import Answered, Ended, EpisodeLimits, Reply, Said
+from learner.rollouts.environment import Answered, Ended, EpisodeLimits, Reply, Said
 from node.tasks.gate import Gate, Place
 from node.tasks.judging import Asked, Judgement, judged
 from node.tasks.port import Completion, Problem, Task, TaskError

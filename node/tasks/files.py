@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from learner.handed_text import parse_line, without_mark
-from learner.regular_file import read_file
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import parse_line, without_mark
 from node.tasks.decontamination import Excluded, counted, read_date, read_excluded
 from node.tasks.options import CHAT
 from node.tasks.port import Chat, ChatMessage, Option, Problem, TaskArguments, TaskError

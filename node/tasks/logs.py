@@ -18,9 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from learner.curriculum.offline import Logged, LoggedGroup
-from learner.handed_text import parse_line, without_mark
-from learner.regular_file import read_file
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import parse_line, without_mark
+from learner.curriculum.offline_stream import Logged, LoggedGroup
 from node.tasks.port import MAX_REWARD, Chat, ChatMessage, Problem, TaskError
 from node.tasks.text import TextCodec
 from protocol.core.codec import MIN_LOGPROB

@@ -4,9 +4,9 @@ worth.
 What always holds: an index names one problem for ever (a pure function of the task's spec and the index, so that a
 reward can be computed again after a restart or in another process); training and held-out problems never share a
 prompt; a task works on text and knows nothing of tokens, peers or versions. The difficulty is part of the index
-(`learner.curriculum.indexes`), so a curriculum can move while leases are out. What a task is, and whatever it returns,
-passes one gate (`node.tasks.gate`); nobody asks `isinstance` of the protocols here, which runs a task's properties on
-Python 3.11.
+(`learner.curriculum.problem_index`), so a curriculum can move while leases are out. What a task is, and whatever it
+returns, passes one gate (`node.tasks.gate`); nobody asks `isinstance` of the protocols here, which runs a task's
+properties on Python 3.11.
 
 Third parties offer a `TaskKind` under the entry point group "volery.tasks"; see docs/tasks.md.
 """
@@ -129,7 +129,7 @@ class NeedyTask(Task, Protocol):
 @runtime_checkable
 class FiniteTask(Task, Protocol):
     """A task of `size` problems: index i asks problem i % size. It is gone through pass by pass, each in an order of
-    its own, and the pass rate of every problem is remembered (`learner.curriculum.passes`)."""
+    its own, and the pass rate of every problem is remembered (`learner.curriculum.epochs`)."""
 
     @property
     def size(self) -> int:

@@ -23,9 +23,9 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from learner.handed_text import NotText, text_of
-from learner.positions import Positions, positions_in
-from learner.regular_file import read_file
+from learner.artifacts.model_limits import Positions, positions_in
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import NotText, text_of
 from node.tasks.port import Answer, Chat, ChatMessage, Completion, Problem, TaskError
 from node.tasks.tokenizer_files import read_object, read_tokenizer
 from protocol.core.limits import MAX_PROMPT_TOKENS, MAX_STOP_IDS

@@ -20,8 +20,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, models
 
-from learner.handed_text import NotText, parse_json, text_of
-from learner.regular_file import read_file
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import NotText, parse_json, text_of
 from node.tasks.port import TaskError
 
 TOKENIZER = "tokenizer.json"

@@ -1,7 +1,7 @@
 """Credit notes: the learner's signed word on what a relay receipt is worth, relay by relay, in bytes.
 
 A relay receipt states no bytes, since its signer might state any; the learner has the manifest, works out what counts
-(`learner.relay_credit`), and says it under its own signature, so that a relay's account can be checked when the
+(`learner.trust.relay_credit`), and says it under its own signature, so that a relay's account can be checked when the
 manifest is long gone. What always holds after `open_credit_note`: the operator stands behind the signer, nobody is
 credited by itself, and no relay is named twice. After `require_match`: the note is about that very receipt, and credits
 nobody whom the receiver did not name.

@@ -25,6 +25,7 @@ from protocol.core.errors import Fault, PeerError
 from protocol.core.ids import LeaseId, PeerId
 from protocol.core.limits import MAX_WORK_BYTES, MIB
 from protocol.work import (
+    IN_GOOD_ORDER,
     INSTANCE,
     KEY_IN_USE,
     MAX_HELLO_BYTES,
@@ -99,9 +100,6 @@ UNSETTLED = (
     "that has a copy"
 )
 """What a second process with the key of a peer is told, at the end, and before that is sure."""
-
-IN_GOOD_ORDER = "left in good order"
-"""Why a peer's line ended when it said goodbye. After any other reason it may be back in a moment."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 Invariants:
 - whatever else happens is an exception of `outcome_of`: there is no fourth outcome;
 - a refusal comes from where a run's start finds it: the trainer's load, the engine's install, or the comparison of
-  one completion's log probabilities (`learner.agreement`), short and as long as the model reaches;
+  one completion's log probabilities (`learner.trial.logprob_agreement`), short and as long as the model reaches;
 - what is found only later, in batches, exports and swaps, must agree.
 """
 
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from learner.agreement import Reading, Tolerance, disagreement, widest
-from learner.directories import BadModel
-from learner.export import export
-from learner.policy import Policy, load_policy
+from learner.artifacts.model_directory import BadModel
+from learner.training.model.export import export
+from learner.training.model.policy import Policy, load_policy
+from learner.trial.logprob_agreement import Reading, Tolerance, disagreement, widest
 from node.engine.common_worker.refusal import Refused
 from node.tasks.text import positions_of
 from tests.architectures.readings import Engine, Said, trained, trained_a_little

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 import protocol.sampling
-from learner.packing import dealt_microbatches
-from learner.policy import Policy
-from learner.sequences import Ragged
+from learner.training.batches.packing import dealt_microbatches
+from learner.training.batches.sequences import Ragged
+from learner.training.model.policy import Policy
 from node.engine.common_worker.frames import Arrays, Header, read_frame
 from node.engine.common_worker.refusal import Refused
 from node.engine.transformers_worker.policy import Settings

@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from learner.agreement import Reading, disagreement
-from learner.sequences import BadBatch, supervised_batch
+from learner.training.batches.sequences import BadBatch, supervised_batch
+from learner.trial.logprob_agreement import Reading, disagreement
 from node.engine.common_worker.refusal import Refused
 from node.tasks.text import limit_of
 from tests.architectures.outcomes import SAME, Tried

@@ -10,10 +10,10 @@ from benchmarks.market.ablation import Ablation, ablation
 from benchmarks.market.loops import Account, Everybody, InOrder, Ours, loops, run
 from benchmarks.market.shocks import reactions
 from benchmarks.market.trace import CHURN_S, EXACT_S, QUIET_S, Moment, trace
-from learner.provisioning.activation import Candidate
-from learner.provisioning.overlap import Clockwork
-from learner.provisioning.pace import REVIEW_S
-from learner.provisioning.pool import Pool
+from learner.provisioning.model.capacity import Clockwork
+from learner.provisioning.model.machine_selection import Candidate
+from learner.provisioning.planner.constants import REVIEW_S
+from learner.provisioning.planner.pool import Pool
 
 CLOCK = Clockwork(train_s=100.0, rollouts=100, staleness=3, kappa=1)
 SMALL = 7

@@ -53,10 +53,9 @@ from benchmarks.audits.verdict import (
     held_together,
     judge,
 )
-from learner.models import make_model
-from learner.verification.confidence import SUSPECT_EVIDENCE
-from learner.verification.margins import SMALL
-from learner.verification.sequential import (
+from learner.training.model.loading import make_model
+from learner.trust.margins import SMALL
+from learner.trust.sequential_test import (
     TEST_ERROR,
     Audited,
     Counted,
@@ -68,6 +67,7 @@ from learner.verification.sequential import (
     heard,
     log_evidence,
 )
+from learner.trust.standing import SUSPECT_EVIDENCE
 
 MARGINS = (
     Margin(above=0.01, rate=0.01, measure=Measure.GAP),

@@ -10,10 +10,10 @@ import pytest
 
 from benchmarks.baselines.footprint import measured
 from benchmarks.baselines.padding import measure, padded_microbatches, skewed_batch
-from learner.models import make_model
-from learner.policy import load_policy
-from learner.requests import Hyperparameters
-from learner.training import Training
+from learner.trainer_api.requests import Hyperparameters
+from learner.training.model.loading import make_model
+from learner.training.model.policy import load_policy
+from learner.training.train_state import Training
 
 CONFIG: dict[str, Any] = {
     "vocab_size": 40,

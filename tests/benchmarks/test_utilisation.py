@@ -13,7 +13,7 @@ from benchmarks.harness import BenchmarkError
 from benchmarks.live.swarm import Plant, Run, node_toml, swarm_toml
 from benchmarks.live.trainer import SleepingTrainer
 from benchmarks.utilisation import Result, bars, fewer, planned, row
-from learner.provisioning.recording import Stepped
+from learner.provisioning.estimation.recording import Stepped
 from node.config import EngineSection
 from node.config_file import read_node_config, read_swarm_config
 from node.engine.port import GenerationRequest, InstalledVersion

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from learner.leasing import own_lease
-from learner.ledger_chain import checkpoints_of
+from learner.ledger.training import checkpoints_of
+from learner.rollouts.leases import own_lease
 from protocol import sampling
 from protocol.core.codec import unpack_tokens
 from protocol.core.ids import PeerId, SwarmId

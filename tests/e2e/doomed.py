@@ -11,7 +11,7 @@ from pathlib import Path
 
 import trio
 
-from learner.ledger import Ledger
+from learner.ledger.ledger import Ledger
 from node.errors import NodeError, UsageError
 from node.outlet import complain, keep_outlet
 from node.programs import learn

@@ -1,4 +1,5 @@
-"""A trainer whose weights are a hash of all that it was trained on: the conversation of `learner.trainer`, no torch.
+"""A trainer whose weights are a hash of all that it was trained on: the conversation of `learner.training.server`, no
+torch.
 
 What always holds: its checkpoint also lists what every step was trained on, a digest for each sequence, so that what
 became of a chain of steps can be judged without the ledger. Checkpoints are written by a thread beside training, first
@@ -7,7 +8,7 @@ half of them, then the other.
 
 from __future__ import annotations
 
-from learner.pipes import claim_pipes, requests_of
+from learner.trainer_api.pipes import claim_pipes, requests_of
 
 if __name__ == "__main__":
     PIPES = claim_pipes()
@@ -24,7 +25,7 @@ from typing import BinaryIO
 import msgspec
 import numpy as np
 
-from learner.requests import AnyRequest, Export, Load, Restore, Save, Step
+from learner.trainer_api.requests import AnyRequest, Export, Load, Restore, Save, Step
 from node.tasks.text import CHARACTER_VOCABULARY
 from protocol.core.pipe import Arrays, Header, encode_frame
 from tests.e2e.doom import Doom

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from learner.pipes import claim_pipes, requests_of
+from learner.trainer_api.pipes import claim_pipes, requests_of
 from protocol.core.pipe import Header, encode_frame
 
 REASON = "attention 'x' is not supported\x1b[2J"

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from learner.verification.share import NEWCOMER_GROUPS
+from learner.trust.audit_rate import NEWCOMER_GROUPS
 from tests.e2e.ledger_rules import HONEST, Run, check_ledger, peer_of
 from tests.e2e.programs import Swarm, stopped, wait_event
 
@@ -20,12 +20,12 @@ WHY = re.compile(r"are not what the seeded sampler draws|log probabilities are m
 def test_who_makes_tokens_up_is_banned_and_costs_the_swarm_nothing(swarm: Swarm) -> None:
     swarm.configure(steps=14, audits=True)
     learner = swarm.learn()
-    with stopped(learner.child("learner.trainer")):  # nothing is published before both are there
+    with stopped(learner.child("learner.training.server")):  # nothing is published before both are there
         honest, cheat = swarm.join("honest", engine="transformers"), swarm.join("cheat")
         for node in (honest, cheat):
             wait_event(node, "joined", learner)
     wait_event(learner, "peer_banned")
-    with stopped(learner.child("learner.trainer")):  # or the run could be over before the cheat comes back
+    with stopped(learner.child("learner.training.server")):  # or the run could be over before the cheat comes back
         assert cheat.wait() == 2, cheat.story()
         assert "This key is banned from the swarm" in cheat.err.read_text(), cheat.story()
         assert WHY.search(cheat.err.read_text()), cheat.story()
@@ -54,7 +54,7 @@ def test_who_makes_tokens_up_is_banned_and_costs_the_swarm_nothing(swarm: Swarm)
 def test_what_convicted_a_cheat_is_drawn_again_by_the_command(swarm: Swarm) -> None:
     swarm.configure(steps=6, audits=True, staleness=12)  # so that the store still has what the cheat named
     learner = swarm.learn()
-    with stopped(learner.child("learner.trainer")):
+    with stopped(learner.child("learner.training.server")):
         honest, cheat = swarm.join("honest", engine="transformers"), swarm.join("cheat")
         for node in (honest, cheat):
             wait_event(node, "joined", learner)

@@ -20,7 +20,7 @@ import msgspec
 import pytest
 from typer.main import get_command
 
-from learner.ledger import Ledger
+from learner.ledger.ledger import Ledger
 from node.cli import app
 from node.events import Clock
 from node.home import open_learner_home
@@ -547,7 +547,7 @@ def test_a_learner_whose_disk_is_full(swarm: Swarm, small_disk: SmallDisk) -> No
     swarm.state.symlink_to(small_disk.path)
     learner = swarm.learn()
     node = swarm.join("node")
-    with stopped(learner.child("learner.trainer")):
+    with stopped(learner.child("learner.training.server")):
         wait_event(node, "joined", learner)
         ballast = small_disk.fill(leave=400_000)  # room for a version or two, and what SQLite needs to say no
     assert learner.wait() == TROUBLE, learner.story()
@@ -569,7 +569,7 @@ def test_a_disk_for_checkpoints_that_is_full(swarm: Swarm, small_disk: SmallDisk
     learner = swarm.learn()
     node = swarm.join("node")
     wait_event(learner, "checkpoint_saved", node)
-    with stopped(learner.child("learner.trainer")):
+    with stopped(learner.child("learner.training.server")):
         ballast = small_disk.fill(leave=0)
     assert learner.wait() == TROUBLE, learner.story()
     check_paragraph(learner.err.read_text(), "3 checkpoints in a row could not be written", "Free its disk")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
-from learner.fruitless import ALARM
+from learner.monitoring.fruitless_leases import ALARM
 from node.engine.fake import FakeConfig
 from node.tasks.text import write_character_tokenizer
 from tests.e2e.programs import Machine, Program, Swarm, wait_event, wait_for

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from learner.curriculum.indexes import part_of
+from learner.curriculum.problem_index import part_of
 from node.tasks.registry import open_task
 from tests.e2e.programs import Swarm, wait_done
 

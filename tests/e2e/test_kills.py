@@ -36,7 +36,7 @@ STEPS = 60
 def hold_leases(swarm: Swarm, learner: Program) -> tuple[Program, psutil.Process]:
     """A node with leases in hand that it cannot work on, since they came when its engine (the second) had been stopped:
     of those before, any may have been worked on already. There must be enough steps that new ones come."""
-    trainer = learner.child("learner.trainer")
+    trainer = learner.child("learner.training.server")
     with stopped(trainer):
         node = swarm.join("unlucky", engine="transformers")
         engine = node.child("transformers_worker")
@@ -90,7 +90,7 @@ def test_a_node_falls_silent_and_wakes_up(swarm: Swarm) -> None:
         assert "silent" in reasons(swarm, peer_of(swarm, node))[0]
         survivor = swarm.join("survivor")
         swarm.wait_steps(3, learner, survivor)
-        trainer = learner.child("learner.trainer")
+        trainer = learner.child("learner.training.server")
         trainer.suspend()
     wait_event(learner, "peer_joined", node, after=1, name=node.name)
     engine.resume()
@@ -148,7 +148,9 @@ def kill_and_restart(swarm: Swarm, learner: Program, *nodes: Program) -> Program
         durable,
     )
     again = swarm.learn()
-    with stopped(again.child("learner.trainer")):  # or one node could bring the run to its end before the other is back
+    with stopped(
+        again.child("learner.training.server")
+    ):  # or one node could bring the run to its end before the other is back
         for node, joined in zip(nodes, before, strict=True):
             wait_event(node, "joined", again, after=joined)
     wait_event(again, "incarnation_began", incarnation=incarnation + 1, step=durable)
@@ -163,7 +165,7 @@ def test_the_trainer_is_killed(swarm: Swarm) -> None:
     learner = swarm.learn()
     node = swarm.join("node")
     swarm.wait_steps(5, learner, node)
-    learner.child("learner.trainer").kill()
+    learner.child("learner.training.server").kill()
     wait_done(learner, node)
     assert learner.events("child_died")
     assert learner.events("trainer_restarted")
@@ -174,8 +176,8 @@ def test_the_trainer_is_killed(swarm: Swarm) -> None:
 
 def ranks_of(learner: Program) -> list[psutil.Process]:
     """The trainer's processes, by their numbers."""
-    learner.child("learner.trainer")
-    found = [each for each in learner.family()[1:] if "learner.trainer" in each.cmdline()]
+    learner.child("learner.training.server")
+    found = [each for each in learner.family()[1:] if "learner.training.server" in each.cmdline()]
     return sorted(found, key=lambda each: int(each.environ()["RANK"]))
 
 
@@ -210,7 +212,7 @@ def test_one_rank_of_two_is_killed_in_the_middle_of_its_work(swarm: Swarm, victi
 @contextmanager
 def second_machine(meeting: str) -> Iterator[subprocess.Popen[bytes]]:
     """The launcher of machine 1, as an operator starts it there; here both machines are this one."""
-    command = [sys.executable, "-m", "learner.launcher", "1", "2", "1", meeting]
+    command = [sys.executable, "-m", "learner.training.distributed.launcher", "1", "2", "1", meeting]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, env=environment, cwd=ROOT, start_new_session=True) as launcher:
         try:
@@ -225,7 +227,9 @@ def test_a_second_machine_comes_late_goes_and_comes_back(swarm: Swarm) -> None:
     swarm.configure(steps=STEPS, trainer=f'machines = 2\nrendezvous = "{meeting}"')
     learner = swarm.learn()
     waits = wait_event(learner, "trainer_waits")
-    assert waits["text"].endswith(f"for machine 1 of 2. Run there: python -m learner.launcher 1 2 1 {meeting}")
+    assert waits["text"].endswith(
+        f"for machine 1 of 2. Run there: python -m learner.training.distributed.launcher 1 2 1 {meeting}"
+    )
     with second_machine(meeting) as launcher:
         node = swarm.join("node")  # the trial before the invite takes both machines
         swarm.wait_steps(5, learner, node)

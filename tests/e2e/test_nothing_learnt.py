@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from learner.alarm_limits import LIMITS
+from learner.monitoring.thresholds import LIMITS
 from tests.e2e.programs import Swarm, wait_done
 
 STEPS = LIMITS.barren + 4

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from learner.provisioning.recording import FILE, Planned, read_lines
+from learner.provisioning.estimation.recording import FILE, Planned, read_lines
 from tests.e2e.ledger_rules import Run, check_admitted
 from tests.e2e.programs import Program, Swarm, wait_event, wait_for
 

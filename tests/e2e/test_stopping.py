@@ -167,7 +167,7 @@ def test_a_node_is_stopped_while_it_looks_for_the_learner(swarm: Swarm) -> None:
 def test_a_learner_is_stopped_while_it_starts(swarm: Swarm) -> None:
     swarm.configure(steps=3, held_out=8, port=free_port())
     learner = swarm.learn()
-    learner.child("learner.trainer")  # which still imports
+    learner.child("learner.training.server")  # which still imports
     interrupt(learner)
     learner = swarm.learn()
     learner.child("transformers_worker")  # the trainer is there, the other engine on its way
@@ -191,7 +191,7 @@ def test_a_node_is_stopped_while_its_engine_starts(swarm: Swarm) -> None:
 @pytest.mark.parametrize("command", ["demo", "drill"])
 def test_a_closed_terminal_stops_what_has_a_swarm_of_its_own(machine: Machine, tmp_path: Path, command: str) -> None:
     program, terminal = machine.start_in_terminal(command, command, "--out", tmp_path / "out", state=tmp_path / "out")
-    program.child("learner.trainer")
+    program.child("learner.training.server")
     family = program.family()
     terminal.close()
     assert program.wait() == 130, program.story()
@@ -201,7 +201,7 @@ def test_a_closed_terminal_stops_what_has_a_swarm_of_its_own(machine: Machine, t
 @pytest.mark.slow
 def test_the_demo_is_stopped(machine: Machine, tmp_path: Path) -> None:
     demo = machine.start("demo", "demo", "--out", tmp_path / "demo", "--plain", state=tmp_path / "demo")
-    demo.child("learner.trainer")
+    demo.child("learner.training.server")
     interrupt(demo)
     demo = machine.start("demo", "demo", "--out", tmp_path / "demo", "--plain", state=tmp_path / "demo")
     wait_for("a learner of its own", (tmp_path / "demo" / "learner" / "invite").exists, demo)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from learner.provisioning.observatory import fit
-from learner.provisioning.recording import FILE, Delivered, Published, Stepped, read_lines
+from learner.provisioning.estimation.estimator import fit
+from learner.provisioning.estimation.recording import FILE, Delivered, Published, Stepped, read_lines
 from protocol.core.digest import cid_of
 from protocol.core.genesis import read_genesis
 from protocol.versions.manifest import open_manifest
@@ -30,7 +30,7 @@ AUDIT_TOLERANCE = 1e-3
 def test_a_swarm_runs_to_its_end(swarm: Swarm) -> None:
     swarm.configure(steps=STEPS, held_out=16)
     learner = swarm.learn()
-    trainer = learner.child("learner.trainer")
+    trainer = learner.child("learner.training.server")
     # Nothing is published before the trainer has loaded: until then nobody can run ahead of the others.
     with stopped(trainer):
         nodes = [

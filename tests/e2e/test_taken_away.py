@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.sqlite_file import rescued_files
+from learner.ledger.sqlite.files import rescued_files
 from tests.e2e.finished import finish, hashed_swarm, surroundings
 from tests.e2e.programs import Machine, Program, Swarm, wait_event
 from tests.e2e.test_bad_input import check_paragraph

@@ -155,7 +155,7 @@ def test_ctrl_c_in_a_dry_run_leaves_nothing(swarm: Swarm) -> None:
     swarm.configure()
     before = left_behind()
     dry = swarm.machine.start("dry", "learn", swarm.config, "--dry-run")
-    trainer = dry.child("learner.trainer")
+    trainer = dry.child("learner.training.server")
     dry.interrupt()
     assert dry.wait() == STOPPED, dry.story()
     assert dry.err.read_text() == "Stopped. Nothing was started, and nothing is left of the trial.\n"

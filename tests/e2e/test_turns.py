@@ -70,7 +70,7 @@ def test_a_learner_killed_in_mid_episode_loses_nothing(guessing: Swarm) -> None:
     nodes = [guessing.join("one", engine="transformers"), guessing.join("two", engine="transformers")]
     going_on = "SELECT lease, idx FROM records WHERE rule = 'admitted' AND reward IS NULL AND step IS NULL"
     guessing.wait_steps(2, learner, *nodes)
-    with stopped(learner.child("learner.trainer")):  # no step takes what goes on meanwhile
+    with stopped(learner.child("learner.training.server")):  # no step takes what goes on meanwhile
         begun = set(wait_for("an episode that goes on", lambda: guessing.rows(going_on), learner, *nodes))
         joined = [len(node.events("joined")) for node in nodes]
         children = learner.family()[1:]

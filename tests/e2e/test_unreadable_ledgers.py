@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from learner import ledger_file
+from learner.ledger.sqlite import database as ledger_file
 from node.events import Clock
 from node.home import open_learner_home
 from node.programs import look_at

@@ -20,7 +20,7 @@ class Child:
     def __init__(self, *command: str, log: int | None = subprocess.PIPE) -> None:
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, *(command or ("-m", "learner.trainer"))],
+            [sys.executable, *(command or ("-m", "learner.training.server"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.advantage import ADVANTAGES, STD_FLOOR, advantages
+from learner.trainer_api.advantages import ADVANTAGES, STD_FLOOR, advantages
 
 groups = st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=64)
 

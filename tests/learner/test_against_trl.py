@@ -18,15 +18,15 @@ from accelerate import Accelerator
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head, nanstd
 
-from learner.advantage import advantages
-from learner.models import make_model
-from learner.objective.loss import objective_of
-from learner.objective.terms import Terms, Totals
-from learner.packing import microbatches
-from learner.policy import Policy, load_policy
-from learner.presets import recipe_of
-from learner.requests import Hyperparameters
-from learner.sequences import Ragged
+from learner.trainer_api.advantages import advantages
+from learner.trainer_api.presets import recipe_of
+from learner.trainer_api.requests import Hyperparameters
+from learner.training.batches.packing import microbatches
+from learner.training.batches.sequences import Ragged
+from learner.training.model.loading import make_model
+from learner.training.model.policy import Policy, load_policy
+from learner.training.objective.loss import objective_of
+from learner.training.objective.terms import Terms, Totals
 
 CONFIG = {
     **{"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4},

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.agreement import Reading, Tolerance, disagreement, widest
+from learner.trial.logprob_agreement import Reading, Tolerance, disagreement, widest
 
 CLOSE = Tolerance(token=1e-3, mean=1e-4)
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.alarm_limits import ADVICE, LIMITS, Alarm
-from learner.alarm_rules import RULES, hidden_fall, nothing_learnt
-from learner.alarms import HISTORY, Change, Watchman, alarms, observation
+from learner.monitoring.alarms import HISTORY, Change, Watchman, alarms, observation
+from learner.monitoring.rules import RULES, hidden_fall, nothing_learnt
+from learner.monitoring.thresholds import ADVICE, LIMITS, Alarm
 from tests.support.examples import examples
 
 Row = dict[str, Any]

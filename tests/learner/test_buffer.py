@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.buffer import LEAST_KEPT, UNINFORMATIVE, Batch, Buffer, Completion, Group
+from learner.rollouts.buffer import LEAST_KEPT, UNINFORMATIVE, Batch, Buffer, Completion, Group
 from protocol.core.ids import LeaseId, PolicyVersion
 from protocol.versions.staleness import Chain, lag_of
 from tests.learner.working import CHAIN, PEER, lease_id, version

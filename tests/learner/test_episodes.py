@@ -12,10 +12,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.buffer import Group
-from learner.environment import Answered, Ended, EpisodeLimits, Reply, Said
-from learner.episodes import Episodes, Utterance, Waiting
-from learner.intake import GrantedLease, Place
+from learner.rollouts.admission import GrantedLease, Place
+from learner.rollouts.buffer import Group
+from learner.rollouts.environment import Answered, Ended, EpisodeLimits, Reply, Said
+from learner.rollouts.episodes import Episodes, Utterance, Waiting
 from protocol.core.codec import pack_tokens, unpack_tokens
 from protocol.core.ids import LeaseId
 from protocol.versions.staleness import Chain

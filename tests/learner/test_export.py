@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from learner.chunk_names import ChunkNames
-from learner.publication import Publisher
-from learner.trainer import Trainer
+from learner.artifacts.chunk_names import ChunkNames
+from learner.artifacts.publisher import Publisher
+from learner.training.server import Trainer
 from protocol.core.pipe import Arrays
 from protocol.versions.manifest import Manifest
 from tests.learner.working import NOW_MS, SWARM, version

@@ -33,14 +33,14 @@ from transformers import (
 )
 from transformers.models.llama import modeling_llama
 
-import learner.policy
-from learner.directories import BadModel
-from learner.export import export
-from learner.independence import moved, share
-from learner.packing import Microbatch
-from learner.policy import Policy, load_policy
-from learner.ranks import Ranks
-from learner.requests import Lora
+import learner.training.model.policy
+from learner.artifacts.model_directory import BadModel
+from learner.trainer_api.requests import Lora
+from learner.training.batches.packing import Microbatch
+from learner.training.distributed.ranks import Ranks
+from learner.training.model.causality_check import moved, share
+from learner.training.model.export import export
+from learner.training.model.policy import Policy, load_policy
 
 SIZES: dict[str, Any] = {
     "vocab_size": 40,
@@ -202,7 +202,7 @@ def test_siblings_that_see_each_other_get_rows_of_their_own_however_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A recurrent layer heeds no mask. Whatever passes for equal in bfloat16, the other sibling must not matter."""
-    monkeypatch.setitem(learner.policy.SAME_LOGITS, torch.bfloat16, 10.0)
+    monkeypatch.setitem(learner.training.model.policy.SAME_LOGITS, torch.bfloat16, 10.0)
     config = MambaConfig(vocab_size=40, hidden_size=32, num_hidden_layers=2, state_size=8)
     policy = load_policy(causal(config, tmp_path / "model"), ranks=in_bfloat16())
     assert not policy._heeds_masks()

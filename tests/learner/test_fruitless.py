@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.fruitless import ROUNDS, SPAN_MS, End, Fruitless
+from learner.monitoring.fruitless_leases import ROUNDS, SPAN_MS, End, Fruitless
 from tests.learner.working import NOW_MS
 
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.givebacks import (
+from learner.scheduling.lease_backoff import (
     BLAMED,
     FIRST_PAUSE_MS,
     FORGIVEN,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.handed_text import (
+from learner.artifacts.text_files import (
     MAX_NESTING,
     TOO_DEEP,
     NotText,

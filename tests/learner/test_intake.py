@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.environment import Answered, Ended, Environment, Reply, Said, one_turn
-from learner.intake import GrantedLease, JudgedDelivery, Terms, check_delivery
+from learner.rollouts.admission import GrantedLease, JudgedDelivery, Terms, check_delivery
+from learner.rollouts.environment import Answered, Ended, Environment, Reply, Said, one_turn
 from protocol.core.digest import digest_of
 from protocol.core.ids import PolicyVersion
 from protocol.core.limits import MAX_GROUP_SIZE

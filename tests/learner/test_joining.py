@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from learner.joining import HERE, JOIN_S, TOLD_S, NotHere, wait_for_all
+from learner.training.distributed.rendezvous import HERE, JOIN_S, TOLD_S, NotHere, wait_for_all
 
 
 class Shared:

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.last_words import LAST_WORDS, LINE_CHARS, LastWords, explained, how_ended, is_of_a_lost_line, last_words
+from learner.trainer_api.exit_reasons import (
+    LAST_WORDS,
+    LINE_CHARS,
+    LastWords,
+    explained,
+    how_ended,
+    is_of_a_lost_line,
+    last_words,
+)
 
 
 @pytest.mark.parametrize(

@@ -20,15 +20,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner import ledger_file as module
-from learner.intake import Place
-from learner.ledger import Ledger
-from learner.ledger_evidence import evidence_of
-from learner.ledger_file import LedgerError, snapshot
-from learner.ledger_rows import CheckpointRow, LeaseRow, PeerRow, RecordRow, StayRow, StepRow
-from learner.ledger_schema import SCHEMA_VERSION
-from learner.ledger_work import group_sizes_of
-from learner.relay_credit import Credit
+from learner.ledger.evidence import evidence_of
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import CheckpointRow, LeaseRow, PeerRow, RecordRow, StayRow, StepRow
+from learner.ledger.sqlite import database as module
+from learner.ledger.sqlite.database import LedgerError, snapshot
+from learner.ledger.sqlite.schema import SCHEMA_VERSION
+from learner.ledger.work import group_sizes_of
+from learner.rollouts.admission import Place
+from learner.trust.relay_credit import Credit
 from protocol.core.digest import digest_of
 from protocol.core.errors import LocalProtocolError
 from protocol.core.ids import PeerId, PolicyVersion, RecordId

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from learner.ledger import Ledger
-from learner.ledger_file import snapshot
-from learner.ledger_reputation import PARDON, Judging, observed_days
-from learner.ledger_rows import AuditRow
-from learner.observations import EXCUSED_A_DAY, MISSED_MS
-from learner.verification.confidence import Confidence
+from learner.ledger.ledger import Ledger
+from learner.ledger.reputation import PARDON, Judging, observed_days
+from learner.ledger.rows import AuditRow
+from learner.ledger.sqlite.database import snapshot
+from learner.trust.observations import EXCUSED_A_DAY, MISSED_MS
+from learner.trust.standing import Confidence
 from protocol.accounting.reputation import DAY_MS, WINDOW_DAYS, ObservedDay
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.work import Rule

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.ledger_file import DamagedValue
-from learner.ledger_values import (
+from learner.ledger.sqlite.column_values import (
     SHOWN_CHARS,
     counts_from,
     from_json,
@@ -23,6 +22,7 @@ from learner.ledger_values import (
     version_from,
     wealth_from,
 )
+from learner.ledger.sqlite.database import DamagedValue
 from protocol.core.errors import Fault, PeerError
 from protocol.core.ids import PolicyVersion
 

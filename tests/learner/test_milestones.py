@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.milestones import Keep, Stays, checkpoints_of, chosen
+from learner.artifacts.checkpoint_retention import Keep, Stays, checkpoints_of, chosen
 
 
 def run(keep: Keep, last: int, scores: dict[int, float] | None = None, step: int = 1) -> list[int]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.minibatches import mini_batches
-from learner.sequences import Prepared, supervised_batch
+from learner.training.batches.minibatches import mini_batches
+from learner.training.batches.sequences import Prepared, supervised_batch
 
 VOCAB = 50
 

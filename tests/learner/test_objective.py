@@ -13,11 +13,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.objective.aggregations import AGGREGATIONS
-from learner.objective.corrections import CORRECTIONS
-from learner.objective.loss import Objective, reference_kl, value_loss
-from learner.objective.terms import LOG_RATIO_LIMIT, Bounds, Terms, Totals
-from learner.presets import BOUNDS, CAPPING, CLIPPING, AggregationName, CorrectionName
+from learner.trainer_api.presets import BOUNDS, CAPPING, CLIPPING, AggregationName, CorrectionName
+from learner.training.objective.aggregations import AGGREGATIONS
+from learner.training.objective.corrections import CORRECTIONS
+from learner.training.objective.loss import Objective, reference_kl, value_loss
+from learner.training.objective.terms import LOG_RATIO_LIMIT, Bounds, Terms, Totals
 
 LENGTHS = [7, 1, 12, 3]
 TOTALS = Totals(sequences=6, groups=3, tokens=23 + 4, max_new_tokens=16)

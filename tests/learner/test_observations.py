@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from learner.observations import EXCUSED_A_DAY, MISSED_MS, OCCASION_MS, Stay, abandoned, missed, present
+from learner.trust.observations import EXCUSED_A_DAY, MISSED_MS, OCCASION_MS, Stay, abandoned, missed, present
 from protocol.accounting.reputation import DAY_MS, ObservedDay, Reputation, SoftStrike, reputation_of
 
 HOUR_MS = 3_600_000

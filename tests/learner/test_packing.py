@@ -8,8 +8,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.packing import MAX_SHARED_WIDTH, Layout, Microbatch, dealt_microbatches, microbatches, plan, rows_of
-from learner.sequences import BadBatch, Ragged, rollout_batch, supervised_batch
+from learner.training.batches.packing import (
+    MAX_SHARED_WIDTH,
+    Layout,
+    Microbatch,
+    dealt_microbatches,
+    microbatches,
+    plan,
+    rows_of,
+)
+from learner.training.batches.sequences import BadBatch, Ragged, rollout_batch, supervised_batch
 
 VOCAB = 50
 

@@ -21,18 +21,18 @@ from transformers import (
     Qwen3Config,
 )
 
-import learner.policy
-from learner.correspondence import Part
-from learner.directories import BadModel
-from learner.durable import TensorEntry
-from learner.export import Unit, cut_shards, export
-from learner.models import make_model
-from learner.packing import Layout, dealt_microbatches, microbatches
-from learner.policy import Policy, load_policy
-from learner.ranks import Ranks
-from learner.requests import ComputeDtype
-from learner.sequences import Ragged
-from learner.sharding import layers_of, whole
+import learner.training.model.policy
+from learner.artifacts.atomic_directory import TensorEntry
+from learner.artifacts.model_directory import BadModel
+from learner.trainer_api.requests import ComputeDtype
+from learner.training.batches.packing import Layout, dealt_microbatches, microbatches
+from learner.training.batches.sequences import Ragged
+from learner.training.distributed.ranks import Ranks
+from learner.training.distributed.sharding import layers_of, whole
+from learner.training.model.export import Unit, cut_shards, export
+from learner.training.model.loading import make_model
+from learner.training.model.policy import Policy, load_policy
+from learner.training.model.tensor_mapping import Part
 from tests.disks import file_limit
 
 SIZES: dict[str, Any] = {
@@ -326,9 +326,12 @@ def test_logits_in_several_goes_are_those_of_one(
     """Blocks of three targets, the last one smaller, and entropies of two at a time; in bfloat16 under FSDP."""
     (part,) = microbatches(siblings(), np.ones(4, np.bool_), 1000, share_prompts=True)
     found = []
-    for logits, entropies in ((learner.policy.LOGITS_BLOCK, learner.policy.ENTROPY_BLOCK), (3 * 40, 2 * 40)):
-        monkeypatch.setattr("learner.policy.LOGITS_BLOCK", logits)
-        monkeypatch.setattr("learner.policy.ENTROPY_BLOCK", entropies)
+    for logits, entropies in (
+        (learner.training.model.policy.LOGITS_BLOCK, learner.training.model.policy.ENTROPY_BLOCK),
+        (3 * 40, 2 * 40),
+    ):
+        monkeypatch.setattr("learner.training.model.policy.LOGITS_BLOCK", logits)
+        monkeypatch.setattr("learner.training.model.policy.ENTROPY_BLOCK", entropies)
         ranks = Ranks()
         ranks.place("cpu", dtype)
         policy = load_policy(qwen3, ranks=ranks)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from learner.positions import Positions, first_position, original_lengths, positions_in, text_part
+from learner.artifacts.model_limits import Positions, first_position, original_lengths, positions_in, text_part
 from node.engine.common_worker.rotary import original_lengths as workers_rule
 
 SHORT, LONG = [1.0, 1.1], [1.5, 9.0]

@@ -11,11 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.preparation import Score, explained_variance, gae, preference, prepare, with_advantage
-from learner.presets import recipe_of
-from learner.reference import Reference
-from learner.requests import Hyperparameters
-from learner.sequences import Arrays, BadBatch, Flags, Ragged, Rollouts, rollout_batch
+from learner.trainer_api.presets import recipe_of
+from learner.trainer_api.requests import Hyperparameters
+from learner.training.batch_preparation import Score, explained_variance, gae, preference, prepare, with_advantage
+from learner.training.batches.sequences import Arrays, BadBatch, Flags, Ragged, Rollouts, rollout_batch
+from learner.training.reference_policy import Reference
 
 VOCABULARY = 30
 

@@ -6,10 +6,8 @@ from typing import Any, get_args
 
 import pytest
 
-from learner.advantage import ADVANTAGES
-from learner.objective.aggregations import AGGREGATIONS
-from learner.objective.corrections import CORRECTIONS
-from learner.presets import (
+from learner.trainer_api.advantages import ADVANTAGES
+from learner.trainer_api.presets import (
     BOUNDS,
     PRESETS,
     AdvantageName,
@@ -21,7 +19,9 @@ from learner.presets import (
     UnknownName,
     recipe_of,
 )
-from learner.requests import Hyperparameters
+from learner.trainer_api.requests import Hyperparameters
+from learner.training.objective.aggregations import AGGREGATIONS
+from learner.training.objective.corrections import CORRECTIONS
 
 
 def recipe(**given: Any) -> Recipe:

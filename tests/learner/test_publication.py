@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from learner import publication
-from learner.publication import Base, Publisher, new_bytes
+from learner.artifacts import publisher as publication
+from learner.artifacts.publisher import Base, Publisher, new_bytes
 from protocol.core.digest import cid_of
 from protocol.versions.manifest import ChunkRef, open_manifest
 from protocol.versions.safetensors_header import LayoutError

@@ -20,14 +20,14 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.chunk_names import ChunkNames
-from learner.failures import BadRequest, agreed
-from learner.last_words import LAST_WORDS, LINE_CHARS
-from learner.launcher import arguments
-from learner.packing import deal
-from learner.ranks import Ranks
-from learner.requests import AnyRequest, Save
-from learner.trainer import RankFailed, Trainer
+from learner.artifacts.chunk_names import ChunkNames
+from learner.trainer_api.errors import BadRequest, agreed
+from learner.trainer_api.exit_reasons import LAST_WORDS, LINE_CHARS
+from learner.trainer_api.requests import AnyRequest, Save
+from learner.training.batches.packing import deal
+from learner.training.distributed.launcher import arguments
+from learner.training.distributed.ranks import Ranks
+from learner.training.server import RankFailed, Trainer
 from node.child_outcomes import ChildDied, ChildEvent, ChildStarted
 from node.child_spec import ChildSpec, RestartLimits
 from node.children import open_child
@@ -68,7 +68,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Child]:
     """Two ranks on two processes."""
-    child = Child("-m", "learner.launcher", "2")
+    child = Child("-m", "learner.training.distributed.launcher", "2")
     ready, _ = child.receive()
     assert (ready["event"], ready["ranks"]) == ("ready", 2)
     yield child
@@ -347,7 +347,7 @@ def ranks_of(child: Child) -> list[int]:
 
 @pytest.mark.rest
 def test_when_one_rank_is_killed_all_end_and_say_so(tmp_path: Path, model: Path) -> None:
-    child = Child("-m", "learner.launcher", "2")
+    child = Child("-m", "learner.training.distributed.launcher", "2")
     child.receive()
     child.ask("load", **load(model))
     ranks = ranks_of(child)
@@ -364,7 +364,7 @@ def test_when_one_rank_is_killed_all_end_and_say_so(tmp_path: Path, model: Path)
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_ranks_never_outlive_what_started_them(number: signal.Signals) -> None:
-    child = Child("-m", "learner.launcher", "2")
+    child = Child("-m", "learner.training.distributed.launcher", "2")
     child.receive()
     ranks = ranks_of(child)
     for pid in ranks:
@@ -374,7 +374,10 @@ def test_ranks_never_outlive_what_started_them(number: signal.Signals) -> None:
     child.bury()  # returns once no process has its log open any more
 
 
-LAUNCHER = "import sys; from learner.launcher import main; sys.exit(main([sys.argv[1]], program=sys.argv[2:]))"
+LAUNCHER = (
+    "import sys; from learner.training.distributed.launcher import main; "
+    "sys.exit(main([sys.argv[1]], program=sys.argv[2:]))"
+)
 
 RANK = """
 import os, signal, sys, time
@@ -440,7 +443,7 @@ def test_torchrun_is_told_of_one_machine_or_of_many() -> None:
     assert arguments(4)[4:6] == ["--nproc-per-node", "4"]
     many = arguments(8, 2, 1, "[2001:db8::1]:29500")
     assert many[many.index("--master-addr") + 1 : many.index("--master-addr") + 4 : 2] == ["[2001:db8::1]", "29500"]
-    assert many[-2:] == ["-m", "learner.trainer"]
+    assert many[-2:] == ["-m", "learner.training.server"]
 
 
 @given(widths=st.lists(st.integers(1, 500), max_size=40), ranks=st.integers(1, 5))

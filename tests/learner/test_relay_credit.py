@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner import relay_credit
-from learner.relay_credit import (
+from learner.trust import relay_credit
+from learner.trust.relay_credit import (
     Credit,
     Event,
     ReceiptHeard,

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.ledger import Ledger
-from learner.ledger_file import LedgerError, require_sound
-from learner.row_sums import Summing, differing
+from learner.ledger.ledger import Ledger
+from learner.ledger.sqlite.database import LedgerError, require_sound
+from learner.ledger.sqlite.row_sums import Summing, differing
 from tests.node.ledgers import SWARM, demo_run
 
 FLIPS = 60

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.scores import pass_at_k, score
+from learner.monitoring.eval_scores import pass_at_k, score
 
 
 @given(st.integers(1, 9), st.data())

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from learner.ledger import Ledger
-from learner.ledger_file import LedgerError, snapshot
-from learner.sqlite_file import connect, rescued_files
+from learner.ledger.ledger import Ledger
+from learner.ledger.sqlite.database import LedgerError, snapshot
+from learner.ledger.sqlite.files import connect, rescued_files
 from tests.learner.working import NOW_MS, SWARM
 
 

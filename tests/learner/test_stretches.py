@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.stretches import (
+from learner.trial.completion_lengths import (
     BEYOND,
     FURTHEST,
     LONGEST,

@@ -13,12 +13,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from learner.checkpoint import sealed
-from learner.optimizer import learning_rate_at
-from learner.pipes import requests_of
-from learner.presets import PRESETS
-from learner.requests import Hyperparameters
-from learner.trainer import Trainer
+from learner.trainer_api.pipes import requests_of
+from learner.trainer_api.presets import PRESETS
+from learner.trainer_api.requests import Hyperparameters
+from learner.training.checkpoint import sealed
+from learner.training.optimizer import learning_rate_at
+from learner.training.server import Trainer
 from protocol.core.pipe import Arrays, Header, encode_frame
 from tests.disks import file_limit
 from tests.learner.processes import Child
@@ -676,7 +676,7 @@ def noisy_import(name, *rest, **more):
         assert sys.stdin.read() == ""
     return plain_import(name, *rest, **more)
 builtins.__import__ = noisy_import
-runpy.run_module("learner.trainer", run_name="__main__", alter_sys=True)
+runpy.run_module("learner.training.server", run_name="__main__", alter_sys=True)
 """
 """The trainer among libraries as noisy and as greedy as they can be."""
 
@@ -711,16 +711,17 @@ def test_training_goes_on_bit_for_bit_in_another_process(tmp_path: Path, model: 
 
 STUCK = """
 import runpy, threading
-import learner.checkpoint
-learner.checkpoint.save = lambda *rest, **more: threading.Event().wait()
-runpy.run_module("learner.trainer", run_name="__main__")
+import learner.training.checkpoint
+learner.training.checkpoint.save = lambda *rest, **more: threading.Event().wait()
+runpy.run_module("learner.training.server", run_name="__main__")
 """
 
 
 STUCK_LOADING = """
 import threading
-import learner.directories
-learner.directories.read_file = lambda *rest, **more: threading.Event().wait()  # as a disk that does not answer
+import learner.artifacts.model_directory
+learner.artifacts.model_directory.read_file = lambda *rest, **more: threading.Event().wait()  # as a disk that does not
+answer
 """
 
 

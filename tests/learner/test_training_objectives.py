@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from learner.trainer import Trainer
+from learner.training.server import Trainer
 from protocol.core.pipe import Arrays, Header
 from tests.learner.test_preparation import literal_gae
 

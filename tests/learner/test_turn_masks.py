@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from learner.trainer import Trainer
+from learner.training.server import Trainer
 from protocol.core.pipe import Arrays
 from tests.learner.test_trainer import CONFIG, ok
 

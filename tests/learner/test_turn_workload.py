@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.environment import Answered, Ended
-from learner.episodes import Utterance
-from learner.intake import GrantedLease
-from learner.workers import Held
-from learner.workload import Workload
+from learner.rollouts.admission import GrantedLease
+from learner.rollouts.environment import Answered, Ended
+from learner.rollouts.episodes import Utterance
+from learner.scheduling.lease_scheduler import Workload
+from learner.scheduling.worker import Held
 from protocol.core.codec import unpack_tokens
 from tests.learner.test_workload import ALL, BATCH, GROUP, HERE, THERE, ask, begin, sizes, waits, workload
 from tests.learner.working import NOW_MS, manifest, version

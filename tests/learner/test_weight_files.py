@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from learner.weight_files import NotFinite, WeightFile
+from learner.training.model.weight_writer import NotFinite, WeightFile
 
 HEADER = b"seven b"
 

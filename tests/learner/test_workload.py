@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.buffer import UNINFORMATIVE, Buffer, Completion, Group
-from learner.fruitless import End
-from learner.givebacks import BLAMED, FIRST_PAUSE_MS, FREE_LEASES, LONGEST_PAUSE_MS
-from learner.intake import GrantedLease
-from learner.leasing import LeaseTerms, Leasing, Prompt
-from learner.prompts import PROMPTS_AHEAD
-from learner.speed import Speed
-from learner.workers import Held
-from learner.workload import TOGETHER_MS, Workload
+from learner.monitoring.fruitless_leases import End
+from learner.rollouts.admission import GrantedLease
+from learner.rollouts.buffer import UNINFORMATIVE, Buffer, Completion, Group
+from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
+from learner.rollouts.prompt_queue import PROMPTS_AHEAD
+from learner.scheduling.batch_speed import Speed
+from learner.scheduling.lease_backoff import BLAMED, FIRST_PAUSE_MS, FREE_LEASES, LONGEST_PAUSE_MS
+from learner.scheduling.lease_scheduler import TOGETHER_MS, Workload
+from learner.scheduling.worker import Held
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.core.limits import MAX_PROMPT_TOKENS, MAX_WORK_BYTES
 from protocol.versions.staleness import Chain

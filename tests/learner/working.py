@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from learner.intake import GrantedLease, Terms
+from learner.rollouts.admission import GrantedLease, Terms
 from protocol.accounting.cost import CostClaim
 from protocol.core.codec import pack_logprobs, pack_tokens
 from protocol.core.digest import digest_of

@@ -1,9 +1,9 @@
 """A learner without torch and without a network: real ledger, store, loops and desk, a trainer of a few lines, and
 honest peers.
 
-The trainer is a second implementation of the conversation that `learner.trainer` has with the node: its weights are a
-hash of everything it was ever trained on, its files are real safetensors, and it can be told to crash, to refuse, or
-to be found dead. The clock stands still unless a test moves it.
+The trainer is a second implementation of the conversation that `learner.training.server` has with the node: its weights
+are a hash of everything it was ever trained on, its files are real safetensors, and it can be told to crash, to refuse,
+or to be found dead. The clock stands still unless a test moves it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Any
 import numpy as np
 import trio
 
-from learner.buffer import Buffer
-from learner.curriculum.offline import Logged, LoggedGroup, OfflineStream
-from learner.environment import Environment, one_turn
-from learner.leasing import LeaseTerms, Leasing, Prompt
-from learner.ledger import Ledger
-from learner.milestones import Keep
-from learner.provisioning.recording import FILE, Began, Recorded, read_lines
-from learner.publication import Publisher
-from learner.verification.confidence import Standing
+from learner.artifacts.checkpoint_retention import Keep
+from learner.artifacts.publisher import Publisher
+from learner.curriculum.offline_stream import Logged, LoggedGroup, OfflineStream
+from learner.ledger.ledger import Ledger
+from learner.provisioning.estimation.recording import FILE, Began, Recorded, read_lines
+from learner.rollouts.buffer import Buffer
+from learner.rollouts.environment import Environment, one_turn
+from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
+from learner.trust.standing import Standing
 from node.audit_loop import AuditLoop
 from node.child_outcomes import ChildCrashed, ChildExit, ChildRefused, OnFrame
 from node.choice_desk import ChoiceDesk

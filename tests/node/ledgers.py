@@ -1,4 +1,4 @@
-"""Ledgers of invented runs, written through `learner.ledger.Ledger` as a learner writes them."""
+"""Ledgers of invented runs, written through `learner.ledger.ledger.Ledger` as a learner writes them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from learner.intake import Place
-from learner.ledger import Ledger
-from learner.ledger_rows import CheckpointRow, LeaseRow, PeerRow, PlanRow, RecordRow, StayRow, StepRow
-from learner.relay_credit import Credit
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import CheckpointRow, LeaseRow, PeerRow, PlanRow, RecordRow, StayRow, StepRow
+from learner.rollouts.admission import Place
+from learner.trust.relay_credit import Credit
 from protocol.accounting.energy import EnergySource
 from protocol.core.digest import digest_of
 from protocol.core.identity import Keypair

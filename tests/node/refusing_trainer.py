@@ -1,4 +1,4 @@
-"""A trainer that refuses one kind of request: the conversation of `learner.trainer`, without torch.
+"""A trainer that refuses one kind of request: the conversation of `learner.training.server`, without torch.
 
     python -m tests.node.refusing_trainer OP KIND TEXT
 
@@ -7,7 +7,7 @@ What always holds: it loads anything, exports a directory that is no model, and 
 
 from __future__ import annotations
 
-from learner.pipes import claim_pipes, requests_of
+from learner.trainer_api.pipes import claim_pipes, requests_of
 
 if __name__ == "__main__":
     PIPES = claim_pipes()

@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import protocol.sampling
-from learner.chunk_names import ChunkNames
-from learner.publication import Base, Publisher, new_bytes
-from learner.trainer import Trainer
+from learner.artifacts.chunk_names import ChunkNames
+from learner.artifacts.publisher import Base, Publisher, new_bytes
+from learner.training.server import Trainer
 from node.engine.common_worker.calls import Call, Row
 from node.engine.common_worker.refusal import Refused
 from node.engine.transformers_worker.generation import Generator

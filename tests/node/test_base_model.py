@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from learner.ledger import Ledger
-from learner.ledger_chain import base_of
-from learner.ledger_rows import CheckpointRow
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import CheckpointRow
+from learner.ledger.training import base_of
 from node.base_model import base_note, digests_of, hold_to_base, judged
 from node.config import LearnSection, ModelSection, SwarmConfig, SwarmSection, TaskSection, TrainerSection
 from node.errors import RunError, UsageError

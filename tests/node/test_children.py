@@ -19,7 +19,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.last_words import LINE_CHARS
+from learner.trainer_api.exit_reasons import LINE_CHARS
 from node.child_life import Caller
 from node.child_outcomes import (
     ChildAbandoned,

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import trio
 
-from learner.intake import AdmittedRecord, GrantedLease
-from learner.ledger_rows import ChoiceRow, LeaseRow
-from learner.verification.choosing import Choice, Worth
-from learner.verification.confidence import Standing
-from learner.verification.sequential import History, is_convicted, log_evidence
+from learner.ledger.rows import ChoiceRow, LeaseRow
+from learner.rollouts.admission import AdmittedRecord, GrantedLease
+from learner.trust.selection_test import Choice, Worth
+from learner.trust.sequential_test import History, is_convicted, log_evidence
+from learner.trust.standing import Standing
 from node.choice_desk import MAX_OF_A_PEER, MAX_ROUTINE, ChoiceDesk, Doubt, Made
 from node.choice_loop import ChoiceLoop
 from node.engine.port import EngineRefused, InstalledVersion

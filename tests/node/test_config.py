@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.requests import Load, Lora
+from learner.trainer_api.requests import Load, Lora
 from node.config import LearnSection, NodeConfig, NodeNetworkSection, SwarmConfig, TrainerSection, mode_of
 from node.config_file import read_node_config, read_swarm_config, replaced
 from node.errors import UsageError
@@ -278,7 +278,14 @@ def test_what_the_file_says_of_training_reaches_the_trainer() -> None:
     assert set(tomllib.loads(trainer + where)) == {field.name for field in msgspec.structs.fields(TrainerSection)}
     # All at once, which no file may say: some are of an objective that others rule out.
     config = msgspec.convert(tomllib.loads(text), SwarmConfig)
-    assert launched(TRAINER, config.trainer)[1:] == ("-m", "learner.launcher", "4", "2", "0", "learner:29500")
+    assert launched(TRAINER, config.trainer)[1:] == (
+        "-m",
+        "learner.training.distributed.launcher",
+        "4",
+        "2",
+        "0",
+        "learner:29500",
+    )
     assert launched(TRAINER, TrainerSection()) == TRAINER
     load = msgspec.convert(load_request(config), Load)
     assert load.lora == Lora(rank=8, alpha=24, targets=["q_proj"])

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner import sizes
-from learner.directories import BadModel, read_directory
-from learner.models import outline
+from learner.artifacts import config_bounds as sizes
+from learner.artifacts.model_directory import BadModel, read_directory
+from learner.training.model.loading import outline
 from node.engine.common_worker.refusal import Refused
 from node.engine.common_worker.sizes import COUNTED, FEWEST, Stored, require_counts, stored_in, whole_numbers
 from node.engine.port import InstalledVersion, InstallFailed

@@ -21,8 +21,8 @@ import trio
 
 import node.engine
 import protocol.sampling
-from learner import dying
-from learner.last_words import FATAL
+from learner.trainer_api import last_resort_exit as dying
+from learner.trainer_api.exit_reasons import FATAL
 from node.child_outcomes import ChildCrashed, ChildDied, ChildEvent, ChildExit
 from node.child_spec import ChildSpec, RestartLimits
 from node.children import open_child
@@ -110,23 +110,23 @@ at = os.environ["DIE_AT"]
 if at == "import":
     class Finder:
         def find_spec(self, name, path=None, target=None):
-            if name == "learner.checkpoint":
+            if name == "learner.training.checkpoint":
                 die(os.environ["DIE"])
     sys.meta_path.insert(0, Finder())
 else:
-    import learner.requests
+    import learner.trainer_api.requests
     class Trap(dict):
         pass
-    import learner.models
-    import learner.policy
-    learner.models.quiet_transformers = lambda: None
+    import learner.training.model.loading
+    import learner.training.model.policy
+    learner.training.model.loading.quiet_transformers = lambda: None
     def boom(*_, **__):
         raise BaseException("unused")
     def load_policy(*_, **__):
         die(os.environ["DIE"])
-    learner.policy.load_policy = load_policy
+    learner.training.model.policy.load_policy = load_policy
 sys.argv = ["trainer"]
-runpy.run_module("learner.trainer", run_name="__main__")
+runpy.run_module("learner.training.server", run_name="__main__")
 """
 
 
@@ -260,8 +260,8 @@ async def verifier(place: Path, at: str, way: str) -> Told:
 RANK = """
 import os, sys
 sys.path.insert(0, os.environ["WAYS"])
-from learner.dying import tell_deaths
-from learner.pipes import claim_pipes
+from learner.trainer_api.last_resort_exit import tell_deaths
+from learner.trainer_api.pipes import claim_pipes
 from protocol.core.pipe import encode_frame
 requests, replies = claim_pipes()
 tell_deaths()
@@ -281,7 +281,9 @@ import time
 time.sleep(600)
 """
 
-LAUNCHER = "import sys; from learner.launcher import main; sys.exit(main(['2'], program=sys.argv[1:]))"
+LAUNCHER = (
+    "import sys; from learner.training.distributed.launcher import main; sys.exit(main(['2'], program=sys.argv[1:]))"
+)
 
 
 async def ranks(place: Path, way: str) -> Told:
@@ -369,8 +371,9 @@ async def test_a_launcher_that_somebody_ends_is_told_of_as_that(ways: Path) -> N
 def test_a_child_of_wandb_is_told_of_with_its_own_last_words_and_none_of_one_before(ways: Path) -> None:
     """It says into a file, which all of them share."""
     program = (
-        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ways)!r}]; from learner.dying import tell_deaths; "
-        "tell_deaths(); from ways import die; sys.stdin.buffer.readline(); die(sys.argv[1])"
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ways)!r}]; "
+        "from learner.trainer_api.last_resort_exit import tell_deaths; tell_deaths(); "
+        "from ways import die; sys.stdin.buffer.readline(); die(sys.argv[1])"
     )
     for way, told in (RAISED[0], *ENDED):
         sink = WandbSink(directory=ways / "wandb", project="p", group="g", command=(sys.executable, "-c", program, way))
@@ -388,5 +391,5 @@ def test_a_child_of_wandb_is_told_of_with_its_own_last_words_and_none_of_one_bef
 def test_engines_tell_their_deaths_as_all_others_do() -> None:
     """Their copy of the few lines cannot be told from the original."""
     ours, theirs = (Path(one.__file__).read_text().partition("import faulthandler")[2] for one in (dying, engine_dying))
-    assert theirs.replace('FATAL = "fatal: "\n', "from learner.last_words import FATAL\n\n") == ours
+    assert theirs.replace('FATAL = "fatal: "\n', "from learner.trainer_api.exit_reasons import FATAL\n\n") == ours
     assert engine_dying.FATAL == FATAL

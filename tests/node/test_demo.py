@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.presets import PRESETS
+from learner.trainer_api.presets import PRESETS
 from node.config_file import read_swarm_config
 from node.console import open_terminal
 from node.demo import Demo, Recipe, recipe_for, swarm_toml

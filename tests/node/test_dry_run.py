@@ -13,10 +13,10 @@ import msgspec
 import pytest
 from tokenizers import Tokenizer
 
-from learner.ledger import Ledger
-from learner.ledger_rows import CheckpointRow
-from learner.presets import recipe_of
-from learner.requests import Hyperparameters
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import CheckpointRow
+from learner.trainer_api.presets import recipe_of
+from learner.trainer_api.requests import Hyperparameters
 from node.config import SwarmConfig, TrainerSection
 from node.config_file import read_swarm_config
 from node.dry_run import show_dry_run, to_toml

@@ -14,9 +14,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from learner.environment import Answered, Ended, Reply, Said
-from learner.ledger import Ledger
-from learner.scores import Scores
+from learner.ledger.ledger import Ledger
+from learner.monitoring.eval_scores import Scores
+from learner.rollouts.environment import Answered, Ended, Reply, Said
 from node.engine.fake import FakeConfig, FakeEngine
 from node.engine.port import EngineCrashed, GenerationRequest, InstalledVersion, InstallFailed
 from node.evaluation import EVALUATION_SEED, SAMPLE_STRIDE, TOGETHER, Evaluation, EvaluationTerms, HeldOut, evaluate

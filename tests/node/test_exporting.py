@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from learner.ledger import Ledger
-from learner.ledger_rows import CheckpointRow
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import CheckpointRow
 from node.config_file import read_swarm_config
 from node.errors import RunError, UsageError
 from node.exporting import export_version

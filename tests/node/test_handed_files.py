@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from learner.directories import BadModel, read_directory
-from learner.handed_text import TOO_DEEP
+from learner.artifacts.model_directory import BadModel, read_directory
+from learner.artifacts.text_files import TOO_DEEP
 from node.config_file import read_node_config, read_swarm_config
 from node.door import require_model
 from node.errors import NodeError

@@ -22,7 +22,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from learner.intake import GrantedLease
+from learner.rollouts.admission import GrantedLease
 from protocol.core.identity import verify
 from protocol.core.ids import PeerId, PublicKey
 from protocol.core.limits import MAX_REASON_CHARS

@@ -12,18 +12,28 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from learner.environment import Ended, Question, Reply, Said
-from learner.intake import GrantedLease
-from learner.ledger_file import LedgerError
-from learner.ledger_rows import LeaseRow
+from learner.ledger.rows import LeaseRow
+from learner.ledger.sqlite.database import LedgerError
+from learner.rollouts.admission import GrantedLease
+from learner.rollouts.environment import Ended, Question, Reply, Said
 from node.intake_loop import MAX_REPEATS, MAX_UNDER_WAY
 from node.receipts import Receipts
 from node.recovery import read_unconsumed
 from node.reports import as_text, own_report, swarm_report
 from protocol.core.ids import PeerId
 from protocol.versions.staleness import Chain
-from protocol.work import Acknowledgement, Delivery, FromLearner, InboxFull, LeaseReturn, Rule, open_receipt, sign_lease
-from swarm.work.server import IN_GOOD_ORDER, Incoming
+from protocol.work import (
+    IN_GOOD_ORDER,
+    Acknowledgement,
+    Delivery,
+    FromLearner,
+    InboxFull,
+    LeaseReturn,
+    Rule,
+    open_receipt,
+    sign_lease,
+)
+from swarm.work.server import Incoming
 from tests.learner.working import (
     NOW_MS,
     OTHER,

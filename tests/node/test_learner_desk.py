@@ -12,11 +12,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from learner.intake import GrantedLease
-from learner.leasing import Prompt
-from learner.ledger_file import snapshot
-from learner.ledger_reputation import observed_days
-from node.absences import EXCUSED, OUT_OF_HOURS
+from learner.ledger.departures import EXCUSED, OUT_OF_HOURS
+from learner.ledger.reputation import observed_days
+from learner.ledger.sqlite.database import snapshot
+from learner.rollouts.admission import GrantedLease
+from learner.rollouts.leases import Prompt
 from node.engine_terms import EngineTerms
 from node.learner_desk import LOGGED_BEATS, TICK_S
 from node.lease_desk import GRANT_WAIT_S, LATE_GRACE_MS
@@ -29,6 +29,7 @@ from protocol.core.ids import LeaseId, PeerId
 from protocol.core.limits import MAX_LEASES_PER_GRANT, MAX_PROMPT_TOKENS, MAX_WORK_BYTES, PROTOCOL_VERSION
 from protocol.versions.exchange import QUANTIZED, PeerAddresses
 from protocol.work import (
+    IN_GOOD_ORDER,
     LEASE_RECALLS,
     PROOFS,
     RELAY_RECEIPTS,
@@ -48,7 +49,6 @@ from protocol.work import (
     open_lease,
 )
 from swarm.work.membership import RETURNS_WITHIN_S, Membership
-from swarm.work.server import IN_GOOD_ORDER
 from tests.learner.working import NOW_MS, OTHER, PEER, SWARM, version
 from tests.node.learning import HEARTBEAT_S, SILENCE_S, Learner, Settings, hello, open_learner, until
 

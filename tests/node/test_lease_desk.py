@@ -10,12 +10,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from learner.fruitless import End
-from learner.givebacks import FIRST_PAUSE_MS, FREE_LEASES
+from learner.monitoring.fruitless_leases import End
+from learner.scheduling.lease_backoff import FIRST_PAUSE_MS, FREE_LEASES
 from node.lease_desk import GRANT_WAIT_S, LATE_GRACE_MS
 from protocol.core.ids import LeaseId
-from protocol.work import Grant, LeaseRequest, LeaseReturn, open_lease
-from swarm.work.server import IN_GOOD_ORDER
+from protocol.work import IN_GOOD_ORDER, Grant, LeaseRequest, LeaseReturn, open_lease
 from tests.learner.working import PEER, SWARM
 from tests.node.learning import Learner, Settings, hello, open_learner, until
 

@@ -1,7 +1,7 @@
 """A long run in its state directory: what it leaves behind does not grow with its steps, versions and leases.
 
 The trainer is a fake one, whose versions differ from each other as real ones do: all over, a little, hardly at all.
-The ledger alone grows, by rows: it holds the accounts, which are kept for good (`learner.ledger_schema`).
+The ledger alone grows, by rows: it holds the accounts, which are kept for good (`learner.ledger.sqlite.schema`).
 """
 
 from __future__ import annotations

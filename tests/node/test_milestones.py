@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from learner.ledger_chain import checkpoints_of
+from learner.ledger.training import checkpoints_of
 from node import checkpoints
 from node.config import LearnSection, ModelSection, SwarmConfig, SwarmSection
 from node.reports import as_json, as_text, swarm_report

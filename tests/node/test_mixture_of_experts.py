@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import protocol.sampling
-from learner.publication import Base, Publisher
-from learner.trainer import Trainer
+from learner.artifacts.publisher import Base, Publisher
+from learner.training.server import Trainer
 from node.engine.common_worker.calls import Call, Row
 from node.engine.transformers_worker.generation import Generator
 from node.engine.transformers_worker.policy import Policy, Settings

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import trio
 
-from learner.advantage import advantages
-from learner.alarm_limits import ADVICE, LIMITS, Alarm
-from learner.environment import one_turn
+from learner.monitoring.thresholds import ADVICE, LIMITS, Alarm
+from learner.rollouts.environment import one_turn
+from learner.trainer_api.advantages import advantages
 from node.reports.facts import Role
 from node.view import ViewState
 from node.view_events import apply

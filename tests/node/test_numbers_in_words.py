@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from learner.provisioning import reasons
-from learner.provisioning.activation import Candidate
-from learner.provisioning.overlap import Clockwork
-from learner.provisioning.pool import Pool
+from learner.provisioning.model.capacity import Clockwork
+from learner.provisioning.model.machine_selection import Candidate
+from learner.provisioning.planner import reasons
+from learner.provisioning.planner.pool import Pool
 from node.keys import load_or_create_key
 from node.lookups import show_status
 from node.receipts import Receipts

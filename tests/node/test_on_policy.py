@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from learner.batch_arrays import batch_arrays
-from learner.buffer import Batch, Completion, Group
-from learner.trainer import Trainer
+from learner.rollouts.batch_arrays import batch_arrays
+from learner.rollouts.buffer import Batch, Completion, Group
+from learner.training.server import Trainer
 from node.engine.port import Generation, GenerationRequest, InstalledVersion, PolicyEngine
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion

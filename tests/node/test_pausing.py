@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from learner.provisioning.recording import Withdrawn
+from learner.provisioning.estimation.recording import Withdrawn
 from node.events import EventLog
 from node.orders import Drain, Orders, OwnerSignals
 from node.owner import Drained, Owner

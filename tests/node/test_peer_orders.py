@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from learner.verification.confidence import Standing
+from learner.trust.standing import Standing
 from node import standing
 from node.errors import RunError, UsageError
 from node.operator_commands import ban, pardon

@@ -16,7 +16,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.leasing import Prompt
+from learner.rollouts.leases import Prompt
 from node.config import (
     LearnSection,
     MixtureTask,

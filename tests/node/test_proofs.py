@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from learner.relay_credit import Credit
+from learner.trust.relay_credit import Credit
 from node import proof_desk
 from node.events import EventLog
 from node.proof_desk import PAUSE_S, ProofDesk

@@ -10,9 +10,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from learner.probing import coarsest, probe_batch, told
-from learner.publication import Publisher
-from learner.trainer import Trainer
+from learner.artifacts.publisher import Publisher
+from learner.training.probe import coarsest, probe_batch, told
+from learner.training.server import Trainer
 from node.engine.port import EngineCrashed, EngineRefused, InstalledVersion, InstallFailed
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.events import EventLog

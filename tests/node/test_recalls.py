@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from learner.provisioning.recording import Delivered, Withdrawn
+from learner.provisioning.estimation.recording import Delivered, Withdrawn
 from node.events import EventLog
 from node.rollout_role import RolloutRole
 from protocol.core.ids import LeaseId

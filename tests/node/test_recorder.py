@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from learner.provisioning.observatory import fit
-from learner.provisioning.recording import (
+from learner.provisioning.estimation.estimator import fit
+from learner.provisioning.estimation.recording import (
     FILE,
     Began,
     Delivered,

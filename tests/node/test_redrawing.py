@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from learner.ledger_file import snapshot
+from learner.ledger.sqlite.database import snapshot
 from node.engine.port import EngineRefused
 from node.errors import RunError, UsageError
 from node.lookups import complete_versions

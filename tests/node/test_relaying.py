@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from learner.provisioning.recording import Installed, Joined
+from learner.provisioning.estimation.recording import Installed, Joined
 from protocol.versions import exchange
 from swarm.testing.memory_transport import MemoryNetwork, Transfer
 from tests.learner.working import SWARM

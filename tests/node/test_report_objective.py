@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
-from learner.alarm_limits import Alarm
-from learner.alarms import alarms
+from learner.monitoring.alarms import alarms
+from learner.monitoring.thresholds import Alarm
 from node.reports import as_json, as_text, swarm_report
 from node.reports.facts import SwarmReport
 from node.reports.objective import RECENT, by_lag, recent, spells

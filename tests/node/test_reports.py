@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from learner.intake import Place
-from learner.ledger import Ledger
-from learner.ledger_file import LedgerError
-from learner.ledger_reputation import BAN
-from learner.ledger_rows import AuditRow, StayRow, TroubleRow
-from learner.verification.confidence import Confidence, Standing, after
-from learner.verification.margins import TINY as MARGINS
-from learner.verification.sequential import Found, count_above, log_evidence
+from learner.ledger.ledger import Ledger
+from learner.ledger.reputation import BAN
+from learner.ledger.rows import AuditRow, StayRow, TroubleRow
+from learner.ledger.sqlite.database import LedgerError
+from learner.rollouts.admission import Place
+from learner.trust.margins import TINY as MARGINS
+from learner.trust.sequential_test import Found, count_above, log_evidence
+from learner.trust.standing import Confidence, Standing, after
 from node.receipts import PeerTraffic, Receipts
 from node.reports import (
     as_csv,

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from learner.verification.share import NEWCOMER_GROUPS
+from learner.trust.audit_rate import NEWCOMER_GROUPS
 from node.events import EventLog
 from node.peer_orders import Pardon
 from node.reputation_desk import REVIEW_S, TOLD_EVERY_MS, ReputationDesk

@@ -9,14 +9,14 @@ from typing import Any
 import trio
 import trio.testing
 
-from learner.provisioning.recording import Withdrawn
+from learner.provisioning.estimation.recording import Withdrawn
 from node.events import EventLog
 from node.hours import parse_hours
 from node.rollout_role import OVER, RolloutRole
 from node.shift import Shift
 from protocol.core.ids import PeerId
+from protocol.work import IN_GOOD_ORDER
 from swarm.testing.memory_transport import MemoryNetwork
-from swarm.work.server import IN_GOOD_ORDER
 from tests.learner.working import PEER, SWARM
 from tests.node.learning import FakePeer, Learner, Settings, open_learner, until
 from tests.node.rolling import serve, work_with

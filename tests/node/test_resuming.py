@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import trio
 
-from learner.ledger import Ledger
-from learner.ledger_chain import checkpoints_of
-from learner.ledger_rows import CheckpointRow
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import CheckpointRow
+from learner.ledger.training import checkpoints_of
 from node.config import LearnSection, ModelSection, SwarmConfig, SwarmSection, TaskSection
 from node.errors import RunError, UsageError
 from node.home import open_learner_home

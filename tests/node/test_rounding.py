@@ -7,9 +7,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from learner.verification.agenda import Passage
-from learner.verification.margins import LARGE, MEDIUM, SMALL
-from learner.verification.sequential import History, count_above, heard, log_evidence
+from learner.trust.audit_queue import Passage
+from learner.trust.margins import LARGE, MEDIUM, SMALL
+from learner.trust.sequential_test import History, count_above, heard, log_evidence
 from node.audit_loop import found_of
 from node.engine.port import Verified
 from protocol import sampling

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from tokenizers import AddedToken, Tokenizer
 
-from learner.curriculum.levels import MASTERED, WINDOW
-from learner.environment import Answered, Ended, EpisodeLimits
+from learner.curriculum.difficulty_levels import MASTERED, WINDOW
+from learner.rollouts.environment import Answered, Ended, EpisodeLimits
 from node.config import (
     LearnSection,
     MixtureTask,

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import trio
 
-from learner.environment import Answered, Ended, Reply, Said
-from learner.ledger_file import snapshot
-from learner.ledger_reputation import observed_days
-from learner.verification.confidence import Confidence, Standing
+from learner.ledger.reputation import observed_days
+from learner.ledger.sqlite.database import snapshot
+from learner.rollouts.environment import Answered, Ended, Reply, Said
+from learner.trust.standing import Confidence, Standing
 from node.reports.rules import JUDGING
 from node.reports.why import why_in_ledger
 from protocol.core.ids import PeerId, PolicyVersion

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from learner.ledger import Ledger
-from learner.ledger_rows import CheckpointRow
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import CheckpointRow
 from node.dry_run import dry_run, show_dry_run
 from node.errors import NodeError, RunError, UsageError
 from node.events import Clock

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from learner.ledger import Ledger
-from learner.ledger_reputation import BAN
-from learner.ledger_rows import TroubleRow
-from learner.verification.confidence import Confidence
+from learner.ledger.ledger import Ledger
+from learner.ledger.reputation import BAN
+from learner.ledger.rows import TroubleRow
+from learner.trust.standing import Confidence
 from node.app_learner import _show_nodes
 from node.keys import load_or_create_key
 from node.lookups import show_status

@@ -12,12 +12,12 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from learner.provisioning.pace import SOON_S
-from learner.provisioning.planner import Planner
-from learner.provisioning.recording import Planned
-from learner.provisioning.review import Change, Decision, Situation
-from learner.provisioning.review import Settings as Planning
-from learner.workers import Held
+from learner.provisioning.estimation.recording import Planned
+from learner.provisioning.planner.constants import SOON_S
+from learner.provisioning.planner.planner import Planner
+from learner.provisioning.planner.review import Change, Decision, Situation
+from learner.provisioning.planner.review import Settings as Planning
+from learner.scheduling.worker import Held
 from node.reports import swarm_report
 from node.steward import Steward
 from protocol.accounting.cost import Price

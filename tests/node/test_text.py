@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
-from learner.environment import Answered, Ended, EpisodeLimits
+from learner.rollouts.environment import Answered, Ended, EpisodeLimits
 from node.tasks.encoded import EncodedTask
 from node.tasks.port import Answer, Chat, ChatMessage, Completion, Problem, TaskError, Turn
 from node.tasks.registry import open_task

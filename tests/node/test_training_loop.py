@@ -20,10 +20,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from learner.batch_arrays import batch_arrays
-from learner.buffer import Batch, Completion, Group
-from learner.environment import one_turn
-from learner.provisioning.recording import Began, Delivered, Stepped
+from learner.provisioning.estimation.recording import Began, Delivered, Stepped
+from learner.rollouts.batch_arrays import batch_arrays
+from learner.rollouts.buffer import Batch, Completion, Group
+from learner.rollouts.environment import one_turn
 from node.child_outcomes import ChildExit, ChildGaveUp, ChildRefused
 from node.child_spec import RestartLimits
 from node.errors import RunError, UsageError

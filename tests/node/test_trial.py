@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from learner.stretches import SHORT_TOKENS, SIBLINGS, Reach
-from learner.verification.margins import (
+from learner.trial.completion_lengths import SHORT_TOKENS, SIBLINGS, Reach
+from learner.trust.margins import (
     EXACT,
     LARGE_EXACT,
     MEDIUM_PARAMETERS,
@@ -23,7 +23,7 @@ from learner.verification.margins import (
     margins_of,
     tolerance_of,
 )
-from learner.verification.sequential import Measure
+from learner.trust.sequential_test import Measure
 from node.checkpoints import TrainerLost
 from node.child_outcomes import ChildRefused
 from node.engine.port import (

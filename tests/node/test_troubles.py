@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from learner.fruitless import ALARM
-from learner.givebacks import FREE_LEASES
+from learner.monitoring.fruitless_leases import ALARM
+from learner.scheduling.lease_backoff import FREE_LEASES
 from node.metrics.board import Series
 from node.metrics.stillness import waits_for
 from node.metrics.watch import LOOK_S, NODES_AGAIN_S
@@ -23,8 +23,7 @@ from node.troubles import MOST_PEERS, NEWS_EVERY_S, Troubles, Unable, in_words
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.core.visible import HIDDEN
 from protocol.trouble import MAX_TROUBLE_CHARS, Trouble, TroubleKind
-from protocol.work import Heartbeat, LeaseRequest, LeaseReturn, open_lease
-from swarm.work.server import IN_GOOD_ORDER
+from protocol.work import IN_GOOD_ORDER, Heartbeat, LeaseRequest, LeaseReturn, open_lease
 from tests.learner.working import NOW_MS, OTHER, PEER, SWARM
 from tests.node.learning import Learner, Settings, hello, open_learner, until
 

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 import trio
 
-from learner.buffer import Batch, Completion, Group
-from learner.intake import AdmittedRecord
-from learner.leasing import own_lease
-from learner.ledger_rows import AuditRow, LeaseRow, PeerRow, RecordRow
-from learner.verification.agenda import Passage, Work
-from learner.verification.confidence import DOUBT_EVIDENCE, NEWCOMER_DOUBT, Confidence, Standing, after
-from learner.verification.margins import TINY as MARGINS
-from learner.verification.sequential import Found, History, count_above
-from learner.verification.share import NEWCOMER_GROUPS
-from node.absences import BANNED
+from learner.ledger.departures import BANNED
+from learner.ledger.rows import AuditRow, LeaseRow, PeerRow, RecordRow
+from learner.rollouts.admission import AdmittedRecord
+from learner.rollouts.buffer import Batch, Completion, Group
+from learner.rollouts.leases import own_lease
+from learner.trust.audit_queue import Passage, Work
+from learner.trust.audit_rate import NEWCOMER_GROUPS
+from learner.trust.margins import TINY as MARGINS
+from learner.trust.sequential_test import Found, History, count_above
+from learner.trust.standing import DOUBT_EVIDENCE, NEWCOMER_DOUBT, Confidence, Standing, after
 from node.audit_loop import MAX_FAILURES, found_of
 from node.engine.port import EngineCrashed, InstallFailed, Verified
 from node.errors import RunError

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import trio
 
-from learner.environment import Answered, Ended, Reply, Said
+from learner.rollouts.environment import Answered, Ended, Reply, Said
 from protocol.core.ids import PolicyVersion
 from protocol.core.pipe import Arrays, Header
 from protocol.work import Lease, LeaseRequest, open_lease

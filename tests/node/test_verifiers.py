@@ -17,7 +17,7 @@ import pytest
 import trio
 import trio.testing
 
-from learner.environment import Answered, Ended, Question, Reply
+from learner.rollouts.environment import Answered, Ended, Question, Reply
 from node.child_outcomes import ChildEvent, ChildStarted
 from node.config import (
     LearnSection,
@@ -265,7 +265,7 @@ async def test_a_command_that_is_no_verifier_is_refused_at_the_start(beside: Pat
 
 STRANGE = """
 import sys, time
-from learner.pipes import claim_pipes, requests_of
+from learner.trainer_api.pipes import claim_pipes, requests_of
 from protocol.core.pipe import encode_frame
 
 how, fingerprint = sys.argv[1:]

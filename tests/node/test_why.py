@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from learner.ledger_reputation import BAN, PARDON
-from learner.ledger_rows import AuditRow, ChoiceRow
-from learner.verification.choosing import Choice, Worth
-from learner.verification.confidence import Confidence, after, pardoned
-from learner.verification.margins import TINY as MARGINS
-from learner.verification.margins import Arithmetic, margins_of
-from learner.verification.sequential import Found, Margin, count_above, log_evidence
+from learner.ledger.reputation import BAN, PARDON
+from learner.ledger.rows import AuditRow, ChoiceRow
+from learner.trust.margins import TINY as MARGINS
+from learner.trust.margins import Arithmetic, margins_of
+from learner.trust.selection_test import Choice, Worth
+from learner.trust.sequential_test import Found, Margin, count_above, log_evidence
+from learner.trust.standing import Confidence, after, pardoned
 from node.errors import UsageError
 from node.receipts import KeptReputation, Receipts
 from node.reports.rules import MEANINGS

@@ -8,9 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from learner.episodes import RECENT
-from learner.provisioning.observatory import fit
-from learner.provisioning.recording import (
+from learner.provisioning.estimation.estimator import fit
+from learner.provisioning.estimation.recording import (
     Began,
     Delivered,
     Installed,
@@ -21,12 +20,12 @@ from learner.provisioning.recording import (
     Stepped,
     Withdrawn,
 )
+from learner.rollouts.episodes import RECENT
 from node.witness import FASTEST, HOURS_AGAIN_S
 from protocol.accounting.cost import Price
 from protocol.core.ids import LeaseId
 from protocol.versions.staleness import Chain
-from protocol.work import Heartbeat, LeaseRequest, LeaseReturn, Started, Welcome, open_lease
-from swarm.work.server import IN_GOOD_ORDER
+from protocol.work import IN_GOOD_ORDER, Heartbeat, LeaseRequest, LeaseReturn, Started, Welcome, open_lease
 from tests.learner.working import NOW_MS, PEER, SWARM, version
 from tests.node.learning import (
     FakePeer,

@@ -1,6 +1,6 @@
 """The last that a worker does when it cannot go on: to say why, and to end at once.
 
-A copy of the few lines of `learner.dying`, which see. A test holds the two together.
+A copy of the few lines of `learner.trainer_api.last_resort_exit`, which see. A test holds the two together.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Where rotary embeddings change to other factors for a whole sequence: the rule of `learner.positions`, which see. A
-test holds the two together."""
+"""Where rotary embeddings change to other factors for a whole sequence: the rule of `learner.artifacts.model_limits`,
+which see. A test holds the two together.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Bound what a config.json may ask for by the weights that are really there, before a library reads it.
 
 Libraries make lists of a config's layers when they read it, and a module for each when they build the model: a number
-of a stranger's would decide how long that takes. `learner/sizes.py` says the same to an operator: a worker
-imports nothing of ours, so a test holds the two together.
+of a stranger's would decide how long that takes. `learner/artifacts/config_bounds.py` says the same to an operator: a
+worker imports nothing of ours, so a test holds the two together.
 
 Invariants:
 - A model whose layers each have a tensor is never refused.

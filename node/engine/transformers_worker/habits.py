@@ -188,7 +188,9 @@ def _first_position(model: Any) -> int:
 
 
 def _positions(config: Any, first: int) -> int | None:
-    """Tokens of the longest sequence, None when nothing says so (`learner.positions` reads it from config.json)."""
+    """Tokens of the longest sequence, None when nothing says so (`learner.artifacts.model_limits` reads it from
+    config.json).
+    """
     config = config.get_text_config(decoder=True)
     named = (getattr(config, name, None) for name in POSITIONS)
     known = [size - first for size in named if isinstance(size, int) and size > 0][:1]

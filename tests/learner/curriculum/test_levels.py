@@ -8,8 +8,8 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.curriculum.indexes import index_at, joint_index, part_of, place_of
-from learner.curriculum.levels import MASTERED, REHEARSAL, WINDOW, LevelCursor
+from learner.curriculum.difficulty_levels import MASTERED, REHEARSAL, WINDOW, LevelCursor
+from learner.curriculum.problem_index import index_at, joint_index, part_of, place_of
 
 
 def take(cursor: LevelCursor, count: int) -> list[int]:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.curriculum.indexes import part_of
-from learner.curriculum.levels import LevelCursor
+from learner.curriculum.difficulty_levels import LevelCursor
+from learner.curriculum.epochs import PassCursor
 from learner.curriculum.mixture import Curriculum, OtherTask, Part
-from learner.curriculum.passes import PassCursor
-from learner.curriculum.shares import Shares
+from learner.curriculum.problem_index import part_of
+from learner.curriculum.weighted_round_robin import Shares
 
 weights = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8)
 

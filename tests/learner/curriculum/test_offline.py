@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.batch_arrays import completed, missing, mixed, offline_arrays
-from learner.curriculum.offline import Logged, LoggedGroup, OfflineStream
-from learner.sequences import rollout_batch
+from learner.curriculum.offline_stream import Logged, LoggedGroup, OfflineStream
+from learner.rollouts.batch_arrays import completed, missing, mixed, offline_arrays
+from learner.training.batches.sequences import rollout_batch
 
 sizes = st.lists(st.integers(2, 5), min_size=1, max_size=8)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.curriculum.passes import MOST_RIGHT, MOST_WRONG, SCAN, STATE_CHARS, TRACKED, PassCursor
+from learner.curriculum.epochs import MOST_RIGHT, MOST_WRONG, SCAN, STATE_CHARS, TRACKED, PassCursor
 
 
 def take_pass(cursor: PassCursor, rates: dict[int, float] | None = None) -> list[int]:

@@ -7,7 +7,15 @@ import os
 import psutil
 import pytest
 
-from learner.machines.interfaces import GLOO, LOOPBACK, NCCL, name_of, plain, speak_over, stay_here
+from learner.training.distributed.machines.interfaces import (
+    GLOO,
+    LOOPBACK,
+    NCCL,
+    name_of,
+    plain,
+    speak_over,
+    stay_here,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.machines.first import First
-from learner.machines.other import Other
-from learner.machines.said import (
+from learner.training.distributed.machines.first import First
+from learner.training.distributed.machines.other import Other
+from learner.training.distributed.machines.said import (
     FIRST_TOLD_S,
     POLL_S,
     SETTLE_S,
@@ -137,7 +137,8 @@ def test_who_has_not_come_is_told_again_and_again_with_what_to_type() -> None:
         f"the trainer has waited {waited}" for waited in (10, 70, 130)
     ]
     assert world.told()[0].endswith(
-        "for machine 1 of 3; machine 2 (10.0.0.3) came. Run there: python -m learner.launcher 4 3 1 10.0.0.1:29500"
+        "for machine 1 of 3; machine 2 (10.0.0.3) came. Run there: "
+        "python -m learner.training.distributed.launcher 4 3 1 10.0.0.1:29500"
     )
     assert world.told(2) == ["this machine is here, and waits for the others of 3"] * 3
 
@@ -145,7 +146,10 @@ def test_who_has_not_come_is_told_again_and_again_with_what_to_type() -> None:
 def test_several_that_have_not_come_are_all_named() -> None:
     world = World(machines=4)
     world.run(FIRST_TOLD_S)
-    assert "for machine 1, 2, 3 of 4. Run there: python -m learner.launcher 1 4 NUMBER" in world.told()[0]
+    assert (
+        "for machine 1, 2, 3 of 4. Run there: python -m learner.training.distributed.launcher 1 4 NUMBER"
+        in world.told()[0]
+    )
 
 
 def test_a_machine_that_went_again_before_all_had_come_is_waited_for() -> None:

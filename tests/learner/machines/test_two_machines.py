@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from benchmarks.network.requirements import missing_tools, obstacle
-from learner.machines.said import FIRST_TOLD_S
-from learner.trainer import Trainer
+from learner.training.distributed.machines.said import FIRST_TOLD_S
+from learner.training.server import Trainer
 from protocol.core.pipe import Arrays
 from tests.learner.machines.two import PORT, Machines, open_machines
 
@@ -87,7 +87,7 @@ def test_a_machine_that_has_not_come_is_told_of_and_may_come_late(machines: Mach
     waiting, _ = first.receive()
     assert waiting["event"] == "waiting"
     assert waiting["text"].startswith(f"the trainer has waited {FIRST_TOLD_S:.0f} s for machine 1 of 2. Run there: ")
-    assert waiting["text"].endswith(f"python -m learner.launcher 1 2 1 {machines.meeting}")
+    assert waiting["text"].endswith(f"python -m learner.training.distributed.launcher 1 2 1 {machines.meeting}")
     machines.launch(1)
     assert first.ready()[-1]["ranks"] == 2
 

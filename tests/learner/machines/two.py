@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.network.emulation import Network, Node, open_network
-from learner.machines.interfaces import GLOO, NCCL
+from learner.training.distributed.machines.interfaces import GLOO, NCCL
 from protocol.core.pipe import PREFIX, Arrays, Header, decode_frame, encode_frame, frame_sizes
 
 ROOT = Path(__file__).parents[3]
@@ -136,7 +136,7 @@ class Machines:
         ranks: int = 1,
         number: int | None = None,
         meeting: str = "",
-        command: Sequence[str] = ("-m", "learner.launcher"),
+        command: Sequence[str] = ("-m", "learner.training.distributed.launcher"),
         **environment: str,
     ) -> Launcher:
         """Start a launcher there, under its own number or another one."""

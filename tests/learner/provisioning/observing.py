@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from learner.provisioning.observatory import Observatory, fit
-from learner.provisioning.recording import Began, Delivered, Installed, Joined, Left, Published, Recorded, Stepped
+from learner.provisioning.estimation.estimator import Observatory, fit
+from learner.provisioning.estimation.recording import (
+    Began,
+    Delivered,
+    Installed,
+    Joined,
+    Left,
+    Published,
+    Recorded,
+    Stepped,
+)
 
 BEGAN = Began(at_s=0, swarm="s", mode="async", rollouts=64, group_size=8, staleness=3, kappa=2, currency="USD")
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.provisioning.activation import (
+from learner.provisioning.model.capacity import Clockwork, never_waits, period_s
+from learner.provisioning.model.machine_selection import (
     MARGIN,
     Candidate,
     Choice,
@@ -20,7 +21,6 @@ from learner.provisioning.activation import (
     cheapest,
     greedy,
 )
-from learner.provisioning.overlap import Clockwork, never_waits, period_s
 from tests.support.examples import examples
 
 CLOCK = Clockwork(train_s=100.0, rollouts=100, staleness=3, kappa=2)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from learner.provisioning.activation import Candidate
-from learner.provisioning.bargain import Bargain
-from learner.provisioning.overlap import Clockwork
-from learner.provisioning.pace import BETTER_REVIEWS, PATIENCE_MOST
-from learner.provisioning.pool import Pool
+from learner.provisioning.model.capacity import Clockwork
+from learner.provisioning.model.machine_selection import Candidate
+from learner.provisioning.planner.cheaper_set import Bargain
+from learner.provisioning.planner.constants import BETTER_REVIEWS, PATIENCE_MOST
+from learner.provisioning.planner.pool import Pool
 
 CLOCK = Clockwork(train_s=100.0, rollouts=100, staleness=3, kappa=1)
 REVIEW_S = 10.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from learner.provisioning.overlap import Clockwork, Supplier, never_waits
+from learner.provisioning.model.capacity import Clockwork, Supplier, never_waits
 from tests.support.examples import examples
 
 Peers = tuple[tuple[int, int], ...]

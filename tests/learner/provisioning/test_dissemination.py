@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.provisioning.dissemination import OVER_BOUND, Line, arrival_s, quorum_s, source_s
+from learner.provisioning.model.broadcast_time import OVER_BOUND, Line, arrival_s, quorum_s, source_s
 
 MIB_64 = 64 * 1024 * 1024
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.provisioning.estimates import ODD, WINDOW, Estimate, Recent, RecentRatio, ranks
+from learner.provisioning.estimation.estimates import ODD, WINDOW, Estimate, Recent, RecentRatio, ranks
 
 
 def test_nothing_is_estimated_from_nothing() -> None:

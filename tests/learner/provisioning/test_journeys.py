@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.provisioning.journeys import VERSIONS, Journeys
+from learner.provisioning.estimation.broadcasts import VERSIONS, Journeys
 
 TEN = [f"p{k}" for k in range(10)]
 ELEVEN = [f"p{k}" for k in range(11)]

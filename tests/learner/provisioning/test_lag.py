@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.provisioning.lag import expected_lag as lag_of
-from learner.provisioning.lag import usual_ahead
-from learner.provisioning.overlap import Clockwork, Supplier
+from learner.provisioning.model.capacity import Clockwork, Supplier
+from learner.provisioning.model.expected_lag import expected_lag as lag_of
+from learner.provisioning.model.expected_lag import usual_ahead
 
 
 def clock(staleness: int, kappa: int, ahead: float) -> Clockwork:

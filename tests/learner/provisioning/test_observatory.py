@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from learner.provisioning import observatory as module
-from learner.provisioning.observatory import BOAST, fit
-from learner.provisioning.paper import Timings
-from learner.provisioning.recording import Installed, Joined, Planned, Recorded, Withdrawn
+from learner.provisioning.estimation import estimator as module
+from learner.provisioning.estimation.estimator import BOAST, fit
+from learner.provisioning.estimation.recording import Installed, Joined, Planned, Recorded, Withdrawn
+from learner.provisioning.model.echo2 import Timings
 from tests.learner.provisioning.observing import (
     BEGAN,
     batches,

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from learner.provisioning import overlap
-from learner.provisioning.overlap import (
+from learner.provisioning.model import capacity as overlap
+from learner.provisioning.model.capacity import (
     Clockwork,
     Supplier,
     Supply,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.provisioning.paper import (
+from learner.provisioning.model.echo2 import (
     Timings,
     explain_infeasible,
     lag_bound,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.provisioning.overlap import Clockwork, Supplier, rate_needed
-from learner.provisioning.pace import SHORT_REVIEWS
-from learner.provisioning.period import WORTH, Period, Publishing, choose_kappa, usual_delay_s
+from learner.provisioning.model.capacity import Clockwork, Supplier, rate_needed
+from learner.provisioning.planner.constants import SHORT_REVIEWS
+from learner.provisioning.planner.publish_period import WORTH, Period, Publishing, choose_kappa, usual_delay_s
 
 REVIEW_S = 10.0
 CHEAP = Publishing(train_s=100.0, delay_s=50.0)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from learner.provisioning.activation import MARGIN, Candidate, Choice, cheapest
-from learner.provisioning.overlap import Clockwork
-from learner.provisioning.pace import (
+from learner.provisioning.model.capacity import Clockwork
+from learner.provisioning.model.machine_selection import MARGIN, Candidate, Choice, cheapest
+from learner.provisioning.planner.constants import (
     BETTER_REVIEWS,
     ENDING_REVIEWS,
     LOOK_REVIEWS,
@@ -25,8 +25,8 @@ from learner.provisioning.pace import (
     TRIAL_REVIEWS,
     TRIED_AGAIN_S,
 )
-from learner.provisioning.planner import Change, Decision, Planner, Settings, Situation
-from learner.provisioning.pool import Pool
+from learner.provisioning.planner.planner import Change, Decision, Planner, Settings, Situation
+from learner.provisioning.planner.pool import Pool
 from protocol.core.limits import MAX_REASON_CHARS
 from tests.support.examples import examples
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.provisioning.activation import MARGIN, Candidate
-from learner.provisioning.overlap import Clockwork, period_s
-from learner.provisioning.pool import Pool
+from learner.provisioning.model.capacity import Clockwork, period_s
+from learner.provisioning.model.machine_selection import MARGIN, Candidate
+from learner.provisioning.planner.pool import Pool
 
 CLOCK = Clockwork(train_s=100.0, rollouts=100, staleness=3, kappa=1)
 

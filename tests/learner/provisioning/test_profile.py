@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.provisioning.estimates import ENOUGH, WINDOW
-from learner.provisioning.profile import BRIEF_S, KNOWN_HOURS, STOPS_PER_HOUR, Profile
-from learner.provisioning.recording import Delivered, Joined
+from learner.provisioning.estimation.estimates import ENOUGH, WINDOW
+from learner.provisioning.estimation.peer_profile import BRIEF_S, KNOWN_HOURS, STOPS_PER_HOUR, Profile
+from learner.provisioning.estimation.recording import Delivered, Joined
 from tests.learner.provisioning.observing import batches, delivered
 
 

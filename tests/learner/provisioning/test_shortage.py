@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from learner.provisioning.activation import MARGIN
-from learner.provisioning.lasting import Lasting
-from learner.provisioning.pace import BETTER_REVIEWS, HELD, SEVERE, SEVERE_REVIEWS, SHORT, SHORT_REVIEWS
-from learner.provisioning.shortage import Shortages
+from learner.provisioning.model.machine_selection import MARGIN
+from learner.provisioning.planner.constants import BETTER_REVIEWS, HELD, SEVERE, SEVERE_REVIEWS, SHORT, SHORT_REVIEWS
+from learner.provisioning.planner.hysteresis import Lasting
+from learner.provisioning.planner.shortage import Shortages
 
 REVIEW_S = 10.0
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from learner.provisioning.recording import Joined
-from learner.provisioning.situation import situation_of
+from learner.provisioning.estimation.recording import Joined
+from learner.provisioning.planner.situation import situation_of
 from tests.learner.provisioning.observing import delivered, installed, joined, published, seen, stepped
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from learner.provisioning.recording import Began, Installed, Stepped
-from learner.provisioning.steps import seconds, steady, steps_of
+from learner.provisioning.estimation.recording import Began, Installed, Stepped
+from learner.provisioning.estimation.step_stats import seconds, steady, steps_of
 
 
 def began(at_s: float, staleness: int = 1) -> Began:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from learner.provisioning.activation import PLAN_STANDS_S, Candidate
-from learner.provisioning.pace import STAYS_REVIEWS, STAYS_STARTS, TRIED_AGAIN_S
-from learner.provisioning.turns import Turns
+from learner.provisioning.model.machine_selection import PLAN_STANDS_S, Candidate
+from learner.provisioning.planner.constants import STAYS_REVIEWS, STAYS_STARTS, TRIED_AGAIN_S
+from learner.provisioning.planner.trials import Turns
 
 REVIEW_S = 10.0
 ONE = Candidate(name="one", price=1.0, rate=1.0, broadcast_s=50.0, generation_s=10.0, start_s=100.0)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.provisioning.activation import MARGIN, Candidate, Choice, cheapest
-from learner.provisioning.overlap import never_waits
-from learner.provisioning.paper import GAMMA, Timings
-from learner.provisioning.windows import Infeasible, Outcome, Setting, Windows, by_rate
+from learner.provisioning.model.capacity import never_waits
+from learner.provisioning.model.echo2 import GAMMA, Timings
+from learner.provisioning.model.machine_selection import MARGIN, Candidate, Choice, cheapest
+from learner.provisioning.model.windows import Infeasible, Outcome, Setting, Windows, by_rate
 from tests.support.examples import examples
 
 PRINTED = Timings(train_s=1631.2, rollouts=2048, broadcast_s=1437.0)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.intake import AdmittedRecord
-from learner.verification.agenda import TOKENS_TOGETHER, Agenda, Passage, Portion, Work, work_of
-from learner.verification.sequential import Found
+from learner.rollouts.admission import AdmittedRecord
+from learner.trust.audit_queue import TOKENS_TOGETHER, Agenda, Passage, Portion, Work, work_of
+from learner.trust.sequential_test import Found
 from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion
 from protocol.work import read_record
 from tests.learner.working import OTHER, PEER, SWARM, granted, record

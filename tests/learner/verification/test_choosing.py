@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.verification.choosing import CONTROLS, STRENGTHS, Choice, Gain, Seen, Worth, heard_choice
-from learner.verification.choosing import seen as seen_of
-from learner.verification.sequential import History, is_convicted, log_evidence
+from learner.trust.selection_test import CONTROLS, STRENGTHS, Choice, Gain, Seen, Worth, heard_choice
+from learner.trust.selection_test import seen as seen_of
+from learner.trust.sequential_test import History, is_convicted, log_evidence
 
 BETS = len(STRENGTHS)
 """On what a group is worth; as many more are on what it gains by its version."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from learner.verification.confidence import Confidence, Standing, after, is_audited, pardoned
-from learner.verification.margins import (
+from learner.trust.audit_rate import FLOOR, NEWCOMER_GROUPS
+from learner.trust.margins import (
     LARGE,
     MEDIUM,
     MEDIUM_PARAMETERS,
@@ -17,9 +17,9 @@ from learner.verification.margins import (
     TINY_PARAMETERS,
     margins_of,
 )
-from learner.verification.margins import TINY as MARGINS
-from learner.verification.sequential import Audited, Counted, Found, Margin, Measure, count_above
-from learner.verification.share import FLOOR, NEWCOMER_GROUPS
+from learner.trust.margins import TINY as MARGINS
+from learner.trust.sequential_test import Audited, Counted, Found, Margin, Measure, count_above
+from learner.trust.standing import Confidence, Standing, after, is_audited, pardoned
 from protocol.core.ids import LeaseId, ManifestHash
 
 CLEAR, CLOSE = 1.0, 0.1

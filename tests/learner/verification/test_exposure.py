@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.verification.exposure import Exposure, credit
-from learner.verification.share import NEWCOMER_GROUPS
+from learner.trust.audit_rate import NEWCOMER_GROUPS
+from learner.trust.unaudited_exposure import Exposure, credit
 from protocol.core.ids import LeaseId, PeerId
 
 HERE, THERE = PeerId("here"), PeerId("there")

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.verification.near_copies import COMMON, SHINGLE, SKETCH, NearCopies, likeness, sketch
+from learner.trust.near_duplicates import COMMON, SHINGLE, SKETCH, NearCopies, likeness, sketch
 from protocol.core.ids import LeaseId
 
 LONG = tuple(random.Random(1).choices(range(1000), k=200))

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.ledger_rows import AuditRow
-from learner.verification.confidence import Confidence, after, pardoned
-from learner.verification.margins import TINY as MARGINS
-from learner.verification.replay import replayed
-from learner.verification.sequential import Found, count_above, log_evidence
+from learner.ledger.audit_replay import replayed
+from learner.ledger.rows import AuditRow
+from learner.trust.margins import TINY as MARGINS
+from learner.trust.sequential_test import Found, count_above, log_evidence
+from learner.trust.standing import Confidence, after, pardoned
 from protocol.core.ids import LeaseId, PeerId
 
 PEER = PeerId("a peer")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.verification.margins import BETS, LARGE, LARGE_FLOAT32, MEDIUM, SMALL, SMALL_FLOAT32, TINY
-from learner.verification.sequential import (
+from learner.trust.margins import BETS, LARGE, LARGE_FLOAT32, MEDIUM, SMALL, SMALL_FLOAT32, TINY
+from learner.trust.sequential_test import (
     LIFETIME_ERROR,
     MULTIPLES,
     TESTS,

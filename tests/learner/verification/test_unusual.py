@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from learner.verification.unusual import PEERS_REMEMBERED, Unusual
+from learner.trust.outliers import PEERS_REMEMBERED, Unusual
 
 
 def group(dice: random.Random, share: float, tokens: float = 100.0) -> tuple[list[float], list[int]]:

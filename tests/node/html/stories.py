@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from learner.ledger import Ledger
-from learner.ledger_rows import AuditRow, PeerRow
-from learner.verification.confidence import Confidence
-from learner.verification.sequential import History
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import AuditRow, PeerRow
+from learner.trust.sequential_test import History
+from learner.trust.standing import Confidence
 from node.reports import SwarmReport, swarm_report
 from node.reports.accounts import CostTerms, Reference
 from protocol.accounting.energy import EnergySource

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from learner import fruitless
-from learner.alarm_limits import Alarm
+from learner.monitoring import fruitless_leases as fruitless
+from learner.monitoring.thresholds import Alarm
 from node.events import EventLog, Field
 from node.metrics.board import MAX_SERIES, Board, Series
 from node.metrics.declared import METRICS, TOPICS, Kind, table

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from learner.trainer import Trainer
+from learner.training.server import Trainer
 from node.metrics.following import BY_LAG, is_trainers
 from protocol.core.pipe import Header
 from tests.learner.test_trainer import CONFIG, HYPERPARAMETERS, ok, rollouts

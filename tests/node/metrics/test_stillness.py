@@ -8,7 +8,7 @@ from pathlib import Path
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from learner.environment import Question, Reply
+from learner.rollouts.environment import Question, Reply
 from node.metrics.board import Series
 from node.metrics.stillness import STEPS, STILL_S, TIMES, Stillness
 from node.metrics.watch import LOOK_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from learner.provisioning.recording import (
+from learner.provisioning.estimation.recording import (
     Began,
     Delivered,
     Installed,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.provisioning.recording import encode_line
+from learner.provisioning.estimation.recording import encode_line
 from node.errors import UsageError
 from node.plan.export import as_json
 from node.plan.fitted import read_run

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from learner.provisioning.activation import MARGIN
-from learner.provisioning.table2 import table2
-from learner.provisioning.windows import STANDS_S
+from learner.provisioning.model.echo2_table2 import table2
+from learner.provisioning.model.machine_selection import MARGIN
+from learner.provisioning.model.windows import STANDS_S
 from node.plan.keys import COLUMNS, SETTINGS, Key
 from node.plan.terms import MAX_STALENESS, STALENESS
 from tests.node.plan.calling import plan

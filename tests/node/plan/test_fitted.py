@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from learner.provisioning.recording import FILE, Began, Joined, Left, Published, Recorded, Stepped
+from learner.provisioning.estimation.recording import FILE, Began, Joined, Left, Published, Recorded, Stepped
 from node.init import write_swarm_config
 from node.plan.fitted import read_run
 from node.plan.recordings import MAX_LINE_BYTES, find_recording

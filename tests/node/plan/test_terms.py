@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from learner.provisioning.dissemination import OVER_BOUND
+from learner.provisioning.model.broadcast_time import OVER_BOUND
 from node.errors import UsageError
 from node.plan.pool import pool_of
 from node.plan.terms import Terms, terms_of

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.buffer import Batch, Completion, Group
+from learner.rollouts.buffer import Batch, Completion, Group
 from node.samples import kept
 from node.samples.kept import KeptCompletion, kept_of, pack, unpack
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion

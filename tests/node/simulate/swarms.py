@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from learner.provisioning.planner import Planner, Settings
-from learner.provisioning.recording import Recorded
-from node.simulate.machines import Machine
-from node.simulate.steering import Reviews
-from node.simulate.world import Learning, World
+from learner.provisioning.estimation.recording import Recorded
+from learner.provisioning.planner.planner import Planner, Settings
+from learner.simulation.machines import Machine
+from learner.simulation.plan_driver import Reviews
+from learner.simulation.world import Learning, World
 
 LEARNING = Learning(rollouts=64, group_size=4, staleness=3, kappa=1, train_s=30.0, broadcast_s=5.0)
 """Takes 2.13 rollouts a second."""

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from learner.provisioning.recording import Began, Installed, Joined, Left, Planned, encode_line
+from learner.provisioning.estimation.recording import Began, Installed, Joined, Left, Planned, encode_line
 from node.plan.fitted import read_run
 from node.plan.recordings import read_events
 from node.simulate.program import answer

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from learner.provisioning.recording import Planned
+from learner.provisioning.estimation.recording import Planned
+from learner.simulation.trace import LEARNER
 from node.plan.recordings import read_events
-from node.simulate.outcome import LEARNER
 from node.simulate.picture import MOST_MACHINES, STEPS_SHOWN, chosen_rows, colour_of, stretch
 from node.simulate.program import answer
 from node.simulate.scenario import USUAL, WhatIf

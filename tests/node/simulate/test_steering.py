@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from learner.provisioning.planner import Settings
-from learner.provisioning.recording import Delivered, Installed, Planned, Stepped
-from node.simulate.machines import Absence
-from node.simulate.steering import Blind, Order, Reviews, Script
-from node.simulate.world import World
+from learner.provisioning.estimation.recording import Delivered, Installed, Planned, Stepped
+from learner.provisioning.planner.planner import Settings
+from learner.simulation.machines import Absence
+from learner.simulation.plan_driver import Blind, Order, Reviews, Script
+from learner.simulation.world import World
 from tests.node.simulate.swarms import LEARNING, machine, machines, of, world
 
 CHEAP, DEAR = 0.1, 1.0

@@ -9,10 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.provisioning.recording import Delivered, Installed, Joined, Left, Published, Stepped, Withdrawn
-from node.simulate.machines import Absence, Change
-from node.simulate.outcome import LEARNER
-from node.simulate.rollout_node import SILENCE_S
+from learner.provisioning.estimation.recording import (
+    Delivered,
+    Installed,
+    Joined,
+    Left,
+    Published,
+    Stepped,
+    Withdrawn,
+)
+from learner.simulation.machines import Absence, Change
+from learner.simulation.rollout_node import SILENCE_S
+from learner.simulation.trace import LEARNER
 from tests.node.simulate.swarms import LEARNING, machine, machines, of, world
 from tests.support.examples import examples
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from learner.ledger_rows import AuditRow
-from learner.verification.confidence import Confidence
+from learner.ledger.rows import AuditRow
+from learner.trust.standing import Confidence
 from node.statements.form import Head, ReputationLine, write_lines
 from protocol.accounting.reputation import DAY_MS, Band
 from protocol.core.genesis import certify_learner

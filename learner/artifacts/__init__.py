@@ -1,0 +1,16 @@
+"""Files that are made, read and checked. What is written here appears whole or not at all, and what is read is bounded
+first. No torch.
+
+- `atomic_directory`: directories that appear whole or not at all
+- `block_digests`: files hashed in blocks while they are written
+- `checkpoint_retention`: which checkpoints stay: the newest, and milestones
+- `chunk_names`: names of a directory's chunks, remembered for files that stay as they are
+- `config_bounds`: a config.json asks for no more than its weights hold
+- `file_fingerprint`: what tells one large file from another without reading all of it
+- `lora_targets`: which layers the names in `lora_targets` mean
+- `model_directory`: a model directory: configuration, weight files, and what travels with them
+- `model_limits`: how long a sequence may be, and how many token ids there are
+- `publisher`: a model directory becomes chunks, patches and a signed manifest
+- `regular_file`: opens files on a disk, whatever has become of them
+- `text_files`: text and JSON that people hand in
+"""

@@ -1,0 +1,93 @@
+"""Files that are hashed in blocks: while they are written, and again before what they say is believed.
+
+What always holds: the digests are of the bytes as they were handed to the disk, so whatever it gives back differently
+is found, and in which file; hashing runs beside writing, and on all cores when reading; memory holds READ_BYTES for
+each thread. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO
+
+from learner.artifacts.chunk_names import num_threads
+
+BLOCK_BYTES = 64 * 1024 * 1024
+"""One digest for so many bytes: enough of them for all cores, and 16,000 for a terabyte."""
+
+READ_BYTES = 1024 * 1024
+
+INLINE_BYTES = 64 * 1024
+"""Less than that is hashed sooner than another thread has woken up."""
+
+
+class HashedWriter:
+    """Writes to `file`, from its beginning to its end. A context manager; `digests` are known at its end."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.digests: list[str] = []
+        self._file = file
+        self._hash = sha256()
+        self._room = BLOCK_BYTES
+        self._thread = ThreadPoolExecutor(1)
+
+    def __enter__(self) -> HashedWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+        if self._room < BLOCK_BYTES:
+            self._end_block()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write all of `data`, which may change afterwards. Raises OSError."""
+        view = memoryview(data).cast("B")
+        if len(view) < INLINE_BYTES:
+            self._update(view)
+            self._file.write(view)
+            return
+        hashing = self._thread.submit(self._update, view)
+        try:
+            self._file.write(view)
+        finally:
+            hashing.result()
+
+    def _update(self, view: memoryview) -> None:
+        while view:
+            some, view = view[: self._room], view[self._room :]
+            self._hash.update(some)
+            self._room -= len(some)
+            if self._room == 0:
+                self._end_block()
+
+    def _end_block(self) -> None:
+        self.digests.append(self._hash.hexdigest())
+        self._hash, self._room = sha256(), BLOCK_BYTES
+
+
+def num_blocks(size_bytes: int) -> int:
+    """How many digests a file of this size has."""
+    return -(-size_bytes // BLOCK_BYTES)
+
+
+def damaged_block(path: Path, digests: Sequence[str], part: int = 0, parts: int = 1) -> int | None:
+    """The first block of the file that is not what was written, of every `parts`-th from number `part` on; None when
+    all are. Raises OSError.
+    """
+    numbers = range(part, len(digests), parts)
+    with ThreadPoolExecutor(num_threads()) as threads:
+        found = threads.map(lambda number: _digest(path, number) == digests[number], numbers)
+        return next((number for number, sound in zip(numbers, found, strict=True) if not sound), None)
+
+
+def _digest(path: Path, number: int) -> str:
+    digest, left = sha256(), BLOCK_BYTES
+    with path.open("rb") as file:
+        file.seek(number * BLOCK_BYTES)
+        while left and (some := file.read(min(READ_BYTES, left))):
+            digest.update(some)
+            left -= len(some)
+    return digest.hexdigest()

@@ -1,0 +1,56 @@
+"""Bound what a config.json may ask for by the weights that are really there, before a library reads it.
+
+Libraries make lists of a config's layers when they read it, and a module for each when they build the model: a number
+of a stranger's would decide how long that takes. `node/engine/common_worker/sizes.py` says the same to a node: a worker
+imports nothing of ours, so a test holds the two together.
+
+Invariants:
+- A model whose layers each have a tensor is never refused.
+- Nothing here takes longer than reading config.json.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from learner.artifacts.model_directory import CONFIG, BadModel, ModelDirectory
+
+COUNTED = re.compile(r"(layers?|blocks?|labels|depth|kernel_size)$")
+"""Fields that say how many of something there are, one after the other: what configs and models go through in loops."""
+
+FEWEST = 1024
+"""So many of anything are always allowed: going through them takes no time, and layers may share their tensors."""
+
+
+def require_counts(directory: ModelDirectory) -> None:
+    """Raise BadModel, naming the field, when config.json asks for more layers than there are tensors."""
+    most = max(FEWEST, len(directory.files))
+    for name, value in whole_numbers(directory.config):
+        if COUNTED.search(name) and value > most:
+            raise BadModel(
+                f"{directory.path / CONFIG} asks for {name} = {value}, and the weights have {len(directory.files)} "
+                "tensors; copy config.json again"
+            )
+
+
+def whole_numbers(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
+    """Yield every number of a config by its name, those of its parts and lists too; a whole float is one as well."""
+    match value:
+        case dict():
+            for key, inner in value.items():
+                if key == "label2id":  # its keys are words of people
+                    continue
+                yield from whole_numbers(inner, f"{name}.{key}" if name else str(key))
+        case list():
+            for inner in value:
+                yield from whole_numbers(inner, name)
+        case bool():
+            pass
+        case int():
+            yield name, value
+        case float() if value == value // 1:
+            yield name, int(value)
+        case str() if value.isdecimal() and len(value) < 400:
+            yield name, int(value)

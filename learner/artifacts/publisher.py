@@ -1,0 +1,206 @@
+"""Weights out: a model directory becomes chunks, patches and a signed manifest.
+
+What always holds: the manifest names exactly the bytes of the directory at that moment, and its `previous` is the
+manifest before it, so versions form a chain; a patch is offered only where it is clearly shorter than the road it
+replaces. Nothing here writes but the files of patches; the store adopts those and the directory afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from learner.artifacts.chunk_names import ChunkNames
+from protocol.accounting.tally import Tally, TrainedRecord, sign_tally, tally_extension, tree_of
+from protocol.core.codec import encode
+from protocol.core.genesis import Authority
+from protocol.core.identity import Keypair
+from protocol.core.ids import ManifestHash, PolicyVersion
+from protocol.core.limits import MAX_CHUNKS, MAX_MANIFEST_BYTES
+from protocol.core.pipe import Arrays
+from protocol.patches.chunks import num_patch_chunks, with_patches
+from protocol.patches.patch import encode_patch
+from protocol.versions.chunking import MAX_CUT_BYTES, Source, Tables, changed_chunks, file_chunks, source_of
+from protocol.versions.manifest import Manifest, SignedManifest, is_safe_file_name, sign_manifest
+from protocol.versions.probe import Probed, probe_extension
+
+PATCH_WORTH = 0.75
+"""Of the bytes that a peer with the base must fetch without it. Rebuilding reads, hashes and writes a whole model,
+which a few per cent of the bytes are not worth."""
+
+
+PATCH_LEAST = 1 / 16
+"""Of a version's bytes must be new for a patch to be tried: making one reads both models whole, which an adapter of a
+hundredth of its base model is not worth."""
+
+LISTED_BYTES = 49
+"""Most that a chunk takes in a manifest: 44 bytes in the table, 5 where it is named."""
+
+PATCHES_BYTES = 1024
+"""Most that the entries of MAX_PATCHES patches take beside their chunks: 60 bytes each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base:
+    """An earlier version that patches may start from: its manifest, and the directory that holds its files."""
+
+    manifest: SignedManifest
+    directory: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A version that was signed, and the files of its patches, in the manifest's order."""
+
+    signed: SignedManifest
+    patches: Sequence[Path]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publisher:
+    """Who publishes: the learner's key, the swarm, and the operator's certificate for that key. `names` are remembered
+    from one version to the next.
+    """
+
+    learner: Keypair
+    authority: Authority
+    certificate: bytes
+    names: ChunkNames = field(default_factory=ChunkNames)
+
+    def tally(self, version: PolicyVersion, after: int, trained: Iterable[TrainedRecord], now_ms: int) -> bytes:
+        """The signed tally of what the steps after `after`, up to that of `version`, consumed."""
+        tree = tree_of(trained)[1]
+        tally = Tally(
+            version=version,
+            after=after,
+            records=tree.size,
+            root=tree.root,
+            issued_ms=now_ms,
+            certificate=self.certificate,
+        )
+        return sign_tally(self.learner, self.authority, tally)
+
+    def publish(
+        self,
+        directory: Path,
+        version: PolicyVersion,
+        previous: ManifestHash | None,
+        now_ms: int,
+        bases: Sequence[Base] = (),
+        names: Arrays | None = None,
+        probed: Probed | None = None,
+        tally: bytes | None = None,
+        look: Callable[[], None] = lambda: None,
+    ) -> Published:
+        """Read `directory` and return its signed manifest.
+
+        What the trainer told of the files in `names` is not read again (`learner.artifacts.chunk_names`); `probed` and
+        `tally` are told to all. Patches from `bases` are written beside it, into DIRECTORY.patches. Files whose names
+        no peer would accept (hidden ones, say) stay out, and so do patches that the manifest has no room to list.
+        `look` is called between blocks, and may raise to end it. Raises OSError, LayoutError, and LocalProtocolError
+        when the model itself is more than a manifest can list.
+        """
+
+        def manifest_of(tables: Tables) -> Manifest:
+            return Manifest(
+                version=version,
+                previous=previous or b"",
+                created_ms=now_ms,
+                certificate=self.certificate,
+                files=tables.files,
+                chunks=tables.chunks,
+                tensors=tables.tensors,
+                patches=tables.patches,
+                ext={
+                    **({} if probed is None else probe_extension(probed)),
+                    **({} if tally is None else tally_extension(tally)),
+                },
+            )
+
+        with ExitStack() as opened:
+            files = _open_model(directory, opened)
+            self.names.learn(names or {})
+            tables = self.names.describe(files, directory, look)
+            beside = patches_of(directory)
+            patches = _write_patches(bases, files, tables, beside, _room_for_patches(manifest_of(tables)), look)
+            sources = {
+                base: source_of(opened.enter_context(path.open("rb")), path.name) for base, path in patches.items()
+            }
+            tables = with_patches(tables, sources)
+        signed = sign_manifest(self.learner, self.authority, manifest_of(tables))
+        return Published(signed=signed, patches=list(patches.values()))
+
+
+def patches_of(directory: Path) -> Path:
+    """Where the patches of the version in `directory` are written: beside it. Not there where there are none."""
+    return directory.with_name(f"{directory.name}.patches")
+
+
+def new_bytes(manifest: Manifest, before: Manifest | None) -> int:
+    """Bytes of the chunks that the version before did not have: what a peer that held it must fetch without patches."""
+    fresh = file_chunks(manifest) if before is None else changed_chunks(before, manifest)
+    return sum(manifest.chunks[index].size for index in fresh)
+
+
+def _new_bytes(tables: Tables, before: Manifest) -> int:
+    held = {before.chunks[index].cid for index in file_chunks(before)}
+    return sum(chunk.size for chunk in tables.chunks if chunk.cid not in held)
+
+
+def _write_patches(
+    bases: Sequence[Base],
+    files: Sequence[Source],
+    tables: Tables,
+    beside: Path,
+    room: int,
+    look: Callable[[], None],
+) -> dict[ManifestHash, Path]:
+    """Write the patches that are worth it into `beside`, of at most `room` chunks together; return them by base. Where
+    none is, `beside` is not there."""
+    patches: dict[ManifestHash, Path] = {}
+    for base in bases:
+        path = beside / base.manifest.hash.hex()
+        fresh = _new_bytes(tables, base.manifest.manifest)
+        worth = round(PATCH_WORTH * fresh)
+        if fresh < PATCH_LEAST * sum(file.size for file in tables.files):
+            continue
+        beside.mkdir(exist_ok=True)
+        if not _write_patch(base, files, path, min(worth, room * MAX_CUT_BYTES), look):
+            continue
+        if (num_chunks := num_patch_chunks(path.stat().st_size)) > room:
+            path.unlink()
+            continue
+        patches[base.manifest.hash] = path
+        room -= num_chunks
+    if not patches and beside.exists():
+        beside.rmdir()
+    return patches
+
+
+def _room_for_patches(manifest: Manifest) -> int:
+    """How many chunks of patches `manifest`, which has none yet, can list."""
+    left_bytes = MAX_MANIFEST_BYTES - len(encode(manifest)) - PATCHES_BYTES
+    return max(0, min(MAX_CHUNKS - len(manifest.chunks), left_bytes // LISTED_BYTES))
+
+
+def _write_patch(base: Base, target: Sequence[Source], path: Path, limit_bytes: int, look: Callable[[], None]) -> bool:
+    """Write the patch from `base` to `target`; give up, leaving nothing, when it would have more than `limit_bytes`."""
+    written = 0
+    with ExitStack() as opened, path.open("wb") as file:
+        for piece in encode_patch(_open_model(base.directory, opened), target):
+            look()
+            written += len(piece)
+            if written > limit_bytes:
+                break
+            file.write(piece)
+    if written > limit_bytes:
+        path.unlink()
+    return written <= limit_bytes
+
+
+def _open_model(directory: Path, opened: ExitStack) -> list[Source]:
+    """The files of a model that may travel."""
+    paths = [path for path in sorted(directory.iterdir()) if is_safe_file_name(path.name)]
+    return [source_of(opened.enter_context(path.open("rb")), path.name) for path in paths]

@@ -1,0 +1,15 @@
+"""All that the learner must remember: leases, verdicts, receipts, versions, steps, and what each peer did. One SQLite
+file holds it, so that what belongs together reaches the disk together.
+
+- `audit_replay`: the sequential test of an audit once more, from what the ledger kept
+- `departures`: the reasons with which the ledger ends a peer's stay
+- `evidence`: what was signed, by the learner and by receivers, and which records trained which version
+- `ledger`: the ledger as one object, of the parts below
+- `peers`: which peer was here for how long, at which price, and what it relayed
+- `reputation`: what was observed of each peer, day by day
+- `rows`: what is written to the ledger and read from it, as values
+- `sqlite`: the file itself: its tables, its format, its sums
+- `training`: incarnations, steps, published versions, evaluations and checkpoints
+- `trust`: what audits found, which peers are banned, which verdicts were revised
+- `work`: leases, the verdicts on their records, and receipts
+"""

@@ -1,0 +1,86 @@
+"""The sequential test once more, from the counts that the ledger kept of each audit: does it say what was decided?
+
+Pure. What always holds: the same counts give the same verdicts, or the first audit that differs is named; nothing is
+decided here. It is what an operator looks at first when a peer appeals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from learner.ledger.rows import AuditRow
+from learner.trust.sequential_test import MULTIPLES, Audited, History, Margin, bets_on, is_convicted, log_evidence
+from learner.trust.standing import Confidence, after, pardoned
+from protocol.core.ids import LeaseId
+
+ROUNDING = 1e-6
+"""Nats by which logarithms of two machines may differ after a life of audits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """An audit, by its number from 1, of which the ledger says something else than its counts."""
+
+    number: int
+    lease: LeaseId
+    said: str
+    computed: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """What the audits of a peer come to. `convicted`: the number of the audit that convicts it, None if none does;
+    `anew`: those before which the test began anew, since the operator had pardoned the peer.
+    """
+
+    audits: int
+    known: Confidence
+    convicted: int | None
+    anew: tuple[int, ...]
+    differences: tuple[Difference, ...]
+
+    @property
+    def evidence(self) -> float:
+        return log_evidence(self.known.history)
+
+
+def replayed(
+    rows: Sequence[AuditRow], margins_at: Callable[[int], Sequence[Margin]], pardons_ms: Sequence[int] = ()
+) -> Replay:
+    """Hear the audits of one peer again, in their order; `margins_at` a time are those that were in force then."""
+    known, convicted, anew, differences = Confidence(), None, list[int](), list[Difference]()
+    pardons = sorted(pardons_ms)
+    for number, row in enumerate(rows, 1):
+        while pardons and pardons[0] <= row.at_ms:
+            del pardons[0]
+            known, convicted = pardoned(known), None
+            anew.append(number)
+        margins = margins_at(row.at_ms)
+        if (unheard := _unheard(row, margins, known.history)) is not None:
+            differences.append(Difference(number=number, lease=row.lease, said=unheard[0], computed=unheard[1]))
+            break
+        known, finding = after(known, Audited(tokens=row.tokens, counts=row.counts), margins)
+        if convicted is None and is_convicted(known.history):
+            convicted = number
+        evidence = log_evidence(known.history)
+        if finding.passed != row.passed or not math.isclose(evidence, row.evidence, abs_tol=ROUNDING):
+            said, computed = _told(row.passed, row.evidence), _told(finding.passed, evidence)
+            differences.append(Difference(number=number, lease=row.lease, said=said, computed=computed))
+    if pardons:
+        known, convicted = pardoned(known), None
+        anew.append(len(rows) + 1)
+    return Replay(audits=len(rows), known=known, convicted=convicted, anew=tuple(anew), differences=tuple(differences))
+
+
+def _unheard(row: AuditRow, margins: Sequence[Margin], history: History) -> tuple[str, str] | None:
+    """What the ledger says, and what was in force then, where one cannot be judged by the other."""
+    if len(row.counts) != len(margins):
+        return f"{len(row.counts)} counts", f"{len(margins)} margins"
+    before, bets = len(history.log_wealth), len(bets_on(margins)) * len(MULTIPLES)
+    return None if before in (0, bets) else (f"{bets} bets", f"{before} of the audits before")
+
+
+def _told(passed: bool, evidence: float) -> str:
+    return f"{'passed' if passed else 'failed'}, evidence {evidence:.3f}"

@@ -1,0 +1,219 @@
+"""The ledger as evidence: what was signed, by the learner and by receivers, and which records trained which version.
+
+What always holds: of a version on the surviving line, the records that its tally counts are found again, in the same
+order, for as long as there is a ledger; everything here only reads. A ledger that an older program wrote has no tallies
+and no credit notes, and nothing is made up for it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from learner.ledger.rows import TallyRow
+from learner.ledger.sqlite.database import LedgerFile
+from protocol.accounting.tally import TrainedRecord
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId
+
+PAGE = 256
+"""Rows read at a time, so that no export holds a ledger in memory."""
+
+Query = Callable[[str, Sequence[Any]], list[Any]]
+
+TALLY = "SELECT incarnation, version, after, envelope FROM tallies"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenReceipt:
+    """A receipt as the learner signed it: for which lease of which peer, and when that was closed."""
+
+    lease: LeaseId
+    peer: PeerId
+    closed_ms: int
+    raw: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelayEvidence:
+    """A relay receipt as its receiver signed it, and the learner's note on what it is worth; empty if there is none."""
+
+    receipt: bytes
+    note: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownRecord:
+    """A record as the ledger has it. `step` is that which consumed it, None if none did; `dropped` why none will."""
+
+    record: RecordId
+    lease: LeaseId
+    peer: PeerId
+    rule: str
+    detail: str
+    step: int | None
+    dropped: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What a ledger can show, by its queries."""
+
+    query: Query
+
+    def tally_of_step(self, step: int) -> TallyRow | None:
+        """The tally of the surviving version that step `step` went into, None if none was signed (yet)."""
+        return self._tally(f"{TALLY} WHERE version >= ? AND after < ?", (step, step))
+
+    def tally_for(self, peer: PeerId, version: PolicyVersion) -> TallyRow | None:
+        """The first tally, of `version` or a later one, that counts records of `peer`; None if there is none (yet)."""
+        since = self._tally(
+            f"{TALLY} WHERE (incarnation, version) >= (?, ?) ORDER BY incarnation, version LIMIT 1",
+            (version.incarnation, version.version),
+        )
+        if since is None:
+            return None
+        ((step,),) = self.query("SELECT min(step) FROM records WHERE peer = ? AND step > ?", (peer, since.after))
+        return None if step is None else self.tally_of_step(step)
+
+    def trained(self, after: int, upto: int) -> list[TrainedRecord]:
+        """The records that the steps after `after`, up to `upto`, consumed."""
+        return [
+            TrainedRecord(record=record, peer=peer, lease=lease, index=index, version=PolicyVersion(incarnation, step))
+            for record, peer, lease, index, incarnation, step in self.query(
+                "SELECT r.record, r.peer, r.lease, r.idx, s.incarnation, s.step FROM records r"
+                " JOIN steps s USING (step) WHERE r.step > ? AND r.step <= ? ORDER BY r.step, r.record",
+                (after, upto),
+            )
+        ]
+
+    def find(self, prefix: str, limit: int) -> list[KnownRecord]:
+        """Up to `limit` records whose ids begin with `prefix`, in hex, each once: as it was trained on or admitted,
+        however often it came again. Reads all records: for a command."""
+        root = "(SELECT root FROM continuations c WHERE c.lease = r.lease)" if self._has("continuations") else "NULL"
+        return [
+            KnownRecord(
+                record=RecordId(record),
+                lease=LeaseId(lease),
+                peer=PeerId(peer),
+                rule=rule,
+                detail=detail,
+                step=step,
+                dropped=dropped,
+            )
+            for record, lease, peer, rule, detail, step, dropped in self.query(
+                "SELECT r.record, r.lease, r.peer, r.rule, r.detail, r.step, (SELECT d.reason FROM dropped d"
+                f" WHERE d.lease = coalesce({root}, r.lease))"
+                " FROM (SELECT rowid AS place, *, row_number() OVER (PARTITION BY record ORDER BY step IS NULL,"
+                " rule <> 'admitted', rowid) AS rank FROM records WHERE substr(lower(hex(record)), 1, ?) = ?) r"
+                " WHERE rank = 1 ORDER BY place LIMIT ?",
+                (len(prefix), prefix.lower(), limit),
+            )
+        ]
+
+    def receipt_for(self, lease: LeaseId) -> bytes | None:
+        """The receipt that was given for a lease."""
+        rows = self.query("SELECT receipt FROM leases WHERE lease = ?", (lease,))
+        return rows[0][0] if rows else None
+
+    def newest_receipts(self, limit: int, peer: PeerId | None = None) -> list[bytes]:
+        """The latest `limit` receipts, or those of one peer, newest first."""
+        rows = self.query(
+            "SELECT receipt FROM leases WHERE receipt IS NOT NULL AND (?1 IS NULL OR peer = ?1)"
+            " ORDER BY closed_ms DESC, rowid DESC LIMIT ?2",
+            (peer, limit),
+        )
+        return [raw for (raw,) in rows]
+
+    def trained_of(self, lease: LeaseId) -> dict[RecordId, PolicyVersion]:
+        """Of a lease's records those that a surviving step consumed, with the version that it made."""
+        rows = self.query(
+            "SELECT r.record, s.incarnation, s.step FROM records r JOIN steps s USING (step) WHERE r.lease = ?",
+            (lease,),
+        )
+        return {RecordId(record): PolicyVersion(incarnation, step) for record, incarnation, step in rows}
+
+    def peers(self, ending: str) -> list[PeerId]:
+        """Rollout peers whose ids end so, two at most."""
+        rows = self.query(
+            "SELECT peer FROM peers WHERE role = 'rollout' AND substr(peer, -?) = ? LIMIT 2", (len(ending), ending)
+        )
+        return [PeerId(peer) for (peer,) in rows]
+
+    def tallies(self) -> Iterator[TallyRow]:
+        """The tallies of all surviving versions, in order."""
+        after = (-1, -1)
+        while row := self._tally(
+            f"{TALLY} WHERE (incarnation, version) > (?, ?) ORDER BY incarnation, version LIMIT 1", after
+        ):
+            yield row
+            after = (row.version.incarnation, row.version.version)
+
+    def receipts(self, peer: PeerId | None = None) -> Iterator[GivenReceipt]:
+        """Every receipt given, or those of one peer, in the order in which leases were issued."""
+        after = 0
+        while page := self.query(
+            "SELECT rowid, lease, peer, closed_ms, receipt FROM leases WHERE rowid > ? AND receipt IS NOT NULL"
+            " AND (?2 IS NULL OR peer = ?2) ORDER BY rowid LIMIT ?3",
+            (after, peer, PAGE),
+        ):
+            for _, lease, who, closed_ms, raw in page:
+                yield GivenReceipt(lease=LeaseId(lease), peer=PeerId(who), closed_ms=closed_ms, raw=raw)
+            after = page[-1][0]
+
+    def relays(self, peer: PeerId | None = None) -> Iterator[RelayEvidence]:
+        """Every relay receipt that was credited with its note, or those that `peer` signed or is credited by."""
+        note = "n.envelope" if self._has("credit_notes") else "NULL"
+        join = "LEFT JOIN credit_notes n USING (manifest, receiver)" if self._has("credit_notes") else ""
+        if not self._has("relay_receipts"):
+            return
+        after = 0
+        while page := self.query(
+            f"SELECT r.rowid, r.envelope, {note} FROM relay_receipts r {join} WHERE r.rowid > ?1 AND (?2 IS NULL"
+            " OR r.receiver = ?2 OR EXISTS (SELECT 1 FROM relayed d WHERE d.manifest = r.manifest"
+            " AND d.receiver = r.receiver AND d.relay = ?2)) ORDER BY r.rowid LIMIT ?3",
+            (after, peer, PAGE),
+        ):
+            for _, receipt, noted in page:
+                yield RelayEvidence(receipt=receipt, note=noted or b"")
+            after = page[-1][0]
+
+    def notes_for(self, relay: PeerId, after: int, limit: int) -> list[tuple[int, bytes]]:
+        """(number, envelope) of the first `limit` credit notes behind number `after` that name `relay`."""
+        return [
+            (number, raw)
+            for number, raw in self.query(
+                "SELECT n.rowid, n.envelope FROM relayed d JOIN credit_notes n USING (manifest, receiver)"
+                " WHERE d.relay = ? AND n.rowid > ? ORDER BY n.rowid LIMIT ?",
+                (relay, after, limit),
+            )
+        ]
+
+    def has_tallies(self) -> bool:
+        """Whether the program that wrote the ledger signed tallies."""
+        return self._has("tallies")
+
+    def _has(self, name: str) -> bool:
+        return bool(self.query("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)))
+
+    def _tally(self, sql: str, values: Sequence[Any]) -> TallyRow | None:
+        rows = self.query(sql, values) if self.has_tallies() else []
+        if not rows:
+            return None
+        incarnation, version, after, envelope = rows[0]
+        return TallyRow(version=PolicyVersion(incarnation, version), after=after, envelope=envelope)
+
+
+class EvidenceBook(LedgerFile):
+    """See the module's paragraph."""
+
+    @property
+    def evidence(self) -> Evidence:
+        """What this ledger can show."""
+        return Evidence(query=self._query)
+
+
+def evidence_of(db: sqlite3.Connection) -> Evidence:
+    """The same of a snapshot."""
+    return Evidence(query=lambda sql, values: db.execute(sql, values).fetchall())

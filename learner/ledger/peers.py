@@ -1,0 +1,135 @@
+"""The ledger of peers: who was here for how long and at which price, who was on, and who relayed what.
+
+What always holds: of one receiver and version one relay receipt counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+
+from learner.ledger.rows import PeerRow, PlanRow, StayRow, TroubleRow
+from learner.ledger.sqlite.database import LedgerFile
+from learner.trust.relay_credit import Credit
+from protocol.core.ids import PeerId, PolicyVersion
+
+NOTE = """
+INSERT INTO credit_notes (rowid, manifest, receiver, envelope) VALUES (
+    max((SELECT coalesce(max(rowid), 0) + 1 FROM credit_notes),
+        (SELECT coalesce(max(CAST(CAST(value AS TEXT) AS INTEGER)), 0) FROM meta WHERE key = 'incarnation_seen') << 32),
+    ?, ?, ?)
+"""
+"""A note's number is its row: nodes ask for those behind the last that they have. A ledger that was restored from an
+older copy gave some numbers away already, so it goes on above them: none began 2^32 notes in an incarnation."""
+
+
+class PeerBook(LedgerFile):
+    """See the module's paragraph."""
+
+    def knows(self, peer: PeerId) -> bool:
+        """Whether the peer has been here before."""
+        return bool(self._query("SELECT 1 FROM peers WHERE peer = ?", (peer,)))
+
+    def peer_joined(self, row: PeerRow, now_ms: int) -> int:
+        """Note that a peer is present from now on; return the id of its presence."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT INTO peers (peer, name, role, engine, machine, micros_per_hour, currency, first_seen_ms,"
+                " last_seen_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (peer) DO UPDATE SET"
+                " name = excluded.name, role = excluded.role, engine = excluded.engine, machine = excluded.machine,"
+                " micros_per_hour = excluded.micros_per_hour, currency = excluded.currency,"
+                " last_seen_ms = excluded.last_seen_ms",
+                (
+                    row.peer, row.name, row.role, row.engine, row.machine, row.micros_per_hour, row.currency,
+                    now_ms, now_ms,
+                ),
+            )  # fmt: skip
+            cursor = db.execute(
+                "INSERT INTO presence (peer, began_ms, ended_ms) VALUES (?, ?, ?)", (row.peer, now_ms, now_ms)
+            )
+        return int(cursor.lastrowid or 0)
+
+    def peers_present(self, stays: Sequence[StayRow], now_ms: int) -> None:
+        """These peers are still here at `now_ms`, or were until then."""
+        with self.transaction() as db:
+            for stay in stays:
+                db.execute(
+                    "UPDATE peers SET last_seen_ms = ?, engine_s = peers.engine_s + ? - before.engine_s"
+                    " FROM presence AS before WHERE before.id = ? AND peers.peer = before.peer",
+                    (now_ms, stay.engine_s, stay.presence),
+                )
+                db.execute(
+                    "UPDATE presence SET ended_ms = ?, bytes_up = ?, bytes_down = ?, engine_s = ?, reason = ?"
+                    " WHERE id = ?",
+                    (now_ms, stay.bytes_up, stay.bytes_down, stay.engine_s, stay.reason, stay.presence),
+                )
+                if stay.standby_s > 0:
+                    db.execute("INSERT OR REPLACE INTO standby VALUES (?, ?)", (stay.presence, stay.standby_s))
+                rows = [(stay.presence, source.value, joules) for source, joules in stay.energy.items()]
+                db.executemany("INSERT OR REPLACE INTO energy VALUES (?, ?, ?)", rows)
+
+    def peer_present(self, presence: int, now_ms: int, *, bytes_up: int, bytes_down: int, reason: str = "") -> None:
+        """`peers_present` for one."""
+        stay = StayRow(presence=presence, bytes_up=bytes_up, bytes_down=bytes_down, reason=reason)
+        self.peers_present([stay], now_ms)
+
+    def troubles_told(self, rows: Sequence[TroubleRow]) -> None:
+        """These peers say that they cannot do something, or can again."""
+        with self.transaction() as db:
+            db.executemany(
+                "INSERT OR REPLACE INTO troubles (peer, kind, version, times, reason, since_ms, ended_ms)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (
+                        row.peer, row.kind, None if row.version is None else str(row.version), row.times, row.reason,
+                        row.since_ms, row.ended_ms,
+                    )
+                    for row in rows
+                ],
+            )  # fmt: skip
+
+    def planned(self, row: PlanRow) -> None:
+        """Who is to be on was decided anew."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT INTO plans (at_ms, kappa, micros_per_hour, active, reasons) VALUES (?, ?, ?, ?, ?)",
+                (row.at_ms, row.kappa, row.micros_per_hour, json.dumps(row.active), json.dumps(row.reasons)),
+            )
+
+    # Relays
+
+    def members(self, peers: Collection[PeerId]) -> set[PeerId]:
+        """Those of `peers` that have ever joined as rollout nodes."""
+        marks = ", ".join("?" * len(peers))
+        found = self._query(f"SELECT peer FROM peers WHERE role = 'rollout' AND peer IN ({marks})", tuple(peers))
+        return {PeerId(peer) for (peer,) in found}
+
+    def users_of(self, versions: Collection[PolicyVersion]) -> list[tuple[PeerId, PolicyVersion]]:
+        """Who has records that were trained on, of which the oldest tokens are of one of these versions."""
+        rows = self._query(
+            "SELECT DISTINCT peer, incarnation, version FROM records"
+            " WHERE rule = 'admitted' AND step IS NOT NULL AND version >= ?",
+            (min((version.version for version in versions), default=0),),
+        )
+        found = [(PeerId(peer), PolicyVersion(incarnation, version)) for peer, incarnation, version in rows]
+        return [(peer, version) for peer, version in found if version in versions]
+
+    def relays_credited(
+        self, credits: Sequence[Credit], now_ms: int, noted: Callable[[Credit], bytes] | None = None
+    ) -> list[Credit]:
+        """Write these credits; return those that were new, since a receiver's receipt for a version counts once.
+
+        `noted` is asked for the credit note of each that is new.
+        """
+        fresh = []
+        with self.transaction() as db:
+            for credit in credits:
+                key = (credit.manifest, credit.receiver)
+                insert = "INSERT INTO relay_receipts VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+                if db.execute(insert, (*key, now_ms, credit.raw)).rowcount:
+                    rows = [(*key, relay, size) for relay, size in credit.shares.items()]
+                    db.executemany("INSERT INTO relayed VALUES (?, ?, ?, ?)", rows)
+                    if noted is not None:
+                        db.execute(NOTE, (*key, noted(credit)))
+                    fresh.append(credit)
+        return fresh

@@ -1,0 +1,150 @@
+"""What the ledger observed of each peer, day by day, as `protocol.accounting.reputation` takes it.
+
+What always holds: the same ledger gives the same days, whoever asks and whenever, up to the day asked for; it is only
+read. A ledger that an older program wrote lacks some tables, and tells less.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from learner.ledger.sqlite.database import has_table
+from learner.trust.observations import Stay, abandoned, days_in, missed, present
+from protocol.accounting.reputation import COUNTS, DAY_MS, WINDOW_DAYS, ObservedDay
+from protocol.core.ids import PeerId
+from protocol.work import Rule
+
+LATE = (Rule.LATE.value, Rule.UNKNOWN_LEASE.value)
+
+PARDON = "pardon"
+BAN = "ban"
+"""Decisions of the operator's, as the ledger has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judging:
+    """What counts against a peer: the rules that blame, and the words with which a stay ends that is excused."""
+
+    blaming: Collection[Rule]
+    excused: Collection[str]
+
+
+@dataclass(kw_only=True)
+class _Seen:
+    """What is being counted of one peer."""
+
+    counts: dict[str, Counter[int]] = field(default_factory=lambda: {name: Counter() for name in COUNTS})
+    stays: list[Stay] = field(default_factory=list)
+    given_up_ms: list[int] = field(default_factory=list)
+    pardoned_ms: int = 0
+
+
+def observed_days(db: sqlite3.Connection, now_ms: int, judging: Judging) -> dict[PeerId, list[ObservedDay]]:
+    """Of each rollout peer the days of the window up to `now_ms` on which anything was seen, in order."""
+    seen: defaultdict[str, _Seen] = defaultdict(_Seen)
+    since_ms = (now_ms // DAY_MS - WINDOW_DAYS) * DAY_MS
+    pardons = "SELECT peer, max(at_ms) FROM decisions WHERE what = ? GROUP BY peer"
+    for peer, at_ms in _rows(db, "decisions", pardons, PARDON):
+        seen[peer].pardoned_ms = at_ms
+    _see_stays(db, seen, since_ms, judging)
+    _see_leases(db, seen, since_ms)
+    _see_verdicts(db, seen, since_ms, judging)
+    _see_audits(db, seen, since_ms)
+    _see_relays(db, seen, since_ms)
+    starts_ms = [began_ms for (began_ms,) in db.execute("SELECT began_ms FROM incarnations ORDER BY began_ms")]
+    return {PeerId(peer): _days(one, starts_ms, now_ms) for peer, one in seen.items()}
+
+
+def _days(one: _Seen, starts_ms: list[int], now_ms: int) -> list[ObservedDay]:
+    one.counts["present_ms"] = present(one.stays)
+    one.counts["missed_ms"] = missed(one.stays, starts_ms, now_ms, pardoned_ms=one.pardoned_ms)
+    one.counts["leases_failed"] += abandoned(one.given_up_ms)
+    today = now_ms // DAY_MS
+    return [
+        ObservedDay(day=day, **{name: counted[day] for name, counted in one.counts.items()})
+        for day in days_in(one.counts.values())
+        if today - WINDOW_DAYS <= day <= today
+    ]
+
+
+def _see_stays(db: sqlite3.Connection, seen: defaultdict[str, _Seen], since_ms: int, judging: Judging) -> None:
+    rows = db.execute("SELECT peer, began_ms, ended_ms, reason FROM presence WHERE ended_ms >= ?", (since_ms,))
+    for peer, began_ms, ended_ms, reason in rows:
+        vanished = bool(reason) and reason not in judging.excused
+        seen[peer].stays.append(Stay(began_ms=max(began_ms, since_ms), ended_ms=ended_ms, vanished=vanished))
+
+
+def _see_leases(db: sqlite3.Connection, seen: defaultdict[str, _Seen], since_ms: int) -> None:
+    """Those that were delivered are taken to be in time and clean until a verdict says otherwise."""
+    for peer, day, number in db.execute(
+        f"SELECT peer, closed_ms / {DAY_MS}, count(*) FROM leases WHERE status = 'delivered' AND closed_ms >= ?"
+        " GROUP BY 1, 2",
+        (since_ms,),
+    ):
+        seen[peer].counts["leases_in_time"][day] = number
+        seen[peer].counts["groups_clean"][day] = number
+    recalled = "AND lease NOT IN (SELECT lease FROM recalled)" if has_table(db, "recalled") else ""
+    for peer, status, closed_ms in db.execute(
+        "SELECT peer, status, closed_ms FROM leases WHERE status IN ('expired', 'returned', 'lost') AND closed_ms >= ?"
+        f" {recalled}",
+        (since_ms,),
+    ):
+        one = seen[peer]
+        if closed_ms < one.pardoned_ms:
+            continue
+        if status == "expired":
+            one.counts["leases_failed"][closed_ms // DAY_MS] += 1
+        else:
+            one.given_up_ms.append(closed_ms)
+
+
+def _see_verdicts(db: sqlite3.Connection, seen: defaultdict[str, _Seen], since_ms: int, judging: Judging) -> None:
+    """Each lease counts once, by the worst that was found of it; what a pardon forgives is as if it had not been."""
+    rules = [*LATE, *(rule.value for rule in judging.blaming)]
+    marks = ", ".join("?" * len(rules))
+    blaming = {rule.value for rule in judging.blaming}
+    found: defaultdict[tuple[str, bytes, int], set[str]] = defaultdict(set)
+    for peer, closed_ms, lease, rule in db.execute(
+        "SELECT r.peer, l.closed_ms, r.lease, r.rule FROM records r JOIN leases l USING (lease)"
+        f" WHERE r.rule <> 'admitted' AND r.rule IN ({marks}) AND l.status = 'delivered' AND l.peer = r.peer"
+        " AND l.closed_ms >= ? GROUP BY r.lease, r.rule",
+        (*rules, since_ms),
+    ):
+        found[peer, lease, closed_ms].add(rule)
+    for (peer, _, closed_ms), decided_by in found.items():
+        day, counts, pardoned_ms = closed_ms // DAY_MS, seen[peer].counts, seen[peer].pardoned_ms
+        if decided_by & set(LATE):
+            counts["leases_in_time"][day] -= 1
+            counts["leases_failed"][day] += closed_ms >= pardoned_ms
+        if decided_by & blaming:
+            counts["groups_clean"][day] -= 1
+            counts["groups_blamed"][day] += closed_ms >= pardoned_ms
+
+
+def _see_audits(db: sqlite3.Connection, seen: defaultdict[str, _Seen], since_ms: int) -> None:
+    passed = f"SELECT peer, at_ms / {DAY_MS}, count(*) FROM audits WHERE passed = 1 AND at_ms >= ? GROUP BY 1, 2"
+    for peer, day, number in _rows(db, "audits", passed, since_ms):
+        seen[peer].counts["audits_passed"][day] = number
+    for peer, at_ms in _rows(db, "audits", "SELECT peer, at_ms FROM audits WHERE passed = 0 AND at_ms >= ?", since_ms):
+        seen[peer].counts["audits_failed"][at_ms // DAY_MS] += at_ms >= seen[peer].pardoned_ms
+
+
+def _see_relays(db: sqlite3.Connection, seen: defaultdict[str, _Seen], since_ms: int) -> None:
+    for name, who in (("bytes_given", "d.relay"), ("bytes_had", "d.receiver")):
+        for peer, day, size in _rows(
+            db,
+            "relayed",
+            f"SELECT {who}, r.credited_ms / {DAY_MS}, sum(d.bytes) FROM relayed d JOIN relay_receipts r"
+            " USING (manifest, receiver) WHERE r.credited_ms >= ? GROUP BY 1, 2",
+            since_ms,
+        ):
+            seen[peer].counts[name][day] = size
+
+
+def _rows(db: sqlite3.Connection, table: str, sql: str, value: int | str) -> list[Any]:
+    """None where an older program has not made the table."""
+    return db.execute(sql, (value,)).fetchall() if has_table(db, table) else []

@@ -1,0 +1,207 @@
+"""The tables of the learner's ledger.
+
+What always holds: times are milliseconds since 1970 on the learner's clock; bulky payloads (`envelope`) are set to NULL
+once no restart can ask for them, and the partial indexes name the rows that still have one, so that finding these does
+not take longer as a run grows old. Verdicts, receipts, those for relaying, steps and versions are kept for good: they
+are the accounts.
+"""
+
+from __future__ import annotations
+
+SCHEMA_VERSION = 7
+"""Goes up when an old program could misread a new ledger, or spoil it: one of before episodes takes a turn for a group,
+one of before tallies leaves those of versions that it cuts off; and when evidence is reckoned otherwise, so that what
+was heard of a peer cannot go on, nor be heard again (`tests/learner/test_reckoning.py`); one of before `row_sums`
+would leave sums that are not those of the rows."""
+
+READABLE = frozenset({1, 2, 6, SCHEMA_VERSION})
+"""What this program reads, and makes SCHEMA_VERSION of when it writes: these older formats lack tables, and that is
+all. In formats 3 to 5 evidence was reckoned otherwise."""
+
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
+CREATE TABLE incarnations (
+    incarnation INTEGER PRIMARY KEY, base INTEGER NOT NULL, began_ms INTEGER NOT NULL
+) STRICT;
+CREATE TABLE peers (
+    peer TEXT PRIMARY KEY, name TEXT NOT NULL, role TEXT NOT NULL, engine TEXT NOT NULL, machine TEXT NOT NULL,
+    micros_per_hour INTEGER NOT NULL, currency TEXT NOT NULL,
+    first_seen_ms INTEGER NOT NULL, last_seen_ms INTEGER NOT NULL, engine_s REAL NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE presence (
+    id INTEGER PRIMARY KEY, peer TEXT NOT NULL REFERENCES peers, began_ms INTEGER NOT NULL, ended_ms INTEGER NOT NULL,
+    reason TEXT NOT NULL DEFAULT '', bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0,
+    engine_s REAL NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE leases (
+    lease BLOB PRIMARY KEY, peer TEXT NOT NULL, task TEXT NOT NULL, prompt INTEGER NOT NULL, rollouts INTEGER NOT NULL,
+    issued_ms INTEGER NOT NULL, deadline_ms INTEGER NOT NULL, envelope BLOB,
+    status TEXT NOT NULL DEFAULT 'open' CHECK (status IN ('open', 'delivered', 'expired', 'returned', 'lost')),
+    closed_ms INTEGER, receipt BLOB, started_version TEXT
+) STRICT;
+CREATE INDEX leases_by_status ON leases (status);
+CREATE INDEX leases_by_peer ON leases (peer);
+CREATE INDEX leases_with_envelope ON leases (lease) WHERE envelope IS NOT NULL;
+CREATE TABLE records (
+    lease BLOB NOT NULL REFERENCES leases, record BLOB NOT NULL, idx INTEGER NOT NULL, peer TEXT NOT NULL,
+    rule TEXT NOT NULL, reward REAL, tokens INTEGER NOT NULL, incarnation INTEGER NOT NULL, version INTEGER NOT NULL,
+    lag INTEGER NOT NULL, received_ms INTEGER NOT NULL, generation_ms INTEGER NOT NULL,
+    detail TEXT NOT NULL DEFAULT '', envelope BLOB, step INTEGER, trained_lag INTEGER,
+    PRIMARY KEY (lease, record)
+) STRICT;
+CREATE UNIQUE INDEX records_once ON records (lease, idx) WHERE rule = 'admitted';
+CREATE INDEX records_by_step ON records (step) WHERE step IS NOT NULL;
+CREATE INDEX records_with_envelope ON records (step) WHERE envelope IS NOT NULL;
+CREATE TABLE dropped (
+    lease BLOB PRIMARY KEY REFERENCES leases, step INTEGER NOT NULL, reason TEXT NOT NULL
+) STRICT;
+CREATE INDEX dropped_by_step ON dropped (step);
+CREATE TABLE versions (
+    incarnation INTEGER NOT NULL, version INTEGER NOT NULL, manifest BLOB NOT NULL, published_ms INTEGER NOT NULL,
+    total_bytes INTEGER NOT NULL, new_bytes INTEGER NOT NULL, PRIMARY KEY (incarnation, version)
+) STRICT;
+CREATE TABLE steps (
+    step INTEGER PRIMARY KEY, incarnation INTEGER NOT NULL, began_ms INTEGER NOT NULL, waited_s REAL NOT NULL,
+    train_s REAL NOT NULL, rollouts INTEGER NOT NULL, tokens INTEGER NOT NULL, reward REAL NOT NULL,
+    metrics TEXT NOT NULL
+) STRICT;
+CREATE TABLE evaluations (
+    incarnation INTEGER NOT NULL, version INTEGER NOT NULL, at_ms INTEGER NOT NULL, prompts INTEGER NOT NULL,
+    greedy REAL NOT NULL, sampled REAL NOT NULL, PRIMARY KEY (incarnation, version)
+) STRICT;
+CREATE TABLE checkpoints (
+    step INTEGER PRIMARY KEY, incarnation INTEGER NOT NULL, directory TEXT NOT NULL, made_ms INTEGER NOT NULL,
+    state TEXT NOT NULL
+) STRICT;
+"""
+
+PLANS = """
+CREATE TABLE IF NOT EXISTS plans (
+    id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, kappa INTEGER NOT NULL, micros_per_hour INTEGER NOT NULL,
+    active TEXT NOT NULL, reasons TEXT NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS standby (
+    presence INTEGER PRIMARY KEY REFERENCES presence, seconds REAL NOT NULL
+) STRICT;
+"""
+"""Who was to be on from when on, and why (JSON lists of peer ids and of sentences); how much of a stay was standing by.
+Made, like RELAYS, in every ledger that is opened for writing."""
+
+SCORES = """
+CREATE TABLE IF NOT EXISTS evaluation_scores (
+    incarnation INTEGER NOT NULL, version INTEGER NOT NULL, task TEXT NOT NULL, metric TEXT NOT NULL,
+    value REAL NOT NULL, PRIMARY KEY (incarnation, version, task, metric)
+) STRICT;
+"""
+"""What else an evaluation found, such as pass@8, by task; "" is all tasks together. Made like RELAYS."""
+
+RECALLS = """
+CREATE TABLE IF NOT EXISTS recalled (lease BLOB PRIMARY KEY REFERENCES leases) STRICT;
+"""
+"""Of the leases that were returned, those that the learner had recalled; and those, returned or not, that are held
+against nobody since it was away. Made like RELAYS."""
+
+CONTINUATIONS = """
+CREATE TABLE IF NOT EXISTS continuations (
+    lease BLOB PRIMARY KEY REFERENCES leases, root BLOB NOT NULL REFERENCES leases, turn INTEGER NOT NULL,
+    slots TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS continuations_by_root ON continuations (root);
+"""
+"""Leases that go on with episodes: of the group that the lease `root` opened, after `turn` turns, one episode of
+`slots` (a JSON list, places in that group) for each seed. `dropped` names a group by its root. Made like RELAYS."""
+
+ORPHANS = """
+CREATE TABLE IF NOT EXISTS orphans (lease BLOB PRIMARY KEY REFERENCES leases, tokens INTEGER NOT NULL) STRICT;
+"""
+"""Of the leases that were delivered, those whose records a restart of the learner orphaned and that count for their
+author all the same: the completion tokens of the group. Made like RELAYS."""
+
+RELAYS = """
+CREATE TABLE IF NOT EXISTS relay_receipts (
+    manifest BLOB NOT NULL, receiver TEXT NOT NULL REFERENCES peers, credited_ms INTEGER NOT NULL,
+    envelope BLOB NOT NULL, PRIMARY KEY (manifest, receiver)
+) STRICT;
+CREATE TABLE IF NOT EXISTS relayed (
+    manifest BLOB NOT NULL, receiver TEXT NOT NULL, relay TEXT NOT NULL REFERENCES peers,
+    bytes INTEGER NOT NULL CHECK (bytes > 0), PRIMARY KEY (manifest, receiver, relay),
+    FOREIGN KEY (manifest, receiver) REFERENCES relay_receipts
+) STRICT;
+"""
+"""Made in every ledger that is opened for writing: those of before relays were credited have no such tables, and a
+program of then reads the others as before. Of one receiver and version there is one receipt: that is what keeps a
+restart from crediting twice. It is kept as the evidence, a byte for each chunk of at least 256 KiB that was relayed."""
+
+TALLIES = """
+CREATE TABLE IF NOT EXISTS tallies (
+    incarnation INTEGER NOT NULL, version INTEGER NOT NULL, after INTEGER NOT NULL, envelope BLOB NOT NULL,
+    PRIMARY KEY (incarnation, version)
+) STRICT;
+CREATE INDEX IF NOT EXISTS records_trained ON records (peer, step) WHERE step IS NOT NULL;
+CREATE INDEX IF NOT EXISTS relayed_by ON relayed (relay);
+CREATE TABLE IF NOT EXISTS credit_notes (
+    manifest BLOB NOT NULL, receiver TEXT NOT NULL, envelope BLOB NOT NULL, PRIMARY KEY (manifest, receiver),
+    FOREIGN KEY (manifest, receiver) REFERENCES relay_receipts
+) STRICT;
+"""
+"""What the learner signed of a version, and of a relay receipt. Of versions on the surviving line there is one tally
+each, and their steps, beyond `after` up to `version`, do not overlap; those of versions that a restart cuts off are
+forgotten, since their records are free again. Made like RELAYS."""
+
+TRUST = """
+CREATE TABLE IF NOT EXISTS audits (
+    lease BLOB PRIMARY KEY REFERENCES leases, peer TEXT NOT NULL, at_ms INTEGER NOT NULL, tokens INTEGER NOT NULL,
+    above TEXT NOT NULL, worst REAL NOT NULL, evidence REAL NOT NULL, passed INTEGER NOT NULL, detail TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS audits_by_peer ON audits (peer);
+CREATE TABLE IF NOT EXISTS confidence (
+    peer TEXT PRIMARY KEY, passed INTEGER NOT NULL, failed INTEGER NOT NULL, audits INTEGER NOT NULL,
+    log_wealth TEXT NOT NULL, banned TEXT NOT NULL, since_ms INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS revisions (
+    lease BLOB PRIMARY KEY REFERENCES leases, peer TEXT NOT NULL, at_ms INTEGER NOT NULL,
+    told INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX IF NOT EXISTS revisions_untold ON revisions (peer) WHERE told = 0;
+CREATE TABLE IF NOT EXISTS evidence (
+    lease BLOB PRIMARY KEY REFERENCES leases, envelope BLOB NOT NULL, records BLOB NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS decisions (
+    id INTEGER PRIMARY KEY, peer TEXT NOT NULL, at_ms INTEGER NOT NULL, what TEXT NOT NULL, reason TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS records_refused ON records (lease, rule, peer) WHERE rule <> 'admitted';
+CREATE TABLE IF NOT EXISTS choices (
+    lease BLOB PRIMARY KEY REFERENCES leases, peer TEXT NOT NULL, at_ms INTEGER NOT NULL, choice TEXT NOT NULL,
+    withheld REAL NOT NULL, theirs TEXT NOT NULL, ours TEXT NOT NULL, heard INTEGER NOT NULL, log_wealth TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS choices_by_peer ON choices (peer, heard);
+CREATE TABLE IF NOT EXISTS margins (since_ms INTEGER PRIMARY KEY, margins TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS engine_time (what TEXT PRIMARY KEY, seconds REAL NOT NULL) STRICT;
+"""
+"""What audits found: of each lease that was audited how many were above which margin, and of how many (`above`, a
+JSON list of pairs), the largest gap in nats, and the logarithm of the evidence against its peer after it; of each
+peer what all of them add up to (`log_wealth`, a JSON list), and why it is banned, "" if it is not; the leases whose
+receipt was replaced by a later one, and whether the peer has heard of it; of audits that failed the lease and the
+records as they were signed; what the operator decided (`what` is "ban" or "pardon"), from which replays and
+reputations begin anew; of each lease of which its peer may have made a choice, and which was drawn by the learner,
+tokens and worth of what was compared (JSON lists), how many of its peer were `heard` with it (below 0 once
+forgiven), and what they add up to; since when which margins are in force (`learner.trust.margins`); for how
+long the engine was used for audits, and to draw what peers may have chosen. Made like RELAYS."""
+
+ENERGY = """
+CREATE TABLE IF NOT EXISTS energy (
+    presence INTEGER NOT NULL REFERENCES presence, source TEXT NOT NULL, joules REAL NOT NULL,
+    PRIMARY KEY (presence, source)
+) STRICT;
+"""
+"""What a peer says that its machine took of the mains during a stay, by where it has that from; believed or not. Made
+like RELAYS."""
+
+TROUBLES = """
+CREATE TABLE IF NOT EXISTS troubles (
+    peer TEXT NOT NULL REFERENCES peers, kind TEXT NOT NULL, version TEXT, times INTEGER NOT NULL, reason TEXT NOT NULL,
+    since_ms INTEGER NOT NULL, ended_ms INTEGER, PRIMARY KEY (peer, kind)
+) STRICT;
+"""
+"""What a peer says that it cannot do, the newest of each kind: in a row so many times, for which reason, since when and
+until when (NULL: it did not say that it is over). Made like RELAYS."""

@@ -1,0 +1,297 @@
+"""The ledger of trust: what audits found, what they add up to of each peer, who is banned, which verdicts were revised.
+
+What always holds: an audit, what it says of its peer, and what becomes of the records that failed it, are on disk
+together; a lease is audited once; a verdict is revised only while no training step has taken its record, and the
+receipt that says so replaces the one before; a group that is dropped here stays dropped, to whichever checkpoint a
+restart goes back, so that what others made of it is not left waiting. What failed is kept as it was signed, so that
+anybody with the weights can look again, the newest MAX_EVIDENCE of each peer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+
+from learner.ledger.rows import AdmittedRow, AuditRow, ChoiceRow
+from learner.ledger.sqlite.column_values import wealth_from
+from learner.ledger.sqlite.database import LedgerFile
+from learner.trust.margins import BETS
+from learner.trust.selection_test import Worth
+from learner.trust.sequential_test import History, Margin
+from learner.trust.standing import Confidence
+from protocol.core.ids import LeaseId, PeerId, RecordId
+from protocol.work import Rule
+
+MAX_EVIDENCE = 16
+"""Leases that failed whose lease and records are kept, of each peer: the first of them convicts most who cheat."""
+
+EMPTY: Mapping[LeaseId, tuple[Rule, str, bytes]] = MappingProxyType({})
+
+NONE: Mapping[LeaseId, str] = MappingProxyType({})
+
+QUERY_VALUES = 500
+"""Values in one query: SQLite takes 32,766 today, and took 999 not long ago."""
+
+
+class TrustBook(LedgerFile):
+    """See the module's paragraph."""
+
+    def audited(
+        self,
+        row: AuditRow,
+        known: Confidence,
+        revised: Mapping[LeaseId, tuple[Rule, str, bytes]] = EMPTY,
+        dropped: Mapping[LeaseId, str] = NONE,
+        *,
+        margins: Sequence[Margin] = (),
+    ) -> None:
+        """Write what an audit found by these `margins`, what is known of the peer with it, of some leases (rule,
+        detail, receipt) by which what was admitted of them, and no step has taken, is refused after all, and which
+        groups are not trained on therefore (lease that opened it -> reason), whoever made the rest of them."""
+        with self.transaction() as db:
+            if margins:
+                _write_margins(db, margins, row.at_ms)
+            db.execute(
+                "INSERT INTO audits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    row.lease, row.peer, row.at_ms, row.tokens, _counts(row), row.worst, row.evidence,
+                    int(row.passed), row.detail,
+                ),
+            )  # fmt: skip
+            if not row.passed:
+                _keep_evidence(db, row)
+            _write_confidence(db, row.peer, known, row.at_ms)
+            _revise(db, revised, row.at_ms)
+            _drop(db, dropped)
+
+    def verdicts_revised(
+        self,
+        revised: Mapping[LeaseId, tuple[Rule, str, bytes]],
+        now_ms: int,
+        dropped: Mapping[LeaseId, str] = NONE,
+    ) -> None:
+        """What was admitted of these leases, and no step has taken, is refused after all, as in `audited`."""
+        with self.transaction() as db:
+            _revise(db, revised, now_ms)
+            _drop(db, dropped)
+
+    def confidence_written(
+        self,
+        peer: PeerId,
+        known: Confidence,
+        now_ms: int,
+        revised: Mapping[LeaseId, tuple[Rule, str, bytes]] = EMPTY,
+        dropped: Mapping[LeaseId, str] = NONE,
+        *,
+        decision: str = "",
+    ) -> None:
+        """Write what is known of a peer, which `decision` of the operator's it rests on if any (BAN, PARDON of
+        `learner.ledger.reputation`), and what is refused therefore, as in `audited`."""
+        with self.transaction() as db:
+            if decision:
+                db.execute(
+                    "INSERT INTO decisions (peer, at_ms, what, reason) VALUES (?, ?, ?, ?)",
+                    (peer, now_ms, decision, known.banned),
+                )
+            _write_confidence(db, peer, known, now_ms)
+            _revise(db, revised, now_ms)
+            _drop(db, dropped)
+
+    def confidence_of(self, peers: Collection[PeerId]) -> dict[PeerId, Confidence]:
+        """What is known of those of `peers` that were ever audited, or banned."""
+        found: dict[PeerId, Confidence] = {}
+        for some in _by(QUERY_VALUES, sorted(peers)):
+            marks = ", ".join("?" * len(some))
+            rows = self._query(
+                f"SELECT peer, passed, failed, audits, log_wealth, banned FROM confidence WHERE peer IN ({marks})",
+                some,
+            )
+            for peer, passed, failed, audits, log_wealth, banned in rows:
+                history = History(audits=audits, log_wealth=wealth_from("confidence.log_wealth", log_wealth, BETS))
+                found[PeerId(peer)] = Confidence(passed=passed, failed=failed, history=history, banned=banned)
+        return found
+
+    def engine_used(self, what: str, seconds: float) -> None:
+        """The engine was used for so long, for "audits" or "choices"."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT INTO engine_time VALUES (?, ?)"
+                " ON CONFLICT (what) DO UPDATE SET seconds = seconds + excluded.seconds",
+                (what, seconds),
+            )
+
+    def choice_drawn(self, row: ChoiceRow) -> None:
+        """Write what a group was worth that its peer may have chosen. A lease is drawn once."""
+        with self.transaction() as db:
+            db.execute(
+                "INSERT OR IGNORE INTO choices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    row.lease, row.peer, row.at_ms, row.choice.value, row.withheld, _worth(row.theirs),
+                    _worth(row.ours), row.heard,
+                    json.dumps(row.log_wealth),
+                ),
+            )  # fmt: skip
+
+    def choice_history(self, peer: PeerId) -> History:
+        """What the groups add up to that this peer may have chosen."""
+        rows = self._query(
+            "SELECT heard, log_wealth FROM choices WHERE peer = ? AND heard > 0 ORDER BY heard DESC LIMIT 1", (peer,)
+        )
+        for heard, log_wealth in rows:
+            return History(audits=heard, log_wealth=wealth_from("choices.log_wealth", log_wealth))
+        return History()
+
+    def choices_forgiven(self, peer: PeerId) -> None:
+        """What was drawn so far counts no more for this peer; it stays to be read, with `heard` below 0."""
+        with self.transaction() as db:
+            db.execute("UPDATE choices SET heard = -heard WHERE peer = ? AND heard > 0", (peer,))
+
+    def audits_of(self, leases: Collection[LeaseId]) -> dict[LeaseId, bool]:
+        """Those of `leases` that were audited, and whether they passed."""
+        found: dict[LeaseId, bool] = {}
+        for some in _by(QUERY_VALUES, sorted(leases)):
+            marks = ", ".join("?" * len(some))
+            rows = self._query(f"SELECT lease, passed FROM audits WHERE lease IN ({marks})", some)
+            found |= {LeaseId(lease): bool(passed) for lease, passed in rows}
+        return found
+
+    def admitted_of(self, leases: Collection[LeaseId]) -> list[AdmittedRow]:
+        """Those of `leases` of which something is admitted, and no step has taken it."""
+        found: list[AdmittedRow] = []
+        for lease in leases:
+            rows = self._query(
+                "SELECT l.peer, r.record, r.idx FROM records r JOIN leases l USING (lease)"
+                " WHERE r.lease = ? AND r.rule = 'admitted' AND r.step IS NULL ORDER BY r.idx",
+                (lease,),
+            )
+            if rows:
+                records = tuple((RecordId(record), index) for _, record, index in rows)
+                found.append(AdmittedRow(lease=lease, peer=PeerId(rows[0][0]), records=records))
+        return found
+
+    def parts_of(self, peer: PeerId, roots: Collection[LeaseId]) -> set[LeaseId]:
+        """The leases of `peer` among those that opened the groups `roots`, or went on with them."""
+        found: set[LeaseId] = set()
+        for root in roots:
+            rows = self._query(
+                "SELECT lease FROM leases WHERE peer = ?"
+                " AND lease IN (SELECT ? UNION SELECT lease FROM continuations WHERE root = ?)",
+                (peer, root, root),
+            )
+            found.update(LeaseId(lease) for (lease,) in rows)
+        return found
+
+    def untrained_of(self, peer: PeerId) -> set[LeaseId]:
+        """The leases that opened the groups of which `peer` made a part that was admitted, but for groups that were
+        trained on or dropped."""
+        rows = self._query(
+            "SELECT DISTINCT coalesce(c.root, r.lease) AS opener FROM records r LEFT JOIN continuations c USING (lease)"
+            " WHERE r.envelope IS NOT NULL AND r.step IS NULL AND r.rule = 'admitted' AND r.peer = ?"
+            " AND NOT EXISTS (SELECT 1 FROM dropped d WHERE d.lease = coalesce(c.root, r.lease))",
+            (peer,),
+        )
+        return {LeaseId(root) for (root,) in rows}
+
+    def is_dropped(self, root: LeaseId) -> bool:
+        """Whether the group that this lease opened was dropped."""
+        return bool(self._query("SELECT 1 FROM dropped WHERE lease = ?", (root,)))
+
+    def untold_revisions(self, peer: PeerId, most: int) -> list[tuple[LeaseId, bytes]]:
+        """(lease, receipt) of revisions that the peer has not been told, the oldest first."""
+        rows = self._query(
+            "SELECT v.lease, l.receipt FROM revisions v JOIN leases l USING (lease)"
+            " WHERE v.peer = ? AND v.told = 0 ORDER BY v.at_ms, v.lease LIMIT ?",
+            (peer, most),
+        )
+        return [(LeaseId(lease), receipt) for lease, receipt in rows]
+
+    def revisions_told(self, leases: Collection[LeaseId]) -> None:
+        """Their peers were told."""
+        with self.transaction() as db:
+            db.executemany("UPDATE revisions SET told = 1 WHERE lease = ?", [(lease,) for lease in leases])
+
+
+def _keep_evidence(db: sqlite3.Connection, row: AuditRow) -> None:
+    """What was signed is there for as long as the audit was not over (`learner.ledger.training`)."""
+    records = [
+        envelope
+        for (envelope,) in db.execute(
+            "SELECT envelope FROM records WHERE lease = ? AND envelope IS NOT NULL ORDER BY idx", (row.lease,)
+        )
+    ]
+    if not records:
+        return
+    db.execute(
+        "INSERT INTO evidence SELECT l.lease, l.envelope, ? FROM leases l WHERE l.lease = ? AND l.envelope IS NOT NULL",
+        (msgspec.msgpack.encode(records), row.lease),
+    )
+    db.execute(
+        "DELETE FROM evidence WHERE lease IN (SELECT e.lease FROM evidence e JOIN audits a USING (lease)"
+        " WHERE a.peer = ? ORDER BY a.at_ms DESC, a.lease LIMIT -1 OFFSET ?)",
+        (row.peer, MAX_EVIDENCE),
+    )
+
+
+def _worth(group: Sequence[Worth]) -> str:
+    return json.dumps(
+        [[one.tokens, one.reward, None if one.gains is None else [one.gains.tokens, one.gains.worth]] for one in group]
+    )
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return None if math.isinf(value) else value
+
+
+def _counts(row: AuditRow) -> str:
+    return json.dumps([[counted.above, counted.trials] for counted in row.counts])
+
+
+def _write_margins(db: sqlite3.Connection, in_force: Sequence[Margin], now_ms: int) -> None:
+    """Where others were in force."""
+    rows = [[one.measure.value, one.above, one.rate, _finite(one.over), _finite(one.upto)] for one in in_force]
+    margins = json.dumps(rows)
+    last = db.execute("SELECT margins FROM margins ORDER BY since_ms DESC LIMIT 1").fetchone()
+    if last != (margins,):
+        db.execute("INSERT OR REPLACE INTO margins VALUES (?, ?)", (now_ms, margins))
+
+
+def _write_confidence(db: sqlite3.Connection, peer: PeerId, known: Confidence, now_ms: int) -> None:
+    db.execute(
+        "INSERT OR REPLACE INTO confidence VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            peer, known.passed, known.failed, known.history.audits, json.dumps(known.history.log_wealth),
+            known.banned, now_ms,
+        ),
+    )  # fmt: skip
+
+
+def _revise(db: sqlite3.Connection, revised: Mapping[LeaseId, tuple[Rule, str, bytes]], now_ms: int) -> None:
+    for lease, (rule, detail, receipt) in revised.items():
+        db.execute(
+            "UPDATE records SET rule = ?, detail = ? WHERE lease = ? AND rule = 'admitted' AND step IS NULL",
+            (rule.value, detail, lease),
+        )
+        db.execute("UPDATE leases SET receipt = ? WHERE lease = ?", (receipt, lease))
+        db.execute(
+            "INSERT OR REPLACE INTO revisions SELECT lease, peer, ?, 0 FROM leases WHERE lease = ?", (now_ms, lease)
+        )
+
+
+def _drop(db: sqlite3.Connection, dropped: Mapping[LeaseId, str]) -> None:
+    """For good: as what had been dropped before the oldest state that a restart can go back to."""
+    (oldest,) = db.execute("SELECT coalesce(min(step), 0) FROM checkpoints").fetchone()
+    db.executemany(
+        "INSERT INTO dropped SELECT lease, ?, ? FROM leases WHERE lease = ?"
+        " ON CONFLICT (lease) DO UPDATE SET step = min(step, excluded.step)",
+        [(oldest, why, root) for root, why in dropped.items()],
+    )
+
+
+def _by(count: int, values: Sequence[PeerId] | Sequence[LeaseId]) -> Iterable[Sequence[PeerId] | Sequence[LeaseId]]:
+    return (values[first : first + count] for first in range(0, len(values), count))

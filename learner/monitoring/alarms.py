@@ -1,0 +1,193 @@
+"""Alarms before a collapse: figures of training steps in, alarms raised and cleared out.
+
+A pure core. What always holds: it reads the trainer's own figures and rewards, all of which a run has anyway; what is
+usual is learned from the run itself by medians and the median absolute deviation (MAD), so one odd step moves nothing;
+an alarm is raised when its rule holds for `confirm` measured steps in a row, and cleared after `calm` steps below half
+of what raises it, so it does not flap; memory is bounded by HISTORY. It never changes training: what to do is said to
+people.
+
+    for change in alarms(rows): print(change.step, change.said)        # rows: mappings, as a learner's `steps` hold
+
+That importance ratios go wide before the reward falls, and that the reward of lagged rollouts hides the fall: arXiv
+2510.01161 (M2PO), 2503.14476 (DAPO, section 3.1: entropy).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from learner.monitoring.rules import RULES
+from learner.monitoring.thresholds import ADVICE, LIMITS, Alarm, AtLag, Finding, Limits, Observation
+
+HISTORY = 64
+"""Steps remembered: twice the window that a course is read from."""
+
+
+COUNTED = frozenset({Alarm.BATCHES_DROPPED, Alarm.NOTHING_LEARNT})
+"""Alarms that are no estimates: what they count needs no second step to confirm it."""
+
+OF_TOKENS = frozenset(
+    {
+        *("clip_share", "mean_ratio", "max_ratio", "max_log_ratio", "mismatch_kl", "entropy", "reference_kl", "ess"),
+        *("weight_ess", "loss", "grad_norm"),
+    }
+)
+"""Figures of a step that are of its trained tokens: where there were none, a trainer replies 0."""
+
+
+OF_A_LAG = frozenset({"tokens", "kl", "clip_share", "ratio", "ess"})
+"""Figures of one lag that those of several are put together from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """An alarm was raised at `step`, or cleared. `said` is one paragraph: what was measured, what is usual, what to
+    do."""
+
+    step: int
+    alarm: Alarm
+    raised: bool
+    measured: float
+    usual: float
+    said: str
+
+
+@dataclass(kw_only=True)
+class Watchman:
+    """See the module's paragraph. `raised` are the alarms that stand, in the order in which they came."""
+
+    limits: Limits = LIMITS
+    raised: dict[Alarm, Change] = field(default_factory=dict)
+    _steps: deque[Observation] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    _bad: dict[Alarm, int] = field(default_factory=dict)
+    _calm: dict[Alarm, int] = field(default_factory=dict)
+
+    def handle(self, seen: Observation) -> list[Change]:
+        """Take in one step; return what changed with it."""
+        self._steps.append(seen)
+        steps = tuple(self._steps)
+        return [change for alarm, rule in RULES.items() if (change := self._judge(alarm, rule(steps, self.limits)))]
+
+    def without_a_step(self, step: int, batches: float, reward: float | None) -> list[Change]:
+        """Since training step `step` groups for so many batches came of which none teaches anything, so that no batch
+        takes them and there is no step that could tell; the newest had this mean reward. Return what changed.
+
+        It is cleared by steps, as every alarm.
+        """
+        if batches < self.limits.barren or Alarm.NOTHING_LEARNT in self.raised:
+            return []
+        worth = "unknown" if reward is None else f"{reward:.3f}"
+        said = (
+            f"Groups for {batches:.0f} batches came, one after the other, in each of which all rewards were equal "
+            f"(mean reward {worth} in the newest), so no batch takes them: nothing can be learnt from them."
+        )
+        change = Change(
+            step=step,
+            alarm=Alarm.NOTHING_LEARNT,
+            raised=True,
+            measured=batches,
+            usual=0.0,
+            said=f"{said} {ADVICE[Alarm.NOTHING_LEARNT]}",
+        )
+        self.raised[Alarm.NOTHING_LEARNT] = change
+        self._calm[Alarm.NOTHING_LEARNT] = 0
+        return [change]
+
+    def _judge(self, alarm: Alarm, found: Finding | None) -> Change | None:
+        severity = 0.0 if found is None else found.severity
+        if found is not None:  # what is not measured does not break a row
+            self._bad[alarm] = self._bad.get(alarm, 0) + 1 if severity >= 1 else 0
+        self._calm[alarm] = self._calm.get(alarm, 0) + 1 if severity < 0.5 else 0
+        confirm = 1 if alarm in COUNTED else self.limits.confirm
+        if alarm not in self.raised and found is not None and self._bad[alarm] >= confirm:
+            said = f"{found.said} {ADVICE[alarm]}"
+            self.raised[alarm] = self._change(alarm, found.measured, found.usual, said, raised=True)
+            return self.raised[alarm]
+        if alarm in self.raised and self._calm[alarm] >= self.limits.calm:
+            before = self.raised.pop(alarm)
+            over = f"{alarm.value.replace('_', ' ')}: for {self.limits.calm} steps not away from what is now usual."
+            return self._change(alarm, before.measured, before.usual, over, raised=False)
+        return None
+
+    def _change(self, alarm: Alarm, measured: float, usual: float, said: str, *, raised: bool) -> Change:
+        return Change(step=self._steps[-1].step, alarm=alarm, raised=raised, measured=measured, usual=usual, said=said)
+
+
+def alarms(rows: Iterable[Mapping[str, Any]], limits: Limits = LIMITS) -> list[Change]:
+    """All changes over steps that were recorded, oldest first; each row as `observation` takes it."""
+    watchman = Watchman(limits=limits)
+    return [change for row in rows for change in watchman.handle(observation(row))]
+
+
+def known(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A step's figures without those that are of no token: weights of any have an effective size."""
+    is_empty = row.get("trained_tokens") == 0 or row.get("ess") == 0
+    return {name: value for name, value in row.items() if not (is_empty and name in OF_TOKENS)}
+
+
+def without_logs(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A step's figures, where those of how far tokens are from the policy are of the swarm's alone: a log is as far as
+    it is, and neither lag nor an engine has a part in that.
+    """
+    by_lag = row.get("by_lag", {})
+    if "offline" not in by_lag:
+        return row
+    own = [told for lag, told in by_lag.items() if lag.isdecimal() and told.keys() >= OF_A_LAG and told["tokens"] > 0]
+    rest = {name: value for name, value in row.items() if name not in ("mismatch_kl", "clip_share", "ess")}
+    if not own:
+        return rest
+    tokens = sum(told["tokens"] for told in own)
+    kl, clip_share, ratio = (
+        sum(told["tokens"] * told[name] for told in own) / tokens for name in ("kl", "clip_share", "ratio")
+    )
+    # An effective size is mean(r)^2 / mean(r^2), lag by lag and over all of them.
+    squares = sum(told["tokens"] * told["ratio"] ** 2 / told["ess"] for told in own if told["ess"] > 0) / tokens
+    return {**rest, "mismatch_kl": kl, "clip_share": clip_share, "ess": ratio**2 / squares if squares else 0.0}
+
+
+def observation(row: Mapping[str, Any]) -> Observation:
+    """A step's figures as the trainer replies them, with `step`, `reward`, and `evaluation`, over how many completions
+    (`evaluated_on`), and `diverged` if any.
+
+    Keys that are missing, or figures that are not finite, count as not measured.
+    """
+    taught = _taught(row)
+    row = without_logs(known(row))
+    return Observation(
+        step=int(row.get("step", row.get("steps", 0))),
+        reward=_figure(row, "reward"),
+        reward_error=_figure(row, "reward_error"),
+        taught=taught,
+        difficulty=_figure(row, "difficulty"),
+        evaluation=_figure(row, "evaluation"),
+        evaluated_on=_figure(row, "evaluated_on"),
+        entropy=_figure(row, "entropy"),
+        kl=_figure(row, "mismatch_kl"),
+        lag=_figure(row, "mean_lag"),
+        effective=_figure(row, "ess"),
+        clip_share=_figure(row, "clip_share"),
+        grad_norm=_figure(row, "grad_norm"),
+        borne_kl=_figure(row, "borne_kl"),
+        borne_ess=_figure(row, "borne_ess"),
+        by_lag={int(lag): _at_lag(told) for lag, told in row.get("by_lag", {}).items() if lag.isdecimal()},
+        diverged=int(row.get("diverged", 0)),
+    )
+
+
+def _taught(row: Mapping[str, Any]) -> float | None:
+    """The share of the completions that had an advantage; of steps that do not tell it, 0 where none was trained on."""
+    told = _figure(row, "with_advantage")
+    return 0.0 if told is None and row.get("trained_tokens") == 0 else told
+
+
+def _at_lag(told: Mapping[str, Any]) -> AtLag:
+    return AtLag(tokens=_figure(told, "tokens") or 0.0, kl=_figure(told, "kl"), reward=_figure(told, "reward"))
+
+
+def _figure(row: Mapping[str, Any], key: str) -> float | None:
+    value = row.get(key)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None

@@ -1,0 +1,307 @@
+"""What a swarm is seen to take: from the events of a run to the estimates that plans are made with.
+
+Pure. What always holds: every figure follows from what was recorded, in the order in which it happened, so a live run
+and its recording give the same ones; what a peer says of itself counts only until it has shown better, and for no more
+than BOAST times what the best has shown; memory is bounded by PEERS, by VERSIONS under way and by values per quantity.
+T_train and T_bcast are measured as ECHO-2 does (arXiv 2602.02192, section 4.3), and again with every step and version.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from statistics import median
+
+from learner.provisioning.estimation.broadcasts import Journeys
+from learner.provisioning.estimation.estimates import Estimate, Recent, RecentRatio
+from learner.provisioning.estimation.peer_profile import TAIL, Profile
+from learner.provisioning.estimation.recording import (
+    Began,
+    Delivered,
+    Installed,
+    Joined,
+    Left,
+    Planned,
+    Published,
+    Recorded,
+    Stepped,
+    Withdrawn,
+)
+from learner.provisioning.model.echo2 import Timings
+from learner.provisioning.model.machine_selection import Candidate
+
+PEERS = 8192
+"""Peers remembered; who left longest ago is forgotten first. Those beyond it who are here all the same are not seen."""
+
+DELIVERIES = 256
+"""Deliveries of which T_gen and the length of completions are made: enough for both ends of a 95th percentile (73
+are), and a few batches' worth."""
+
+BOAST = 4.0
+"""An honest newcomer faster than that is believed once it has delivered a few batches; a liar is found out by then."""
+
+_HOUR = 3600.0
+
+
+class Observatory:
+    """See the module's paragraph."""
+
+    def __init__(self) -> None:
+        self.terms: Began | None = None
+        self.plan: Planned | None = None
+        self.now_s = 0.0
+        self._profiles: dict[str, Profile] = {}
+        self._present: dict[str, None] = {}
+        self._gone: dict[str, None] = {}
+        self._served: set[str] = set()
+        """Of those who were here when the run began anew: whose next installation is no start."""
+        self._active: frozenset[str] | None = None
+        self._train = Recent()
+        self._publish = Recent()
+        self._generation = Recent(window=DELIVERIES)
+        self._tokens = RecentRatio(window=DELIVERIES)
+        self._kept = RecentRatio(window=DELIVERIES)
+        self._journeys = Journeys()
+
+    def handle(self, event: Recorded) -> None:
+        """Take in what happened next."""
+        before_s, self.now_s = self.now_s, event.at_s
+        match event:
+            case Delivered():
+                self._delivered(event)
+            case Installed():
+                self._installed(event)
+            case Stepped():
+                self._train.add(max(0.0, event.busy_s - event.publish_s))
+                if event.publish_s > 0:
+                    self._publish.add(event.publish_s)
+            case Published():
+                self._journeys.published(event.version, event.at_s, self._present, self.active)
+            case Joined():
+                self._joined(event)
+            case Left():
+                self._left(event)
+            case Withdrawn():
+                if event.status in ("expired", "recalled") and (profile := self._profiles.get(event.peer)) is not None:
+                    profile.expired(event.rollouts)
+            case Planned():
+                self.plan, self._active = event, frozenset(event.active)
+            case Began():
+                self._began(event)
+                if event.at_s < before_s:
+                    for profile in self._profiles.values():
+                        profile.set_back()
+
+    # The swarm.
+
+    @property
+    def kappa(self) -> int | None:
+        """The publication period in force: the last plan's, or the one that the run began with."""
+        if self.plan is not None:
+            return self.plan.kappa
+        return self.terms.kappa if self.terms is not None else None
+
+    @property
+    def present(self) -> frozenset[str]:
+        """Those who are here, on or standing by."""
+        return frozenset(self._present)
+
+    @property
+    def active(self) -> frozenset[str]:
+        """Those of them who are on by the last plan; all, while there was none."""
+        present = self.present
+        return present if self._active is None else present & self._active
+
+    @property
+    def train_s(self) -> Estimate | None:
+        """T_train: the median busy time of a step less its publication, plus that of a publication over kappa.
+
+        The busy time of a step is bimodal when kappa > 1, and its median would leave publication out. The ends of the
+        interval are the sums of the ends; the upper one is open until ENOUGH versions were published.
+        """
+        step, publication = self.step_s, self.publish_s
+        if step is None or publication is None:
+            return step
+        kappa = self.kappa or 1
+        return Estimate(
+            value=step.value + publication.value / kappa,
+            low=step.low + publication.low / kappa,
+            high=step.high + publication.high / kappa,
+            count=step.count,
+        )
+
+    @property
+    def step_s(self) -> Estimate | None:
+        """The median busy time of a step less its publication."""
+        return self._train.median()
+
+    @property
+    def publish_s(self) -> Estimate | None:
+        """The median time for which a publication holds the learner up."""
+        return self._publish.median()
+
+    @property
+    def source_s(self) -> float | None:
+        """How long the source is busy with one version, at most; see `journeys`."""
+        if (step := self.step_s) is None:
+            return None
+        return self._journeys.source_s(self.kappa or 1, step.value)
+
+    @property
+    def broadcast_s(self) -> Estimate | None:
+        """T_bcast: the median time from a publication until QUORUM of the active peers had it; see `journeys`."""
+        return self._journeys.broadcast_s
+
+    @property
+    def generation_s(self) -> Estimate | None:
+        """T_gen: the 95th percentile from the start of a lease until its rollouts were admitted, over active peers."""
+        return self._generation.quantile(TAIL)
+
+    @property
+    def tokens_per_rollout(self) -> float | None:
+        """Mean length of the completions admitted of late."""
+        ratio = self._tokens.ratio()
+        return None if ratio is None else ratio.value
+
+    @property
+    def kept(self) -> float:
+        """Of the rollouts admitted of late, the share that batches take: the others' groups teach nothing."""
+        ratio = self._kept.ratio()
+        return 1.0 if ratio is None else ratio.value
+
+    def timings(
+        self, *, train_s: float | None = None, broadcast_s: float | None = None, generation_s: float | None = None
+    ) -> Timings | None:
+        """What a plan needs; the arguments stand in for what was not measured yet. None while something is missing."""
+        train = _value(self.train_s, train_s)
+        broadcast = _value(self.broadcast_s, broadcast_s)
+        generation = _value(self.generation_s, generation_s)
+        if self.terms is None or not train or broadcast is None or generation is None:
+            return None
+        return Timings(train_s=train, rollouts=self.terms.rollouts, broadcast_s=broadcast, generation_s=generation)
+
+    # The peers.
+
+    def profile(self, peer: str) -> Profile | None:
+        """What is known of a peer, also of one that left. None for one never seen, or forgotten."""
+        return self._profiles.get(peer)
+
+    def profiles(self) -> list[Profile]:
+        """Those who are here, by their ids."""
+        return [self._profiles[peer] for peer in sorted(self._present)]
+
+    def resting(self, now_s: float) -> frozenset[str]:
+        """Those who are here and outside their owner's hours at `now_s`, by the clock of the recording."""
+        return frozenset(one.peer for one in self.profiles() if one.stays_s(now_s) == 0)
+
+    def candidates(self, now_s: float | None = None) -> list[Candidate]:
+        """Everybody who is here, on or standing by, as a machine that could be on; `name` is the peer's id. Who is
+        outside its owner's hours at `now_s` is left out; without `now_s` it is the time of the last event.
+
+        What a newcomer has not shown is taken to be the median of those who have; a rate that nobody has shown or
+        claimed is 0. Who has a version in service starts at once, so what its stops cost is taken off its rate; and so
+        is what is dropped of anybody's for teaching nothing, which is the prompts' doing and not a peer's.
+        """
+        profiles = self.profiles()
+        shown = [rate.value for one in profiles if (rate := one.shown_rate) is not None]
+        most = BOAST * max(shown) if any(shown) else math.inf
+        usual_rate = _median(shown)
+        broadcast_s = _median([one.broadcast_s.value for one in profiles if one.broadcast_s is not None])
+        generation_s = _median([took.value for one in profiles if (took := one.usual_generation_s) is not None])
+        batch = _median([many.value for one in profiles if (many := one.batch_rollouts) is not None])
+        start_s = _median([one.start_s.value for one in profiles if one.start_s is not None])
+        candidates, kept = [], self.kept
+        now_s = self.now_s if now_s is None else now_s
+        for one in profiles:
+            if (stays_s := one.stays_s(now_s)) == 0:
+                continue
+            own_start_s = _value(one.start_s, start_s) or 0.0
+            lost = one.stops_per_hour(self.now_s) * own_start_s / _HOUR
+            candidates.append(
+                Candidate(
+                    name=one.peer,
+                    price=one.price,
+                    rate=(_value(one.rate(most), usual_rate) or 0.0) * kept / (1 + lost),
+                    broadcast_s=_value(one.broadcast_s, broadcast_s) or 0.0,
+                    generation_s=_value(one.usual_generation_s, generation_s) or 0.0,
+                    batch_rollouts=_value(one.batch_rollouts, batch) or 0.0,
+                    start_s=0.0 if self._journeys.has(one.peer) else own_start_s,
+                    stays_s=stays_s,
+                )
+            )
+        return candidates
+
+    # What happens.
+
+    def _began(self, event: Began) -> None:
+        """A run begins anew: who was here is not, until it joins again, and it is not its fault."""
+        self.terms, self.plan, self._active = event, None, None
+        self._served = {peer for peer in self._present if self._journeys.has(peer)}
+        for peer in self._present:
+            self._profiles[peer].interrupted(event.at_s)
+        self._gone.update(self._present)
+        self._present.clear()
+        self._journeys.begin()
+
+    def _joined(self, event: Joined) -> None:
+        if (profile := self._seen(event.peer)) is not None:
+            profile.joined(event)
+            self._gone.pop(event.peer, None)
+            self._present[event.peer] = None
+
+    def _left(self, event: Left) -> None:
+        if event.peer in self._present:
+            del self._present[event.peer]
+            self._gone[event.peer] = None
+            self._served.discard(event.peer)
+            self._profiles[event.peer].left(event.at_s)
+            self._journeys.left(event.peer)
+
+    def _installed(self, event: Installed) -> None:
+        if event.peer not in self._present:
+            return
+        profile = self._profiles[event.peer]
+        is_first = not self._journeys.has(event.peer) and event.peer not in self._served
+        self._served.discard(event.peer)
+        first_after_s = event.at_s - profile.joined_s if is_first else None
+        profile.installed(self._journeys.installed(event.peer, event.version, event.at_s), first_after_s)
+
+    def _delivered(self, event: Delivered) -> None:
+        if (profile := self._seen(event.peer)) is None:
+            return
+        profile.delivered(event)
+        if event.admitted == 0:
+            return
+        self._tokens.add(event.tokens, event.admitted)
+        self._kept.add(event.admitted - event.dropped, event.admitted)
+        if self._active is None or event.peer in self._active:
+            self._generation.add(max(0.0, event.at_s - event.started_s))
+
+    def _seen(self, peer: str) -> Profile | None:
+        """Its profile, with room made for a new one; None when nobody can be forgotten."""
+        if (profile := self._profiles.get(peer)) is not None:
+            return profile
+        if len(self._profiles) >= PEERS:
+            if not self._gone:
+                return None
+            oldest = next(iter(self._gone))
+            del self._gone[oldest], self._profiles[oldest]
+        profile = self._profiles[peer] = Profile(peer)
+        self._gone[peer] = None
+        return profile
+
+
+def fit(events: Iterable[Recorded]) -> Observatory:
+    """What a recording shows, at its end."""
+    observatory = Observatory()
+    for event in events:
+        observatory.handle(event)
+    return observatory
+
+
+def _value(estimate: Estimate | None, otherwise: float | None) -> float | None:
+    return otherwise if estimate is None else estimate.value
+
+
+def _median(values: list[float]) -> float | None:
+    return median(values) if values else None

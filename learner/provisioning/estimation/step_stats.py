@@ -1,0 +1,93 @@
+"""What training steps showed, to hold against what was predicted: waits, lags and losses.
+
+Pure. What always holds: a share is of what was counted, and where nothing was counted it is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from learner.provisioning.estimation.recording import Began, Recorded, Stepped
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """So many training steps: seconds that they waited and were busy, and their rollouts by lag. `stale` rollouts were
+    dropped."""
+
+    count: int
+    waited_s: float
+    busy_s: float
+    lags: Mapping[int, int]
+    stale: int
+
+    @property
+    def bubble(self) -> float:
+        """The share of its time that the learner waited."""
+        total_s = self.waited_s + self.busy_s
+        return self.waited_s / total_s if total_s > 0 else 0.0
+
+    @property
+    def train_s(self) -> float:
+        """The mean time that a step was busy: what waits are a share of."""
+        return self.busy_s / self.count if self.count else 0.0
+
+    @property
+    def lag(self) -> float:
+        """The mean, in training steps."""
+        trained = sum(self.lags.values())
+        return sum(lag * count for lag, count in self.lags.items()) / trained if trained else 0.0
+
+    @property
+    def stale_share(self) -> float:
+        """Of what was admitted, the share that was too old when a batch formed."""
+        total = self.stale + sum(self.lags.values())
+        return self.stale / total if total else 0.0
+
+
+def steps_of(events: Iterable[Stepped]) -> Steps:
+    """These steps together."""
+    steps = list(events)
+    lags: Counter[int] = Counter()
+    for step in steps:
+        lags.update(step.lags)
+    return Steps(
+        count=len(steps),
+        waited_s=math.fsum(step.waited_s for step in steps),
+        busy_s=math.fsum(step.busy_s for step in steps),
+        lags=dict(sorted(lags.items())),
+        stale=sum(step.stale for step in steps),
+    )
+
+
+def steady(events: Iterable[Recorded]) -> tuple[list[Stepped], int]:
+    """The steps but for the first S + 1 of every start, whose waits are for machines to come at all, and how many that
+    leaves out; all of them where less than half would remain."""
+    everything: list[Stepped] = []
+    kept: list[Stepped] = []
+    ahead = 0
+    for event in events:
+        match event:
+            case Began():
+                ahead = event.staleness + 1
+            case Stepped():
+                everything.append(event)
+                ahead -= 1
+                if ahead < 0:
+                    kept.append(event)
+    chosen = kept if 2 * len(kept) >= len(everything) else everything
+    return chosen, len(everything) - len(chosen)
+
+
+def seconds(events: Iterable[Recorded]) -> float:
+    """How long the run took, the pauses between its starts left out."""
+    total, began_s, before_s = 0.0, 0.0, 0.0
+    for event in events:
+        if isinstance(event, Began):
+            total += before_s - began_s
+            began_s = event.at_s
+        before_s = event.at_s
+    return total + before_s - began_s

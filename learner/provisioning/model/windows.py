@@ -1,0 +1,268 @@
+"""What every staleness window S would take: the machines, what they cost, how long the learner waits, how old rollouts.
+
+Pure. For S >= 1 there are two answers: ours (`overlap`, with the cheapest machines of `activation`) and ECHO-2's as
+printed (`paper`: its kappa, gamma times its mu_min, machines in the order of price per rollout until their rates add up
+to that). S = 0 is sequential: the learner trains, then everybody installs the version and generates R rollouts of it,
+
+    step = T_train + F^-1(R),    for machines that are alike  T_train + T_bcast + T_gen + R / mu
+
+What always holds: both answers are judged by one model, ours, with the same times; what no machines of the pool can do
+is a value that says how far all of them are from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from learner.provisioning.model import capacity as overlap
+from learner.provisioning.model import echo2 as paper
+from learner.provisioning.model.capacity import Clockwork, Supplier, least_kappa
+from learner.provisioning.model.echo2 import Timings
+from learner.provisioning.model.expected_lag import expected_lag, usual_ahead
+from learner.provisioning.model.machine_selection import (
+    MARGIN,
+    Candidate,
+    Choice,
+    Requirement,
+    Shortage,
+    cheapest,
+    greedy,
+)
+from learner.provisioning.model.outcome import Infeasible, Outcome, PaperWindow, Window
+
+__all__ = ["Infeasible", "Outcome", "PaperWindow", "Setting", "Window", "Windows", "by_rate"]
+
+STANDS_S = 24 * 3600.0
+"""Over so long is the start of a machine charged by default: a plan made beforehand is for a day at least."""
+
+SAME_PRICE = 1e-3
+"""Sets whose prices differ by less are as good; the solver's own gap is a tenth of it."""
+
+_MOST_SLACK = 1000
+"""As much as the widest window has; a machine that no version reaches has a delay without end."""
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is the same for every window.
+
+    Args:
+        timings: T_train, R, T_bcast (until QUORUM of the machines have a version) and T_gen.
+        source_s: how long the source is busy with one version.
+        candidates: the pool; each with its own T_bcast and T_gen.
+        learner_price: per hour, of the learner's own machine; None is not told, and left out of costs.
+        kappa: publication period, as far as the window allows it; None lets either rule choose.
+        margin: gamma of our rule.
+        ahead: batches leased or waiting at most; None: as a learner does whose swarm.toml does not say.
+        stands_s: how long machines are kept, over which their start is charged.
+    """
+
+    timings: Timings
+    source_s: float
+    candidates: tuple[Candidate, ...]
+    learner_price: float | None = None
+    kappa: int | None = None
+    margin: float = MARGIN
+    ahead: float | None = None
+    stands_s: float = STANDS_S
+
+    def clock(self, staleness: int, kappa: int, suppliers: Sequence[Supplier]) -> Clockwork:
+        """The clockwork of this window, with leases given out as far ahead as it takes for these suppliers."""
+        timings = self.timings
+        usual = usual_ahead(staleness, suppliers, train_s=timings.train_s)
+        return Clockwork(
+            train_s=timings.train_s,
+            rollouts=timings.rollouts,
+            staleness=staleness,
+            kappa=kappa,
+            ahead=usual if self.ahead is None else self.ahead,
+            broadcast_s=self.source_s,
+        )
+
+    @property
+    def balance(self) -> float:
+        """R / T_train: rollouts per second that a learner takes which never waits."""
+        return self.timings.rollouts / self.timings.train_s
+
+    @property
+    def least_kappa(self) -> int:
+        """Published more often, versions would overtake each other."""
+        return least_kappa(self.source_s, self.timings.train_s)
+
+    def periods(self, staleness: int) -> range:
+        """The publication periods that our rule may take, empty where versions would overtake each other."""
+        if self.kappa is not None:
+            kappa = min(self.kappa, staleness)
+            return range(kappa, kappa + (kappa >= self.least_kappa))
+        return range(self.least_kappa, staleness + 1)
+
+
+class Windows:
+    """The answers for one setting.
+
+    What is chosen depends on S and kappa by their difference alone, the slack, and is kept. From a slack on that is as
+    long as the slowest machine's delay it is the same: whatever then supplies R rollouts in each step is in time.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self._choices: dict[int, Choice | Shortage] = {}
+        slowest_s = max((one.broadcast_s + one.generation_s for one in setting.candidates), default=0.0)
+        self._most_slack = math.ceil(min(slowest_s / setting.timings.train_s, _MOST_SLACK))
+
+    def window(self, staleness: int, *, same: Choice | None = None) -> Window:
+        """Both answers for S = `staleness`. `same`: who takes turns at S = 0 if the learner's price is not known."""
+        if staleness == 0:
+            return Window(staleness=0, ours=self.sequential(same), paper=None)
+        ours = self.ours(staleness)
+        everyone = self._everyone(staleness) if isinstance(ours, Infeasible) else None
+        return Window(staleness=staleness, ours=ours, paper=self.paper(staleness), everyone=everyone)
+
+    def ours(self, staleness: int) -> Outcome | Infeasible:
+        """The cheapest machines with which the learner never waits, and the largest period that costs no more."""
+        periods = self.setting.periods(staleness)
+        if not periods:
+            return self._overtaken(staleness)
+        best = self._chosen(staleness - periods[0])
+        if isinstance(best, Shortage):
+            return Infeasible(staleness=staleness, share=best.share, rate=best.rate, needed=best.needed)
+        limit = self._charged(best) * (1 + SAME_PRICE) + _ROUNDING
+        # Where all are volunteers every period costs as much, and what counts is how many it takes.
+        most = math.inf if self._charged(best) > 0 else len(best.chosen)
+        same = [
+            kappa
+            for kappa in periods
+            if isinstance(other := self._chosen(staleness - kappa), Choice)
+            and self._charged(other) <= limit
+            and len(other.chosen) <= most
+        ]
+        choice = self._chosen(staleness - same[-1])
+        assert isinstance(choice, Choice)
+        return replace(self.outcome(staleness, same[-1], choice), kappas=tuple(same))
+
+    def greedy(self, staleness: int, kappa: int) -> Outcome | None:
+        """Our rule, and the paper's way to choose: the best price per rollout first."""
+        choice = greedy(self._requirement(staleness - kappa))
+        return self.outcome(staleness, kappa, choice) if isinstance(choice, Choice) else None
+
+    def paper(self, staleness: int) -> PaperWindow:
+        """ECHO-2's kappa, rate and machines."""
+        timings, given = self.setting.timings, self.setting.kappa
+        kappa = paper.largest_kappa(timings, staleness) if given is None else min(given, staleness)
+        mu_min = paper.mu_min(timings, kappa) if kappa is not None else math.inf
+        target = paper.GAMMA * mu_min
+        choice = by_rate(self.setting.candidates, target)
+        outcome = None
+        if kappa is not None and choice is not None:
+            outcome = replace(
+                self.outcome(staleness, kappa, choice),
+                asked=target,
+                over_balance=mu_min / self.setting.balance,
+                lag_bound=paper.tightened_lag_bound(timings, kappa),
+            )
+        return PaperWindow(staleness=staleness, kappa=kappa, mu_min=mu_min, target=target, outcome=outcome)
+
+    def sequential(self, same: Choice | None = None) -> Outcome | Infeasible:
+        """S = 0: turns. With the learner's price, by the machines for which a step costs least, taken in the order of
+        price per rollout; else by `same`, or by all: without it, the fewer machines, the cheaper and the later."""
+        candidates = sorted(self.setting.candidates, key=lambda one: (one.rho, one.name))
+        if not any(one.usable_rate > 0 for one in candidates):
+            return Infeasible(staleness=0, share=0.0, rate=0.0, needed=0.0)
+        if not self.setting.learner_price:
+            return self.in_turns(same.chosen if same else candidates)
+        prefixes = (self.in_turns(candidates[:count]) for count in range(1, len(candidates) + 1))
+        return min(prefixes, key=lambda outcome: outcome.cost_per_step)
+
+    def in_turns(self, machines: Sequence[Candidate]) -> Outcome:
+        """What these machines and the learner make of S = 0. `machines` is not empty."""
+        setting = self.setting
+        supply = overlap.supply_of(one.supplier() for one in machines)
+        return Outcome(
+            staleness=0,
+            kappa=1,
+            kappas=(1,),
+            choice=Choice(chosen=tuple(machines), price=math.fsum(one.running_price for one in machines)),
+            asked=0.0,
+            over_balance=0.0,
+            train_s=setting.timings.train_s,
+            period_s=setting.timings.train_s + supply.time(setting.timings.rollouts),
+            lag=0.0,
+            lag_bound=0,
+            learner_price=setting.learner_price or 0.0,
+        )
+
+    def outcome(self, staleness: int, kappa: int, choice: Choice) -> Outcome:
+        """What these machines make of the window, by our model and against our rule."""
+        setting = self.setting
+        suppliers = [one.supplier() for one in choice.chosen]
+        clock = setting.clock(staleness, kappa, suppliers)
+        period_s = overlap.period_s(clock, suppliers)
+        least = overlap.rate_needed(clock, delay_s=setting.timings.delay_s)
+        return Outcome(
+            staleness=staleness,
+            kappa=kappa,
+            choice=choice,
+            asked=setting.margin * least,
+            over_balance=least / setting.balance,
+            train_s=setting.timings.train_s,
+            period_s=period_s,
+            lag=expected_lag(clock, suppliers, period_s),
+            lag_bound=staleness,
+            learner_price=setting.learner_price or 0.0,
+        )
+
+    def share(self, staleness: int) -> float:
+        """How much of what is asked for all machines supply, at the strictest condition; 1 is enough."""
+        periods = self.setting.periods(staleness)
+        if not periods or not self.setting.candidates:
+            return 0.0
+        return self._requirement(staleness - periods[0]).share(np.ones(len(self.setting.candidates)))
+
+    def _requirement(self, slack: int) -> Requirement:
+        # periods() rules out what is overtaken; of who delivers too late, the least is of use with kappa = 1.
+        clock = replace(self.setting.clock(slack + 1, 1, ()), broadcast_s=0.0)
+        return Requirement(clock, self.setting.candidates, self.setting.margin)
+
+    def _chosen(self, slack: int) -> Choice | Shortage:
+        slack = min(slack, self._most_slack)
+        if slack not in self._choices:
+            self._choices[slack] = cheapest(self._requirement(slack), stands_s=self.setting.stands_s)
+        return self._choices[slack]
+
+    def _charged(self, choice: Choice | Shortage) -> float:
+        if isinstance(choice, Shortage):
+            return math.inf
+        return choice.price + math.fsum(one.moving_price(self.setting.stands_s) for one in choice.chosen)
+
+    def _overtaken(self, staleness: int) -> Infeasible:
+        rate = math.fsum(one.usable_rate for one in self.setting.candidates)
+        needed = self.setting.margin * self.setting.balance
+        return Infeasible(staleness=staleness, share=0.0, rate=rate, needed=needed, is_overtaken=True)
+
+    def _everyone(self, staleness: int) -> Outcome | None:
+        pool, given = self.setting.candidates, self.setting.kappa
+        # A period that was given is what fell short, so it is what all machines are judged under, too.
+        kappa = min(self.setting.least_kappa if given is None else given, staleness)
+        choice = Choice(chosen=pool, price=math.fsum(one.running_price for one in pool))
+        outcome = self.outcome(staleness, kappa, choice)
+        return outcome if math.isfinite(outcome.period_s) else None
+
+
+def by_rate(candidates: Iterable[Candidate], target: float) -> Choice | None:
+    """ECHO-2's choice as printed: by price per rollout until the rates add up to `target`; None where they do not."""
+    chosen: list[Candidate] = []
+    rate = 0.0
+    for one in sorted(candidates, key=lambda one: (one.rho, one.name)):
+        if rate >= target:
+            break
+        chosen.append(one)
+        rate += one.usable_rate
+    if rate < target:
+        return None
+    return Choice(chosen=tuple(chosen), price=math.fsum(one.running_price for one in chosen))

@@ -1,0 +1,114 @@
+"""Whether another set of peers is the better one: cheaper by what moving to it costs and more, and for a while.
+
+Pure. What always holds: a set that is moved to has been worth it at every review for BETTER_REVIEWS times `patience`,
+which doubles with every move that had to be taken back (`regret`) and comes down again while none is; so whatever the
+noise, changes that undo each other become rare. The numbers are in `pace`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from learner.provisioning.model.machine_selection import MARGIN, PLAN_STANDS_S, Choice, cheapest
+from learner.provisioning.planner.constants import (
+    BETTER_REVIEWS,
+    HELD,
+    LOOK_REVIEWS,
+    PATIENCE_MOST,
+    PAYS,
+    SAVING,
+    SURPLUS,
+)
+from learner.provisioning.planner.pool import Pool
+
+
+@dataclass(kw_only=True)
+class Aim:
+    """A better set, since when it is that, and whether moving to it has begun."""
+
+    names: frozenset[str]
+    since_s: float
+    begun: bool = False
+
+
+class Bargain:
+    """The search of one planner. `review_s` lies between two reviews."""
+
+    def __init__(self, review_s: float) -> None:
+        self.aim: Aim | None = None
+        self.patience = 1.0
+        self._review_s = review_s
+        self._changed_s = -math.inf
+        """When patience changed last."""
+        self._looked_s = -math.inf
+        self._offers: frozenset[tuple[str, float]] = frozenset()
+        self._offered_s = 0.0
+        """Who is there at what price, and since when that has not changed."""
+
+    def note_offers(self, pool: Pool, now_s: float) -> None:
+        """These are there now."""
+        offers = frozenset((one.name, one.running_price) for one in pool.candidates)
+        if offers != self._offers:
+            self._offers, self._offered_s = offers, now_s
+
+    def stands_s(self, now_s: float) -> float:
+        """For so long is a plan likely to stand: what has not changed for hours goes on like that for some."""
+        return max(PLAN_STANDS_S, now_s - self._offered_s)
+
+    def price_to_be_on(self, pool: Pool, on: Collection[str], name: str, now_s: float) -> float:
+        """At about what price per hour, or less, this one would be on; none if not positive.
+
+        What those cost whom it could replace, less what a move must save, and less its starts.
+        """
+        one = pool[name]
+        stands_s = one.charged_s(self.stands_s(now_s))
+        saved = pool.price(pool.replaceable(on, name)) - SAVING * pool.price(on)
+        starts_per_hour = PAYS * 3600 / stands_s + one.stops_per_hour
+        return (saved - one.start_price * starts_per_hour) / (1 + PAYS * one.start_s / stands_s)
+
+    def regret(self, now_s: float) -> None:
+        """Somebody who was released is wanted back: the next better set must look so for longer."""
+        self.patience, self._changed_s = min(PATIENCE_MOST, 2 * self.patience), now_s
+
+    def review(self, pool: Pool, on: frozenset[str], now_s: float) -> Aim | None:
+        """What to move to now, if there is anything."""
+        if now_s - self._changed_s >= PLAN_STANDS_S:
+            self.patience, self._changed_s = max(1.0, self.patience / 2), now_s
+        if self.aim is not None:
+            has_lost = not self.aim.names <= pool.names
+            if not self._stands(pool, on, self.aim, now_s):
+                self.aim = None
+                if has_lost:  # or who comes and goes, and is there whenever we look, keeps us from all others
+                    self._looked_s = -math.inf
+        aim = self.aim = self.aim or self._look(pool, on, now_s)
+        if aim is None or aim.begun:
+            return aim
+        return aim if now_s - aim.since_s >= BETTER_REVIEWS * self._review_s * self.patience else None
+
+    def _look(self, pool: Pool, on: frozenset[str], now_s: float) -> Aim | None:
+        """Search for a better set, unless that was done a moment ago."""
+        pause = LOOK_REVIEWS if self._offered_s > self._looked_s else BETTER_REVIEWS
+        if now_s - self._looked_s < pause * self._review_s:
+            return None
+        self._looked_s = now_s
+        choice = cheapest(pool.target, on, stands_s=self.stands_s(now_s))
+        if not isinstance(choice, Choice):
+            return None
+        names = frozenset(one.name for one in choice.chosen)
+        return Aim(names=names, since_s=now_s) if self._is_worth_it(pool, on, names, now_s) else None
+
+    def _is_worth_it(self, pool: Pool, on: frozenset[str], names: frozenset[str], now_s: float) -> bool:
+        """Whether moving to this set pays, or lets somebody go who is not needed at all."""
+        saved = pool.price(on) - pool.price(names) - PAYS * pool.moving_price(names - on, self.stands_s(now_s))
+        if saved > 0 and saved >= SAVING * pool.price(on):
+            return True
+        return saved >= 0 and len(names) < len(on) and pool.share(on) >= SURPLUS * MARGIN
+
+    def _stands(self, pool: Pool, on: frozenset[str], aim: Aim, now_s: float) -> bool:
+        """Whether it is still the thing to move to, without those who left: of a thousand some leave each minute."""
+        aim.names &= pool.names
+        if pool.share(aim.names) < HELD:
+            return False
+        return aim.begun or self._is_worth_it(pool, on, aim.names, now_s)

@@ -1,0 +1,249 @@
+"""Who is on and how often versions are published, decided again and again while rates, prices and peers change.
+
+Pure: `Planner.review` takes what is known now and answers with who is to be on, kappa, and every change with its
+reason; the time is in the `Situation`, in seconds of any clock. ECHO-2 (sections 3.4, 3.5, B.2.1) adds cheap workers
+when the pool is persistently below target and gradually releases expensive ones when it is well above; here that is
+rules, tried in this order:
+
+    ends     the hours of somebody who is on end soon: who takes over is switched on as long before as it takes to start
+    short    what is on supplies too little, for longer the less it lacks, or somebody left: the cheapest addition, now
+    better   another set has been cheaper, by what moving to it costs and more, for a while: who is new in it is
+             switched on, and once they supply, who is not in it is released, the dearest first, a few per review
+    enough   otherwise nobody is switched on or off
+
+What always holds: nobody is released on the word of a newcomer, whose rate is a promise until it has delivered, nor
+before the others suffice with half of their margin or more; who was switched on stays so long that its start was worth
+it, unless it delivers nothing; nobody is switched on whose owner's hours end before it has started; where not even
+everybody suffices, everybody else is on, but for those whose trial came to nothing. With S = 0 too: learner and peers
+take turns, so each of them makes the step shorter.
+
+Who takes over is `succession`'s to say, what is short `shortage`'s, what is better `bargain`'s, whose turn it is
+`turns`'; here it is done. The numbers are in `pace`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from statistics import median
+
+from learner.provisioning.model.capacity import Clockwork
+from learner.provisioning.model.machine_selection import MARGIN, Choice, cheapest, greedy
+from learner.provisioning.planner import reasons
+from learner.provisioning.planner.cheaper_set import Aim, Bargain
+from learner.provisioning.planner.constants import EXACT_ADDITIONS, RELEASED, SHORT
+from learner.provisioning.planner.pool import Pool
+from learner.provisioning.planner.publish_period import Period, Publishing, usual_delay_s
+from learner.provisioning.planner.review import Change, Decision, Settings, Situation
+from learner.provisioning.planner.shortage import Shortages
+from learner.provisioning.planner.succession import is_brief, succession
+from learner.provisioning.planner.trials import Turns
+
+__all__ = ["Change", "Decision", "Planner", "Settings", "Situation"]
+
+
+class Planner:
+    """One swarm's. `review` may take `activation.SOLVER_S`: a driver calls it on a worker thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._turns = Turns(settings.review_s)
+        self._shortages = Shortages(settings.review_s)
+        self._bargain = Bargain(settings.review_s)
+        self._period = Period(settings.review_s)
+        self._pool: Pool | None = None
+        self._everybody: str | None = None
+        self._kappa = settings.kappa or 1
+        self._now_s = self._train_s = 0.0
+        self._changes: list[Change] = []
+        self._resting: Collection[str] = ()
+        self._brief: Collection[str] = ()
+
+    def review(self, situation: Situation) -> Decision:
+        """Decide anew; at any time, in order of `now_s`."""
+        self._now_s, self._changes = situation.now_s, []
+        self._train_s = situation.train_s or 0.0
+        self._resting = situation.resting
+        unproven = {*situation.unproven, *(one.name for one in situation.candidates if one.rate == 0)}
+        num_left = self._follow(situation, unproven)
+        before, kappa = self._kappa, self._review_kappa(situation)
+        self._kappa = kappa
+        everybody = self._everybody = self._why_everybody(situation)
+        pool = self._pool = self._pool_of(situation, unproven, kappa)
+        self._bargain.note_offers(pool, self._now_s)
+        if everybody is not None:
+            self._switch_on(pool, pool.names - self._on, everybody)
+        else:
+            self._succeed(pool)
+            if not self._replenish(pool, num_left):
+                aim = self._bargain.review(pool, self._on, self._now_s)
+                if aim is not None:
+                    self._move(pool, aim, least=MARGIN if num_left else 0.0)
+        return Decision(
+            active=self._on,
+            kappa=kappa,
+            changes=tuple(self._changes),
+            share=None if everybody is not None else pool.share(self._on),
+            price=pool.price(self._on),
+            next_review_s=self._settings.review_s,
+            kappa_reason=reasons.period(before, kappa) if before != kappa else "",
+        )
+
+    def explain(self, name: str) -> str:
+        """Why this peer is on or stands by, and what would change that: one or two sentences for its owner."""
+        if name in self._resting:
+            return reasons.resting()
+        if name in self._turns.failed_s:
+            return reasons.failed()
+        if name in self._brief:
+            return reasons.too_brief()
+        pool, on = self._pool, self._on
+        if pool is None or name not in pool:
+            return reasons.unknown()
+        if name in on:
+            return reasons.on(pool, on, name) if self._everybody is None else reasons.to_owner(self._everybody)
+        price = self._bargain.price_to_be_on(pool, on, name, self._now_s)
+        return reasons.standing_by(pool, on, name, price=price, currency=self._settings.currency)
+
+    @property
+    def _on(self) -> frozenset[str]:
+        return self._turns.on
+
+    def _switch_on(self, pool: Pool, names: Iterable[str], reason: str) -> None:
+        for name in sorted(names):
+            self._turns.begin(pool[name], self._now_s)
+            self._changes.append(Change(peer=name, on=True, reason=reason))
+
+    def _follow(self, situation: Situation, unproven: Collection[str]) -> int:
+        """Who is on no more: it left, its owner's hours are over, or it failed a trial. Returns how many are no longer
+        to be had."""
+        turns, now_s = self._turns, self._now_s
+        for name in sorted(self._on.intersection(situation.resting)):
+            self._changes.append(Change(peer=name, on=False, reason=reasons.hours_over()))
+        num_left = turns.follow(now_s, situation.candidates)
+        if not self._settings.activate:
+            return num_left
+        for name, lasted_s in turns.end_trials(now_s, situation.candidates, unproven, train_s=self._train_s):
+            self._changes.append(Change(peer=name, on=False, reason=reasons.trial_failed(lasted_s)))
+        return num_left
+
+    def _pool_of(self, situation: Situation, unproven: Collection[str], kappa: int) -> Pool:
+        """Who may be on. Of whom nothing was admitted of late, and who promises nothing, is taken to be like the
+        others: a figure of 0 would stay as it is, since who stands by delivers nothing."""
+        everybody, on = self._everybody is not None, self._on
+        self._brief = {
+            one.name
+            for one in situation.candidates
+            if not everybody and one.name not in on and is_brief(one, self._settings.review_s)
+        }
+        proven = [one.rate for one in situation.candidates if one.name not in unproven]
+        usual = median(proven) if proven else 0.0
+        candidates = [
+            replace(one, rate=usual) if one.rate == 0 else one
+            for one in situation.candidates
+            if one.name not in self._turns.failed_s and one.name not in self._brief
+        ]
+        clock = Clockwork(
+            train_s=(situation.train_s or 1.0) + situation.publish_s / kappa,
+            rollouts=self._settings.rollouts,
+            staleness=max(1, self._settings.staleness),
+            kappa=kappa,
+            broadcast_s=situation.broadcast_s,
+        )
+        return Pool(clock, candidates, unproven)
+
+    def _why_everybody(self, situation: Situation) -> str | None:
+        """Why everybody is on, whatever they supply."""
+        if not self._settings.activate:
+            return reasons.all_wanted()
+        if self._settings.staleness == 0:
+            return reasons.only_turns()
+        return reasons.no_step_yet() if situation.train_s is None else None
+
+    def _review_kappa(self, situation: Situation) -> int:
+        settings = self._settings
+        if settings.kappa is not None or settings.staleness == 0 or situation.train_s is None:
+            return self._kappa
+        on = [one.supplier() for one in situation.candidates if one.name in self._on]
+        publishing = Publishing(
+            train_s=situation.train_s,
+            delay_s=usual_delay_s(on or [one.supplier() for one in situation.candidates]),
+            source_s=situation.broadcast_s,
+            publish_s=situation.publish_s,
+        )
+        return self._period.review(publishing, settings.staleness, self._now_s)
+
+    # Ends: somebody will be missing.
+
+    def _succeed(self, pool: Pool) -> None:
+        found = succession(pool, self._on, self._settings.review_s)
+        if found is not None:
+            self._switch_on(pool, found.names, reasons.succeeds(found.num_ending, found.in_s, found.share))
+
+    # Short: somebody is missing.
+
+    def _replenish(self, pool: Pool, num_left: int) -> bool:
+        """Add what is missing if that is due. Returns whether the pool was short."""
+        share, bargain = pool.share(self._on), self._bargain
+        if self._shortages.is_due(share, num_left, self._now_s, patience=bargain.patience) or not self._on:
+            bargain.aim = None
+            self._add(pool, share, num_left)
+            return True
+        return share < SHORT
+
+    def _add(self, pool: Pool, share: float, num_left: int) -> None:
+        on = self._on
+        choose = cheapest if len(pool.candidates) <= EXACT_ADDITIONS else greedy
+        choice = choose(pool.target, keep=on) if on else cheapest(pool.target)
+        if not isinstance(choice, Choice):
+            self._switch_on(pool, pool.names - on, reasons.not_enough(pool))
+            return  # it stays short, so whoever comes next is on at once
+        self._shortages.made_good()
+        names = {one.name for one in choice.chosen}
+        if not on and not num_left:
+            self._switch_on(pool, names, reasons.chosen(len(names), choice.price, self._settings.currency))
+            return
+        if not num_left:
+            self._doubt(names - on)
+        self._switch_on(pool, names - on, reasons.added(share, self._shortages.lasted_s, num_left))
+
+    def _doubt(self, names: Collection[str]) -> None:
+        """If one of them was released a while ago, that was wrong."""
+        if not self._turns.released_s.keys().isdisjoint(names):
+            self._bargain.regret(self._now_s)
+
+    # Better: the same for less.
+
+    def _move(self, pool: Pool, aim: Aim, *, least: float) -> None:
+        """One stride towards it: first who is new, then, once all of it supply, some of the others go, while the share
+        stays above `least`."""
+        aim.begun = True
+        self._doubt(aim.names - self._on)
+        before, after = pool.price(self._on), pool.price(aim.names)
+        for name in sorted(aim.names - self._on):
+            self._switch_on(pool, [name], self._why_joins(pool, name, before, after))
+        if all(name not in pool.unproven and self._turns.supplies(name, self._now_s) for name in aim.names):
+            self._release(pool, self._on - aim.names, least)
+        if self._on == aim.names:
+            self._bargain.aim = None
+
+    def _why_joins(self, pool: Pool, name: str, before: float, after: float) -> str:
+        on_trial_s = None
+        if name in pool.unproven:
+            on_trial_s = pool[name].start_s + self._turns.trial_s(pool[name], train_s=self._train_s)
+        return reasons.joins(before, after, self._settings.currency, on_trial_s=on_trial_s)
+
+    def _release(self, pool: Pool, names: Collection[str], least: float) -> None:
+        """The dearest of them, a few at a time."""
+        turns, now_s, currency = self._turns, self._now_s, self._settings.currency
+        if now_s - max(turns.released_s.values(), default=-math.inf) < self._settings.review_s:
+            return
+        most = max(1, int(RELEASED * len(self._on)))
+        for name in [name for name in pool.dearest_first(names) if turns.may_end(pool[name], now_s)][:most]:
+            before, after = pool.share(self._on), pool.share(self._on - {name})
+            if after < least:  # somebody has just left, and whoever is missed then is replaced at once
+                continue
+            turns.release(name, now_s)
+            reason = reasons.released(pool[name], before, after, currency)
+            self._changes.append(Change(peer=name, on=False, reason=reason))

@@ -1,0 +1,52 @@
+"""Who takes over from those whose owners' hours are about to end: switched on as long before as they take to start.
+
+Pure. What always holds: an end that was told surprises nobody, since its successors supply by then, if they start in
+what they are known to take; and nobody is asked to succeed who will be gone itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from learner.provisioning.model.machine_selection import MARGIN, Candidate, Choice, cheapest, greedy
+from learner.provisioning.planner.constants import ENDING_REVIEWS, EXACT_ADDITIONS
+from learner.provisioning.planner.pool import Pool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Succession:
+    """`names` are to be switched on now, since the hours of `num_ending` who are on end in `in_s`, and without them the
+    pool would supply `share` of what the learner takes.
+    """
+
+    names: frozenset[str]
+    num_ending: int
+    in_s: float
+    share: float
+
+
+def is_brief(one: Candidate, review_s: float) -> bool:
+    """Whether its owner's hours end before it was worth switching on."""
+    return one.stays_s <= one.start_s + ENDING_REVIEWS * review_s
+
+
+def succession(pool: Pool, on: frozenset[str], review_s: float) -> Succession | None:
+    """Whom to switch on now for those of `on` whose hours end next and who would be missed; None: nobody yet."""
+    lead_s = ENDING_REVIEWS * review_s
+    slowest_s = max((one.start_s for one in pool.candidates if one.name not in on), default=0.0)
+    for in_s in sorted({pool[name].stays_s for name in on if pool[name].stays_s <= lead_s + slowest_s}):
+        rest = pool.without({one.name for one in pool.candidates if one.stays_s <= in_s + lead_s})
+        share = rest.share(on & rest.names)
+        if share < MARGIN:
+            names = {name for name in _additions(rest, on & rest.names) if in_s <= rest[name].start_s + lead_s}
+            found = Succession(names=frozenset(names), num_ending=len(on - rest.names), in_s=in_s, share=share)
+            return found if names else None
+    return None
+
+
+def _additions(rest: Pool, on: Collection[str]) -> frozenset[str]:
+    choose = cheapest if len(rest.candidates) <= EXACT_ADDITIONS else greedy
+    choice = choose(rest.target, keep=on)
+    names = {one.name for one in choice.chosen} if isinstance(choice, Choice) else rest.names
+    return frozenset(names - set(on))

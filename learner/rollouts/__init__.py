@@ -1,0 +1,10 @@
+"""From a delivery to a batch. Each record has one verdict, and nothing reaches a batch that was not admitted.
+
+- `admission`: the rules by which a delivery is judged, cheapest first
+- `batch_arrays`: a batch as arrays for the trainer
+- `buffer`: groups that were admitted and wait to be trained on
+- `environment`: the port between episodes and tasks
+- `episodes`: episodes of several turns, and which peer makes the next one
+- `leases`: leases that are open: whose they are, and where their seeds come from
+- `prompt_queue`: which prompt is leased next
+"""

@@ -1,0 +1,414 @@
+"""Judging a delivery: each rule a plain function, asked cheapest first, and one verdict per record.
+
+A pure core. What always holds: nothing that the learner can compute is believed; sets of seen ids change only after the
+signature was checked, or a forger could make honest records look like duplicates; a group is admitted whole or not at
+all, so that nobody can send only the good half. The order of the rules is that of `protocol.work.Rule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from learner.rollouts.environment import Ended, Question, Reply, Said
+from protocol.core.codec import unpack_tokens
+from protocol.core.digest import digest_of
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId, SwarmId, short
+from protocol.core.limits import MAX_REASON_CHARS
+from protocol.versions.staleness import Admissibility, Chain, judge, lag_of
+from protocol.work import Lease, Rule, SignedRecord, Span, Verdict, read_record
+
+FORGOTTEN = "this learner goes on from an older copy of its ledger, which does not know the version that made it"
+ORPHANED = "the version that made it was lost when the learner restarted"
+
+_SHAPE_FAULTS = {Fault.OVERSIZED: Rule.OVERSIZED, Fault.BAD_SIGNATURE: Rule.BAD_SIGNATURE}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Which episodes a lease goes on with: those of `slots`, one for each of its seeds, of the group that the lease
+    `root` opened, whose first `turn` turns are over."""
+
+    root: LeaseId
+    turn: int
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrantedLease:
+    """A lease as the learner remembers it: what was signed, which prompt of its task it was, and its place; none if it
+    opens a group. `until_ms`: it has been given time until then, if that is later than what was signed."""
+
+    lease: Lease
+    prompt_index: int
+    place: Place | None = None
+    until_ms: int = 0
+
+    @property
+    def id(self) -> LeaseId:
+        return LeaseId(self.lease.id)
+
+    @property
+    def peer(self) -> PeerId:
+        return PeerId(self.lease.peer)
+
+    @property
+    def deadline_ms(self) -> int:
+        """A delivery that arrives later is late."""
+        return max(self.lease.deadline_ms, self.until_ms)
+
+    @property
+    def root(self) -> LeaseId:
+        """The lease that opened its group."""
+        return self.id if self.place is None else self.place.root
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmittedRecord:
+    """A completion that passed, and is counted for its author. `reply`: what came back to it; None where nobody waits
+    for it any more."""
+
+    signed: SignedRecord
+    reply: Reply | None
+
+    @property
+    def reward(self) -> float | None:
+        """The return of the episode that ended with it; None if it goes on, or is void."""
+        return self.reply.reward if isinstance(self.reply, Ended) and not self.reply.void else None
+
+
+def manifests_of(group: Sequence[AdmittedRecord]) -> set[ManifestHash]:
+    """The manifests of all versions that made tokens of these."""
+    return {ManifestHash(span.manifest) for one in group for span in one.signed.record.spans}
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedDelivery:
+    """The outcome of one delivery. `group` is in the order of the lease's seeds, empty unless the whole group passed.
+
+    `records` pairs every verdict with the record as far as it could be read, for the ledger. `lag` is the group's, or
+    that of what was refused. `orphaned_tokens` are completion tokens of a group that is not trained on, since a restart
+    of the learner orphaned what made it, and that passed every other rule.
+    """
+
+    lease: LeaseId
+    verdicts: tuple[Verdict, ...]
+    records: tuple[SignedRecord | None, ...]
+    group: tuple[AdmittedRecord, ...]
+    lag: int
+    orphaned_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Completion tokens admitted."""
+        return sum(len(record.signed.tokens) for record in self.group)
+
+    @property
+    def credited_tokens(self) -> int:
+        """Completion tokens that count for their author."""
+        return self.tokens + self.orphaned_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What a delivery is judged against: the swarm, the chain, the window S.
+
+    `manifests` holds every published version whose rollouts may still be admissible, and may have forgotten the others.
+    `vocab_size`: token ids below it exist. `forgotten`: versions up to this incarnation may be ours though nobody here
+    knows them, since the ledger is an older copy; 0 where it is not.
+    """
+
+    swarm: SwarmId
+    chain: Chain
+    window: int
+    manifests: Mapping[PolicyVersion, ManifestHash]
+    vocab_size: int
+    forgotten: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedDelivery:
+    """A delivery of which everything is known but what comes back to the completions that were admitted: `questions`,
+    one for each of them in the order of the lease's seeds, none when nobody waits for answers."""
+
+    lease: LeaseId
+    verdicts: tuple[Verdict, ...]
+    records: tuple[SignedRecord | None, ...]
+    admitted: tuple[SignedRecord, ...]
+    questions: tuple[Question, ...]
+    lag: int
+    orphaned_tokens: int = 0
+
+    def answered(self, replies: Sequence[Reply]) -> JudgedDelivery:
+        """The outcome, now that the `questions` are answered, in their order."""
+        heard: Sequence[Reply | None] = replies if self.questions else [None] * len(self.admitted)
+        group = tuple(
+            AdmittedRecord(signed=record, reply=reply) for record, reply in zip(self.admitted, heard, strict=True)
+        )
+        verdicts = (_with_reward(one, group[one.index]) if one.admitted and group else one for one in self.verdicts)
+        return JudgedDelivery(
+            lease=self.lease,
+            verdicts=tuple(verdicts),
+            records=self.records,
+            group=group,
+            lag=self.lag,
+            orphaned_tokens=self.orphaned_tokens,
+        )
+
+
+def check_delivery(
+    granted: GrantedLease | None,
+    sender: PeerId,
+    raws: Sequence[bytes],
+    terms: Terms,
+    *,
+    arrived_ms: int,
+    lease: LeaseId,
+    said: Said | None = (),
+    begun: PolicyVersion | None = None,
+) -> CheckedDelivery:
+    """Judge all records of one delivery by `sender`, who says they answer `lease`, but for what they are worth.
+
+    `granted` is that lease when it is open and `sender`'s own, else None. `said`: what was said before in the episodes
+    that it goes on with; None when nobody waits for them any more. `begun`: the version with which the sender said that
+    it begins, if it did. `arrived_ms`: when the delivery came.
+    """
+    judged = [_judge_record(raw, granted, sender, terms, arrived_ms, begun) for raw in raws]
+    records = [record for _, record in judged]
+    verdicts = _forbid_duplicates([verdict for verdict, _ in judged])
+    orphaned_tokens = 0
+    if granted is not None:
+        verdicts = _require_complete(verdicts, granted)
+        verdicts, orphaned_tokens = _credit_orphans(verdicts, records, granted, sender, terms)
+    admitted: list[SignedRecord] = []
+    questions: tuple[Question, ...] = ()
+    if granted is not None:
+        admitted = [r for v, r in zip(verdicts, records, strict=True) if v.admitted and r is not None]
+        admitted.sort(key=lambda record: record.record.index)
+        if said is not None:
+            before = len(unpack_tokens(granted.lease.prompt))
+            questions = tuple(
+                Question(index=granted.prompt_index, said=(*said, one.tokens), transcript=before + len(one.tokens))
+                for one in admitted
+            )
+    counted = admitted or [record for record in records if record is not None]
+    lag = max((lag_of(terms.chain.head, record.behaviour) for record in counted), default=0)
+    return CheckedDelivery(
+        lease=lease,
+        verdicts=tuple(verdicts),
+        records=tuple(records),
+        admitted=tuple(admitted),
+        questions=questions,
+        lag=lag,
+        orphaned_tokens=orphaned_tokens,
+    )
+
+
+def _judge_record(
+    raw: bytes,
+    granted: GrantedLease | None,
+    sender: PeerId,
+    terms: Terms,
+    arrived_ms: int,
+    begun: PolicyVersion | None,
+) -> tuple[Verdict, SignedRecord | None]:
+    try:
+        record = read_record(raw, terms.swarm)
+    except PeerError as error:
+        return _verdict(RecordId(digest_of(raw)), 0, _SHAPE_FAULTS.get(error.fault, Rule.MALFORMED), error.detail), None
+    try:
+        refusal = (
+            _lease_rule(record, granted, arrived_ms, terms.forgotten)
+            or (_minimum_rule(record, granted.lease, begun) if granted else None)  # or it would pass for bad luck
+            or _version_rule(record, terms)
+            or _signature_rule(record, sender)
+            or (_settings_rule(record, granted.lease, terms.vocab_size) if granted else None)
+        )
+    except PeerError as error:
+        refusal = (_SHAPE_FAULTS.get(error.fault, Rule.MALFORMED), error.detail)
+    rule, detail = refusal or (Rule.ADMITTED, "")
+    return _verdict(record.id, record.record.index, rule, detail), record
+
+
+Refusal = tuple[Rule, str] | None
+
+
+def _lease_rule(record: SignedRecord, granted: GrantedLease | None, arrived_ms: int, forgotten: int) -> Refusal:
+    named = short(record.record.lease)
+    if granted is None:
+        since = ", or leased after the copy of the ledger that this learner goes on from" if forgotten else ""
+        detail = f"lease {named} is not open for you: it ended, or was withdrawn when you were gone{since}"
+        return Rule.UNKNOWN_LEASE, detail
+    if record.record.lease != granted.lease.id:
+        return Rule.UNKNOWN_LEASE, f"the record names lease {named}, the delivery {short(granted.id)}"
+    if arrived_ms > granted.deadline_ms:
+        return Rule.LATE, f"arrived {(arrived_ms - granted.deadline_ms) / 1000:.1f} s after the deadline of its lease"
+    return None
+
+
+def _version_rule(record: SignedRecord, terms: Terms) -> Refusal:
+    for span in record.record.spans:
+        if (refusal := _manifest_rule(span, terms)) is not None:
+            return refusal
+    match judge(terms.chain, record.behaviour, terms.window):
+        case Admissibility.ADMISSIBLE:
+            return None
+        case Admissibility.ORPHANED:
+            return Rule.ORPHANED, ORPHANED
+        case Admissibility.FROM_THE_FUTURE:
+            return Rule.UNKNOWN_VERSION, f"it claims a version newer than {terms.chain.head}"
+        case Admissibility.STALE:
+            lag = lag_of(terms.chain.head, record.behaviour)
+            return Rule.STALE, f"lag {lag} at version {terms.chain.head}, at most {terms.window} allowed"
+
+
+def _manifest_rule(span: Span, terms: Terms) -> Refusal:
+    known = terms.manifests.get(span.version)
+    if known == span.manifest:
+        return None
+    is_forgotten = span.version.incarnation <= terms.forgotten
+    if known is not None:
+        if is_forgotten:
+            return Rule.ORPHANED, FORGOTTEN
+        detail = f"version {span.version} has manifest {short(known)}, the record says {short(span.manifest)}"
+        return Rule.UNKNOWN_VERSION, detail
+    if judge(terms.chain, [span.version], terms.window) in (Admissibility.ORPHANED, Admissibility.STALE):
+        return None  # we may have forgotten it: too old is what an honest peer is told, and reason enough
+    if is_forgotten:
+        return Rule.ORPHANED, FORGOTTEN
+    return Rule.UNKNOWN_VERSION, f"version {span.version} was never published"
+
+
+def _signature_rule(record: SignedRecord, sender: PeerId) -> Refusal:
+    record.envelope.verify_signature()
+    if record.author != sender:
+        return Rule.WRONG_PEER, f"signed by {record.author}, delivered by {sender}"
+    return None
+
+
+def _minimum_rule(record: SignedRecord, lease: Lease, begun: PolicyVersion | None) -> Refusal:
+    if (oldest := min(record.behaviour)) < lease.minimum:
+        return Rule.SETTINGS, f"made with version {oldest}, the lease asks for {lease.minimum} or newer"
+    if begun is not None and oldest < begun:
+        return Rule.SETTINGS, f"made with version {oldest}, it was begun with {begun}"
+    return None
+
+
+def _settings_rule(record: SignedRecord, lease: Lease, vocab_size: int) -> Refusal:
+    word, tokens = record.record, record.tokens
+    if word.index >= len(lease.seeds):
+        return Rule.SETTINGS, f"index {word.index}, the lease has {len(lease.seeds)} seeds"
+    if word.sampler != lease.sampler:
+        return Rule.SETTINGS, f"sampled at {word.sampler.temperature}, the lease says {lease.sampler.temperature}"
+    if len(tokens) > lease.max_new_tokens:
+        return Rule.SETTINGS, f"{len(tokens)} tokens, the budget is {lease.max_new_tokens}"
+    if (largest := max(tokens)) >= vocab_size:
+        return Rule.SETTINGS, f"token {largest}, the vocabulary has {vocab_size}"
+    stops = set(lease.stop_ids)
+    if any(token in stops for token in tokens[:-1]):
+        return Rule.SETTINGS, "goes on after a stop token"
+    if tokens[-1] not in stops and len(tokens) < lease.max_new_tokens:
+        return Rule.SETTINGS, f"ends after {len(tokens)} tokens with neither a stop token nor the budget used up"
+    return None
+
+
+def _forbid_duplicates(verdicts: list[Verdict]) -> list[Verdict]:
+    """Of several valid records for one index the first counts; signatures were checked by now."""
+    seen: set[int] = set()
+    out = []
+    for verdict in verdicts:
+        if verdict.admitted and verdict.index in seen:
+            detail = f"index {verdict.index} was delivered before"
+            verdict = _verdict(RecordId(verdict.record), verdict.index, Rule.DUPLICATE, detail)
+        elif verdict.admitted:
+            seen.add(verdict.index)
+        out.append(verdict)
+    return out
+
+
+def _require_complete(verdicts: list[Verdict], granted: GrantedLease) -> list[Verdict]:
+    """Refuse all when one is missing; a group as stale, or as orphaned, as one of its records is nobody's fault."""
+    seeds = len(granted.lease.seeds)
+    missing = set(range(seeds)) - {verdict.index for verdict in verdicts if verdict.admitted}
+    if not missing:
+        return verdicts
+    unlucky = [verdict for verdict in verdicts if verdict.rule in _UNLUCKY]
+    if unlucky and all(verdict.admitted or verdict.rule in _UNLUCKY for verdict in verdicts):
+        first = min(unlucky, key=lambda verdict: _UNLUCKY.index(verdict.rule))
+        what = "that is too old" if first.rule is Rule.STALE else "that was orphaned"
+        rule, detail = first.rule, f"its group has a record {what}: {first.detail}"
+    else:
+        rule, detail = (
+            Rule.INCOMPLETE,
+            f"{len(missing)} of {seeds} completions of the group are missing or were refused",
+        )
+    return [_verdict(RecordId(v.record), v.index, rule, detail) if v.admitted else v for v in verdicts]
+
+
+_UNLUCKY = (Rule.ORPHANED, Rule.STALE)
+"""What an honest author could not help."""
+
+
+def _credit_orphans(
+    verdicts: list[Verdict],
+    records: Sequence[SignedRecord | None],
+    granted: GrantedLease,
+    sender: PeerId,
+    terms: Terms,
+) -> tuple[list[Verdict], int]:
+    """Count a group that was orphaned for its author if nothing else is wrong with any of it; say so, or why not.
+
+    Returns the verdicts, and the completion tokens that count.
+    """
+    orphans = {place: record for place, record in enumerate(records) if verdicts[place].rule is Rule.ORPHANED}
+    if not orphans:
+        return verdicts, 0
+    objections = {place: _objection(record, granted, sender, terms) for place, record in orphans.items()}
+    sound: dict[int, SignedRecord] = {}
+    for place, record in orphans.items():
+        if record is not None and not objections[place]:
+            sound.setdefault(verdicts[place].index, record)
+    whole = len(sound) == len(granted.lease.seeds)
+    lacking = f"{len(granted.lease.seeds) - len(sound)} of its group are missing or do not count"
+    told = list(verdicts)
+    for place, objection in objections.items():
+        why = objection or ("" if whole else lacking)
+        fate = f"it does not count: {why}" if why else "it counts for you, and is not trained on"
+        one = verdicts[place]
+        told[place] = _verdict(RecordId(one.record), one.index, one.rule, f"{one.detail}; {fate}")
+    return told, sum(len(record.tokens) for record in sound.values()) if whole else 0
+
+
+def _objection(record: SignedRecord | None, granted: GrantedLease, sender: PeerId, terms: Terms) -> str:
+    """What else is wrong with an orphaned record; nothing, if it would be admitted had its versions survived."""
+    if record is None:
+        return "it cannot be read"
+    for span in record.record.spans:
+        known, version = terms.manifests.get(span.version), span.version
+        if known != span.manifest:
+            return f"version {version} is not known here, or no longer"
+        if terms.chain.head.version - version.version > terms.window:
+            return f"version {version} is older than the window of {terms.window} steps as well"
+    try:
+        refusal = _signature_rule(record, sender) or _settings_rule(record, granted.lease, terms.vocab_size)
+    except PeerError as error:
+        return f"its signature does not verify ({error.detail})"
+    return refusal[1] if refusal else ""
+
+
+def _with_reward(verdict: Verdict, admitted: AdmittedRecord) -> Verdict:
+    """Note the reward; a claim that differs is only remarked upon, since the learner's own is what counts."""
+    claimed, reward = admitted.signed.record.reward, admitted.reward
+    detail = ""
+    if isinstance(admitted.reply, Ended) and admitted.reply.failure:
+        detail = f"no reward could be computed: {admitted.reply.failure}"
+    elif claimed is not None and reward is not None and abs(claimed - reward) >= 1e-6:
+        detail = f"claimed reward {claimed:g}, recomputed {reward:g}"
+    return Verdict(record=verdict.record, index=verdict.index, rule=verdict.rule, reward=reward, detail=detail)
+
+
+def _verdict(record: RecordId, index: int, rule: Rule, detail: str) -> Verdict:
+    """A refusal or an admission. ASCII: a receipt of the largest group must fit its bound in bytes, not characters."""
+    plain = detail.encode("ascii", "backslashreplace").decode("ascii")
+    return Verdict(record=record, index=index, rule=rule, detail=plain[:MAX_REASON_CHARS])

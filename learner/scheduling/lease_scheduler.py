@@ -1,0 +1,431 @@
+"""Who is leased how much, made with which version: so that no rollout is made in vain and no peer waits without need.
+
+A pure core. What always holds: a lease is granted only if
+
+- there is room for it among the batches to come, of its version (`learner.scheduling.capacity`);
+- by what is known of the peer's speed it arrives before that version is too old, else it is made smaller, or waits for
+  a newer version; if the learner waits for rollouts that nobody makes yet, anybody may;
+- it is done before the hours end in which the peer's owner lends it, else it is made smaller, or not granted;
+- no more is under way of a peer that is not trusted yet than its quota: leased, or held until its audit;
+- no more is leased to one peer, held or waiting, than its share of what may be, or than all peers would have if they
+  had the same, but for what the learner waits for while nobody makes it;
+- a peer that gave back, let expire or lost too many leases without a record, or had too many deliveries refused, is
+  leased one group at a time, and less and less often (`learner.scheduling.lease_backoff`).
+
+What was leased may still become hopeless, since peers and links are slower than they were: then it is recalled, if no
+batch that is still to be formed can hold it, and not counted on from then on.
+
+Where a task has turns, rollouts are episodes, of which each later turn is leased before new prompts are, the oldest
+group's first, with a version no older than that, and after them to who would have to wait for such a version; a group
+that no batch can hold is given up.
+
+Who asked first is served first. Peers that stand by are not served. Versions are counted by the training step in which
+they were made, times are milliseconds on the learner's clock.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from learner.monitoring.fruitless_leases import End, Fruitless
+from learner.provisioning.model.capacity import Supply
+from learner.rollouts.admission import GrantedLease
+from learner.rollouts.episodes import Episodes
+from learner.rollouts.leases import Frame, Prompt
+from learner.rollouts.prompt_queue import Prompts
+from learner.scheduling.capacity import Headroom, Tempo
+from learner.scheduling.lease_backoff import GiveBacks
+from learner.scheduling.worker import Held, Together, Worker
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
+from protocol.versions.staleness import Admissibility, judge
+
+SMALLEST_GROUP = 2
+"""A group-relative advantage needs two; a lease is cut down to so many for a slow peer, and not further."""
+
+LATE_MARGIN = 1.25
+"""A lease takes so much longer than its peer usually does: beyond nine of ten that were measured in simulations."""
+
+MAX_ROLLOUTS = 1 << 16
+"""In one request, by the protocol: more than that is no bound."""
+
+TOGETHER_MS = 250
+"""Leases begun within so short a time are generated together."""
+
+
+@dataclass(kw_only=True)
+class Workload(Headroom):
+    """See the module's paragraph. `next_prompt` gives the task's next, None while that is being written; `peer_share`:
+    of one peer, 1 is no bound."""
+
+    next_prompt: Callable[[], Prompt | None]
+    peer_share: float = 1.0
+    workers: dict[PeerId, Worker] = field(default_factory=dict)
+    lacks_prompts: bool = False
+    """The last request that had room was cut short since the next prompts were being written."""
+    give_backs: GiveBacks = field(default_factory=GiveBacks)
+    fruitless: Fruitless = field(default_factory=Fruitless)
+    _asks: dict[PeerId, int] = field(default_factory=dict)
+    _together: dict[LeaseId, Together] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._prompts = Prompts(
+            draw=lambda: self.next_prompt(), key=hmac.digest(self.leasing.secret, b"prompts", "sha256")
+        )
+
+    # Who is there
+
+    def worker(self, peer: PeerId) -> Worker:
+        """The peer, as one that has just come if it is not known."""
+        return self.workers.setdefault(peer, Worker())
+
+    def forget(self, peer: PeerId) -> None:
+        """The peer is gone, and so is its request."""
+        self.workers.pop(peer, None)
+        self._asks.pop(peer, None)
+
+    def started(self, peer: PeerId, lease: LeaseId, version: PolicyVersion, now_ms: int) -> bool:
+        """The peer generates `lease` with `version`; whether that is the first word on it."""
+        if not self.leasing.started(lease, peer, version):
+            return False
+        worker = self.worker(peer)
+        if worker.newest is None or now_ms - worker.newest.began_ms > TOGETHER_MS:
+            worker.newest = Together(began_ms=now_ms)
+        self._together[lease] = together = worker.newest
+        together.rollouts += len(self.leasing.open[lease].lease.seeds)
+        together.left += 1
+        return True
+
+    def delivered(self, peer: PeerId, lease: LeaseId, now_ms: int, used: PolicyVersion | None = None) -> None:
+        """The peer's lease was judged, and what was admitted of it is the work of `used`, at the newest: how fast the
+        peer is, when it will be free, and what it has."""
+        together = self._together.pop(lease, None)
+        if (worker := self.workers.get(peer)) is None:
+            return
+        worker.used = max((version for version in (worker.used, used) if version is not None), default=None)
+        if together is not None:
+            together.left -= 1
+            if together.left == 0 and now_ms >= together.began_ms:  # else somebody has set the clock back meanwhile
+                worker.speed.observe(together.rollouts, (now_ms - together.began_ms) / 1000)
+        self._see_free(peer, worker, now_ms)
+
+    def given_back(self, peer: PeerId, leases: Iterable[LeaseId], now_ms: int) -> list[GrantedLease]:
+        """The peer will not deliver those of `leases` that are its own and open; return them."""
+        named = list(dict.fromkeys(leases))
+        recalled = self.leasing.recalled.keys() & named
+        back = self._withdrawn(self.leasing.give_back(peer, named))
+        self._brought_nothing(peer, sum(granted.id not in recalled for granted in back), End.RETURNED, now_ms)
+        if (worker := self.workers.get(peer)) is not None:
+            self._see_free(peer, worker, now_ms)
+        return back
+
+    def release(self, peer: PeerId, now_ms: int) -> list[GrantedLease]:
+        """The peer is gone: withdraw all its leases; return them."""
+        recalled = set(self.leasing.recalled)
+        released = self._withdrawn(self.leasing.release(peer))
+        self._brought_nothing(peer, sum(granted.id not in recalled for granted in released), End.LOST, now_ms)
+        return released
+
+    def expire(self, now_ms: int, grace_ms: int) -> list[GrantedLease]:
+        """Withdraw leases whose deadline passed more than `grace_ms` ago, and of which nothing has arrived; return
+        them."""
+        recalled = set(self.leasing.recalled)
+        expired = self._withdrawn(self.leasing.expire(now_ms, grace_ms))
+        by_peer = Counter(granted.peer for granted in expired if granted.id not in recalled)
+        for peer, leases in by_peer.items():
+            self._brought_nothing(peer, leases, End.EXPIRED, now_ms)
+        return expired
+
+    def judged_lease(self, peer: PeerId, *, is_admitted: bool, owed: int = 0, now_ms: int) -> None:
+        """A lease of the peer was judged: a record of it was admitted, or none. For none it owes so many leases: 0 if
+        the learner recalled it or spoilt it by a restart, BLAMED if a rule blames the peer."""
+        if is_admitted:
+            self.give_backs.brought(peer)
+            self.fruitless.brought()
+        else:
+            self.give_backs.brought_nothing(peer, owed, now_ms)
+            self.fruitless.ended(End.REFUSED, 1, now_ms)
+
+    def _brought_nothing(self, peer: PeerId, leases: int, how: End, now_ms: int) -> None:
+        self.give_backs.brought_nothing(peer, leases, now_ms)
+        self.fruitless.ended(how, leases, now_ms)
+
+    def grant_again(self, granted: GrantedLease) -> None:
+        """The peer of an open lease has lost it and is granted it once more."""
+        self._parted(granted)
+        self.leasing.grant_again(granted)
+
+    def can_still(self, peer: PeerId, leases: Sequence[GrantedLease], now_ms: int) -> bool:
+        """Whether the peer delivers these before the first deadline among them, if it begins now, by what is known."""
+        rollouts = sum(len(granted.lease.seeds) for granted in leases)
+        takes_ms = 1000 * LATE_MARGIN * self.worker(peer).speed.seconds(rollouts)
+        return now_ms + takes_ms < min(granted.deadline_ms for granted in leases)
+
+    def _withdrawn(self, leases: list[GrantedLease]) -> list[GrantedLease]:
+        """These will not be delivered, so none waits for them to know how fast their peer is; what they were to go on
+        with waits for another."""
+        for granted in leases:
+            self.episodes.lost(granted)
+            self._parted(granted)
+        return leases
+
+    def _parted(self, granted: GrantedLease) -> None:
+        """It will not be delivered with what it was begun together with."""
+        if (together := self._together.pop(granted.id, None)) is not None:
+            together.left -= 1
+
+    def recall(self, now_ms: int, only: LeaseId | None = None) -> list[GrantedLease]:
+        """Recall the leases that have become hopeless, or one if it has; return those that were not recalled before.
+
+        Hopeless is what was begun with a version that is stale or orphaned when the next batch is formed, and what
+        would be if it were begun now. That is settled, but for a training step that fails and is taken back. So are
+        groups with such tokens: they are given up, and what is under way for them is nobody's loss but ours.
+        """
+        if only is not None:
+            looked_at = [self.leasing.open[only]] if only in self.leasing.open else []
+        elif (
+            not self.give_up()
+            and len(self.chain.bases) == 1
+            and min(self.leasing.by_version, default=math.inf) >= self._oldest
+        ):
+            return []  # usually so: nothing was cut off, and all is made with what is new enough
+        else:
+            looked_at = list(self.leasing.open.values())
+        hopeless = list(self._hopeless(looked_at))
+        begun: dict[tuple[PeerId, int], Together] = {}
+        for granted in hopeless:
+            self.leasing.recall(granted.id)
+            if (together := self._together.get(granted.id)) is not None:
+                begun[granted.peer, together.began_ms] = together
+        for (peer, _), together in begun.items():  # or who is slower than it seems would never be seen to be
+            self.worker(peer).speed.outlasts(together.rollouts, (now_ms - together.began_ms) / 1000)
+        return hopeless
+
+    def give_up(self) -> bool:
+        """Give up the groups of episodes that the next batch cannot hold; whether there were any."""
+        ended = self.episodes.give_up(self._next_chain, self.window)
+        for group in ended:
+            self.buffer.give_up(group.root, group.reason, group.episodes)
+        return bool(ended)
+
+    def take_up(self, episodes: Episodes) -> list[GrantedLease]:
+        """Go on with these episodes, rebuilt after a restart, and with the turns of them that are leased.
+
+        Return leases withdrawn since their turn is over, or another's that was leased later.
+        """
+        self.episodes, doubled = episodes, []
+        for granted in sorted(self.leasing.open.values(), key=lambda one: one.lease.issued_ms, reverse=True):
+            if not episodes.leased(granted):
+                doubled += self._withdrawn(self.leasing.give_back(granted.peer, [granted.id]))
+        self.give_up()
+        return doubled
+
+    def _hopeless(self, leases: Iterable[GrantedLease]) -> Iterator[GrantedLease]:
+        """Those that were not recalled and that the next batch cannot hold."""
+        chain = self._next_chain
+        fates: dict[PolicyVersion, Admissibility] = {}
+        for granted in leases:
+            if granted.id in self.leasing.recalled:
+                continue
+            worker = self.workers.get(granted.peer)
+            version = self.leasing.made_with(granted, worker.has if worker else None)
+            if version is None:
+                continue
+            if version not in fates:
+                fates[version] = judge(chain, [version], self.window)
+            if fates[version] in (Admissibility.STALE, Admissibility.ORPHANED):
+                yield granted
+
+    def _see_free(self, peer: PeerId, worker: Worker, now_ms: int) -> None:
+        pending = self.leasing.pending(peer)
+        rest_s = worker.speed.seconds(pending) if pending else 0.0
+        worker.free_ms = min(worker.free_ms, now_ms + 1000 * rest_s)
+
+    def measure(self, train_s: float) -> None:
+        """Take stock of how fast everybody is; a training step takes `train_s` now."""
+        group = self.leasing.terms.group_size
+        known = [one for one in self.workers.values() if not one.standby and one.speed.is_known]
+        turns = self.episodes.mean_turns
+        rates = [one.speed.rate / turns for one in known]
+        taken = [rate * one.speed.seconds(one.asked) * turns for rate, one in zip(rates, known, strict=True)]
+        self.tempo = Tempo(
+            train_s=train_s,
+            generation_s=sum(taken) / total if (total := sum(rates)) else 0.0,
+            supply=Supply((rate, one.speed.seconds(group) * turns) for rate, one in zip(rates, known, strict=True)),
+        )
+
+    # Requests
+
+    def ask(self, peer: PeerId, rollouts: int) -> None:
+        """The peer is ready for up to `rollouts` more; what it asked before is void."""
+        self._asks[peer] = self.worker(peer).asked = rollouts
+
+    def withdraw(self, peer: PeerId) -> None:
+        """The peer no longer waits for an answer."""
+        self._asks.pop(peer, None)
+
+    def serve(self, now_ms: int, only: PeerId | None = None) -> Iterator[tuple[PeerId, list[GrantedLease]]]:
+        """Grant what can be granted now, in the order of the requests; each that is answered is done.
+
+        `only`: one peer has asked, or has installed a version. The others wait for something else: a batch taken, a
+        version published, a lease lost, a prompt written.
+        """
+        for peer in list(self._asks) if only is None else [only]:
+            if self._room() <= 0 and not self.episodes.waits:
+                return
+            if peer in self._asks and (leases := self._serve(peer, self._asks[peer], now_ms)):
+                del self._asks[peer]
+                yield peer, leases
+
+    def held(self, peer: PeerId, now_ms: int) -> Held:
+        """Why the peer's request waits."""
+        worker = self.workers.get(peer) or Worker()  # who is gone by now stays forgotten
+        if worker.standby:
+            return Held.STANDBY
+        if self._in_hours(worker, SMALLEST_GROUP, now_ms) < SMALLEST_GROUP:
+            return Held.HOURS
+        if self._left_of_debt(peer, now_ms) <= 0:
+            return Held.DEBT
+        if self._left_of_quota(peer, worker) < SMALLEST_GROUP:
+            return Held.AUDIT
+        if self._left_of_share(peer) < SMALLEST_GROUP:
+            return Held.SHARE
+        if self._room() <= 0:
+            return Held.ROOM
+        return Held.PROMPT if self.lacks_prompts else Held.VERSION
+
+    def _serve(self, peer: PeerId, rollouts: int, now_ms: int) -> list[GrantedLease]:
+        """Leases for this request, none while it has to wait."""
+        worker = self.worker(peer)
+        if worker.standby:
+            return []
+        frame = Frame()
+        rollouts = min(rollouts, self._left_of(peer, worker), self._left_of_debt(peer, now_ms))
+        if rollouts < 1:
+            return []
+        if not self.episodes.waits:
+            return self._begin(peer, worker, rollouts, frame, now_ms)
+        granted = self._go_on(peer, worker, rollouts, frame, now_ms)
+        rollouts -= sum(len(one.lease.seeds) for one in granted)
+        if rollouts > 0:
+            granted += self._begin(peer, worker, rollouts, frame, now_ms)
+        return granted or self._go_on(peer, worker, rollouts, frame, now_ms, may_wait=True)
+
+    def _go_on(
+        self, peer: PeerId, worker: Worker, rollouts: int, frame: Frame, now_ms: int, *, may_wait: bool = False
+    ) -> list[GrantedLease]:
+        """Later turns for this request, those of the oldest groups first; if it `may_wait`, also such as it needs a
+        newer version for than it has. It would do nothing else until that is there.
+        """
+        granted: list[GrantedLease] = []
+        most, taken = self._in_hours(worker, rollouts, now_ms, step=1), 0
+        start_ms, versions = max(worker.free_ms, now_ms), self._versions(worker.has)
+        for waiting in self.episodes.waiting():
+            minimum = next((version for version in versions if version >= waiting.oldest), None)
+            if taken >= most or minimum is None or not (may_wait or worker.has in (minimum, None)):
+                break
+            window_s = self._window_s(worker.speed.rate, waiting.oldest, start_ms, now_ms)
+            left = max(1.0, self.episodes.mean_turns - waiting.place.turn)
+            slots = worker.speed.within(window_s / LATE_MARGIN / left, most, 1) - taken
+            if slots <= 0:
+                continue  # a younger group has more time
+            prompt, place = waiting.prompt, waiting.share(slots)
+            if not frame.takes(prompt, len(place.slots)):
+                break
+            lease = self.leasing.grant(peer, prompt, minimum, now_ms, size=len(place.slots), place=place)
+            self.episodes.leased(lease)
+            granted.append(lease)
+            taken += len(place.slots)
+        worker.free_ms = start_ms + 1000 * worker.speed.seconds(taken) if taken else worker.free_ms
+        return granted
+
+    def _begin(self, peer: PeerId, worker: Worker, rollouts: int, frame: Frame, now_ms: int) -> list[GrantedLease]:
+        """New prompts for this request, none while it has to wait."""
+        group, turns = self.leasing.terms.group_size, self.episodes.mean_turns
+        if self._room() <= 0:
+            return []
+        most = min(math.ceil(rollouts / group) * group, self._left_of(peer, worker))
+        wanted = self._in_hours(worker, most, now_ms)
+        if wanted < SMALLEST_GROUP:
+            return []
+        for minimum in self._versions(worker.has):
+            if self._due(minimum) <= 0:
+                continue
+            start_ms = max(worker.free_ms, now_ms)
+            window_s = self._window_s(worker.speed.rate, minimum, start_ms, now_ms)
+            count = worker.speed.within(window_s / LATE_MARGIN / turns, wanted, group)
+            if count >= SMALLEST_GROUP:
+                granted = self._grant(peer, minimum, count, count < wanted, frame, now_ms)
+                taken = sum(len(one.lease.seeds) for one in granted)
+                worker.free_ms = start_ms + 1000 * worker.speed.seconds(taken) if taken else start_ms
+                return granted
+        return []
+
+    def _left_of(self, peer: PeerId, worker: Worker) -> int:
+        """Rollouts that may be leased to it for all that is under way, or waits, of its own."""
+        return min(self._left_of_quota(peer, worker), self._left_of_share(peer))
+
+    def _left_of_debt(self, peer: PeerId, now_ms: int) -> int:
+        """Rollouts that may be leased to it for all that its leases brought: of one that owes, a group at a time."""
+        if not self.give_backs.is_owing(peer):
+            return MAX_ROLLOUTS
+        is_free = self.leasing.pending(peer) == 0 and self.give_backs.wait_ms(peer, now_ms) == 0
+        return self.leasing.terms.group_size if is_free else 0
+
+    def _left_of_share(self, peer: PeerId) -> int:
+        """Rollouts that may be leased to it until it has its share."""
+        if self.peer_share >= 1:
+            return MAX_ROLLOUTS
+        active = sum(not worker.standby for worker in self.workers.values())
+        share = max(self.peer_share, 1 / max(1, active))
+        most = max(self.leasing.terms.group_size, math.ceil(share * self.pace))
+        waiting = self.buffer.by_peer[peer] + self.buffer.held_by_peer[peer]
+        left = math.floor((most - waiting) / self._kept) - self.leasing.pending(peer)
+        return max(0, left, math.ceil(self._short / self._kept))  # or who delivers nothing could stop the learner
+
+    def _left_of_quota(self, peer: PeerId, worker: Worker) -> int:
+        """Rollouts that may be leased to it beside those that are, or that wait for their audit."""
+        if worker.quota == math.inf:
+            return MAX_ROLLOUTS
+        return max(0, int(worker.quota) - self.leasing.pending(peer) - self.buffer.held_by_peer[peer])
+
+    def _in_hours(self, worker: Worker, rollouts: int, now_ms: int, step: int | None = None) -> int:
+        """How many of so many it makes before its owner's hours end, once it has done what it holds."""
+        if worker.until_ms <= now_ms:
+            return 0
+        left_s = (worker.until_ms - max(worker.free_ms, now_ms)) / 1000
+        return worker.speed.within(left_s / LATE_MARGIN, rollouts, step or self.leasing.terms.group_size)
+
+    def _grant(
+        self, peer: PeerId, minimum: PolicyVersion, count: int, slow: bool, frame: Frame, now_ms: int
+    ) -> list[GrantedLease]:
+        """Groups of `count` rollouts together, as far as pace, batches and a frame have room.
+
+        Where less than a group is left, the last one is smaller, so that no rollout is made beyond what is used; but no
+        room is too small for one, or groups of odd sizes could leave a batch forever short of its last rollout.
+        """
+        granted: list[GrantedLease] = []
+        while count >= SMALLEST_GROUP and not frame.is_full and self._room() > 0:
+            if (due := self._due(minimum)) <= 0:
+                break
+            size = max(SMALLEST_GROUP, min(self.leasing.terms.group_size, count, due))
+            prompt = self._prompts.take(short=slow)
+            self.lacks_prompts = prompt is None
+            if prompt is None:
+                break
+            if not frame.takes(prompt, size):
+                self._prompts.put_back(prompt)
+                break
+            granted.append(self.leasing.grant(peer, prompt, minimum, now_ms, size=size))
+            count -= size
+        return granted
+
+    def recover_prompts(self, given: Iterable[int]) -> None:
+        """`next_prompt` is where it was some time ago, and gave these prompts since, which were leased, perhaps others
+        that were not.
+        """
+        under_way = (granted.prompt_index for granted in self.leasing.open.values() if granted.place is None)
+        self._prompts.recover({*given, *under_way})

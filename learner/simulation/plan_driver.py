@@ -1,0 +1,162 @@
+"""Who decides in a simulated swarm: the planner as in a real one, the same without an eye for prices, or a recording.
+
+What always holds: a planner sees what a learner would see, the estimates of an observatory that hears what is recorded,
+and nothing of what machines truly are; each change of who is on, or of kappa, is recorded as `Planned`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from learner.provisioning.estimation.estimator import Observatory
+from learner.provisioning.estimation.recording import Joined, Left, Planned, Recorded
+from learner.provisioning.planner.constants import REVIEW_S, SOON_S
+from learner.provisioning.planner.planner import Planner, Settings
+from learner.provisioning.planner.review import Decision, Situation
+from learner.provisioning.planner.situation import situation_of
+from learner.simulation.world import World
+
+
+class Chooser(Protocol):
+    """A planner, or what stands for one."""
+
+    def review(self, situation: Situation) -> Decision: ...
+
+    def explain(self, name: str) -> str: ...
+
+
+class Reviews:
+    """A chooser that is asked every so often, and when somebody came or went."""
+
+    def __init__(self, chooser: Chooser, *, review_s: float = REVIEW_S) -> None:
+        self._chooser = chooser
+        self._review_s = review_s
+        self._observatory = Observatory()
+        self._world: World | None = None
+        self._due_s = 0.0
+        self._plan: tuple[frozenset[str], int] | None = None
+
+    def begin(self, world: World) -> None:
+        """The first review is of those who are here at once."""
+        self._world = world
+        world.after(0.0, lambda: self._review(0.0))
+
+    def hear(self, event: Recorded) -> None:
+        """This happened."""
+        self._observatory.handle(event)
+        if isinstance(event, Joined | Left) and event.at_s > 0:
+            self._at(event.at_s + SOON_S)
+
+    def _at(self, at_s: float) -> None:
+        """Review then, unless that is done before."""
+        world = self._world
+        assert world is not None
+        if world.now_s < self._due_s <= at_s:
+            return
+        self._due_s = at_s
+        world.after(at_s - world.now_s, lambda: self._review(at_s))
+
+    def _review(self, due_s: float) -> None:
+        world = self._world
+        assert world is not None
+        if due_s != self._due_s:
+            return  # there was one in its place
+        decision = self._chooser.review(situation_of(self._observatory, world.now_s))
+        plan = decision.active, decision.kappa
+        if plan != self._plan:
+            self._plan = plan
+            world.tell(planned(decision, world.now_s))
+            world.steer(decision.active, decision.kappa, self._chooser.explain)
+        self._at(world.now_s + min(self._review_s, decision.next_review_s))
+
+
+def planned(decision: Decision, at_s: float) -> Planned:
+    """The decision, as it is recorded."""
+    reasons = [f"{change.peer}: {change.reason}" for change in decision.changes]
+    return Planned(
+        at_s=at_s,
+        kappa=decision.kappa,
+        active=sorted(decision.active),
+        price=decision.price,
+        reasons=[*reasons, decision.kappa_reason] if decision.kappa_reason else reasons,
+    )
+
+
+class Blind:
+    """The same planner, to whom every rollout has a price that was drawn: what it takes is as good as a random order.
+
+    What is on costs what it costs all the same.
+    """
+
+    def __init__(self, settings: Settings, seed: int) -> None:
+        self._planner = Planner(settings)
+        self._random = random.Random(f"{seed}/blind")
+        self._prices: dict[str, float] = {}
+
+    def review(self, situation: Situation) -> Decision:
+        """Decide anew."""
+        for one in situation.candidates:
+            if one.rate > 0 and one.name not in self._prices:
+                self._prices[one.name] = one.rate * self._random.uniform(0.5, 1.5)
+        drawn = [replace(one, price=self._prices.get(one.name, one.price)) for one in situation.candidates]
+        decision = self._planner.review(replace(situation, candidates=drawn))
+        price = sum(one.running_price for one in situation.candidates if one.name in decision.active)
+        changes = tuple(replace(change, reason=_drawn(on=change.on)) for change in decision.changes)
+        return replace(decision, price=price, changes=changes)
+
+    def explain(self, name: str) -> str:
+        """The draw."""
+        return "Standing by: others were drawn."
+
+
+def _drawn(*, on: bool) -> str:
+    return "on: drawn, whatever it costs" if on else "released: drawn, whatever the others cost"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """From `at_s` on those are on, for `price` per hour, and versions are published every `kappa` steps."""
+
+    at_s: float
+    active: frozenset[str]
+    kappa: int
+    price: float = 0.0
+    reasons: tuple[str, ...] = ()
+
+
+class Script:
+    """What was decided in a recorded run, again."""
+
+    def __init__(self, orders: Sequence[Order]) -> None:
+        self._orders = sorted(orders, key=lambda order: order.at_s)
+        self._order: Order | None = None
+        self._world: World | None = None
+
+    def begin(self, world: World) -> None:
+        """Until the first order everybody is on."""
+        self._world = world
+        for order in self._orders:
+            world.after(order.at_s, lambda order=order: self._give(order))  # type: ignore[misc]
+
+    def hear(self, event: Recorded) -> None:
+        """Whoever comes is told what holds."""
+        if isinstance(event, Joined) and (world := self._world) is not None:
+            world.after(0.0, self._apply)
+
+    def _give(self, order: Order) -> None:
+        world = self._world
+        assert world is not None
+        self._order = order
+        active, reasons = sorted(order.active), list(order.reasons)
+        world.tell(Planned(at_s=world.now_s, kappa=order.kappa, active=active, price=order.price, reasons=reasons))
+        self._apply()
+
+    def _apply(self) -> None:
+        world, order = self._world, self._order
+        assert world is not None
+        everybody = [str(peer) for peer in world.nodes]
+        active, kappa = (everybody, world.kappa) if order is None else (order.active, order.kappa)
+        world.steer(active, kappa, lambda name: "Standing by, as recorded.")

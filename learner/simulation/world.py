@@ -1,0 +1,317 @@
+"""A learner and its rollout nodes in virtual time: the cores that run in a real one, and machines that are figures.
+
+What is the same code: which leases are granted (`learner.scheduling.lease_scheduler`, `learner.rollouts.leases`,
+`learner.scheduling.batch_speed`), what waits and what is too old (`learner.rollouts.buffer`,
+`protocol.versions.staleness`), what is estimated, recorded and planned (`learner.provisioning`). What is imitated, as
+`node.rollout_role` and `node.training_loop` do it: an engine that does one batch at a time, with one more batch of
+leases waiting; a version that is installed between two batches; a trainer that takes its time; a source that sends one
+version at a time and skips what was overtaken. What always holds: the same seed gives the same run; time moves from one
+event to the next, so an hour costs what happens in it and not an hour.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Sequence
+from itertools import count
+from typing import Protocol
+
+from learner.provisioning.estimation.recording import Began, Delivered, Published, Recorded, Stepped, Withdrawn
+from learner.rollouts.admission import GrantedLease
+from learner.rollouts.buffer import Buffer, Completion, Group
+from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
+from learner.scheduling.lease_scheduler import Workload
+from learner.simulation.event_queue import Calendar
+from learner.simulation.machines import Machine, log_normal
+from learner.simulation.rollout_node import SILENCE_S, Node
+from learner.simulation.trace import LEARNER, NEVER_S, Learning, Outcome, Span
+from learner.simulation.uplink import Source
+from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
+from protocol.versions.staleness import Admissibility, Chain, judge
+
+__all__ = ["SILENCE_S", "Learning", "Node", "Outcome", "Span", "Steering", "World"]
+
+_PROMPT = Prompt(task="simulated", index=0, tokens=(1,))
+_MANIFEST = ManifestHash(bytes(32))
+
+SIMULATED = "simulated"
+"""The swarm's name in a recording, whose time begins at 0."""
+
+
+class Steering(Protocol):
+    """Decides who is on, and kappa, by calling `World.steer`; hears all that is recorded."""
+
+    def begin(self, world: World) -> None:
+        """The world begins; nobody is here yet."""
+
+    def hear(self, event: Recorded) -> None:
+        """This happened."""
+
+
+class World(Calendar):
+    """See the module's paragraph.
+
+    Args:
+        seed: of everybody's luck.
+        watch: told everything that a real learner would record.
+        spans: how many of the last are remembered for a picture.
+        steering: says who is on; without, everybody is.
+    """
+
+    def __init__(
+        self,
+        learning: Learning,
+        machines: Sequence[Machine],
+        *,
+        seed: int = 0,
+        watch: Callable[[Recorded], None] = lambda event: None,
+        spans: int = 0,
+        steering: Steering | None = None,
+    ) -> None:
+        super().__init__()
+        numbers = count(1)
+        self.learning, self.seed = learning, seed
+        self.kappa = learning.kappa
+        self.steering = steering
+        self.outcome = Outcome(spans=deque(maxlen=spans))
+        self._watch = watch
+        self._random = random.Random(f"{seed}/learner")
+        self.workload = Workload(
+            window=learning.staleness,
+            batch=learning.rollouts,
+            chain=Chain(bases=(0,), head=PolicyVersion(1, 0)),
+            buffer=Buffer(window=learning.staleness),
+            leasing=Leasing(
+                terms=LeaseTerms(
+                    group_size=learning.group_size,
+                    temperature=1.0,
+                    max_new_tokens=1,
+                    stop_ids=(),
+                    deadline_s=learning.lease_s,
+                ),
+                secret=bytes(32),
+                new_id=lambda: next(numbers).to_bytes(16, "big"),
+            ),
+            next_prompt=lambda: _PROMPT,
+            ahead=learning.ahead,
+        )
+        self.nodes = {PeerId(machine.name): Node(self, machine) for machine in machines}
+        self.source = Source(self)
+        self._waiting_since = 0.0
+        self._busy_since = 0.0
+        self._batch_lags: Counter[int] = Counter()
+        self._stale_now = 0
+        self._published = 0
+
+    def tell(self, event: Recorded) -> None:
+        """This happened, as a real learner would record it."""
+        self._watch(event)
+        if self.steering is not None:
+            self.steering.hear(event)
+
+    def run(self, *, steps: int | None = None, until_s: float = math.inf) -> Outcome:
+        """Go on until so many training steps are done, or that time; it may be called again."""
+        if not self.outcome.ended_s and self.is_empty:
+            self._begin()
+        self.go_on(until_s, lambda: steps is not None and len(self.outcome.busy_s) >= steps)
+        for node in self.nodes.values():
+            node.account()
+            node.mark_idle()
+        self.outcome.paid[LEARNER] = self.learning.price * self.now_s / 3600
+        self.outcome.cost = math.fsum(self.outcome.paid.values())
+        self.outcome.ended_s = self.now_s
+        return self.outcome
+
+    def steer(self, active: Collection[str], kappa: int, why: Callable[[str], str]) -> None:
+        """From now on those are on, by name, and the others stand by, each with its reason."""
+        self.kappa = kappa
+        for node in self.nodes.values():
+            if node.present:
+                node.switch(on=node.peer in active, why=why)
+        self.serve()
+
+    def _begin(self) -> None:
+        learning = self.learning
+        self.tell(
+            Began(
+                at_s=0.0,
+                swarm=SIMULATED,
+                mode="async" if learning.staleness else "sequential",
+                rollouts=learning.rollouts,
+                group_size=learning.group_size,
+                staleness=learning.staleness,
+                kappa=learning.kappa,
+                currency=learning.currency,
+            )
+        )
+        if self.steering is not None:
+            self.steering.begin(self)
+        for node in self.nodes.values():
+            node.plan()
+        self._publish()
+        if learning.lease_s < NEVER_S:
+            self.after(learning.lease_s, self._expire)
+
+    # The learner
+
+    def _publish(self) -> None:
+        version = self.workload.chain.head
+        oldest = version.version - self.learning.staleness
+        self.workload.manifests = {v: m for v, m in self.workload.manifests.items() if v.version >= oldest}
+        self.workload.manifests[version] = _MANIFEST
+        self.tell(Published(at_s=self.now_s, version=version.version))
+        self.source.publish(version)
+
+    def serve(self, only: PeerId | None = None) -> None:
+        """Grant what can be granted."""
+        if self.learning.barrier:
+            if not self._is_level():
+                return
+            only = None
+        for peer, leases in self.workload.serve(self.now_ms, only):
+            self.nodes[peer].granted(leases)
+
+    def _is_level(self) -> bool:
+        """Whether everybody who works has the newest version."""
+        head = self.workload.chain.head
+        return all(node.installed in (None, head) for node in self.nodes.values() if node.is_on)
+
+    def collect(self) -> None:
+        """Take a batch if it is complete."""
+        work = self.workload
+        if work.busy:
+            return
+        before = len(work.buffer)
+        batch = work.buffer.take(work.batch, work.chain)
+        if batch is None:
+            if (stale := before - len(work.buffer)) > 0:
+                self._drop(stale)
+                self.serve()
+            return
+        self._drop(before - len(work.buffer) - batch.rollouts)
+        self._batch_lags = Counter()
+        for group in batch.groups:
+            self._batch_lags[batch.lags[group.lease]] += len(group.completions)
+        self.outcome.waited_s.append(self.now_s - self._waiting_since)
+        self._busy_since = self.now_s
+        work.busy, work.busy_since_ms, work.collecting = True, self.now_ms, work.chain.head.version + 1
+        self.recall()
+        self.serve()
+        self.after(self.learning.train_s * log_normal(self._random, self.learning.train_spread), self._trained)
+
+    def _drop(self, stale: int) -> None:
+        self.outcome.stale += stale
+        self._stale_now += stale
+
+    def _trained(self) -> None:
+        work = self.workload
+        work.chain = work.chain.advanced()
+        if work.chain.head.version >= self._published + self.kappa:
+            self._published = work.chain.head.version
+            self.after(self.learning.publish_s, lambda: self._ready(published=True))
+        else:
+            self._ready(published=False)
+
+    def _ready(self, *, published: bool) -> None:
+        work, outcome = self.workload, self.outcome
+        if published:
+            self._publish()
+        work.busy = False
+        outcome.busy_s.append(self.now_s - self._busy_since)
+        outcome.lags += self._batch_lags
+        self.mark(LEARNER, self._busy_since, work.chain.head.version)
+        self.tell(
+            Stepped(
+                at_s=self.now_s,
+                step=work.chain.head.version,
+                waited_s=outcome.waited_s[-1],
+                busy_s=outcome.busy_s[-1],
+                publish_s=self.learning.publish_s if published else 0.0,
+                rollouts=self._batch_lags.total(),
+                lags=dict(self._batch_lags),
+                stale=self._stale_now,
+            )
+        )
+        self._stale_now = 0
+        self._waiting_since = self.now_s
+        recent = sorted(outcome.busy_s[-8:])
+        work.measure(recent[len(recent) // 2])
+        self.serve()
+        self.collect()
+
+    def deliver(self, node: Node, granted: GrantedLease, version: PolicyVersion, started_s: float) -> None:
+        """A lease arrived, and is judged."""
+        work, size = self.workload, len(granted.lease.seeds)
+        self.outcome.completed += size
+        if work.leasing.take(granted.id, node.peer) is None:
+            self._drop(size)
+            return
+        admitted = judge(work.chain, [version], work.window) is Admissibility.ADMISSIBLE
+        if admitted:
+            made = Completion(tokens=(1,), logprobs=(0.0,), reward=0.0, spans=((1, version),))
+            work.buffer.add(
+                Group(
+                    lease=granted.id,
+                    peer=node.peer,
+                    prompt_index=0,
+                    prompt=(1,),
+                    completions=(made,) * size,
+                    behaviour=frozenset([version]),
+                )
+            )
+            self.outcome.made[node.machine.name] += size
+        else:
+            self._drop(size)
+        work.leasing.close(granted.id)
+        work.delivered(node.peer, granted.id, self.now_ms)
+        work.judged_lease(node.peer, is_admitted=admitted, now_ms=self.now_ms)
+        self.tell(
+            Delivered(
+                at_s=self.now_s,
+                peer=node.peer,
+                admitted=size if admitted else 0,
+                refused=0 if admitted else size,
+                version=version.version,
+                leased_s=granted.lease.issued_ms / 1000,
+                started_s=started_s,
+            )
+        )
+        if admitted:
+            self.collect()
+        else:
+            self.serve()
+
+    def recall(self, only: LeaseId | None = None) -> None:
+        """Tell of leases, or of one, that have become hopeless."""
+        by_peer: dict[PeerId, list[LeaseId]] = {}
+        for granted in self.workload.recall(self.now_ms, only):
+            by_peer.setdefault(granted.peer, []).append(granted.id)
+        for peer, leases in by_peer.items():
+            self.nodes[peer].recalled(leases, self.workload.minimum)
+
+    def give_back(self, peer: PeerId, leases: Sequence[GrantedLease], status: str) -> None:
+        """Leases that were recalled are given back."""
+        self.lose(peer, self.workload.given_back(peer, [granted.id for granted in leases], self.now_ms), status)
+
+    def lose(self, peer: PeerId, leases: Sequence[GrantedLease], status: str) -> None:
+        """Leases ended without a delivery."""
+        rollouts = sum(len(granted.lease.seeds) for granted in leases)
+        if status == "recalled":
+            self.outcome.recalled += rollouts
+        elif status != "spared":
+            self.outcome.lost += rollouts
+        if rollouts:
+            self.tell(Withdrawn(at_s=self.now_s, peer=peer, rollouts=rollouts, status=status))
+            self.serve()
+
+    def _expire(self) -> None:
+        """Leases end that are not delivered in time; looked for four times while one lasts."""
+        for granted in self.workload.expire(self.now_ms, 0):
+            self.lose(granted.peer, [granted], "expired")
+        self.after(self.learning.lease_s / 4, self._expire)
+
+    def mark(self, row: str, from_s: float, version: int, *, works: bool = True) -> None:
+        """Remember a span for the picture."""
+        self.outcome.spans.append(Span(row=row, from_s=from_s, until_s=self.now_s, version=version, works=works))

@@ -1,0 +1,156 @@
+"""From a batch as it came to one that is ready for updates: advantages, and what a first pass without gradients says.
+
+What always holds: everything here is fixed before the first update, under the weights at the step's start, so it does
+not depend on how the batch is cut afterwards; what a recipe does not ask for is not computed; sequences that teach
+nothing are not scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learner.trainer_api.advantages import advantages
+from learner.trainer_api.presets import Recipe
+from learner.trainer_api.requests import Hyperparameters
+from learner.training.batches.sequences import OFFLINE, BadBatch, Flags, Floats, Prepared, Ragged, Rollouts
+from learner.training.reference_policy import Reference
+
+Columns = dict[str, NDArray[Any]]
+Score = Callable[[Ragged, Flags], Mapping[str, Floats]]
+"""Numbers [T] for the targets of the sequences marked, [B], under the weights in force: `logprobs`, and with a critic
+`values`; 0 for those not marked."""
+
+WHITENING_FLOOR = 1e-8
+"""Added to a variance before dividing, as TRL does."""
+
+
+def prepare(
+    batch: Rollouts, recipe: Recipe, h: Hyperparameters, score: Score, reference: Reference | None
+) -> tuple[Prepared, dict[str, float]]:
+    """Return the batch with all that `recipe` needs, and metrics of what was found. Raises BadBatch."""
+    sequences, columns, told = batch.sequences, _known(batch), dict[str, float]()
+    relative = None if recipe.advantage in ("gae", "preference") else _repeated(batch, _relative(batch, recipe))
+    keep = _teaches(batch, relative) if relative is not None and not recipe.teaches_always else _all(batch)
+    if (recipe.needs_proximal or recipe.needs_critic) and keep.any():
+        now = score(sequences, keep)
+        columns["proximal"] = now["logprobs"]
+        if recipe.needs_critic:
+            columns["old_values"] = now["values"]
+    if recipe.needs_reference and keep.any():
+        assert reference is not None
+        with reference.in_force():
+            columns["reference"] = score(sequences, keep)["logprobs"]
+    if recipe.advantage == "gae":
+        relative, columns["returns"] = gae(batch, columns["old_values"], h.gae_gamma, h.gae_lambda)
+        told = {"explained_variance": explained_variance(columns["old_values"], columns["returns"])}
+    elif recipe.advantage == "preference":
+        per_sequence, told = preference(batch, columns["proximal"] - columns["reference"], h.dpo_beta)
+        relative = _repeated(batch, per_sequence)
+    assert relative is not None
+    columns["advantages"] = relative
+    return Prepared(sequences=sequences, groups=batch.groups, columns=columns), told
+
+
+def _known(batch: Rollouts) -> Columns:
+    return {"behaviour": batch.behaviour, "lags": batch.lags, "offline": _repeated(batch, batch.origins == OFFLINE)}
+
+
+def _relative(batch: Rollouts, recipe: Recipe) -> Floats:
+    return advantages(batch.rewards, batch.groups, recipe.advantage)
+
+
+def _repeated(batch: Rollouts, per_sequence: NDArray[Any]) -> NDArray[Any]:
+    """[B] to [T]: for each target what its sequence has."""
+    return np.repeat(per_sequence, batch.sequences.target_counts)
+
+
+def _all(batch: Rollouts) -> Flags:
+    return np.ones(len(batch.sequences), np.bool_)
+
+
+def _teaches(batch: Rollouts, relative: NDArray[Any]) -> Flags:
+    return Prepared(sequences=batch.sequences, groups=batch.groups, columns={"advantages": relative}).teaches
+
+
+def with_advantage(batch: Rollouts, recipe: Recipe) -> float:
+    """Return the share of the sequences that the rewards say anything about, 0 to 1: their advantage is not 0. `batch`
+    is one that `prepare` took.
+
+    A critic's advantages are never 0, since it is always a little off: there all sequences count unless the whole batch
+    has one reward.
+    """
+    match recipe.advantage:
+        case "gae":
+            return float(batch.rewards.min() < batch.rewards.max())
+        case "preference":  # of pairs: `preference` has looked
+            return float((batch.rewards[0::2] != batch.rewards[1::2]).mean())
+        case _:
+            return float((_relative(batch, recipe) != 0).mean())
+
+
+def gae(batch: Rollouts, values: Floats, gamma: float, lam: float) -> tuple[Floats, Floats]:
+    """Return whitened advantages and returns, float32 [T] each: generalised advantage estimation (arXiv 1506.02438,
+    equation 16) over the generated tokens of each sequence, whose reward comes with the last of them.
+
+        delta_t = r_t + gamma V_{t+1} - V_t        A_t = delta_t + gamma lambda A_{t+1}        R_t = A_t + V_t
+
+    Whitened over all tokens of the batch, as PPO's implementations do. Tokens of the environment are no steps.
+    """
+    counts = batch.sequences.target_counts
+    longest = int(counts.max())
+    # A row for each sequence, its last token at the right end: then all sequences go backwards together.
+    here = np.arange(longest) >= longest - counts[:, None]  # (B, longest)
+    told = np.zeros(here.shape)
+    told[here] = values
+    found = np.zeros(here.shape)
+    after = np.zeros(len(counts))
+    value_after = np.zeros(len(counts))
+    for column in reversed(range(longest)):
+        reward = batch.rewards if column == longest - 1 else 0.0
+        delta = reward + gamma * value_after - told[:, column]
+        after = np.where(here[:, column], delta + gamma * lam * after, 0.0)
+        found[:, column] = after
+        value_after = told[:, column]
+    plain = found[here]
+    white = (plain - plain.mean()) / np.sqrt(plain.var() + WHITENING_FLOOR)
+    return white.astype(np.float32), (plain + values).astype(np.float32)
+
+
+def explained_variance(values: Floats, returns: Floats) -> float:
+    """How much of the returns' variance the critic told before it saw them: 1 all, 0 none, below 0 worse than a
+    constant. 0 where there is none.
+    """
+    total = float(returns.var())
+    return 1 - float((returns - values).var()) / total if total > 0 else 0.0
+
+
+def preference(batch: Rollouts, log_ratio: Floats, beta: float) -> tuple[Floats, dict[str, float]]:
+    """Return advantages [B] of DPO's pairs, and its metrics, from log pi / pi_ref of each target, [T].
+
+    The gradient of DPO's loss (arXiv 2305.18290, section 4) is that of -A log pi with
+
+        A = +- beta sigma(-m),    m = beta (log pi(y_w) / pi_ref(y_w) - log pi(y_l) / pi_ref(y_l))
+
+    + for the better completion of a pair and - for the worse, summed over tokens and meant over pairs. A pair whose
+    rewards are equal teaches nothing. Raises BadBatch when a group is no pair.
+    """
+    if (batch.groups != 2).any():
+        size = int(batch.groups[batch.groups != 2][0])
+        raise BadBatch(f"group_sizes holds {size}, but preferences are learnt from pairs: two completions a group")
+    counts = batch.sequences.target_counts
+    sums = np.add.reduceat(log_ratio.astype(np.float64), np.cumsum(counts) - counts)  # [B]
+    sign = np.sign(batch.rewards[0::2] - batch.rewards[1::2])  # [pairs]
+    margin = beta * sign * (sums[0::2] - sums[1::2])
+    weight = beta * np.exp(-np.logaddexp(0.0, margin)) * sign
+    found = np.stack([weight, -weight], axis=1).ravel().astype(np.float32)
+    decided = sign != 0
+    told = {
+        "preference_loss": float(np.logaddexp(0.0, -margin[decided]).mean()) if decided.any() else 0.0,
+        "preference_accuracy": float((margin[decided] > 0).mean()) if decided.any() else 0.0,
+        "preference_margin": float(margin[decided].mean()) if decided.any() else 0.0,
+    }
+    return found, told

@@ -1,0 +1,272 @@
+"""Sequences of different lengths in, rectangular token batches under a memory budget out.
+
+What always holds: every target token of every kept sequence appears in exactly one microbatch, exactly once, next to
+the position that predicts it. Neighbours with the same prompt share one row and one copy of that prompt while the
+row is short, since a group's prompt is most of its positions when answers are short (the idea of "shared prefix"
+training; cf. Hydragen, arXiv 2402.05099). Rows of about equal width share a microbatch, with padding on the right.
+
+    one sequence in a row    p p p a a a . .    plain causal attention, no mask: nothing real sees what is to its right
+    siblings in one row      p p p a a a b b    a mask hides the a's from the b's; positions start again after the p's
+
+Where the attention backend is told where sequences begin (`learner.training.model.varlen_attention`) they lie end to
+end in one row instead: no padding at all, and no mask.
+
+    end to end               p p p a a a q q b b b b
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from learner.training.batches.sequences import Flags, Ints, Ragged, starts_of
+
+PAD = 0
+"""Any valid token id: padding is to the right of all that is read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Microbatch:
+    """S sequences in R rows, ready for a forward pass.
+
+    `inputs` (R, L) int64, right-padded, without each sequence's last token, which predicts nothing. For N targets:
+    `predictors` [N] index the flattened (R * L) positions that predict them, `tokens` [N] are the targets
+    themselves, `segments` [N] their sequences in [0, S), `numbers` [N] their places among the batch's targets. Where
+    siblings share a row, `positions` (R, L) count from the beginning of each sequence and `visible` (R, 1, L, L)
+    bool says who sees whom; both are None where plain causal attention will do. Where sequences lie end to end, R = 1,
+    `positions` begin anew with each and `ends` [S + 1] int32 say where they begin and the last one ends; the longest
+    has `longest` positions.
+    """
+
+    inputs: Tensor
+    predictors: Tensor
+    tokens: Tensor
+    segments: Tensor
+    numbers: Ints
+    num_sequences: int
+    positions: Tensor | None = None
+    visible: Tensor | None = None
+    ends: Tensor | None = None
+    longest: int = 0
+
+    def to(self, device: torch.device) -> Microbatch:
+        """The same on `device`; `numbers` stay where they are."""
+        if device == self.inputs.device:
+            return self
+        moved: dict[str, Any] = {
+            name: value.to(device, non_blocking=True) for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Sequences that share one row: their numbers in the batch, the length of their common prompt, the row's width."""
+
+    sequences: tuple[int, ...]
+    prompt: int
+    width: int
+
+
+def rows_of(batch: Ragged, keep: Flags, *, share_prompts: bool) -> list[Row]:
+    """Cut the kept sequences, in order, into rows; neighbours with equal prompts together while within
+    `MAX_SHARED_WIDTH`.
+
+    A prompt is all that stands before the first target. A sequence without targets gets no row.
+    """
+    rows: list[Row] = []
+    previous = b""
+    ends = np.cumsum(batch.lengths)
+    for number in np.flatnonzero(keep & (batch.target_counts > 0)).tolist():
+        end = int(ends[number])
+        start = end - int(batch.lengths[number])
+        prompt_length = int(batch.targets[start:end].argmax())
+        prompt = batch.tokens[start : start + prompt_length].tobytes()
+        tail = end - start - prompt_length - 1
+        if share_prompts and rows and prompt == previous and rows[-1].width + tail <= MAX_SHARED_WIDTH:
+            last = rows[-1]
+            rows[-1] = Row(sequences=(*last.sequences, number), prompt=prompt_length, width=last.width + tail)
+        else:
+            rows.append(Row(sequences=(number,), prompt=prompt_length, width=prompt_length + tail))
+        previous = prompt
+    return rows
+
+
+def plan(widths: Ints, max_tokens: int) -> list[Ints]:
+    """Return row numbers, a microbatch each: rows x widest <= `max_tokens`, widest first. A wider row goes alone."""
+    order = np.argsort(-widths, kind="stable")
+    batches: list[Ints] = []
+    start = 0
+    while start < len(order):
+        count = max(1, max_tokens // int(widths[order[start]]))
+        batches.append(order[start : start + count])
+        start += count
+    return batches
+
+
+def deal(widths: Ints, ranks: int) -> list[Ints]:
+    """Deal rows to ranks, the widest first and each to whoever has least: no rank gets more than the others by more
+    than one row. Returns the rows of each rank, in order.
+    """
+    if ranks == 1:
+        return [np.arange(len(widths))]
+    totals, dealt = np.zeros(ranks, np.int64), np.zeros(len(widths), np.int64)
+    for row in np.argsort(-widths, kind="stable"):
+        rank = int(totals.argmin())
+        dealt[row] = rank
+        totals[rank] += widths[row]
+    return [np.flatnonzero(dealt == rank) for rank in range(ranks)]
+
+
+def plan_end_to_end(widths: Ints, max_tokens: int) -> list[Ints]:
+    """Return row numbers, a microbatch each: their widths sum to at most `max_tokens`, widest first and each where it
+    first fits. A wider row goes alone.
+    """
+    batches: list[list[int]] = []
+    room: list[int] = []
+    for row in np.argsort(-widths, kind="stable").tolist():
+        width = int(widths[row])
+        place = next((place for place, left in enumerate(room) if width <= left), len(room))
+        if place == len(room):
+            batches.append([])
+            room.append(max_tokens)
+        batches[place].append(row)
+        room[place] -= width
+    return [np.array(chosen, np.int64) for chosen in batches]
+
+
+def microbatches(batch: Ragged, keep: Flags, max_tokens: int, *, share_prompts: bool) -> Iterator[Microbatch]:
+    """Yield the sequences where `keep` [B] is set, at most `max_tokens` positions (padding included) at a time.
+
+    `share_prompts` only where the model heeds masks and positions (`Policy.shares_prompts`).
+    """
+    layout = Layout.SIBLINGS if share_prompts else Layout.ROWS
+    for part in dealt_microbatches(batch, keep, max_tokens, layout=layout, rank=0, ranks=1):
+        assert part is not None, "one rank waits for nobody"
+        yield part
+
+
+class Layout(Enum):
+    """How sequences lie in a microbatch. SIBLINGS only where the model heeds masks and positions, END_TO_END only where
+    its attention is told where sequences begin (`Policy.layout`).
+    """
+
+    ROWS = "one sequence in a row"
+    SIBLINGS = "siblings in a row"
+    END_TO_END = "all in one row"
+
+
+def dealt_microbatches(
+    batch: Ragged, keep: Flags, max_tokens: int, *, layout: Layout, rank: int, ranks: int
+) -> Iterator[Microbatch | None]:
+    """Yield of the sequences where `keep` [B] is set those that were dealt to `rank` of so many, at most `max_tokens`
+    positions at a time, then None until it has as many microbatches as any other: passes in which it must take part.
+    """
+    rows = rows_of(batch, keep, share_prompts=layout is Layout.SIBLINGS)
+    offsets = _Offsets(starts=starts_of(batch.lengths), first_targets=starts_of(batch.target_counts))
+    widths = np.array([row.width for row in rows], np.int64)
+    cut, lay = (plan_end_to_end, _end_to_end) if layout is Layout.END_TO_END else (plan, _microbatch)
+    plans = [[mine[chosen] for chosen in cut(widths[mine], max_tokens)] for mine in deal(widths, ranks)]
+    for chosen in plans[rank]:
+        yield lay(batch, [rows[index] for index in chosen], offsets)
+    yield from (None for _ in range(max(map(len, plans)) - len(plans[rank])))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Offsets:
+    """Where each sequence's tokens, and its targets, begin in the batch, [B] each."""
+
+    starts: Ints
+    first_targets: Ints
+
+
+def _microbatch(batch: Ragged, rows: Sequence[Row], offsets: _Offsets) -> Microbatch:
+    shape = (len(rows), max(row.width for row in rows))
+    inputs = np.full(shape, PAD, np.int64)
+    positions = np.zeros(shape, np.int64)
+    owners = np.full(shape, _PADDING, np.int64)
+    predictors: list[Ints] = []
+    tokens: list[Ints] = []
+    numbers: list[Ints] = []
+    for index, row in enumerate(rows):
+        prompt = row.prompt
+        start = int(offsets.starts[row.sequences[0]])
+        inputs[index, :prompt] = batch.tokens[start : start + prompt]
+        positions[index, :prompt] = np.arange(prompt)
+        owners[index, :prompt] = _PROMPT
+        column = prompt
+        for owner, number in enumerate(row.sequences):
+            start = int(offsets.starts[number])
+            end = start + int(batch.lengths[number])
+            tail = end - start - prompt - 1
+            place = slice(column, column + tail)
+            inputs[index, place] = batch.tokens[start + prompt : end - 1]
+            positions[index, place] = np.arange(prompt, prompt + tail)
+            owners[index, place] = owner
+            targets = np.flatnonzero(batch.targets[start:end])
+            # The token before the first target is the prompt's last, wherever the sequence's own tokens stand.
+            before = np.where(targets == prompt, prompt - 1, column + targets - 1 - prompt)
+            predictors.append(index * shape[1] + before)
+            tokens.append(batch.tokens[start + targets])
+            numbers.append(offsets.first_targets[number] + np.arange(len(targets)))
+            column += tail
+    shared = any(len(row.sequences) > 1 for row in rows)
+    return Microbatch(
+        inputs=torch.from_numpy(inputs),
+        predictors=torch.from_numpy(np.concatenate(predictors)),
+        tokens=torch.from_numpy(np.concatenate(tokens)),
+        segments=torch.from_numpy(np.repeat(np.arange(len(tokens)), [len(part) for part in tokens])),
+        numbers=np.concatenate(numbers),
+        num_sequences=len(tokens),
+        positions=torch.from_numpy(positions) if shared else None,
+        visible=torch.from_numpy(_visible(owners)) if shared else None,
+    )
+
+
+def _end_to_end(batch: Ragged, rows: Sequence[Row], offsets: _Offsets) -> Microbatch:
+    numbers = [row.sequences[0] for row in rows]
+    widths = np.array([row.width for row in rows], np.int64)
+    starts = starts_of(widths)
+    spans = [slice(int(offsets.starts[one]), int(offsets.starts[one] + batch.lengths[one])) for one in numbers]
+    targets = [np.flatnonzero(batch.targets[span]) for span in spans]
+    return Microbatch(
+        inputs=torch.from_numpy(np.concatenate([batch.tokens[span][:-1] for span in spans])[None]),
+        predictors=torch.from_numpy(
+            np.concatenate([start + found - 1 for start, found in zip(starts, targets, strict=True)])
+        ),
+        tokens=torch.from_numpy(
+            np.concatenate([batch.tokens[span][found] for span, found in zip(spans, targets, strict=True)])
+        ),
+        segments=torch.from_numpy(np.repeat(np.arange(len(rows)), [len(found) for found in targets])),
+        numbers=np.concatenate(
+            [offsets.first_targets[one] + np.arange(len(found)) for one, found in zip(numbers, targets, strict=True)]
+        ),
+        num_sequences=len(rows),
+        positions=torch.from_numpy(np.concatenate([np.arange(width) for width in widths])[None]),
+        ends=torch.from_numpy(np.append(starts, widths.sum()).astype(np.int32)),
+        longest=int(widths.max()),
+    )
+
+
+def _visible(owners: Ints) -> Flags:
+    """Who sees whom, (R, 1, L, L): what came before, of the prompt and of one's own sequence. Everything sees itself,
+    padding too: a softmax over nothing would be NaN, and poison the gradients of its whole row.
+    """
+    mine, theirs = owners[:, :, None], owners[:, None, :]
+    earlier = np.tri(owners.shape[1], dtype=np.bool_)
+    visible: Flags = ((theirs == _PROMPT) | (theirs == mine)) & earlier
+    return visible[:, None]
+
+
+_PROMPT, _PADDING = -1, -2
+"""Owners of positions that belong to no one sequence."""
+
+MAX_SHARED_WIDTH = 256
+"""Masked attention costs the square of a row's width where plain attention skips half and never stores it; at 256
+positions it is still far below the cost of the layers around it, and one prompt is not copied a dozen times."""

@@ -1,0 +1,219 @@
+"""Storage for torch.distributed.checkpoint without pickle: one safetensors file from each rank, and an index of them.
+
+What always holds: a rank writes the slices that it holds and nothing else, one at a time, straight from where they lie;
+what is written by some number of ranks can be read by any other; nothing is executed on reading. (DCP's own
+`FileSystemWriter` pickles its metadata and its tensors; its `HuggingFaceStorageWriter` writes no index when it writes
+distributed, and so cannot tell a half-written checkpoint from a whole one.)
+
+    rank-00000.safetensors   the slices of rank 0, by the name of the tensor that each belongs to
+    index                    {name: {"dtype", "shape", "slices": [{"file", "start", "offsets", "sizes"}]}}, in JSON
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from learner.artifacts.atomic_directory import TensorEntry, header_of, synced
+from learner.artifacts.block_digests import HashedWriter
+
+DTYPES = {"F32": torch.float32, "U8": torch.uint8}
+"""All that a trainer's state is made of."""
+
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class Slice(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's piece of a tensor: its first byte in `file`, its `offsets` and `sizes` in the whole."""
+
+    file: str
+    start: int
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor of a checkpoint: `dtype` as safetensors calls it, and where its slices are."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    slices: tuple[Slice, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its slices make up the tensor."""
+        return sum(prod(piece.sizes) for piece in self.slices) == prod(self.shape)
+
+
+Index = Mapping[str, Listed]
+
+
+class TensorFilesWriter(StorageWriter):
+    """Writes into `directory`, which is there. Afterwards `index` is known on rank 0, and on each `written`: the file
+    that it wrote and the digests of its blocks.
+
+    `was_read` is called on every rank once its tensors may change again.
+    """
+
+    def __init__(self, directory: Path, was_read: Callable[[], None]) -> None:
+        self.index: dict[str, Listed] = {}
+        self.written: tuple[str, list[str]] = "", []
+        self._directory = directory
+        self._was_read = was_read
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Nothing is kept from one checkpoint to the next."""
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """The directory is there already."""
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """As it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Give every rank a file."""
+        return [replace(plan, storage_data=f"rank-{number:05d}.safetensors") for number, plan in enumerate(plans)]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write this rank's slices. Raises OSError."""
+        entries = [_entry(item) for item in plan.items]
+        header = header_of(entries)
+        starts = [len(header) + sum(entry.size_bytes for entry in entries[:i]) for i in range(len(entries))]
+        try:
+            with synced(self._directory / plan.storage_data) as file:
+                with HashedWriter(file) as writer:
+                    writer.write(header)
+                    for item in plan.items:
+                        flat = planner.resolve_data(item).detach().cpu().contiguous().reshape(-1)  # type: ignore[union-attr]
+                        writer.write(flat.view(torch.uint8).numpy().data)
+                    file.flush()
+                self.written = plan.storage_data, writer.digests
+                self._was_read()
+        finally:
+            self._was_read()
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(
+            [
+                WriteResult(index=item.index, size_in_bytes=entry.size_bytes, storage_data=(plan.storage_data, start))
+                for item, entry, start in zip(plan.items, entries, starts, strict=True)
+            ]
+        )
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Remember where everything is."""
+        places = {(one.index.fqn, tuple(one.index.offset or ())): one.storage_data for some in results for one in some}
+        for name, found in metadata.state_dict_metadata.items():
+            assert isinstance(found, TensorStorageMetadata), "the state is tensors alone"
+            slices = [
+                Slice(
+                    file=places[name, tuple(chunk.offsets)][0],
+                    start=places[name, tuple(chunk.offsets)][1],
+                    offsets=tuple(chunk.offsets),
+                    sizes=tuple(chunk.sizes),
+                )
+                for chunk in found.chunks
+                if prod(chunk.sizes)
+            ]
+            self.index[name] = Listed(
+                dtype=NAMES[found.properties.dtype], shape=tuple(found.size), slices=tuple(slices)
+            )
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Made with its directory, never by name."""
+        return False
+
+
+def _entry(item: Any) -> TensorEntry:
+    chunk, dtype = item.tensor_data.chunk, item.tensor_data.properties.dtype
+    size_bytes = prod(chunk.sizes) * dtype.itemsize
+    return TensorEntry(name=item.index.fqn, dtype=NAMES[dtype], shape=tuple(chunk.sizes), size_bytes=size_bytes)
+
+
+@dataclass
+class TensorFilesReader(StorageReader):
+    """Reads what `index` says is in `directory`."""
+
+    directory: Path
+    index: Index
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Nothing is kept from one checkpoint to the next."""
+
+    def read_metadata(self, *args: Any) -> Metadata:
+        """The index, as DCP wants it."""
+        return Metadata(state_dict_metadata={name: _metadata(listed) for name, listed in self.index.items()})
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Nothing to set up."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """As it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """As they are."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Copy what this rank keeps of each slice. Raises OSError."""
+        maps: dict[str, mmap.mmap] = {}
+        for item in plan.items:
+            piece = self._slice(item.storage_index)
+            if piece.file not in maps:
+                with (self.directory / piece.file).open("rb") as file:
+                    maps[piece.file] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            stored = torch.frombuffer(
+                maps[piece.file],
+                dtype=DTYPES[self.index[item.storage_index.fqn].dtype],
+                count=prod(piece.sizes),
+                offset=piece.start,
+            ).reshape(piece.sizes)
+            for dim, (offset, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+                stored = stored.narrow(dim, offset, length)
+            target = planner.resolve_tensor(item).detach()
+            target.copy_(stored)
+            planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _slice(self, wanted: MetadataIndex) -> Slice:
+        offsets = tuple(wanted.offset or ())
+        return next(piece for piece in self.index[wanted.fqn].slices if piece.offsets == offsets)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Made with its directory, never by name."""
+        return False
+
+
+def _metadata(listed: Listed) -> TensorStorageMetadata:
+    return TensorStorageMetadata(
+        properties=TensorProperties(dtype=DTYPES[listed.dtype]),
+        size=torch.Size(listed.shape),
+        chunks=[
+            ChunkStorageMetadata(offsets=torch.Size(piece.offsets), sizes=torch.Size(piece.sizes))
+            for piece in listed.slices
+        ],
+    )

@@ -1,0 +1,88 @@
+"""A policy cut over ranks: every layer's weights in equal slices, gathered layer by layer as they are used (FSDP2).
+
+What always holds: weights, moments and gradients are float32, each rank holds its slice of each; a layer computes in
+the compute dtype; gradients are summed over ranks in float32, not averaged, because a loss is divided by what the
+whole batch holds (`learner.training.objective`). Zhao et al., arXiv 2304.11277; torch's `fully_shard`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from learner.training.distributed.ranks import Ranks
+
+
+def shard(root: nn.Module, model: Any, ranks: Ranks) -> None:
+    """Cut `model`, whose parameters are still on the meta device, over the ranks, and give each room for its slices.
+
+    `root` is the module whose forward is called: what belongs to no layer is gathered there.
+    """
+    assert ranks.mesh is not None, "place() came first"
+    policy = MixedPrecisionPolicy(param_dtype=ranks.compute_dtype, reduce_dtype=torch.float32)
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    for module in (*layers_of(model), root):
+        # The root's as well: what a forward pass without a backward leaves gathered is a second copy.
+        fully_shard(module, mesh=ranks.mesh, mp_policy=policy, reshard_after_forward=True)
+    for module in root.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)  # gloo knows no scaled sum, and this one needs no scale
+    root.to_empty(device=ranks.device)
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])  # computed from the config, in no file
+
+
+def layers_of(model: Any) -> list[nn.Module]:
+    """The blocks that transformers says must not be split: the decoder's layers, whether they are cut or not.
+
+    Without those that hold the embedding, which BERT's descendants name as well: it may be tied to the head, and the
+    two must be gathered together.
+    """
+    names = set(model._no_split_modules or ())
+    embedding = model.get_input_embeddings()
+    # Of a module that is cut FSDP makes a class of another name, whose base is the module's own.
+    layers = [module for module in model.modules() if names & {one.__name__ for one in type(module).__mro__}]
+    layers = [layer for layer in layers if embedding not in layer.modules()]
+    inner = {id(one) for layer in layers for one in layer.modules() if one is not layer}
+    return [layer for layer in layers if id(layer) not in inner]
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's slice of `tensor`: all of it, unless it is cut."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """All of `tensor`, as `dtype`, on this rank's device. A collective where it is cut."""
+    converted = tensor.detach().to(dtype or tensor.dtype)
+    return converted.full_tensor() if isinstance(converted, DTensor) else converted
+
+
+def place(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Offsets and sizes of this rank's slice in the whole of `tensor`."""
+    if not isinstance(tensor, DTensor):
+        return (0,) * tensor.dim(), tuple(tensor.shape)
+    sizes, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tuple(offsets), tuple(sizes)
+
+
+@torch.no_grad()
+def fill(target: Tensor, values: Tensor) -> None:
+    """Copy into this rank's slice of `target` what belongs there of the whole `values`."""
+    offsets, sizes = place(target)
+    for dim, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
+        values = values.narrow(dim, min(offset, values.shape[dim]), size)
+    local(target).copy_(values)
+
+
+@torch.no_grad()
+def fill_rows(target: Tensor, rows: Tensor) -> None:
+    """Copy into this rank's slice of `target` its own rows: `shard` cuts the first dimension and no other."""
+    local(target).copy_(rows)

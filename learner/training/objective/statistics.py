@@ -1,0 +1,112 @@
+"""How far the policy in training is from those that generated: what a step tells of its tokens, by lag.
+
+What always holds: sums are kept, one row for each lag and one for logs, so microbatches and ranks add up; with
+r = pi / mu over tokens drawn from mu, the mean of r - 1 - log r estimates KL(mu || pi) without bias and with every term
+at least 0 (Schulman's k3); each token is counted under the weights that its own update began with.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from learner.training.distributed.ranks import Ranks
+from learner.training.objective.loss import reference_kl
+from learner.training.objective.terms import Corrected, Terms, k3, ratio_of
+
+SUMS = (
+    *("tokens", "clipped", "ratio", "ratio_squared", "weight", "weight_squared"),
+    *("kl", "entropy", "reference_kl"),
+)
+MAXIMA = ("ratio", "log_ratio")
+
+
+class Statistics:
+    """Of the tokens of one batch, or a part of it, whose lags are at most `max_lag`.
+
+    `sums` (max_lag + 2, len(SUMS)) float64, the last row for tokens from logs; `maxima` (len(MAXIMA),) float64, whose
+    largest |log r| no limit holds: with S = 0 it is the noise of the arithmetic and of the weights' rounding alone.
+    """
+
+    def __init__(self, max_lag: int) -> None:
+        self.sums = torch.zeros(max_lag + 2, len(SUMS), dtype=torch.float64)
+        self.maxima = torch.zeros(len(MAXIMA), dtype=torch.float64)
+
+    @torch.no_grad()
+    def add(self, terms: Terms, corrected: Corrected, entropy: Tensor) -> None:
+        """Count one microbatch; `entropy` [N] of the policy in nats."""
+        # In float64: k3 of a ratio near 1 is the square of what float32 rounds away, and would come out negative.
+        now, then = terms.logprobs.double(), terms.behaviour.double()
+        log_ratio, ratio = now - then, ratio_of(now, then)
+        apart = torch.zeros_like(ratio) if terms.reference is None else reference_kl(terms)
+        weights = corrected.weights.double()
+        told = (torch.ones_like(ratio), corrected.clipped, ratio, ratio**2, weights, weights**2)
+        columns = (*told, k3(log_ratio), entropy, apart)
+        rows = torch.where(terms.offline, len(self.sums) - 1, terms.lags)
+        self.sums.index_add_(0, rows.cpu(), torch.stack([column.double() for column in columns], dim=1).cpu())
+        largest = torch.stack([ratio.max(), log_ratio.abs().max()]).cpu()
+        self.maxima = torch.maximum(self.maxima, largest)
+
+    def merge(self, other: Statistics) -> None:
+        """Count what `other` counted, too. Both know the same lags."""
+        self.sums += other.sums
+        self.maxima = torch.maximum(self.maxima, other.maxima)
+
+    def combine(self, ranks: Ranks) -> None:
+        """Count what the other ranks counted, too. All know the same lags."""
+        self.sums = torch.tensor(ranks.total(self.sums.flatten().tolist()), dtype=torch.float64).reshape(
+            self.sums.shape
+        )
+        self.maxima = torch.tensor(ranks.largest(self.maxima.tolist()), dtype=torch.float64)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens counted."""
+        return int(self.sums[:, 0].sum())
+
+    def metrics(self) -> dict[str, float]:
+        """Over all tokens counted; all zero when there were none. `ess` is the effective sample size of the ratios as
+        weights, (sum r)^2 / (n sum r^2), a share of 1; `weight_ess` the same of the weights that bounds left.
+        """
+        means = _means(self.sums.sum(dim=0))
+        ratio_max, log_ratio_max = self.maxima.tolist()
+        return {
+            "clip_share": means["clip_share"],
+            "mean_ratio": means["ratio"],
+            "max_ratio": ratio_max,
+            "max_log_ratio": log_ratio_max,
+            "mismatch_kl": means["kl"],
+            "entropy": means["entropy"],
+            "reference_kl": means["reference_kl"],
+            "ess": means["ess"],
+            "weight_ess": means["weight_ess"],
+        }
+
+    def by_lag(self) -> dict[str, dict[str, float]]:
+        """The same for each lag that was met, by its digits, and for logs as "offline"; with `tokens`, how many."""
+        names = [*map(str, range(len(self.sums) - 1)), "offline"]
+        return {
+            name: {"tokens": float(row[0]), **_means(row)}
+            for name, row in zip(names, self.sums, strict=True)
+            if row[0] > 0
+        }
+
+
+def _means(row: Tensor) -> dict[str, float]:
+    """Means of one row of sums, [len(SUMS)]."""
+    sums = dict(zip(SUMS, row.tolist(), strict=True))
+    count = max(sums["tokens"], 1.0)
+    return {
+        "ratio": sums["ratio"] / count,
+        "kl": sums["kl"] / count,
+        "clip_share": sums["clipped"] / count,
+        "entropy": sums["entropy"] / count,
+        "reference_kl": sums["reference_kl"] / count,
+        "ess": _effective(sums["ratio"], sums["ratio_squared"], count),
+        "weight_ess": _effective(sums["weight"], sums["weight_squared"], count),
+    }
+
+
+def _effective(total: float, squares: float, count: float) -> float:
+    """Effective sample size of `count` weights, by the sums of them and of their squares, as a share."""
+    return total**2 / (count * squares) if squares else 0.0

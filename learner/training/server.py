@@ -1,0 +1,365 @@
+"""The trainer: a child process that holds the policy and its optimizer, and does one request at a time, in order.
+
+    python -m learner.training.server       frames of `protocol.core.pipe`: requests on stdin, replies on stdout, logs
+    on stderr
+
+What always holds: a request that fails leaves weights and optimizer as they were; the same requests on the same
+machine with the same number of threads and ranks give the same weights, bit for bit, also across `save` and `restore`;
+what `export` and `save` write appears whole or not at all. The process ends when stdin does, whatever it is doing: its
+node is gone, the next one may want the memory, and nobody will know of a checkpoint that it finishes. It reads no clock
+but to report seconds, and never touches the network but to meet its other ranks. Where torchrun starts it several times
+(`learner.training.distributed.launcher`), rank 0 has the pipe and every rank does every request.
+
+    event    {"event": "waiting", "text": str}      before it is ready: what it waits for
+             {"event": "ready", "torch": str, "threads": n, "ranks": n}
+             {"event": "saved", "directory": str, "bytes": n} | {"event": "save_failed", "directory": str, "error": str}
+    request  {"id": n, "op": ..., fields of the struct in learner/trainer_api/requests.py}
+    reply    {"id": n, "ok": true, "seconds": s, ...}
+             {"id": n, "ok": false, "kind": "bad_model" | "bad_request" | "bad_checkpoint" | "foreign_checkpoint" |
+             "disk" | "diverged" | "internal", "error": str}
+"""
+
+from __future__ import annotations
+
+import sys
+
+from learner.trainer_api.last_resort_exit import die, tell_deaths
+from learner.trainer_api.pipes import claim_pipes, decoded, frames_of
+
+if __name__ == "__main__":
+    # Before the imports that take seconds, some of which may print, or fail.
+    PIPES = claim_pipes()
+    tell_deaths()
+
+import os
+import queue
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+import torch
+
+from learner.trainer_api.errors import BadRequest, explain, is_agreed
+from learner.trainer_api.presets import UnknownName, recipe_of
+from learner.trainer_api.requests import (
+    AnyRequest,
+    Export,
+    Hyperparameters,
+    Load,
+    Logprobs,
+    MakeModel,
+    Restore,
+    Save,
+    Step,
+    Supervised,
+)
+from learner.training.batches.sequences import rollout_batch, supervised_batch
+from learner.training.checkpoint import BadCheckpoint, CheckpointHead, Saving, read_checkpoint
+from learner.training.distributed.ranks import HEARTBEAT_S, Ranks, is_first, open_ranks
+from learner.training.distributed.rendezvous import NotHere
+from learner.training.model.export import export
+from learner.training.model.loading import make_model, quiet_transformers
+from learner.training.model.policy import load_policy
+from learner.training.probe import coarsest, probe_batch, told
+from learner.training.train_state import Training
+from protocol.core.pipe import Arrays, BadFrame, Header, encode_frame
+
+ENDING_S = 1.0
+"""To finish what is nearly done when nobody will ask for more."""
+
+
+class RankFailed(Exception):
+    """Something went wrong on this rank alone, where the others wait for it: all of them must end."""
+
+
+class Trainer:
+    """Turns requests into replies. Holds at most one `Training`; needs no process, so tests talk to it directly.
+
+    `tell` is given events, on any thread.
+    """
+
+    def __init__(self, ranks: Ranks | None = None, tell: Callable[[Header], None] = lambda event: None) -> None:
+        self._ranks = ranks or Ranks()
+        self._tell = tell
+        self._training: Training | None = None
+        self._saving: Saving | None = None
+        self._replied = threading.Event()
+
+    def answer(self, header: Mapping[str, Any], arrays: Arrays) -> tuple[Header, Arrays]:
+        """Do one request and return the reply. Failures become replies; only KeyboardInterrupt and the like travel.
+
+        Raises RankFailed where other ranks may be waiting in the middle of the request.
+        """
+        self.replied()
+        number = header.get("id")
+        try:
+            fields = {key: value for key, value in header.items() if key != "id"}
+            request = msgspec.convert(fields, AnyRequest)
+            reply, found = self._do(request, arrays)
+        except Exception as error:
+            kind, text = explain(error)
+            if kind == "internal":
+                traceback.print_exc()
+            if self._ranks.count > 1 and (kind == "internal" or not is_agreed(error)):
+                raise RankFailed(text) from error
+            if self._training is not None:
+                self._training.forget_gradients()
+            return {"id": number, "ok": False, "kind": kind, "error": text}, {}
+        return {"id": number, "ok": True, **reply}, found
+
+    def replied(self) -> None:
+        """The last reply is on its way: what happened since may be told."""
+        self._replied.set()
+
+    def wait_until_saved(self) -> None:
+        """Return once the last checkpoint is written, or is known to have failed, and that was told."""
+        self.replied()
+        if self._saving is not None:
+            self._saving.join()
+
+    def _do(self, request: AnyRequest, arrays: Arrays) -> tuple[Header, Arrays]:
+        started = time.perf_counter()
+        found: Arrays = {}
+        reply: Header
+        match request:
+            case MakeModel():
+                reply = {"parameters": self._make_model(request)}
+            case Load():
+                reply = self._load(request)
+            case Supervised():
+                training = self._require_training()
+                bounds = training.policy.vocab_size, training.policy.positions
+                reply = training.supervised(supervised_batch(arrays, *bounds), request.learning_rate)
+            case Step():
+                training = self._require_training()
+                bounds = training.policy.vocab_size, training.policy.positions
+                reply, found = training.step(rollout_batch(arrays, *bounds))
+                reply["steps"] = training.steps
+            case Logprobs():
+                training = self._require_training()
+                bounds = training.policy.vocab_size, training.policy.positions
+                found = training.logprobs(supervised_batch(arrays, *bounds), request.temperature, request.weights)
+                reply = {}
+            case Export():
+                policy = self._require_training().policy
+                exported = export(policy, Path(request.directory), request.dtype, request.max_shard_bytes)
+                reply, found = {"files": exported.files, **self._probe(request.dtype)}, exported.names
+            case Save():
+                reply = self._save(Path(request.directory), wait=request.wait)
+            case Restore():
+                reply = self._restore(Path(request.directory), keep_hyperparameters=request.keep_hyperparameters)
+        return {**reply, "seconds": time.perf_counter() - started}, found
+
+    def _probe(self, dtype: str) -> Header:
+        """What engines may check the weights by that were exported in `dtype`; nothing when they are broken."""
+        training = self._require_training()
+        vocab_size = training.policy.vocab_size
+        found = training.logprobs(supervised_batch(probe_batch(vocab_size), vocab_size), 1.0)["logprobs"]
+        if not np.isfinite(found).all():
+            return {}
+        computed = str(self._ranks.compute_dtype).removeprefix("torch.")
+        return {"probe": told(vocab_size, found.tolist(), coarsest([dtype, computed]))}
+
+    def _make_model(self, request: MakeModel) -> int:
+        count = 0
+        with self._ranks.agreeing():
+            if self._ranks.is_first:
+                count = make_model(Path(request.directory), request.config, request.seed, request.architecture)
+        return count
+
+    def _load(self, request: Load) -> Header:
+        recipe_of(request.hyperparameters)  # before the seconds that loading takes
+        self.wait_until_saved()
+        torch.set_num_threads(request.threads)
+        torch.manual_seed(request.seed)
+        self._training = None  # two models at once might not fit
+        self._ranks.place(request.device, request.compute_dtype)
+        policy = load_policy(
+            Path(request.directory),
+            gradient_checkpointing=request.hyperparameters.gradient_checkpointing,
+            ranks=self._ranks,
+            lora=request.lora,
+            compile=request.compile,
+            seed=request.seed,
+        )
+        self._training = Training(policy, request.hyperparameters)
+        self._training.before_update = self._wait_until_read
+        return {
+            "parameters": policy.num_parameters,
+            "vocab_size": policy.vocab_size,
+            "positions": policy.positions,
+            "fingerprint": policy.fingerprint,
+            "ranks": self._ranks.count,
+            "device": self._ranks.device.type,
+            "compute_dtype": str(self._ranks.compute_dtype).removeprefix("torch."),
+        }
+
+    def _wait_until_read(self) -> None:
+        if self._saving is not None:
+            self._saving.wait_until_read()
+
+    def _save(self, directory: Path, *, wait: bool) -> Header:
+        training = self._require_training()
+        self.wait_until_saved()
+        head = CheckpointHead(
+            fingerprint=training.policy.fingerprint,
+            steps=training.steps,
+            supervised_steps=training.supervised_steps,
+            threads=torch.get_num_threads(),
+            ranks=self._ranks.count,
+            torch=str(torch.__version__),
+            hyperparameters=msgspec.to_builtins(training.hyperparameters),
+        )
+        self._saving, self._replied = Saving(directory, head, training.tensors(), self._ranks), threading.Event()
+        self._saving.start(done=(lambda saving: None) if wait else self._report_saving)
+        size_bytes = self._saving.wait() if wait else 0
+        return {"steps": training.steps, **({"bytes": size_bytes} if wait else {})}
+
+    def _report_saving(self, saving: Saving) -> None:
+        self._replied.wait()
+        if saving.error is None:
+            self._tell({"event": "saved", "directory": str(saving.directory), "bytes": saving.size_bytes})
+        else:
+            kind, text = explain(saving.error)
+            if kind == "internal":
+                traceback.print_exception(saving.error)
+            self._tell({"event": "save_failed", "directory": str(saving.directory), "error": text})
+
+    def _restore(self, directory: Path, *, keep_hyperparameters: bool) -> Header:
+        training = self._require_training()
+        self.wait_until_saved()
+        with self._ranks.agreeing():
+            policy = training.policy
+            checkpoint = read_checkpoint(
+                directory, policy.fingerprint, training.expected, training.required, self._ranks
+            )
+            head = checkpoint.head
+            hyperparameters = training.hyperparameters if keep_hyperparameters else _hyperparameters_of(directory, head)
+        self._training = None  # a disk that fails from here on leaves neither the old state nor the new
+        training.configure(hyperparameters)
+        training.adopt(checkpoint)
+        self._training = training
+        return {
+            "steps": head.steps,
+            "supervised_steps": head.supervised_steps,
+            "threads": head.threads,
+            "hyperparameters": msgspec.to_builtins(training.hyperparameters),
+        }
+
+    def _require_training(self) -> Training:
+        if self._training is None:
+            raise BadRequest('no model is loaded; send "load" first')
+        return self._training
+
+
+def _hyperparameters_of(directory: Path, head: CheckpointHead) -> Hyperparameters:
+    try:
+        hyperparameters = msgspec.convert(head.hyperparameters, Hyperparameters)
+        recipe_of(hyperparameters)
+    except (msgspec.ValidationError, UnknownName) as error:
+        raise BadCheckpoint(f"{directory} holds hyperparameters that this version does not know: {error}") from error
+    return hyperparameters
+
+
+def serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer requests until they end. Raises BadFrame when they cannot be read, BrokenPipeError when nobody listens."""
+    sending = threading.Lock()
+
+    def send(header: Header, arrays: Arrays | None = None) -> None:
+        if is_first():
+            with sending:
+                replies.write(encode_frame(header, arrays))
+                replies.flush()
+
+    ranks = open_ranks(lambda text: send({"event": "waiting", "text": text}))
+    if not ranks.is_first:
+        requests.close()  # only rank 0 may be woken by the node, or keep it waiting
+        replies.close()
+    trainer = Trainer(ranks, send)
+    send({"event": "ready", "torch": str(torch.__version__), "threads": torch.get_num_threads(), "ranks": ranks.count})
+    over = threading.Event()
+    frames = _read_ahead(requests, over) if ranks.is_first else iter(())
+    for frame in frames if ranks.count == 1 else _shared(frames, ranks):
+        if frame:
+            send(*trainer.answer(*decoded(frame)))
+            trainer.replied()
+    trainer.wait_until_saved()
+    over.set()
+
+
+def _shared(frames: Iterator[bytes], ranks: Ranks) -> Iterator[bytes]:
+    """Give every rank the frames that rank 0 reads."""
+    while True:
+        frame: bytes | None = None
+        failed: Exception | None = None
+        try:
+            frame = next(frames, None)
+        except Exception as error:
+            failed = error
+        shared = ranks.share(frame)
+        if failed is not None:
+            raise failed
+        if shared is None:
+            return
+        yield shared
+
+
+def _read_ahead(requests: BinaryIO, over: threading.Event) -> Iterator[bytes]:
+    """Yield the frames of `requests`, and b"" every HEARTBEAT_S while there is none, so that other ranks may be told
+    that this one lives. One frame is read ahead, so that the end of the pipe is seen while a request is being done;
+    the process has ENDING_S then to set `over`.
+    """
+    waiting: queue.Queue[bytes | Exception | None] = queue.Queue(1)
+    threading.Thread(target=_read, args=(requests, waiting, over), name="requests", daemon=True).start()
+    while True:
+        try:
+            frame = waiting.get(timeout=HEARTBEAT_S)
+        except queue.Empty:
+            frame = b""
+        if frame is None:
+            return
+        if isinstance(frame, Exception):
+            raise frame
+        yield frame
+
+
+def _read(requests: BinaryIO, waiting: queue.Queue[bytes | Exception | None], over: threading.Event) -> None:
+    try:
+        for frame in frames_of(requests):
+            waiting.put(frame)
+    except Exception as error:
+        waiting.put(error)
+        return
+    with suppress(queue.Full):
+        waiting.put(None, timeout=ENDING_S)
+    if not over.wait(ENDING_S):
+        os._exit(1)  # not 0, or torchrun would wait for the other ranks
+
+
+def main(requests: BinaryIO, replies: BinaryIO) -> int:
+    """Run the child process over claimed pipes; returns its exit status."""
+    # Ctrl-C reaches the whole terminal: the node decides what is saved before it closes our stdin.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    quiet_transformers()
+    try:
+        serve(requests, replies)
+    except (BadFrame, NotHere) as error:
+        die(str(error))
+    except BrokenPipeError:
+        os._exit(1)  # the thread that reads requests would keep us, and torchrun, at 0, wait for a rank that hangs
+    except RankFailed as error:
+        die(f"it cannot go on, so no rank can: {error}")
+    return 0
+
+
+if __name__ == "__main__":
+    status = main(*PIPES)
+    sys.stderr.flush()
+    os._exit(status)  # at once: an interpreter that frees all that torch holds takes a second, and nobody needs it

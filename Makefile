@@ -115,7 +115,7 @@ $(DEV): pyproject.toml constraints.txt tools/bootstrap.sh
 	@touch $@
 
 # As a volunteer does it; what is recorded stays in the directory itself.
-$(VLLM_READY): node/vllm_environment.py node/engine/vllm_cpu.txt | $(DEV)
+$(VLLM_READY): node/engine/vllm_install.py node/engine/vllm_cpu.txt | $(DEV)
 	VOLERY_HOME=$(VLLM)/home $(BIN)/volery engines install vllm --build cpu --at $(VLLM)
 	@touch $@
 

@@ -32,7 +32,7 @@ from learner.provisioning.model.capacity import Clockwork
 from learner.provisioning.model.machine_selection import MARGIN, Choice, Requirement, cheapest
 from learner.provisioning.planner.constants import REVIEW_S, SHORT_REVIEWS
 from learner.provisioning.planner.pool import Pool
-from node.outlet import keep_outlet
+from node.runtime.stdout import keep_outlet
 
 REPS = 200
 

@@ -61,7 +61,7 @@ from benchmarks.engines import vllm_python
 from benchmarks.harness import ROOT, Bar, arguments, conclude, main, number, say, scratch, table
 from learner.training.model.loading import quiet_transformers
 from learner.trust.margins import Arithmetic, margins_of
-from node.engine.vllm_worker.contents import read_contents
+from node.engine.vllm_worker.model_contents import read_contents
 from protocol.accounting.cost import CostClaim
 from protocol.core.codec import pack_logprobs, pack_tokens
 from protocol.core.identity import Keypair

@@ -46,7 +46,7 @@ from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, n
 from learner.training.model.loading import quiet_transformers
 from learner.trust.margins import Arithmetic, margins_of
 from learner.trust.sequential_test import Margin
-from node.engine.vllm_worker.contents import read_contents
+from node.engine.vllm_worker.model_contents import read_contents
 
 QUICK = Amounts(honest=4, by_processor=2, cheat=2)
 LONGEST = 1_000_000

@@ -37,15 +37,15 @@ from harness import (
 )
 
 from learner.monitoring.eval_scores import Scores
-from node.config import EngineSection, SwarmConfig
-from node.config_file import read_swarm_config
-from node.engine.port import InstalledVersion
-from node.engines import open_engine
-from node.evaluation import EvaluationTerms, evaluate
-from node.events import EventLog
+from node.config.loader import read_swarm_config
+from node.config.swarm_config import EngineSection, SwarmConfig
+from node.engine.factory import open_engine
+from node.engine.interface import InstalledVersion
+from node.learner_role.training.evaluation import EvaluationTerms, evaluate
+from node.learner_role.training.trainer_process import load_request
 from node.reports import SwarmReport, swarm_report
-from node.schooling import open_schooling
-from node.trainer_process import load_request
+from node.runtime.events import EventLog
+from node.tasks.task_suite import open_schooling
 from protocol.core.ids import ManifestHash, PolicyVersion
 from swarm.transport.error_groups import first_cause
 

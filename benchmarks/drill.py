@@ -29,10 +29,8 @@ import trio
 from benchmarks.drills.lifetimes import Lives, lives
 from benchmarks.harness import Bar, arguments, conclude, main, number, say, scratch, table
 from learner.trust.margins import LARGE, LARGE_FLOAT32, MEDIUM, SMALL, SMALL_FLOAT32, TINY
-from node.config_file import read_swarm_config
-from node.drill.attacks import Attack
-from node.drill.outcome import Outcome, outcome_of
-from node.drill.program import (
+from node.commands.drill.attacks import Attack
+from node.commands.drill.command import (
     COMPUTE_SHARE,
     HELD_OUT,
     MAX_NEW_TOKENS,
@@ -42,13 +40,15 @@ from node.drill.program import (
     TASK,
     small_swarm_toml,
 )
-from node.drill.stage import Cast, perform
-from node.drill.text import as_json, as_text
-from node.events import EventLog
-from node.programs import checked
-from node.starting_model import MODEL, StartingModel
-from node.tasks.text import TextCodec
-from node.warm_start import TINY_QWEN3
+from node.commands.drill.results import Outcome, outcome_of
+from node.commands.drill.swarm import Cast, perform
+from node.commands.drill.text import as_json, as_text
+from node.config.loader import read_swarm_config
+from node.learner_role.command import checked
+from node.learner_role.training.tiny_model import MODEL, StartingModel
+from node.learner_role.training.warm_start import TINY_QWEN3
+from node.runtime.events import EventLog
+from node.tasks.tokenizer import TextCodec
 
 CHEATER_SHARE_AT_MOST = 1.0
 EVAL_LOSS_AT_MOST = 2.0

@@ -42,10 +42,10 @@ from benchmarks.harness import (
     table,
 )
 from learner.training.model.loading import make_model
-from node.engine.port import InstalledVersion, PolicyEngine
+from node.engine.interface import InstalledVersion, PolicyEngine
+from node.engine.lease_requests import record_of, requests_of
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.vllm import VllmConfig, open_vllm_engine
-from node.evidence import record_of, requests_of
 from protocol.core.codec import pack_tokens
 from protocol.core.identity import Keypair
 from protocol.core.ids import ManifestHash, PolicyVersion, SwarmId

@@ -30,9 +30,9 @@ from typing import Any, NoReturn
 
 import psutil
 
-from node.processes import GRACE_S, family_pss_bytes
+from node.commands.demo.node_process import GRACE_S, family_pss_bytes
 from node.reports.summary import installed_software
-from node.stopping import STOP_ON_EOF
+from node.runtime.shutdown import STOP_ON_EOF
 
 SAMPLE_S = 1.0
 """How often memory is measured, as the demo does it. Reading smaps takes milliseconds of a core that is timed."""

@@ -27,10 +27,10 @@ from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, m
 from benchmarks.live.swarm import Plant, count_events, open_program, wait_until
 from benchmarks.network.payload import write_payload
 from learner.provisioning.estimation.recording import FILE
-from node.events import Clock
-from node.home import INVITE_FILE
-from node.programs import EVENTS_FILE
-from node.tasks.text import write_character_tokenizer
+from node.learner_role.command import EVENTS_FILE
+from node.runtime.events import Clock
+from node.state.learner_state import INVITE_FILE
+from node.tasks.tokenizer import write_character_tokenizer
 from protocol.core.invite import read_invite
 
 MEMBER_BACK_AT_MOST_S, RSS_AT_MOST_MIB, PACE_AT_LEAST = 30.0, 300.0, 0.5

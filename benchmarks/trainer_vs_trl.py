@@ -171,7 +171,7 @@ def outside(pairs: Sequence[tuple[float, float]]) -> float:
 def made(match: Match, out: Path) -> Path:
     """A directory with a new model of that size and a tokenizer."""
     from learner.training.model.loading import make_model
-    from node.tasks.text import write_character_tokenizer
+    from node.tasks.tokenizer import write_character_tokenizer
 
     directory = out / match.name.replace(" ", "")
     directory.mkdir()

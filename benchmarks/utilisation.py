@@ -31,7 +31,7 @@ from benchmarks.network.requirements import NetworkUnavailable, require_network
 from learner.provisioning.model.echo2 import Timings
 from learner.provisioning.model.machine_selection import Candidate
 from learner.provisioning.model.windows import Outcome, Setting, Windows
-from node.plan.fitted import Fitted, Measured, read_run
+from node.commands.plan.measured_run import Fitted, Measured, read_run
 
 WINDOWS = (1, 3, 6)
 REPS = 1

@@ -26,10 +26,10 @@ import psutil
 import trio
 from harness import Bar, arguments, conclude, main, median, number, say, scratch, table
 
-from node.tasks.judging import Asked
-from node.tasks.port import Task
+from node.tasks.api.interface import Task
+from node.tasks.grading import Asked
 from node.tasks.registry import open_task
-from node.verifier_pool import VERIFIER, PoolTerms, VerifierPool, open_pool
+from node.verifiers.pool import VERIFIER, PoolTerms, VerifierPool, open_pool
 
 REPS = 3
 WORKERS = (1, 2, 4)

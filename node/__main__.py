@@ -1,5 +1,5 @@
 """`python -m node` is `volery`."""
 
-from node.cli import main
+from node.cli.main import main
 
 main()

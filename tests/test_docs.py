@@ -21,12 +21,12 @@ import msgspec
 import pytest
 import typer.main
 
-from node import config as configuration
-from node.cli import app
-from node.demo import Recipe
+from node.cli.main import app
+from node.commands.demo.command import Recipe
+from node.config import swarm_config as configuration
+from node.learner_role.training.warm_start import WarmStartTerms
 from node.reports import summary, swarm_report
-from node.reports.rules import BLAMED
-from node.warm_start import WarmStartTerms
+from node.reports.model.verdict_meanings import BLAMED
 from protocol.work import Rule
 from tests.node.ledgers import demo_run
 
@@ -102,7 +102,7 @@ def test_the_index_lists_every_page() -> None:
 
 @every_page
 def test_quoted_paths_exist(page: Path) -> None:
-    """`node/cli.py`, `swarm/store/` and the like; NAME in capitals stands for something else."""
+    """`node/cli/main.py`, `swarm/store/` and the like; NAME in capitals stands for something else."""
     quoted = re.findall(r"`((?:\w+/)+(?:\w+\.(?:py|md|toml|sh))?)`", text_of(page))
     ours = [path for path in quoted if path.split("/")[0] in {*PACKAGES, "tests", "docs", "tools"}]
     assert [path for path in ours if "NAME" not in path and not (ROOT / path).exists()] == []

@@ -113,7 +113,7 @@ def test_protocol_needs_no_tensors_network_or_event_loop(tmp_path: Path) -> None
 
 
 def test_cli_needs_no_tensors(tmp_path: Path) -> None:
-    loaded = loaded_by(["node.cli"], tmp_path)
+    loaded = loaded_by(["node.cli.main"], tmp_path)
     assert not loaded & TENSOR_LIBRARIES
 
 

@@ -69,7 +69,7 @@ def test_installed_version_is_the_projects() -> None:
 
 def test_console_script_starts_the_cli() -> None:
     (script,) = [entry for entry in metadata.distribution("volery").entry_points if entry.group == "console_scripts"]
-    assert (script.name, script.value) == ("volery", "node.cli:main")
+    assert (script.name, script.value) == ("volery", "node.cli.main:main")
     assert callable(script.load())
 
 

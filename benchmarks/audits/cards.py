@@ -29,9 +29,9 @@ from learner.training.distributed.ranks import Ranks
 from learner.training.model.loading import make_model
 from learner.training.model.policy import load_policy
 from learner.training.train_state import Training
-from node.audit_loop import found_of
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.worker_engine import WorkerEngine
+from node.learner_role.trust.auditor import found_of
 from protocol.core.pipe import Arrays
 
 LINES = 64

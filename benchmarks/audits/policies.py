@@ -29,7 +29,7 @@ from learner.training.model.export import export
 from learner.training.model.loading import make_model
 from learner.training.model.policy import Policy, load_policy
 from learner.training.train_state import Training
-from node.warm_start import VLLM_HEAD_DIM
+from node.learner_role.training.warm_start import VLLM_HEAD_DIM
 
 FAST, SLOW = 5e-4, 2e-5
 """The learning rates of the policies that are made: one at which a step is to be seen, one at which it need not be."""

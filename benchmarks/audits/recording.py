@@ -19,11 +19,11 @@ import trio
 from benchmarks.audits.evidence import Pool, pool_of
 from benchmarks.audits.policies import FAST, GROUP, LAGS, SLOW, School
 from learner.trust.audit_queue import Passage
-from node.audit_loop import claim_of, found_of
-from node.engine.port import Generation, GenerationRequest, InstalledVersion, Verified
+from node.engine.interface import Generation, GenerationRequest, InstalledVersion, Verified
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.vllm import VllmConfig, open_vllm_engine
 from node.engine.worker_engine import WorkerEngine
+from node.learner_role.trust.auditor import claim_of, found_of
 from protocol.core.digest import digest_of
 from protocol.core.ids import ManifestHash, PolicyVersion
 

@@ -32,10 +32,10 @@ from benchmarks.baselines.trl_plain import plain_config
 from learner.trainer_api.presets import recipe_of
 from learner.trainer_api.requests import Hyperparameters
 from learner.training.optimizer import learning_rate_at
-from node.config import SwarmConfig
-from node.config_file import read_swarm_config
-from node.schooling import Schooling, open_schooling
-from node.stopping import STOP_ON_EOF
+from node.config.loader import read_swarm_config
+from node.config.swarm_config import SwarmConfig
+from node.runtime.shutdown import STOP_ON_EOF
+from node.tasks.task_suite import Schooling, open_schooling
 
 PROBE_STEPS = 30
 PROBE_BLOCK = 5

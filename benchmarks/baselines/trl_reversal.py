@@ -25,8 +25,8 @@ from benchmarks.lagged.recipe import RECIPES, Recipe
 from benchmarks.lagged.sampling import accuracy
 from benchmarks.lagged.tasks import open_lagged
 from learner.trainer_api.requests import Hyperparameters
-from node.tasks.encoded import EncodedTask
-from node.tasks.text import TextCodec
+from node.tasks.tokenized_task import EncodedTask
+from node.tasks.tokenizer import TextCodec
 
 
 def train(options: argparse.Namespace, recipe: Recipe) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from node.tasks.port import Completion, Problem, Task, TaskArguments
+from node.tasks.api.interface import Completion, Problem, Task, TaskArguments
 from node.tasks.registry import open_task
 
 

@@ -29,8 +29,8 @@ from learner.training.model.export import export
 from learner.training.model.loading import make_model
 from learner.training.model.policy import Policy, load_policy
 from learner.training.train_state import Diverged, Training
-from node.tasks.encoded import EncodedTask
-from node.tasks.text import TextCodec, write_character_tokenizer
+from node.tasks.tokenized_task import EncodedTask
+from node.tasks.tokenizer import TextCodec, write_character_tokenizer
 
 MAX_EXAMPLES = 4000
 """Steps by example after which a seed is given up: every one of ours needed less than a quarter of that."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from node.warm_start import TINY_QWEN3
+from node.learner_role.training.warm_start import TINY_QWEN3
 
 LAGS = (0, 1, 3, 6, 11)
 SEEDS = range(10, 20)

@@ -12,8 +12,8 @@ from typing import Any
 
 import reasoning_gym
 
-from node.tasks.builtin import is_held_out
-from node.tasks.port import Completion, Problem, Task
+from node.tasks.api.interface import Completion, Problem, Task
+from node.tasks.kinds.generated import is_held_out
 from node.tasks.registry import open_task
 
 SIZE = 1 << 40

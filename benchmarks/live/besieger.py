@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import trio
 
-from node.stopping import STOP_ON_EOF
+from node.runtime.shutdown import STOP_ON_EOF
 from swarm.libp2p.identify import PING_PROTOCOL
 from swarm.libp2p.multistream import encode_message
 from swarm.libp2p.security import TLS, HandshakeFailed, Identity, secure_outbound, security_table

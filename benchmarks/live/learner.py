@@ -13,8 +13,8 @@ from pathlib import Path
 
 import trio
 
-from node.collector import look_seldom
-from node.programs import learn
+from node.learner_role.command import learn
+from node.runtime.garbage_collection import look_seldom
 
 if __name__ == "__main__":
     look_seldom()

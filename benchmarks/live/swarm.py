@@ -25,11 +25,11 @@ from benchmarks.network.emulation import Node, open_network
 from benchmarks.network.payload import write_payload
 from benchmarks.network.requirements import NetworkUnavailable
 from learner.provisioning.estimation.recording import FILE
-from node.home import INVITE_FILE
-from node.processes import GRACE_S
-from node.programs import EVENTS_FILE
-from node.stopping import STOP_ON_EOF
-from node.tasks.text import write_character_tokenizer
+from node.commands.demo.node_process import GRACE_S
+from node.learner_role.command import EVENTS_FILE
+from node.runtime.shutdown import STOP_ON_EOF
+from node.state.learner_state import INVITE_FILE
+from node.tasks.tokenizer import write_character_tokenizer
 
 PORT = 4001
 LEARNER = "learner"

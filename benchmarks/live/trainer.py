@@ -28,7 +28,7 @@ import msgspec
 
 from benchmarks.network.payload import write_payload
 from learner.trainer_api.requests import AnyRequest, Export, Load, Restore, Save, Step
-from node.tasks.text import CHARACTER_VOCABULARY
+from node.tasks.tokenizer import CHARACTER_VOCABULARY
 from protocol.core.pipe import Header, encode_frame
 
 POLL_S = 0.05

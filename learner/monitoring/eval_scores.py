@@ -14,7 +14,7 @@ from itertools import compress
 from statistics import fmean
 
 RIGHT = 1.0
-"""A reward from which on a completion is all right, see `node.tasks.port.Task.reward`."""
+"""A reward from which on a completion is all right, see `node.tasks.api.interface.Task.reward`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A rollout node in virtual time: fetches, installs, generates and delivers as `node.rollout_role` does.
+"""A rollout node in virtual time: fetches, installs, generates and delivers as `node.rollout_role.worker` does.
 
 What always holds: it does one thing at a time; a version is installed between two batches; who is taken away loses what
 it holds, and what was on its way to it is nobody's.

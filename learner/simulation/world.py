@@ -3,10 +3,10 @@
 What is the same code: which leases are granted (`learner.scheduling.lease_scheduler`, `learner.rollouts.leases`,
 `learner.scheduling.batch_speed`), what waits and what is too old (`learner.rollouts.buffer`,
 `protocol.versions.staleness`), what is estimated, recorded and planned (`learner.provisioning`). What is imitated, as
-`node.rollout_role` and `node.training_loop` do it: an engine that does one batch at a time, with one more batch of
-leases waiting; a version that is installed between two batches; a trainer that takes its time; a source that sends one
-version at a time and skips what was overtaken. What always holds: the same seed gives the same run; time moves from one
-event to the next, so an hour costs what happens in it and not an hour.
+`node.rollout_role.worker` and `node.learner_role.training.loop` do it: an engine that does one batch at a time, with
+one more batch of leases waiting; a version that is installed between two batches; a trainer that takes its time; a
+source that sends one version at a time and skips what was overtaken. What always holds: the same seed gives the same
+run; time moves from one event to the next, so an hour costs what happens in it and not an hour.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Say whether several programs give the tokens of one completion the same log probabilities.
 
 A swarm works only if engine, audit and trainer compute one model. If they do not, honest nodes fail audits, or training
-corrects for a difference that no lag made. A trial compares them before anybody joins (`node/trial.py`).
+corrects for a difference that no lag made. A trial compares them before anybody joins
+(`node/learner_role/trial/trial_run.py`).
 
 Invariants:
 - readings that agree give "", and nothing else does;

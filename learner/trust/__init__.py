@@ -1,5 +1,6 @@
 """What the learner believes of a peer's work, and why. Audits draw tokens again with the same weights; tests over their
-history bound how often an honest peer is convicted.
+history bound how often an honest peer is convicted. Pure: a rule returns a value with its evidence, and nothing here
+acts on a peer.
 
 - `audit_queue`: which audits wait, and which is next
 - `audit_rate`: which groups are audited: all of a newcomer's, fewer of a peer that has passed

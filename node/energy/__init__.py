@@ -1,6 +1,11 @@
-"""What this machine takes of the mains while it is lent.
+"""What this machine takes from the mains while it is lent. Meters are read, or devices estimated, and each figure says
+which. What the machine does while its owner has it for himself never enters the sums; a node without any meter works as
+one with.
 
-`meter.py` adds up what looks at devices show (core), `rapl.py` and `nvml.py` look, `typical.py` knows what devices take
-that have no meter, `choice.py` says which of these count here, `watch.py` keeps looking. What always holds: what the
-machine does while its owner has it for himself is never read into the sums; a node without any meter works as one with.
+- `meter`: core: from readings to joules by source
+- `meter_selection`: which devices count
+- `monitor`: keeps reading
+- `nvml`: NVIDIA's GPUs
+- `rapl`: the processors' own counters
+- `typical_power`: what devices take that have no meter
 """

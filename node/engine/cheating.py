@@ -12,7 +12,7 @@ from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
-from node.engine.port import Generation, GenerationRequest, InstalledVersion, PolicyEngine
+from node.engine.interface import Generation, GenerationRequest, InstalledVersion, PolicyEngine
 
 COLD = 0.5
 """Of the temperature that was asked for."""

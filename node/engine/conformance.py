@@ -17,7 +17,7 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from node.engine.port import (
+from node.engine.interface import (
     Claim,
     EngineCrashed,
     EngineRefused,

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from node.child_outcomes import OnEvent
-from node.child_spec import ChildSpec, RestartLimits
 from node.engine.worker_engine import HANG_S, WorkerEngine, open_worker_engine, worker_argv
+from node.processes.outcomes import OnEvent
+from node.processes.spec import ChildSpec, RestartLimits
 
 WORKER = "transformers_worker"
 

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from node.child_outcomes import OnEvent
-from node.child_spec import ChildSpec, RestartLimits
-from node.config import GPU_MEMORY_UTILIZATION, OnNewVersion
+from node.config.swarm_config import GPU_MEMORY_UTILIZATION, OnNewVersion
 from node.engine.worker_engine import HANG_S, WorkerEngine, open_worker_engine, worker_argv
+from node.processes.outcomes import OnEvent
+from node.processes.spec import ChildSpec, RestartLimits
 
 WORKER = "vllm_worker"
 

@@ -16,12 +16,8 @@ from typing import Any
 import numpy as np
 
 import protocol.sampling
-from node.child_life import Caller
-from node.child_outcomes import ChildCrashed, ChildGaveUp, ChildRefused, OnEvent
-from node.child_spec import ChildSpec
-from node.children import Child, open_child
-from node.config import OnNewVersion
-from node.engine.port import (
+from node.config.swarm_config import OnNewVersion
+from node.engine.interface import (
     Claim,
     EngineCrashed,
     EngineError,
@@ -34,6 +30,10 @@ from node.engine.port import (
     InstallFailed,
     Verified,
 )
+from node.processes.child import Child, open_child
+from node.processes.child_process import Caller
+from node.processes.outcomes import ChildCrashed, ChildGaveUp, ChildRefused, OnEvent
+from node.processes.spec import ChildSpec
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.core.pipe import Arrays, Header
 

@@ -1,18 +1,25 @@
-"""What people read at the end: who did what, at what cost, and whether the policy learned.
+"""What people read at the end: who did what, at what cost, and whether the policy learned. `readers` turn a ledger or
+receipts into the frozen values of `model`; everything else is a pure function of those values.
 
-Facts are read from the ledger (`swarm`) or from a node's receipts (`own`) into frozen values (`facts`); everything else
-here is a pure function from those values to text, JSON, CSV, a page or a picture. Whoever prints is elsewhere.
+- `explain`: why one record, peer or version was treated as it was
+- `html`: the page
+- `machine_formats`: JSON and CSV
+- `model`: a report as values
+- `plots`: pictures
+- `readers`: from a ledger or receipts to values
+- `summary`: a run in one flat value, for checks and benchmarks
+- `text`: a report in a terminal
 """
 
-from node.reports.export import accounts_as_csv, as_csv, as_json
-from node.reports.facts import OwnReport, PeerReport, SwarmReport
 from node.reports.html import as_html, write_html
-from node.reports.own import own_report
-from node.reports.picture import draw_reward
-from node.reports.roads import roads_taken
+from node.reports.machine_formats import accounts_as_csv, as_csv, as_json
+from node.reports.model.report import OwnReport, PeerReport, SwarmReport
+from node.reports.plots.run_plot import draw_reward
+from node.reports.readers.fetch_routes import roads_taken
+from node.reports.readers.ledger_report import swarm_report
+from node.reports.readers.receipts_report import own_report
 from node.reports.summary import summary
-from node.reports.swarm import swarm_report
-from node.reports.text import as_terminal, as_text
+from node.reports.text.report_text import as_terminal, as_text
 
 __all__ = [
     "OwnReport",

@@ -1,6 +1,6 @@
 """`summary.json`: a run in one flat value that acceptance checks and benchmarks read.
 
-The keys are a promise, like those of the report (`node.reports.export`).
+The keys are a promise, like those of the report (`node.reports.machine_formats`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from node.config import mode_of
-from node.reports.facts import PeerReport, SwarmReport
+from node.config.swarm_config import mode_of
+from node.reports.model.report import PeerReport, SwarmReport
 
 SOFTWARE = ("volery", "torch", "transformers", "libp2p", "trio", "safetensors", "numpy")
 """What a figure may depend on."""
@@ -34,7 +34,8 @@ def summary(
         seeds: what each source of randomness began with.
         wall_s: seconds from the command to its end, where the caller timed more than the ledger saw.
         software: versions of what ran, by default of what is installed here.
-        roads: versions and bytes by road (`node.reports.roads`), None where the nodes' logs cannot be read.
+        roads: versions and bytes by road (`node.reports.readers.fetch_routes`), None where the nodes' logs cannot be
+        read.
     """
     scores = report.surviving_evaluations
     first, last = (scores[0], scores[-1]) if scores else (None, None)

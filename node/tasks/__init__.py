@@ -1,1 +1,19 @@
-"""Training tasks: prompts, rewards and where they come from. Learner's side only; see `node.tasks.port`."""
+"""Prompts, rewards, and where they come from. This is the learner's side alone; what a task may return is checked in
+`gate`.
+
+- `answers`: the answer in a completion: found, spelled alike, compared
+- `api`: what authors of tasks import (through `volery`)
+- `first_reward`: one reward before a run begins
+- `gate`: whatever a task returns is checked here
+- `grading`: rewards of a group
+- `held_out`: held-out questions, and who is asked for their rewards
+- `kinds`: the tasks that come with the program
+- `offline_data`: logged completions
+- `python_task`: a task that the operator wrote
+- `registry`: from a name to a task
+- `sandbox`: walls around programs of strangers
+- `task_suite`: all tasks of a run, with their curriculum
+- `tokenized_task`: a task in tokens
+- `tokenizer`: text to tokens and back
+- `tokenizer_files`: a model's tokenizer, from its files alone
+"""

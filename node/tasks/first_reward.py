@@ -2,16 +2,16 @@
 
 What is judged is the reference answer of the first problem, or an empty text where there is none. Only a wrong value
 refuses the task, such as the None of a forgotten `return`. An error does not: rewards are computed on the main thread
-of other processes, and a completion that cannot be judged is a value there (`node.verifiers`). A task that takes longer
-than TRIAL_S is left to them as well.
+of other processes, and a completion that cannot be judged is a value there (`node.verifiers.dispatch`). A task that
+takes longer than TRIAL_S is left to them as well.
 """
 
 from __future__ import annotations
 
 from threading import Thread
 
+from node.tasks.api.interface import Completion, TaskError
 from node.tasks.gate import Gate, Place, WrongValue
-from node.tasks.port import Completion, TaskError
 
 TRIAL_S = 10.0
 """Most rewards take milliseconds; one that imports a large library takes seconds the first time."""

@@ -4,8 +4,8 @@ Tasks may be an operator's own. A forgotten `return`, a dict where a message bel
 the operator has to read in one sentence, wherever the task runs: in the node, or in a verifier's process.
 
 Invariants:
-- What passes has the type that `node.tasks.port` promises. Anything else is a TaskError that names the task, the
-  problem, and what came.
+- What passes has the type that `node.tasks.api.interface` promises. Anything else is a TaskError that names the task,
+  the problem, and what came.
 - What a task is (finite, of several turns, cheap) is decided once, when the gate is opened, from the names of its
   attributes. `isinstance` with a Protocol would run its properties on Python 3.11, again with every call.
 - The fingerprint is computed once.
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from node.tasks.port import MAX_REWARD, Answer, Chat, ChatMessage, Completion, Problem, Task, TaskError, Turn
+from node.tasks.api.interface import MAX_REWARD, Answer, Chat, ChatMessage, Completion, Problem, Task, TaskError, Turn
 
 NEEDED = ("name", "levels", "fingerprint", "problem", "held_out", "reward")
 """What every task has."""
@@ -35,12 +35,12 @@ MAX_SHOWN = 80
 
 
 class WrongValue(TaskError):
-    """The task has returned what `node.tasks.port` does not promise."""
+    """The task has returned what `node.tasks.api.interface` does not promise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finite:
-    """What a finite task says of itself, see `node.tasks.port.FiniteTask`."""
+    """What a finite task says of itself, see `node.tasks.api.interface.FiniteTask`."""
 
     size: int
     num_held_out: int
@@ -101,11 +101,15 @@ class Gate:
         with self._asked(str(place)):
             found: object = getattr(self._task, asked)(place.index)
         if not isinstance(found, Problem):
-            raise self._wrong(f"no problem at {place}", found, f"`{asked}` must return a node.tasks.port.Problem")
+            raise self._wrong(
+                f"no problem at {place}", found, f"`{asked}` must return a node.tasks.api.interface.Problem"
+            )
         with self._reading(f"no prompt at {place}", found.prompt, f"`prompt` of its Problem must be {MESSAGES}"):
             _conversation(found.prompt)
         if not isinstance(found.chat, Chat):
-            raise self._wrong(f"no chat at {place}", found.chat, "`chat` of its Problem must be a node.tasks.port.Chat")
+            raise self._wrong(
+                f"no chat at {place}", found.chat, "`chat` of its Problem must be a node.tasks.api.interface.Chat"
+            )
         if found.answer is not None:
             with self._reading(f"no answer at {place}", found.answer, "`answer` of its Problem must be text, or None"):
                 _text(found.answer)
@@ -204,7 +208,7 @@ def shown(value: object) -> str:
     return f"{text if len(text) <= MAX_SHOWN else f'{text[:MAX_SHOWN]}...'} (of type {kind})"
 
 
-MESSAGES = "text, or messages, each a node.tasks.port.ChatMessage(role=..., content=...)"
+MESSAGES = "text, or messages, each a node.tasks.api.interface.ChatMessage(role=..., content=...)"
 
 
 # Readers: a value as the port has it. Each raises what it likes for what it is not.

@@ -10,16 +10,16 @@ import re
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from node.tasks.builtin import ARITHMETIC, REVERSE, SORT
-from node.tasks.code import CODE
-from node.tasks.gym import REASONING_GYM
-from node.tasks.jsonl import JSONL
-from node.tasks.options import parse_options, suggestion, usage
-from node.tasks.own import PYTHON
-from node.tasks.poker import POKER
-from node.tasks.port import Task, TaskArguments, TaskError, TaskKind
-from node.tasks.sokoban import SOKOBAN
-from node.tasks.turns import GUESS, LOOKUP
+from node.tasks.api.interface import Task, TaskArguments, TaskError, TaskKind
+from node.tasks.api.options import parse_options, suggestion, usage
+from node.tasks.kinds.code import CODE
+from node.tasks.kinds.generated import ARITHMETIC, REVERSE, SORT
+from node.tasks.kinds.guess_and_lookup import GUESS, LOOKUP
+from node.tasks.kinds.jsonl import JSONL
+from node.tasks.kinds.poker import POKER
+from node.tasks.kinds.reasoning_gym import REASONING_GYM
+from node.tasks.kinds.sokoban import SOKOBAN
+from node.tasks.python_task import PYTHON
 
 ENTRY_POINT_GROUP = "volery.tasks"
 

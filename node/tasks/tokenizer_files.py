@@ -22,7 +22,7 @@ from tokenizers import AddedToken, Tokenizer, models
 
 from learner.artifacts.regular_file import read_file
 from learner.artifacts.text_files import NotText, parse_json, text_of
-from node.tasks.port import TaskError
+from node.tasks.api.interface import TaskError
 
 TOKENIZER = "tokenizer.json"
 SETTINGS = "tokenizer_config.json"

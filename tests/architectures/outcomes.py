@@ -18,8 +18,8 @@ from learner.artifacts.model_directory import BadModel
 from learner.training.model.export import export
 from learner.training.model.policy import Policy, load_policy
 from learner.trial.logprob_agreement import Reading, Tolerance, disagreement, widest
-from node.engine.common_worker.refusal import Refused
-from node.tasks.text import positions_of
+from node.engine.common_worker.errors import Refused
+from node.tasks.tokenizer import positions_of
 from tests.architectures.readings import Engine, Said, trained, trained_a_little
 from tests.architectures.shrinking import NotMade, tiny_model
 

@@ -15,8 +15,8 @@ import protocol.sampling
 from learner.training.batches.packing import dealt_microbatches
 from learner.training.batches.sequences import Ragged
 from learner.training.model.policy import Policy
+from node.engine.common_worker.errors import Refused
 from node.engine.common_worker.frames import Arrays, Header, read_frame
-from node.engine.common_worker.refusal import Refused
 from node.engine.transformers_worker.policy import Settings
 from node.engine.transformers_worker.server import Server
 

@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from learner.training.batches.sequences import BadBatch, supervised_batch
 from learner.trial.logprob_agreement import Reading, disagreement
-from node.engine.common_worker.refusal import Refused
-from node.tasks.text import limit_of
+from node.engine.common_worker.errors import Refused
+from node.tasks.tokenizer import limit_of
 from tests.architectures.outcomes import SAME, Tried
 from tests.architectures.readings import Said, trained
 from tests.architectures.shrinking import NotMade, architectures, tiny_config, tiny_model

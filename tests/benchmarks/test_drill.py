@@ -6,8 +6,8 @@ from collections import Counter
 
 from benchmarks.drill import CLEAN, EARLY, FEW, MANY, POISONED, Played, Scene, verdict
 from benchmarks.drills.lifetimes import Lives
-from node.drill.attacks import Attack
-from node.drill.outcome import Key, Outcome
+from node.commands.drill.attacks import Attack
+from node.commands.drill.results import Key, Outcome
 from protocol.core.ids import PeerId
 
 NOBODY = Lives(peer_days=1000, audits=1, failed=0, choices=1, banned=0)

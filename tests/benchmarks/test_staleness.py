@@ -16,9 +16,9 @@ from benchmarks.lagged.sampling import draw
 from benchmarks.lagged.tasks import ARITHMETIC, open_lagged
 from benchmarks.lagged.verdict import best_rate, has_collapsed, loss, runs, steps_to_target
 from benchmarks.staleness import judge
-from node.tasks.builtin import is_held_out
-from node.tasks.encoded import EncodedTask
-from node.tasks.text import TextCodec, write_character_tokenizer
+from node.tasks.kinds.generated import is_held_out
+from node.tasks.tokenized_task import EncodedTask
+from node.tasks.tokenizer import TextCodec, write_character_tokenizer
 
 SMALL = Recipe(
     task="reverse:letters=2,alphabet=4",

@@ -14,12 +14,12 @@ from benchmarks.live.swarm import Plant, Run, node_toml, swarm_toml
 from benchmarks.live.trainer import SleepingTrainer
 from benchmarks.utilisation import Result, bars, fewer, planned, row
 from learner.provisioning.estimation.recording import Stepped
-from node.config import EngineSection
-from node.config_file import read_node_config, read_swarm_config
-from node.engine.port import GenerationRequest, InstalledVersion
-from node.engines import open_engine
-from node.events import EventLog
-from node.plan.fitted import read_run
+from node.commands.plan.measured_run import read_run
+from node.config.loader import read_node_config, read_swarm_config
+from node.config.swarm_config import EngineSection
+from node.engine.factory import open_engine
+from node.engine.interface import GenerationRequest, InstalledVersion
+from node.runtime.events import EventLog
 from protocol.core.digest import digest_of
 from protocol.core.ids import ManifestHash
 from protocol.versions.safetensors_header import read_table

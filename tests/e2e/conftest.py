@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.tasks.registry import open_task
-from node.tasks.text import write_character_tokenizer
+from node.tasks.tokenizer import write_character_tokenizer
 from tests.e2e.doom import VARIABLE
 from tests.e2e.models import write_half_taught
 from tests.e2e.programs import Machine, Swarm, free_port

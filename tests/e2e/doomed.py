@@ -12,9 +12,9 @@ from pathlib import Path
 import trio
 
 from learner.ledger.ledger import Ledger
-from node.errors import NodeError, UsageError
-from node.outlet import complain, keep_outlet
-from node.programs import learn
+from node.learner_role.command import learn
+from node.runtime.errors import NodeError, UsageError
+from node.runtime.stdout import complain, keep_outlet
 from swarm.store import ChunkStore
 from tests.e2e.doom import Doom
 

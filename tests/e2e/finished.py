@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from node.tasks.text import write_character_tokenizer
+from node.tasks.tokenizer import write_character_tokenizer
 from tests.e2e.doom import VARIABLE
 from tests.e2e.programs import Machine, Swarm, free_port, wait_done, wait_event
 from tests.swarm.storing import safetensors_file

@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 from learner.trainer_api.requests import AnyRequest, Export, Load, Restore, Save, Step
-from node.tasks.text import CHARACTER_VOCABULARY
+from node.tasks.tokenizer import CHARACTER_VOCABULARY
 from protocol.core.pipe import Arrays, Header, encode_frame
 from tests.e2e.doom import Doom
 from tests.swarm.storing import safetensors_file

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from node.tasks.encoded import EncodedTask
-from node.tasks.port import Task, Turn, TurnTask
-from node.tasks.text import TextCodec, write_character_tokenizer
+from node.tasks.api.interface import Task, Turn, TurnTask
+from node.tasks.tokenized_task import EncodedTask
+from node.tasks.tokenizer import TextCodec, write_character_tokenizer
 
 STEPS = 200
 GOOD_ENOUGH = 0.35

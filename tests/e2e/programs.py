@@ -31,8 +31,8 @@ from typing import IO, Any, TypeVar
 
 import psutil
 
-from node.cli import main
-from node.stopping import STOP_ON_EOF
+from node.cli.main import main
+from node.runtime.shutdown import STOP_ON_EOF
 
 DEADLINE_S = float(os.environ.get("VOLERY_TEST_DEADLINE_S", "180"))
 """For anything that is to happen: ten times what it takes here, since other people's machines are busy as well."""

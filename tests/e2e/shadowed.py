@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from node.cli import main
+from node.cli.main import main
 from protocol.core.envelope import Kind, read_envelope
 from protocol.core.ids import LeaseId
 from protocol.work import MAX_RECORD_BYTES, Receipt, RolloutRecord

@@ -21,9 +21,9 @@ import pytest
 from typer.main import get_command
 
 from learner.ledger.ledger import Ledger
-from node.cli import app
-from node.events import Clock
-from node.home import open_learner_home
+from node.cli.main import app
+from node.runtime.events import Clock
+from node.state.learner_state import open_learner_home
 from protocol.core.identity import Keypair
 from protocol.core.invite import Invite, read_invite, write_invite
 from protocol.core.limits import PROTOCOL_VERSION
@@ -93,7 +93,7 @@ def task_file(line: str) -> Callable[[Swarm], None]:
 
 
 OWN_TASK = """
-from node.tasks.port import Problem
+from node.tasks.api.interface import Problem
 
 
 class Own:

@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from learner.monitoring.fruitless_leases import ALARM
 from node.engine.fake import FakeConfig
-from node.tasks.text import write_character_tokenizer
+from node.tasks.tokenizer import write_character_tokenizer
 from tests.e2e.programs import Machine, Program, Swarm, wait_event, wait_for
 from tests.e2e.refusing_engine import refusing_python
 from tests.e2e.test_bad_input import TROUBLE, check_paragraph

@@ -21,7 +21,7 @@ import click
 import pytest
 import typer
 
-from node.cli import app
+from node.cli.main import app
 from tests.e2e.damages import Damage, damaged, damages_of
 from tests.e2e.finished import finish, hashed_swarm, surroundings
 from tests.e2e.programs import Machine, Outcome, rows_of

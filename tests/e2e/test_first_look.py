@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from node.cli import app
+from node.cli.main import app
 from tests.e2e.programs import Machine
 
 COMMANDS = [command.callback.__name__ for command in app.registered_commands if command.callback]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from node.config import NetworkSection
-from node.loop_watch import HELD_CPU_S
+from node.config.swarm_config import NetworkSection
+from node.runtime.loop_watch import HELD_CPU_S
 from tests.e2e.ledger_rules import Run, check_admitted, check_nothing_lost, check_versions
 from tests.e2e.programs import Machine, Swarm, wait_done
 from tests.node.bytewise import EOS, VOCABULARY, write_byte_tokenizer

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from node.tasks.encoded import EncodedTask
 from node.tasks.registry import open_task
-from node.tasks.text import TextCodec
+from node.tasks.tokenized_task import EncodedTask
+from node.tasks.tokenizer import TextCodec
 from protocol.core.codec import unpack_tokens
 from protocol.core.genesis import read_genesis
 from protocol.work import open_lease, read_record

@@ -61,7 +61,7 @@ def test_ten_steps_of(machine: Machine, babbler: Path, spec: str) -> None:
 
 
 MOODY = """
-from node.tasks.port import Problem
+from node.tasks.api.interface import Problem
 
 
 class Moody:

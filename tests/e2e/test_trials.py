@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from node.tasks.text import CHARACTER_VOCABULARY, write_character_tokenizer
+from node.tasks.tokenizer import CHARACTER_VOCABULARY, write_character_tokenizer
 from tests.e2e.programs import Swarm, free_port, wait_done, wait_event, wait_for
 
 USAGE, STOPPED = 2, 130

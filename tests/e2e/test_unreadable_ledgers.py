@@ -20,9 +20,9 @@ from pathlib import Path
 import pytest
 
 from learner.ledger.sqlite import database as ledger_file
-from node.events import Clock
-from node.home import open_learner_home
-from node.programs import look_at
+from node.learner_role.command import look_at
+from node.runtime.events import Clock
+from node.state.learner_state import open_learner_home
 from tests.e2e.programs import Swarm
 from tests.e2e.test_bad_input import check_paragraph
 from tests.node.learning import fast_directory

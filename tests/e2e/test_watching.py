@@ -11,7 +11,7 @@ import psutil
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from node.metrics.sqlite import FILE, read_metric
+from node.learner_role.metrics.sqlite import FILE, read_metric
 from tests.e2e.programs import Program, Swarm, free_port, wait_done, wait_event
 
 STEPS = 8

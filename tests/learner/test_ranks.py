@@ -28,11 +28,11 @@ from learner.training.batches.packing import deal
 from learner.training.distributed.launcher import arguments
 from learner.training.distributed.ranks import Ranks
 from learner.training.server import RankFailed, Trainer
-from node.child_outcomes import ChildDied, ChildEvent, ChildStarted
-from node.child_spec import ChildSpec, RestartLimits
-from node.children import open_child
-from node.config import TrainerSection
-from node.trainer_process import TRAINER, launched
+from node.config.swarm_config import TrainerSection
+from node.learner_role.training.trainer_process import TRAINER, launched
+from node.processes.child import open_child
+from node.processes.outcomes import ChildDied, ChildEvent, ChildStarted
+from node.processes.spec import ChildSpec, RestartLimits
 from protocol.core.pipe import Arrays, Header
 from protocol.versions.chunking import Source, Tables
 from tests.learner.processes import Child

@@ -32,11 +32,7 @@ from learner.rollouts.buffer import Buffer
 from learner.rollouts.environment import Environment, one_turn
 from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
 from learner.trust.standing import Standing
-from node.audit_loop import AuditLoop
-from node.child_outcomes import ChildCrashed, ChildExit, ChildRefused, OnFrame
-from node.choice_desk import ChoiceDesk
-from node.choice_loop import ChoiceLoop
-from node.engine.port import (
+from node.engine.interface import (
     Claim,
     FinishReason,
     GeneratedSpan,
@@ -45,21 +41,25 @@ from node.engine.port import (
     InstalledVersion,
     Verified,
 )
-from node.engine_time import EngineTime
-from node.events import EventLog, Field
-from node.intake_loop import IntakeLoop, asked_on_a_thread
-from node.kept_versions import KeptVersions
-from node.learner_desk import LearnerDesk
-from node.learner_run import LearnerRun
-from node.lease_desk import LeaseDesk
-from node.metrics.watch import Watch
-from node.peer_orders import PeerOrders
-from node.proof_desk import ProofDesk
-from node.recorder import Recorder
-from node.relay_desk import RelayDesk
-from node.training_loop import TrainingLoop, TrainingTerms
-from node.trust_desk import TrustDesk
-from node.witness import Witness
+from node.learner_role.metrics.monitor import Watch
+from node.learner_role.peers.intake import IntakeLoop, asked_on_a_thread
+from node.learner_role.peers.proof_service import ProofDesk
+from node.learner_role.peers.relay_credits import RelayDesk
+from node.learner_role.peers.session_service import LearnerDesk
+from node.learner_role.scheduling.lease_service import LeaseDesk
+from node.learner_role.scheduling.peer_recorder import Witness
+from node.learner_role.scheduling.recorder import Recorder
+from node.learner_role.scheduling.run_state import LearnerRun
+from node.learner_role.training.loop import TrainingLoop, TrainingTerms
+from node.learner_role.trust.audit_service import TrustDesk
+from node.learner_role.trust.auditor import AuditLoop
+from node.learner_role.trust.engine_budget import EngineTime
+from node.learner_role.trust.selection_checker import ChoiceLoop
+from node.learner_role.trust.selection_service import ChoiceDesk
+from node.learner_role.trust.version_retention import KeptVersions
+from node.processes.outcomes import ChildCrashed, ChildExit, ChildRefused, OnFrame
+from node.runtime.events import EventLog, Field
+from node.state.operator_orders import PeerOrders
 from protocol.accounting.cost import Price
 from protocol.accounting.tally import tally_of
 from protocol.core.codec import pack_logprobs
@@ -373,7 +373,7 @@ class CountingDesk(LearnerDesk):
 
 @dataclass(kw_only=True)
 class Learner:
-    """The parts of one process of a learner, wired as `node.app_learner` wires them."""
+    """The parts of one process of a learner, wired as `node.learner_role.app` wires them."""
 
     settings: Settings
     root: Path

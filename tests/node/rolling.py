@@ -10,11 +10,11 @@ from pathlib import Path
 import trio
 
 from node.engine.fake import FakeConfig, open_fake_engine
-from node.events import EventLog
-from node.neighbours import line_reporter
-from node.proofs import ProofKeeper, tally_in
-from node.receipts import Receipts
-from node.rollout_role import RolloutRole
+from node.rollout_role.line_events import line_reporter
+from node.rollout_role.proof_client import ProofKeeper, tally_in
+from node.rollout_role.worker import RolloutRole
+from node.runtime.events import EventLog
+from node.state.receipts import Receipts
 from protocol.core.ids import PolicyVersion
 from protocol.work import LEASE_RECALLS, PROOFS, Heartbeat
 from swarm.transfer.serving import Knowledge, Serving
@@ -31,7 +31,7 @@ def ignore(*told: object) -> None:
 
 
 def serve(learner: Learner) -> None:
-    """Have the learner answer questions, give chunks, and take work lines, as `node.app_learner` has it."""
+    """Have the learner answer questions, give chunks, and take work lines, as `node.learner_role.app` has it."""
     Serving(
         transport=learner.transport,
         store=learner.store,
@@ -53,7 +53,7 @@ async def work_with(
     keeps_proofs: bool = False,
     tally_held: Callable[[PolicyVersion], bytes | None] | None = None,
 ) -> None:
-    """Play the rollout role, as `node.app_rollout` wires it, until cancelled. `on_role` is told of it."""
+    """Play the rollout role, as `node.rollout_role.app` wires it, until cancelled. `on_role` is told of it."""
     events = EventLog()
     understood = {LEASE_RECALLS: b""} | ({PROOFS: b""} if keeps_proofs else {})
     line = WorkLine(

@@ -17,8 +17,8 @@ import protocol.sampling
 from learner.artifacts.chunk_names import ChunkNames
 from learner.artifacts.publisher import Base, Publisher, new_bytes
 from learner.training.server import Trainer
-from node.engine.common_worker.calls import Call, Row
-from node.engine.common_worker.refusal import Refused
+from node.engine.common_worker.errors import Refused
+from node.engine.common_worker.generate_call import Call, Row
 from node.engine.transformers_worker.generation import Generator
 from node.engine.transformers_worker.policy import Policy, Settings
 from protocol.core.pipe import Arrays, Header

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from node.drill.attacks import Attack
+from node.commands.drill.attacks import Attack
 
 NOT_UTF8 = b"\xff\xfe"
 
 
 def volery(*arguments: str | bytes, columns: int = 80) -> subprocess.CompletedProcess[bytes]:
-    program = "from node.cli import main; main()"
+    program = "from node.cli.main import main; main()"
     environment = {**os.environ, "COLUMNS": str(columns)}
     command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, check=False, timeout=60, capture_output=True, env=environment)
@@ -43,7 +43,7 @@ def test_what_is_not_utf8_is_said(arguments: tuple[str | bytes, ...], named: str
 def test_a_directory_that_is_gone_is_said(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    program = f"import os, node.cli; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); node.cli.main()"
+    program = f"import os, node.cli.main; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); node.cli.main.main()"
     done = subprocess.run([sys.executable, "-c", program, "init", "x"], check=False, timeout=60, capture_output=True)
     assert done.returncode == 2
     assert done.stderr.decode().startswith("volery: usage: The directory that this was started in is gone.")

@@ -10,9 +10,16 @@ import pytest
 from learner.ledger.ledger import Ledger
 from learner.ledger.rows import CheckpointRow
 from learner.ledger.training import base_of
-from node.base_model import base_note, digests_of, hold_to_base, judged
-from node.config import LearnSection, ModelSection, SwarmConfig, SwarmSection, TaskSection, TrainerSection
-from node.errors import RunError, UsageError
+from node.config.swarm_config import (
+    LearnSection,
+    ModelSection,
+    SwarmConfig,
+    SwarmSection,
+    TaskSection,
+    TrainerSection,
+)
+from node.learner_role.training.base_model import base_note, digests_of, hold_to_base, judged
+from node.runtime.errors import RunError, UsageError
 
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
 INDEX = "model.safetensors.index.json"

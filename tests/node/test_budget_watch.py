@@ -5,8 +5,8 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock
 
-from node.budget_watch import FAULTS, FAULTS_OF_PEER, TOLD_EVERY_S, FaultLog, tell_refusals
-from node.events import EventLog, Field
+from node.network.budget_reports import FAULTS, FAULTS_OF_PEER, TOLD_EVERY_S, FaultLog, tell_refusals
+from node.runtime.events import EventLog, Field
 from protocol.core.errors import Fault
 from protocol.core.ids import PeerId
 from swarm.testing.memory_transport import MemoryNetwork

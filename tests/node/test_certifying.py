@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from node.certifying import WARN_EVERY_S, Care, CertificateWatch, care
-from node.errors import RunError
-from node.events import EventLog, Field
-from node.home import BACKDATED_MS, open_learner_home
+from node.learner_role.certificate_renewal import WARN_EVERY_S, Care, CertificateWatch, care
+from node.runtime.errors import RunError
+from node.runtime.events import EventLog, Field
+from node.state.learner_state import BACKDATED_MS, open_learner_home
 from protocol.core.dates import DAY_MS
 from protocol.core.genesis import LearnerCertificate, open_certificate
 from tests.node.learning import FakePeer, Settings, fast_directory, open_learner

@@ -20,8 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.trainer_api.exit_reasons import LINE_CHARS
-from node.child_life import Caller
-from node.child_outcomes import (
+from node.engine.factory import child_events
+from node.processes.child import open_child
+from node.processes.child_process import Caller
+from node.processes.memory_limit import held_bytes
+from node.processes.outcomes import (
     ChildAbandoned,
     ChildCrashed,
     ChildDied,
@@ -32,13 +35,10 @@ from node.child_outcomes import (
     ChildSaid,
     ChildStarted,
 )
-from node.child_spec import ChildSpec, RestartLimits, child_environment, restart_delay
-from node.children import open_child
-from node.engines import child_events
-from node.events import EventLog, Field
-from node.memory_watch import held_bytes
-from node.view import Role, ViewState
-from node.view_events import follow
+from node.processes.spec import ChildSpec, RestartLimits, child_environment, restart_delay
+from node.runtime.events import EventLog, Field
+from node.ui.live_view import Role, ViewState
+from node.ui.view_updates import follow
 from protocol.core.pipe import Arrays, Header
 
 ROOT = Path(__file__).parents[2]
@@ -703,8 +703,8 @@ async def test_who_is_woken_as_soon_as_it_rests_has_not_crashed(
 
 PARENT = """
 import sys, trio
-from node.child_spec import ChildSpec
-from node.children import open_child
+from node.processes.spec import ChildSpec
+from node.processes.child import open_child
 
 async def main():
     async with open_child(ChildSpec(name="test", argv=(sys.executable, sys.argv[1]))) as child:

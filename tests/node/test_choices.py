@@ -19,11 +19,11 @@ from learner.rollouts.admission import AdmittedRecord, GrantedLease
 from learner.trust.selection_test import Choice, Worth
 from learner.trust.sequential_test import History, is_convicted, log_evidence
 from learner.trust.standing import Standing
-from node.choice_desk import MAX_OF_A_PEER, MAX_ROUTINE, ChoiceDesk, Doubt, Made
-from node.choice_loop import ChoiceLoop
-from node.engine.port import EngineRefused, InstalledVersion
-from node.peer_orders import Pardon, PeerOrders
-from node.reports.why import why_in_ledger
+from node.engine.interface import EngineRefused, InstalledVersion
+from node.learner_role.trust.selection_checker import ChoiceLoop
+from node.learner_role.trust.selection_service import MAX_OF_A_PEER, MAX_ROUTINE, ChoiceDesk, Doubt, Made
+from node.reports.explain.why import why_in_ledger
+from node.state.operator_orders import Pardon, PeerOrders
 from protocol.core.codec import pack_logprobs
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.versions.staleness import Admissibility, judge

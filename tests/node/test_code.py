@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.config import VerifierMachine, VerifiersSection
-from node.tasks import sandbox
-from node.tasks.code import CodeTask, program_of
-from node.tasks.port import Completion, TaskError
+from node.config.swarm_config import VerifierMachine, VerifiersSection
+from node.tasks.api.interface import Completion, TaskError
+from node.tasks.kinds.code import CodeTask, program_of
 from node.tasks.registry import open_task
-from node.verifier_pool import VERIFIER, PoolTerms, open_pool
-from node.verifiers import require_here
+from node.tasks.sandbox import bubblewrap as sandbox
+from node.verifiers.dispatch import require_here
+from node.verifiers.pool import VERIFIER, PoolTerms, open_pool
 from tests.node.test_verifiers import opened as opened_verifiers
 from tests.node.test_verifiers import said as asked
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from learner.artifacts import config_bounds as sizes
 from learner.artifacts.model_directory import BadModel, read_directory
 from learner.training.model.loading import outline
-from node.engine.common_worker.refusal import Refused
+from node.engine.common_worker.errors import Refused
 from node.engine.common_worker.sizes import COUNTED, FEWEST, Stored, require_counts, stored_in, whole_numbers
-from node.engine.port import InstalledVersion, InstallFailed
+from node.engine.interface import InstalledVersion, InstallFailed
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from protocol.core.ids import ManifestHash, PolicyVersion
 from tests.node.conftest import Models

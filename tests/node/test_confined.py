@@ -18,10 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from node.tasks import confined, sandbox
-from node.tasks.confined import Confined
-from node.tasks.forbidden_calls import FORKS, MACHINES, fork_filter
-from node.tasks.port import TaskError
+from node.tasks.api.interface import TaskError
+from node.tasks.sandbox import bubblewrap as sandbox
+from node.tasks.sandbox import confined_library as confined
+from node.tasks.sandbox.confined_library import Confined
+from node.tasks.sandbox.seccomp import FORKS, MACHINES, fork_filter
 
 EVAL = """
 def load():
@@ -234,7 +235,7 @@ def test_a_sandbox_that_was_ended_is_started_again(inside: Confined) -> None:
 
 ASKS = f"""
 import sys
-from node.tasks.confined import Confined
+from node.tasks.sandbox.confined_library import Confined
 asks = Confined({EVAL!r}, "eval", limit_s=1)
 asks.require()
 print(asks.pid, flush=True)

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import trio
 
-from node.console import open_terminal, run_shown
-from node.errors import RunError
-from node.reports.facts import Role
-from node.stopping import Stopped
-from node.view import ViewState
+from node.reports.model.report import Role
+from node.runtime.errors import RunError
+from node.runtime.shutdown import Stopped
+from node.ui.live_view import ViewState
+from node.ui.terminal import open_terminal, run_shown
 
 
 async def run(program: object, **options: object) -> object:

@@ -23,17 +23,17 @@ import node.engine
 import protocol.sampling
 from learner.trainer_api import last_resort_exit as dying
 from learner.trainer_api.exit_reasons import FATAL
-from node.child_outcomes import ChildCrashed, ChildDied, ChildEvent, ChildExit
-from node.child_spec import ChildSpec, RestartLimits
-from node.children import open_child
 from node.engine.common_worker import dying as engine_dying
-from node.engines import child_events
-from node.events import EventLog
-from node.metrics.board import Row
-from node.metrics.wandb import WandbSink
-from node.verifier_pool import VERIFIER
-from node.view import Role, ViewState
-from node.view_events import follow
+from node.engine.factory import child_events
+from node.learner_role.metrics.board import Row
+from node.learner_role.metrics.wandb import WandbSink
+from node.processes.child import open_child
+from node.processes.outcomes import ChildCrashed, ChildDied, ChildEvent, ChildExit
+from node.processes.spec import ChildSpec, RestartLimits
+from node.runtime.events import EventLog
+from node.ui.live_view import Role, ViewState
+from node.ui.view_updates import follow
+from node.verifiers.pool import VERIFIER
 
 ROOT = Path(__file__).parents[2]
 MARK = "the tensor is sad"
@@ -199,7 +199,7 @@ async def trainer(place: Path, at: str, way: str) -> Told:
 
 TASK = """
 import os, sys
-from node.tasks.port import Problem
+from node.tasks.api.interface import Problem
 sys.path.insert(0, os.environ["WAYS"])
 from ways import die
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.tasks.decontamination import MAX_GRAMS, normalised, read_date, read_excluded, text_hash
-from node.tasks.jsonl import JsonlTask
-from node.tasks.port import TaskError
+from node.tasks.api.interface import TaskError
+from node.tasks.kinds.decontamination import MAX_GRAMS, normalised, read_date, read_excluded, text_hash
+from node.tasks.kinds.jsonl import JsonlTask
 from node.tasks.registry import open_task
 
 DAYS = ["2023-05-01", "2024-01-31", "2024-06-01T12:00:00Z", "2024-07", "2025"]
@@ -190,7 +190,7 @@ def test_days_read_back(day: date) -> None:
 
 
 def test_n_grams_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.tasks.decontamination.MAX_GRAMS", 3)
+    monkeypatch.setattr("node.tasks.kinds.decontamination.MAX_GRAMS", 3)
     write(tmp_path / "bench.txt", ["a b c", "d e f"])
     with pytest.raises(TaskError, match=r"bench\.txt:2: more than 3 n-grams up to here"):
         read_excluded(tmp_path / "bench.txt", 2)

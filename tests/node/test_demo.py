@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from learner.trainer_api.presets import PRESETS
-from node.config_file import read_swarm_config
-from node.console import open_terminal
-from node.demo import Demo, Recipe, recipe_for, swarm_toml
-from node.errors import RunError, UsageError
-from node.events import EventLog
-from node.reports.facts import Role
-from node.view import ViewState
+from node.commands.demo.command import Demo, Recipe, recipe_for, swarm_toml
+from node.config.loader import read_swarm_config
+from node.reports.model.report import Role
+from node.runtime.errors import RunError, UsageError
+from node.runtime.events import EventLog
+from node.ui.live_view import ViewState
+from node.ui.terminal import open_terminal
 
 
 @pytest.mark.parametrize(

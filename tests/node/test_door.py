@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from node.door import YOUNGEST_MS, require_addresses, require_clock
-from node.errors import UsageError
+from node.config.preflight import YOUNGEST_MS, require_addresses, require_clock
+from node.runtime.errors import UsageError
 
 
 @pytest.mark.parametrize(

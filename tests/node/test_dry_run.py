@@ -17,16 +17,16 @@ from learner.ledger.ledger import Ledger
 from learner.ledger.rows import CheckpointRow
 from learner.trainer_api.presets import recipe_of
 from learner.trainer_api.requests import Hyperparameters
-from node.config import SwarmConfig, TrainerSection
-from node.config_file import read_swarm_config
-from node.dry_run import show_dry_run, to_toml
-from node.errors import RunError, UsageError
-from node.events import Clock
-from node.footprint import ModelFacts, footprint_of, read_facts
-from node.home import open_learner_home
-from node.init import write_swarm_config
-from node.programs import checked
-from node.tasks.text import write_character_tokenizer
+from node.config.loader import read_swarm_config
+from node.config.swarm_config import SwarmConfig, TrainerSection
+from node.config.template import write_swarm_config
+from node.learner_role.command import checked
+from node.learner_role.dry_run import show_dry_run, to_toml
+from node.learner_role.training.footprint import ModelFacts, footprint_of, read_facts
+from node.runtime.errors import RunError, UsageError
+from node.runtime.events import Clock
+from node.state.learner_state import open_learner_home
+from node.tasks.tokenizer import write_character_tokenizer
 from tests.e2e.programs import Machine
 
 ROOT = Path(__file__).resolve().parents[2]

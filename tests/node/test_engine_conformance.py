@@ -14,17 +14,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from node.child_outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
-from node.child_spec import RestartLimits
-from node.config import EngineSection
-from node.engine.common_worker.alive import ALIVE_S, Alive
+from node.config.swarm_config import EngineSection
+from node.engine.common_worker.keepalive import ALIVE_S, Alive
 from node.engine.conformance import BAD, FIRST, SECOND, Subject, check_engine, check_verifying
+from node.engine.factory import open_engine
 from node.engine.fake import FakeConfig, open_fake_engine
-from node.engine.port import EngineCrashed, EngineRefused, GenerationRequest, InstallFailed
+from node.engine.interface import EngineCrashed, EngineRefused, GenerationRequest, InstallFailed
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.worker_engine import HANG_S
-from node.engines import open_engine
-from node.events import EventLog
+from node.processes.outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
+from node.processes.spec import RestartLimits
+from node.runtime.events import EventLog
 from tests.node.conforming import subject_of
 from tests.node.conftest import VOCAB_SIZE, Models
 

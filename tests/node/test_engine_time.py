@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from node.engine_time import ROUTINE_SHARE, EngineTime
+from node.learner_role.trust.engine_budget import ROUTINE_SHARE, EngineTime
 
 uses = st.lists(st.tuples(st.floats(0.01, 30.0), st.booleans()), min_size=5, max_size=60)
 

@@ -18,10 +18,18 @@ from learner.ledger.ledger import Ledger
 from learner.monitoring.eval_scores import Scores
 from learner.rollouts.environment import Answered, Ended, Reply, Said
 from node.engine.fake import FakeConfig, FakeEngine
-from node.engine.port import EngineCrashed, GenerationRequest, InstalledVersion, InstallFailed
-from node.evaluation import EVALUATION_SEED, SAMPLE_STRIDE, TOGETHER, Evaluation, EvaluationTerms, HeldOut, evaluate
-from node.events import EventLog, Field
+from node.engine.interface import EngineCrashed, GenerationRequest, InstalledVersion, InstallFailed
+from node.learner_role.training.evaluation import (
+    EVALUATION_SEED,
+    SAMPLE_STRIDE,
+    TOGETHER,
+    Evaluation,
+    EvaluationTerms,
+    HeldOut,
+    evaluate,
+)
 from node.reports import swarm_report
+from node.runtime.events import EventLog, Field
 from protocol.core.ids import PolicyVersion
 from protocol.versions.manifest import SignedManifest
 from swarm.store import ChunkStore
@@ -303,7 +311,7 @@ async def test_a_reward_of_the_installed_policy(tmp_path: Path) -> None:
 async def test_who_shares_the_engine_waits_for_no_whole_evaluation_and_changes_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.evaluation.TOGETHER", 8)
+    monkeypatch.setattr("node.learner_role.training.evaluation.TOGETHER", 8)
     async with opened(tmp_path) as parts:
         first, other = parts.publish(1), parts.publish(2)
         await parts.evaluation.run(first)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from node import events as module
-from node.events import EventLog, Field
+from node.runtime import events as module
+from node.runtime.events import EventLog, Field
 from tests.disks import file_limit
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from node.forgotten import MAX_JUMP, Forgotten
+from node.learner_role.peers.forgotten_versions import MAX_JUMP, Forgotten
 from protocol.core.errors import Fault, PeerError
 from protocol.core.genesis import certify_learner
 from protocol.core.identity import Keypair

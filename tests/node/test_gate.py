@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from node.tasks.api.interface import ChatMessage, Completion, Problem, TaskError, Turn
 from node.tasks.first_reward import require_reward
 from node.tasks.gate import Gate, Place, WrongValue, has
-from node.tasks.port import ChatMessage, Completion, Problem, TaskError, Turn
 from node.tasks.registry import open_task
 
 HERE, HELD_OUT = Place(index=7), Place(index=3, held_out=True)
@@ -119,7 +119,7 @@ def test_what_can_be_taken_for_a_number_is_one(value: Any, reward: float) -> Non
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        (None, "no problem at index 7, but None: `problem` must return a node.tasks.port.Problem."),
+        (None, "no problem at index 7, but None: `problem` must return a node.tasks.api.interface.Problem."),
         ({"prompt": "?"}, "no problem at index 7, but {'prompt': '?'} (of type dict)"),
         ("?", "no problem at index 7"),
         (Problem(prompt=None), "no prompt at index 7, but None: `prompt` of its Problem must be text, or messages"),  # type: ignore[arg-type]

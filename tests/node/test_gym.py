@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import reasoning_gym
 
-from node.tasks import gym, sandbox
+from node.tasks.api.interface import Completion, TaskError
 from node.tasks.gate import Gate
-from node.tasks.gym import BLOCK, GymTask, answer_of
-from node.tasks.judging import Asked, judged
-from node.tasks.port import Completion, TaskError
+from node.tasks.grading import Asked, judged
+from node.tasks.kinds import reasoning_gym as gym
+from node.tasks.kinds.reasoning_gym import BLOCK, GymTask, answer_of
 from node.tasks.registry import open_task
+from node.tasks.sandbox import bubblewrap as sandbox
 
 FIVE = ("leg_counting:max_animals=4", "chain_sum:min_terms=2,max_terms=2", "spell_backward", "gcd", "number_sorting")
 

@@ -1,7 +1,8 @@
 """reasoning-gym's source, read again: which of its data sets could execute the text that they score.
 
-What is found here is scored in the sandbox; `node.tasks.gym.HARMLESS` names the others. Another version of the library
-makes the first test fail until somebody has read it: then say so in READ_VERSION, and bring HARMLESS up to date.
+What is found here is scored in the sandbox; `node.tasks.kinds.reasoning_gym.HARMLESS` names the others. Another version
+of the library makes the first test fail until somebody has read it: then say so in READ_VERSION, and bring HARMLESS up
+to date.
 
 A data set counts as found if its class, a class that it is made from, or any module of the library's that these import
 names something that executes text, or imports a package that does, or one that nobody has looked at. Whether an answer
@@ -21,7 +22,7 @@ from pathlib import Path
 import pytest
 from reasoning_gym.factory import DATASETS
 
-from node.tasks.gym import HARMLESS, READ_VERSION
+from node.tasks.kinds.reasoning_gym import HARMLESS, READ_VERSION
 
 LIBRARY = "reasoning_gym"
 
@@ -178,7 +179,7 @@ def findings(dataset: type) -> list[str]:
 
 
 def test_the_data_sets_that_are_scored_outside_the_sandbox_execute_nothing() -> None:
-    assert version("reasoning-gym") == READ_VERSION, "read its source, then say so in node/tasks/gym.py"
+    assert version("reasoning-gym") == READ_VERSION, "read its source, then say so in node/tasks/kinds/reasoning_gym.py"
     found = {name: findings(dataset) for name, (dataset, _) in DATASETS.items()}
     assert {name: what for name, what in found.items() if what and name in HARMLESS} == {}
     assert {name for name, what in found.items() if not what} == HARMLESS

@@ -10,10 +10,10 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from node.engine.common_worker.calls import Call, Row
-from node.engine.common_worker.refusal import Refused
-from node.engine.transformers_worker.cache import Memory, ways_of_keeping
+from node.engine.common_worker.errors import Refused
+from node.engine.common_worker.generate_call import Call, Row
 from node.engine.transformers_worker.habits import _share, habits_of
+from node.engine.transformers_worker.kv_cache import Memory, ways_of_keeping
 from node.engine.transformers_worker.policy import Policy, Settings
 from tests.architectures.readings import Engine
 from tests.architectures.shrinking import NotMade, tiny_model

@@ -13,19 +13,19 @@ import pytest
 
 from learner.artifacts.model_directory import BadModel, read_directory
 from learner.artifacts.text_files import TOO_DEEP
-from node.config_file import read_node_config, read_swarm_config
-from node.door import require_model
-from node.errors import NodeError
-from node.footprint import read_facts
-from node.invites import open_invite
-from node.plan.pool import read_pool
-from node.statements.program import lines_of
-from node.tasks.decontamination import read_excluded
-from node.tasks.files import ProblemFile
-from node.tasks.logs import read_logs
-from node.tasks.port import Chat
+from node.commands.plan.pool import read_pool
+from node.commands.statements.command import lines_of
+from node.config.loader import read_node_config, read_swarm_config
+from node.config.preflight import require_model
+from node.learner_role.training.footprint import read_facts
+from node.network.invites import open_invite
+from node.runtime.errors import NodeError
+from node.tasks.api.interface import Chat
+from node.tasks.kinds.decontamination import read_excluded
+from node.tasks.kinds.problem_files import ProblemFile
+from node.tasks.offline_data import read_logs
 from node.tasks.registry import open_task
-from node.tasks.text import TextCodec, write_character_tokenizer
+from node.tasks.tokenizer import TextCodec, write_character_tokenizer
 from protocol.core.invite import Invite, write_invite
 
 MARK = b"\xef\xbb\xbf"

@@ -8,10 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import RunError, UsageError
-from node.home import DAY_MS, RENEW_BEFORE_MS, LearnerHome, open_learner_home, require_home, write_durably
-from node.keys import load_or_create_key
-from node.volunteer import open_volunteer_home
+from node.runtime.errors import RunError, UsageError
+from node.state.keys import load_or_create_key
+from node.state.learner_state import (
+    DAY_MS,
+    RENEW_BEFORE_MS,
+    LearnerHome,
+    open_learner_home,
+    require_home,
+    write_durably,
+)
+from node.state.rollout_state import open_volunteer_home
 from protocol.core.genesis import open_certificate, read_genesis
 from tests.learner.working import NOW_MS, SWARM
 
@@ -128,7 +135,7 @@ def test_a_directory_is_used_by_one_learner_at_a_time(tmp_path: Path) -> None:
 
 def test_a_learner_that_was_killed_holds_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys, os; from pathlib import Path; from node.home import open_learner_home as o; "
+        "import sys, os; from pathlib import Path; from node.state.learner_state import open_learner_home as o; "
         f"home = o(Path({str(tmp_path)!r}), name='n', certificate_days=9.0, now_ms={NOW_MS}); "
         "print(flush=True); sys.stdin.read()"
     )

@@ -22,12 +22,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from node.engine.common_worker.calls import Call
+from node.engine.common_worker.generate_call import Call
+from node.engine.lease_requests import learners_clock, requests_of
 from node.engine.worker_engine import _generate_request
-from node.events import EventLog
-from node.evidence import learners_clock, requests_of
-from node.receipts import Receipts
-from node.rollout_role import RolloutRole
+from node.rollout_role.worker import RolloutRole
+from node.runtime.events import EventLog
+from node.state.receipts import Receipts
 from protocol.accounting.reputation import DAY_MS, ObservedDay
 from protocol.accounting.reputation_note import ReputationNote, reputation_note
 from protocol.accounting.tally import MAX_PROOF_BYTES, Proof, Tally, TrainedRecord, open_tally, proofs_for, proven

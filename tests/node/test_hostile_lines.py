@@ -26,8 +26,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from node import learner_desk, reports
-from node.learner_desk import WELCOME_EVERY_S, WELCOMES_AT_ONCE
+from node import reports
+from node.learner_role.peers import session_service as learner_desk
+from node.learner_role.peers.session_service import WELCOME_EVERY_S, WELCOMES_AT_ONCE
 from node.reports import swarm_report
 from protocol.accounting.cost import Price
 from protocol.accounting.energy import MAX_ENERGY_SOURCES, Energy, EnergySource

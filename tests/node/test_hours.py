@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.hours import ALWAYS, MINUTES, Hours, HoursError, parse_hours
+from node.config.daily_hours import ALWAYS, MINUTES, Hours, HoursError, parse_hours
 
 MIDNIGHT = datetime(2026, 3, 1)
 

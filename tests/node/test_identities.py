@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import NodeError
-from node.identities import require_node
-from node.keys import load_key, load_or_create_key
-from node.receipts import Receipts
+from node.runtime.errors import NodeError
+from node.state.identities import require_node
+from node.state.keys import load_key, load_or_create_key
+from node.state.receipts import Receipts
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Receipt
 from tests.learner.working import NOW_MS

@@ -13,11 +13,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from node.engine.port import EngineCrashed, InstalledVersion, InstallFailed
-from node.events import EventLog
-from node.in_service import InService
-from node.patience import Event, Patience
-from node.shift import Shift
+from node.engine.interface import EngineCrashed, InstalledVersion, InstallFailed
+from node.rollout_role.availability import Shift
+from node.rollout_role.retries import Event, Patience
+from node.rollout_role.serving_version import InService
+from node.runtime.events import EventLog
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.trouble import TroubleKind
 from tests.node.learning import until
@@ -124,7 +124,7 @@ async def opened(engine: Engine, clock: MockClock, monkeypatch: pytest.MonkeyPat
     async def prove(found: Engine, version: Any) -> None:
         await found.prove(version.version)
 
-    monkeypatch.setattr("node.in_service.require_proven", prove)
+    monkeypatch.setattr("node.rollout_role.serving_version.require_proven", prove)
     patience = Patience()
 
     def happened(event: Event) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from node.config import NetworkSection, Section, SwarmConfig
-from node.config_file import read_swarm_config
-from node.errors import RunError, UsageError
-from node.init import PORTS, TEMPLATE, free_port, model_beside, write_swarm_config
+from node.config.loader import read_swarm_config
+from node.config.swarm_config import NetworkSection, Section, SwarmConfig
+from node.config.template import PORTS, TEMPLATE, free_port, model_beside, write_swarm_config
+from node.runtime.errors import RunError, UsageError
 from tests.disks import file_limit
 
 EVERYTHING = re.sub(r"^# (\w+ = )", r"\1", TEMPLATE.format(path="swarm.toml", name='"n"', port=4001), flags=re.M)

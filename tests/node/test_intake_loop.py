@@ -16,10 +16,10 @@ from learner.ledger.rows import LeaseRow
 from learner.ledger.sqlite.database import LedgerError
 from learner.rollouts.admission import GrantedLease
 from learner.rollouts.environment import Ended, Question, Reply, Said
-from node.intake_loop import MAX_REPEATS, MAX_UNDER_WAY
-from node.receipts import Receipts
-from node.recovery import read_unconsumed
+from node.learner_role.peers.intake import MAX_REPEATS, MAX_UNDER_WAY
+from node.learner_role.training.recovery import read_unconsumed
 from node.reports import as_text, own_report, swarm_report
+from node.state.receipts import Receipts
 from protocol.core.ids import PeerId
 from protocol.versions.staleness import Chain
 from protocol.work import (

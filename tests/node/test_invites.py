@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import UsageError
-from node.invites import is_invite, open_invite, refuse_invite
+from node.network.invites import is_invite, open_invite, refuse_invite
+from node.runtime.errors import UsageError
 from protocol.core.identity import Keypair
 from protocol.core.invite import Invite, write_invite
 

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 import trio
 
-from node.app_rollout import run_rollout
-from node.config import (
+from node.config.swarm_config import (
     EngineSection,
     LearnSection,
     LimitsSection,
@@ -29,12 +28,13 @@ from node.config import (
     TaskSection,
     TrustSection,
 )
-from node.errors import UsageError
-from node.events import Clock, EventLog
-from node.join_dry_run import Found, look, show_join, story
-from node.keys import load_or_create_key
-from node.orders import OwnerSignals
-from node.terms import WRONG_TOKEN, LearnerTerms, tasks_of
+from node.learner_role.peers.join_terms import WRONG_TOKEN, LearnerTerms, tasks_of
+from node.rollout_role.app import run_rollout
+from node.rollout_role.dry_run import Found, look, show_join, story
+from node.runtime.errors import UsageError
+from node.runtime.events import Clock, EventLog
+from node.state.keys import load_or_create_key
+from node.state.owner_orders import OwnerSignals
 from protocol.core.genesis import certify_learner, read_genesis
 from protocol.core.identity import Keypair
 from protocol.core.ids import PublicKey

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.kept_versions import MAX_OUTDATED, KeptVersions, Use
+from node.learner_role.trust.version_retention import MAX_OUTDATED, KeptVersions, Use
 from protocol.core.ids import ManifestHash
 from tests.node.learning import Settings, open_learner
 

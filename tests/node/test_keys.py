@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import RunError, UsageError
-from node.keys import load_key, load_or_create_key, load_or_create_secret
+from node.runtime.errors import RunError, UsageError
+from node.state.keys import load_key, load_or_create_key, load_or_create_secret
 from tests.disks import file_limit
 
 
@@ -52,7 +52,7 @@ def test_a_key_that_should_be_there_is_not_made_up(tmp_path: Path) -> None:
 def test_of_programs_that_start_at_once_all_get_the_same_key(tmp_path: Path) -> None:
     path = tmp_path / "node.key"
     code = (
-        "import sys; from pathlib import Path; from node.keys import load_or_create_key as k; sys.stdin.read(); "
+        "import sys; from pathlib import Path; from node.state.keys import load_or_create_key as k; sys.stdin.read(); "
         f"print(k(Path({str(path)!r})).peer_id)"
     )
     programs = [

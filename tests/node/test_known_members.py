@@ -9,8 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from node.events import EventLog, Field
-from node.known_members import FILE, MOST, NOTED_EVERY_S, KnownMembers
+from node.network.known_members import FILE, MOST, NOTED_EVERY_S, KnownMembers
+from node.runtime.events import EventLog, Field
 from protocol.core.ids import PeerId
 from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport
 

@@ -17,10 +17,10 @@ from learner.ledger.reputation import observed_days
 from learner.ledger.sqlite.database import snapshot
 from learner.rollouts.admission import GrantedLease
 from learner.rollouts.leases import Prompt
-from node.engine_terms import EngineTerms
-from node.learner_desk import LOGGED_BEATS, TICK_S
-from node.lease_desk import GRANT_WAIT_S, LATE_GRACE_MS
-from node.reports.rules import JUDGING
+from node.config.engine_requirements import EngineTerms
+from node.learner_role.peers.session_service import LOGGED_BEATS, TICK_S
+from node.learner_role.scheduling.lease_service import GRANT_WAIT_S, LATE_GRACE_MS
+from node.reports.model.verdict_meanings import JUDGING
 from protocol.accounting.cost import Price
 from protocol.accounting.energy import Energy, EnergySource
 from protocol.accounting.reputation import ObservedDay

@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from learner.monitoring.fruitless_leases import End
 from learner.scheduling.lease_backoff import FIRST_PAUSE_MS, FREE_LEASES
-from node.lease_desk import GRANT_WAIT_S, LATE_GRACE_MS
+from node.learner_role.scheduling.lease_service import GRANT_WAIT_S, LATE_GRACE_MS
 from protocol.core.ids import LeaseId
 from protocol.work import IN_GOOD_ORDER, Grant, LeaseRequest, LeaseReturn, open_lease
 from tests.learner.working import PEER, SWARM

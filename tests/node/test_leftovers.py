@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from node import events as events_module
-from node import recorder as recorder_module
-from node.events import EventLog
-from node.kept_versions import MAX_OUTDATED
-from node.metrics.sqlite import FILE as METRICS
-from node.metrics.sqlite import SqliteSink
-from node.samples.store import FILE as SAMPLES
-from node.samples.store import SampleSink
+from node.learner_role.metrics.sample_store import FILE as SAMPLES
+from node.learner_role.metrics.sample_store import SampleSink
+from node.learner_role.metrics.sqlite import FILE as METRICS
+from node.learner_role.metrics.sqlite import SqliteSink
+from node.learner_role.scheduling import recorder as recorder_module
+from node.learner_role.trust.version_retention import MAX_OUTDATED
+from node.runtime import events as events_module
+from node.runtime.events import EventLog
 from protocol.core.digest import digest_of
 from protocol.core.pipe import Arrays, Header
 from tests.node.learning import FakePeer, FakeTrainer, Learner, Settings, fast_directory, open_learner

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from node import line_file as module
-from node.line_file import LineFile
+from node.runtime import append_log as module
+from node.runtime.append_log import LineFile
 from tests.disks import file_limit
 
 ROOMY = 1 << 20

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from node.config import (
+from node.config.swarm_config import (
     LearnSection,
     ModelSection,
     OfflineSection,
@@ -18,10 +18,10 @@ from node.config import (
     TaskSection,
     TrainerSection,
 )
-from node.schooling import open_schooling
-from node.tasks.logs import Logs, read_logs
-from node.tasks.port import Chat, TaskError
-from node.tasks.text import TextCodec, write_character_tokenizer
+from node.tasks.api.interface import Chat, TaskError
+from node.tasks.offline_data import Logs, read_logs
+from node.tasks.task_suite import open_schooling
+from node.tasks.tokenizer import TextCodec, write_character_tokenizer
 
 PAIR = {"prompt": "a=", "chosen": "b", "rejected": "cd"}
 GROUP = {"prompt": "a=", "completions": [{"text": "b", "reward": 1, "logprobs": [-1, -2]}, {"text": "", "reward": 0.5}]}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.loop_delay import EDGES_S, LEAST_S, SLOT_S, SLOTS, LoopDelay
+from node.runtime.loop_delay import EDGES_S, LEAST_S, SLOT_S, SLOTS, LoopDelay
 
 WINDOW_S = SLOT_S * SLOTS
 

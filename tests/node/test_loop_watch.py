@@ -10,10 +10,10 @@ import pytest
 import trio
 import trio.testing
 
-from node import loop_watch
-from node.events import EventLog, Field
-from node.loop_delay import LoopFigures
-from node.loop_watch import AGAIN_S, HELD_CPU_S, HELD_S, READ_S, TROUBLE_S, LoopWatch, watched_loop
+from node.runtime import loop_watch
+from node.runtime.events import EventLog, Field
+from node.runtime.loop_delay import LoopFigures
+from node.runtime.loop_watch import AGAIN_S, HELD_CPU_S, HELD_S, READ_S, TROUBLE_S, LoopWatch, watched_loop
 
 Log = list[tuple[str, dict[str, Field]]]
 
@@ -185,8 +185,8 @@ async def test_figures_are_shown_now_and_then(clocks: Clocks) -> None:
 
 FREEZE = """
 import gc
-import node.programs
-from node.loop_watch import spare_collections
+import node.learner_role.command
+from node.runtime.loop_watch import spare_collections
 before = len(gc.get_objects())
 spare_collections()
 print(before, gc.get_freeze_count(), len(gc.get_objects()))

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from learner.ledger.training import checkpoints_of
-from node import checkpoints
-from node.config import LearnSection, ModelSection, SwarmConfig, SwarmSection
+from node.config.swarm_config import LearnSection, ModelSection, SwarmConfig, SwarmSection
+from node.learner_role.training import checkpoints
+from node.learner_role.training.resume import find_origin
 from node.reports import as_json, as_text, swarm_report
-from node.resuming import find_origin
 from protocol.core.ids import PolicyVersion
 from protocol.versions.manifest import SignedManifest
 from tests.learner.working import NOW_MS

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 import protocol.sampling
 from learner.artifacts.publisher import Base, Publisher
 from learner.training.server import Trainer
-from node.engine.common_worker.calls import Call, Row
+from node.engine.common_worker.generate_call import Call, Row
 from node.engine.transformers_worker.generation import Generator
 from node.engine.transformers_worker.policy import Policy, Settings
 from protocol.core.pipe import Arrays, Header

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from node.events import EventLog, Field
-from node.neighbours import CLOCK_TOLERATED_MS, line_reporter
+from node.rollout_role.line_events import CLOCK_TOLERATED_MS, line_reporter
+from node.runtime.events import EventLog, Field
 from swarm.work.client import Connected, Disconnected
 from tests.swarm.swarming import NOW_MS, peer_of, welcome_with
 

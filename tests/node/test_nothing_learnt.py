@@ -11,9 +11,9 @@ import trio
 from learner.monitoring.thresholds import ADVICE, LIMITS, Alarm
 from learner.rollouts.environment import one_turn
 from learner.trainer_api.advantages import advantages
-from node.reports.facts import Role
-from node.view import ViewState
-from node.view_events import apply
+from node.reports.model.report import Role
+from node.ui.live_view import ViewState
+from node.ui.view_updates import apply
 from protocol.core.pipe import Arrays, Header
 from tests.node.learning import FakePeer, FakeTrainer, Learner, Settings, open_learner
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.tasks.numbers import last_number, reference_number
-from node.tasks.port import Completion, TaskError
+from node.tasks.answers.numbers import last_number, reference_number
+from node.tasks.api.interface import Completion, TaskError
 from node.tasks.registry import open_task
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,14 +14,14 @@ from learner.provisioning.model.capacity import Clockwork
 from learner.provisioning.model.machine_selection import Candidate
 from learner.provisioning.planner import reasons
 from learner.provisioning.planner.pool import Pool
-from node.keys import load_or_create_key
-from node.lookups import show_status
-from node.receipts import Receipts
+from node.cli.status import show_status
 from node.reports import as_html, as_text, own_report, swarm_report
-from node.reports.facts import Role
-from node.reports.why import why_in_ledger, why_in_receipts
-from node.view import ViewState, render, status_line
-from node.view_events import apply
+from node.reports.explain.why import why_in_ledger, why_in_receipts
+from node.reports.model.report import Role
+from node.state.keys import load_or_create_key
+from node.state.receipts import Receipts
+from node.ui.live_view import ViewState, render, status_line
+from node.ui.view_updates import apply
 from protocol.core.ids import PolicyVersion
 from protocol.work import Receipt, Rule, Verdict
 from tests.node.ledgers import ALPHA, LEARNER, key, open_story, peer_row

@@ -15,8 +15,8 @@ import pytest
 import trio
 import trio.testing
 
-from node.occupants import GONE_S, LOOK_S, first_running, make_room
-from node.shift import Shift
+from node.rollout_role.availability import Shift
+from node.rollout_role.yield_to_programs import GONE_S, LOOK_S, first_running, make_room
 from tests.node.learning import until
 
 SHORT, LONG = "volery-blend", "volery-blender-with-a-long-name"

@@ -18,7 +18,7 @@ import pytest
 from learner.rollouts.batch_arrays import batch_arrays
 from learner.rollouts.buffer import Batch, Completion, Group
 from learner.training.server import Trainer
-from node.engine.port import Generation, GenerationRequest, InstalledVersion, PolicyEngine
+from node.engine.interface import Generation, GenerationRequest, InstalledVersion, PolicyEngine
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 from protocol.core.pipe import Arrays, Header

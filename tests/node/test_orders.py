@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import UsageError
-from node.keys import load_or_create_key
-from node.lookups import find_place
-from node.loop_delay import LoopFigures
-from node.orders import BY_SIGNAL, Drain, Orders
-from node.owner_commands import roots
-from node.standing import FILE, Noticeboard, Standing, standing_of
+from node.cli.owner_commands import roots
+from node.cli.status import find_place
+from node.runtime.errors import UsageError
+from node.runtime.loop_delay import LoopFigures
+from node.state.keys import load_or_create_key
+from node.state.owner_orders import BY_SIGNAL, Drain, Orders
+from node.state.status_file import FILE, Noticeboard, Standing, standing_of
 
 PROGRAM = """
 import sys
 import trio
 from pathlib import Path
-from node.orders import Orders, owner_signals
+from node.state.owner_orders import Orders, owner_signals
 
 async def main():
     orders = Orders(Path(sys.argv[1]))
@@ -64,7 +64,7 @@ def test_a_signal_that_comes_while_python_still_imports_ends_nothing(tmp_path: P
 def test_the_last_signal_before_anybody_listened_is_heeded(tmp_path: Path) -> None:
     early = """
 import os, signal
-from node.first_signals import remember
+from node.runtime.early_signals import remember
 remember()
 for name in sys.argv[2:]:
     os.kill(os.getpid(), getattr(signal, name))

@@ -12,7 +12,7 @@ import pytest
 
 PROGRAM = """
 import ctypes, os, sys
-from node.outlet import keep_outlet
+from node.runtime.stdout import keep_outlet
 print("before")
 keep_outlet()
 libc = ctypes.CDLL(None)
@@ -33,7 +33,7 @@ def test_only_python_prints() -> None:
 
 def test_where_output_is_captured_nothing_is_changed() -> None:
     before = sys.stdout
-    from node.outlet import keep_outlet
+    from node.runtime.stdout import keep_outlet
 
     keep_outlet()
     assert sys.stdout is before
@@ -43,7 +43,7 @@ def test_where_output_is_captured_nothing_is_changed() -> None:
 
 
 def volery(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    program = "from node.cli import main; main()"
+    program = "from node.cli.main import main; main()"
     return subprocess.run([sys.executable, "-c", program, *arguments], check=False, timeout=60, **options)
 
 
@@ -96,7 +96,7 @@ def test_a_reader_who_has_gone_away_is_no_trouble() -> None:
 def test_what_is_shown_to_a_terminal_that_was_closed_is_dropped() -> None:
     """By a program that goes on without it; a disk that fails in the same way is still told."""
     program = (
-        "import sys; from node.outlet import keep_outlet; keep_outlet(); print('before', flush=True)\n"
+        "import sys; from node.runtime.stdout import keep_outlet; keep_outlet(); print('before', flush=True)\n"
         "sys.stdin.readline(); print('after', flush=True); print('more', flush=True); sys.exit(7)"
     )
     master, slave = os.openpty()
@@ -115,11 +115,11 @@ def closing(which: str, command: str) -> list[str]:
 
 def test_descriptors_that_were_closed_become_those_of_no_file(tmp_path: Path) -> None:
     done = subprocess.run(
-        closing(">&-", "from node.cli import main; main()"), check=False, timeout=60, stderr=subprocess.PIPE
+        closing(">&-", "from node.cli.main import main; main()"), check=False, timeout=60, stderr=subprocess.PIPE
     )
     assert (done.returncode, done.stderr) == (0, b"")
     program = (
-        "from node.outlet import keep_outlet; keep_outlet()\n"
+        "from node.runtime.stdout import keep_outlet; keep_outlet()\n"
         f"file = open({str(tmp_path / 'file')!r}, 'wb'); file.write(b'%d' % file.fileno())"
     )
     subprocess.run(closing("<&- >&- 2>&-", program), check=True, timeout=60)
@@ -127,7 +127,7 @@ def test_descriptors_that_were_closed_become_those_of_no_file(tmp_path: Path) ->
 
 
 def test_what_an_encoding_lacks_is_escaped() -> None:
-    program = "from node.outlet import is_screen, keep_outlet; keep_outlet(); print('n\\u00f6de', is_screen())"
+    program = "from node.runtime.stdout import is_screen, keep_outlet; keep_outlet(); print('n\\u00f6de', is_screen())"
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, env=environment, timeout=60)
     assert done.stdout == b"n\\xf6de False\n"
@@ -142,7 +142,7 @@ def test_ctrl_c_ends_a_long_simulation_with_nothing_left_behind(tmp_path: Path, 
     pool.write_text("name,price,rate,count\nbox,0,1,40\n")
     program = (
         "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # ignored under `nohup`
-        "from node.cli import main\n"
+        "from node.cli.main import main\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored where a shell started us behind itself
         f"signal.signal(signal.SIGPROF, lambda *_: signal.raise_signal(signal.{name}))\n"
         f"signal.setitimer(signal.ITIMER_PROF, {cpu_s}); main()"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.config import PATIENCE_S
-from node.patience import (
+from node.config.swarm_config import PATIENCE_S
+from node.rollout_role.retries import (
     FIRST_PAUSE_S,
     LEAST_TIMES,
     LONGEST_PAUSE_S,

@@ -11,12 +11,12 @@ import trio
 import trio.testing
 
 from learner.provisioning.estimation.recording import Withdrawn
-from node.events import EventLog
-from node.orders import Drain, Orders, OwnerSignals
-from node.owner import Drained, Owner
-from node.patience import Failed
-from node.rollout_role import DRAINED, HELD, RolloutRole
-from node.standing import standing_of
+from node.rollout_role.owner_control import Drained, Owner
+from node.rollout_role.retries import Failed
+from node.rollout_role.worker import DRAINED, HELD, RolloutRole
+from node.runtime.events import EventLog
+from node.state.owner_orders import Drain, Orders, OwnerSignals
+from node.state.status_file import standing_of
 from protocol.core.ids import PolicyVersion
 from protocol.trouble import TroubleKind
 from swarm.testing.memory_transport import MemoryNetwork

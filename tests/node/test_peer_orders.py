@@ -9,10 +9,10 @@ import pytest
 import trio
 
 from learner.trust.standing import Standing
-from node import standing
-from node.errors import RunError, UsageError
-from node.operator_commands import ban, pardon
-from node.peer_orders import FOLDER, Ban, NoOrder, Pardon, PeerOrders, read_order
+from node.cli.operator_commands import ban, pardon
+from node.runtime.errors import RunError, UsageError
+from node.state import status_file as standing
+from node.state.operator_orders import FOLDER, Ban, NoOrder, Pardon, PeerOrders, read_order
 from protocol.work import Refused, Rule
 from tests.learner.working import OTHER, PEER
 from tests.node.learning import FakePeer, Settings, hello, open_learner, until

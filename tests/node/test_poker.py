@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.tasks.builtin import is_held_out
-from node.tasks.poker import RANKS, STACK, SUITS, Hand, PokerProblem, PokerTask
-from node.tasks.port import Completion, Turn
+from node.tasks.api.interface import Completion, Turn
+from node.tasks.kinds.generated import is_held_out
+from node.tasks.kinds.poker import RANKS, STACK, SUITS, Hand, PokerProblem, PokerTask
 from node.tasks.registry import open_task
 from tests.support.examples import examples
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from node.engine.transformers_worker.products import ROWS_FROM, has_faster_products, quicken
+from node.engine.transformers_worker.cpu_matmul import ROWS_FROM, has_faster_products, quicken
 
 pytestmark = pytest.mark.skipif(not has_faster_products(), reason="torch's own products are the faster ones here")
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.rollouts.leases import Prompt
-from node.config import (
+from node.config.swarm_config import (
     LearnSection,
     MixtureTask,
     ModelSection,
@@ -26,17 +26,17 @@ from node.config import (
     TaskSection,
     VerifiersSection,
 )
-from node.errors import RunError
-from node.events import EventLog
-from node.prompt_desk import AHEAD, PromptDesk
-from node.schooling import Schooling, Written, open_schooling
-from node.tasks.text import write_character_tokenizer
-from node.verifiers import FAILED_IN_A_ROW, Verifiers
+from node.learner_role.scheduling.prompt_writer import AHEAD, PromptDesk
+from node.runtime.errors import RunError
+from node.runtime.events import EventLog
+from node.tasks.task_suite import Schooling, Written, open_schooling
+from node.tasks.tokenizer import write_character_tokenizer
+from node.verifiers.dispatch import FAILED_IN_A_ROW, Verifiers
 from tests.node.learning import until
 
 OWN = '''
 import os, threading, time
-from node.tasks.port import Problem
+from node.tasks.api.interface import Problem
 
 GATE = threading.Event()
 SEEN = set()
@@ -200,7 +200,7 @@ async def test_enough_is_written_ahead_and_no_more(base: Path) -> None:
 
 
 async def test_very_long_prompts_are_written_ahead_by_their_tokens(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.prompt_desk.AHEAD_TOKENS", 300)
+    monkeypatch.setattr("node.learner_role.scheduling.prompt_writer.AHEAD_TOKENS", 300)
     schooling, written = school(base, "reverse:letters=95"), list[int]()
 
     async def write(indexes: Sequence[int]) -> list[Written]:

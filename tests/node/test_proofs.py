@@ -12,16 +12,16 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from learner.trust.relay_credit import Credit
-from node import proof_desk
-from node.events import EventLog
-from node.proof_desk import PAUSE_S, ProofDesk
-from node.proofs import checked_notes, checked_proofs, checked_reputation, tally_in
-from node.receipts import KeptReputation, Receipts
-from node.reports.own import own_report
-from node.reports.text import own_story
-from node.rollout_role import RolloutRole
-from node.statements.books import NodeBooks
-from node.statements.form import ReputationLine
+from node.commands.statements.format import ReputationLine
+from node.commands.statements.sources import NodeBooks
+from node.learner_role.peers import proof_service as proof_desk
+from node.learner_role.peers.proof_service import PAUSE_S, ProofDesk
+from node.reports.readers.receipts_report import own_report
+from node.reports.text.report_text import own_story
+from node.rollout_role.proof_client import checked_notes, checked_proofs, checked_reputation, tally_in
+from node.rollout_role.worker import RolloutRole
+from node.runtime.events import EventLog
+from node.state.receipts import KeptReputation, Receipts
 from protocol.accounting.credit_note import CreditNote, RelayShare, sign_credit_note
 from protocol.accounting.reputation import DAY_MS, Band, ObservedDay
 from protocol.accounting.reputation_note import reputation_note, sign_reputation_note

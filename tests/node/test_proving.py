@@ -13,12 +13,12 @@ from trio.testing import MockClock
 from learner.artifacts.publisher import Publisher
 from learner.training.probe import coarsest, probe_batch, told
 from learner.training.server import Trainer
-from node.engine.port import EngineCrashed, EngineRefused, InstalledVersion, InstallFailed
+from node.engine.interface import EngineCrashed, EngineRefused, InstalledVersion, InstallFailed
+from node.engine.probe_check import require_proven, tolerance
 from node.engine.transformers import TransformersConfig, open_transformers_engine
-from node.events import EventLog
-from node.proving import require_proven, tolerance
-from node.publishing import _probed
-from node.rollout_role import GaveUp, RolloutRole
+from node.learner_role.training.publisher import _probed
+from node.rollout_role.worker import GaveUp, RolloutRole
+from node.runtime.events import EventLog
 from protocol.core.ids import LeaseId
 from protocol.versions.manifest import SignedManifest
 from protocol.versions.probe import Probed, probe_of

@@ -11,8 +11,8 @@ from typing import Any
 import trio
 
 from learner.provisioning.estimation.recording import Delivered, Withdrawn
-from node.events import EventLog
-from node.rollout_role import RolloutRole
+from node.rollout_role.worker import RolloutRole
+from node.runtime.events import EventLog
 from protocol.core.ids import LeaseId
 from protocol.work import LeaseRecall
 from swarm.testing.memory_transport import MemoryNetwork

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node import receipts as module
-from node.receipts import PeerTraffic, Receipts, ReceiptsError
-from node.reports import words
-from node.reports.own import own_report
+from node.reports.readers.receipts_report import own_report
+from node.reports.text import formatting as words
+from node.state import receipts as module
+from node.state.receipts import PeerTraffic, Receipts, ReceiptsError
 from protocol.accounting.cost import Price
 from protocol.accounting.energy import EnergySource
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion, RecordId

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from learner.monitoring.alarms import alarms
 from learner.monitoring.thresholds import Alarm
 from node.reports import as_json, as_text, swarm_report
-from node.reports.facts import SwarmReport
-from node.reports.objective import RECENT, by_lag, recent, spells
-from node.reports.picture import _draw
+from node.reports.model.objective_figures import RECENT, by_lag, recent, spells
+from node.reports.model.report import SwarmReport
+from node.reports.plots.run_plot import _draw
 from protocol.core.ids import PolicyVersion
 from protocol.work import Rule
 from tests.learner.test_alarms import healthy

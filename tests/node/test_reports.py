@@ -24,23 +24,14 @@ from learner.rollouts.admission import Place
 from learner.trust.margins import TINY as MARGINS
 from learner.trust.sequential_test import Found, count_above, log_evidence
 from learner.trust.standing import Confidence, Standing, after
-from node.receipts import PeerTraffic, Receipts
-from node.reports import (
-    as_csv,
-    as_json,
-    as_terminal,
-    as_text,
-    own_report,
-    roads_taken,
-    summary,
-    swarm_report,
-    words,
-)
-from node.reports.columns import listed
-from node.reports.facts import PeerReport, Role, SwarmReport
-from node.reports.peers import present_s
-from node.reports.rules import BLAMED, MEANINGS, REFUSALS
-from node.reports.stays import Presence
+from node.reports import as_csv, as_json, as_terminal, as_text, own_report, roads_taken, summary, swarm_report
+from node.reports.model.peer_rows import present_s
+from node.reports.model.report import PeerReport, Role, SwarmReport
+from node.reports.model.stays import Presence
+from node.reports.model.verdict_meanings import BLAMED, MEANINGS, REFUSALS
+from node.reports.text import formatting as words
+from node.reports.text.peer_columns import listed
+from node.state.receipts import PeerTraffic, Receipts
 from protocol.accounting.cost import Price
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Rule

@@ -12,9 +12,9 @@ import trio
 import trio.testing
 
 from learner.trust.audit_rate import NEWCOMER_GROUPS
-from node.events import EventLog
-from node.peer_orders import Pardon
-from node.reputation_desk import REVIEW_S, TOLD_EVERY_MS, ReputationDesk
+from node.learner_role.trust.reputation import REVIEW_S, TOLD_EVERY_MS, ReputationDesk
+from node.runtime.events import EventLog
+from node.state.operator_orders import Pardon
 from protocol.accounting.reputation import DAY_MS, Band
 from protocol.accounting.reputation_note import open_reputation_note
 from protocol.core.genesis import Authority

@@ -10,10 +10,10 @@ import trio
 import trio.testing
 
 from learner.provisioning.estimation.recording import Withdrawn
-from node.events import EventLog
-from node.hours import parse_hours
-from node.rollout_role import OVER, RolloutRole
-from node.shift import Shift
+from node.config.daily_hours import parse_hours
+from node.rollout_role.availability import Shift
+from node.rollout_role.worker import OVER, RolloutRole
+from node.runtime.events import EventLog
 from protocol.core.ids import PeerId
 from protocol.work import IN_GOOD_ORDER
 from swarm.testing.memory_transport import MemoryNetwork

@@ -16,11 +16,11 @@ import trio
 from learner.ledger.ledger import Ledger
 from learner.ledger.rows import CheckpointRow
 from learner.ledger.training import checkpoints_of
-from node.config import LearnSection, ModelSection, SwarmConfig, SwarmSection, TaskSection
-from node.errors import RunError, UsageError
-from node.home import open_learner_home
-from node.resuming import fork, require_checkpoint, require_memory, unfork
-from node.tasks.port import TaskError
+from node.config.swarm_config import LearnSection, ModelSection, SwarmConfig, SwarmSection, TaskSection
+from node.learner_role.training.resume import fork, require_checkpoint, require_memory, unfork
+from node.runtime.errors import RunError, UsageError
+from node.state.learner_state import open_learner_home
+from node.tasks.api.interface import TaskError
 from protocol.core.ids import PolicyVersion
 from protocol.versions.manifest import SignedManifest
 from tests.learner.working import NOW_MS

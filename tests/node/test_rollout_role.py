@@ -12,8 +12,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from node.config import PATIENCE_S
-from node.engine.port import (
+from node.config.swarm_config import PATIENCE_S
+from node.engine.interface import (
     EngineCrashed,
     EngineError,
     EngineRefused,
@@ -22,9 +22,9 @@ from node.engine.port import (
     InstalledVersion,
     InstallFailed,
 )
-from node.events import EventLog
-from node.patience import LONGEST_PAUSE_S
-from node.rollout_role import HELD, GaveUp, RolloutRole
+from node.rollout_role.retries import LONGEST_PAUSE_S
+from node.rollout_role.worker import HELD, GaveUp, RolloutRole
+from node.runtime.events import EventLog
 from protocol.core.ids import PolicyVersion
 from protocol.trouble import Trouble, TroubleKind
 from swarm.testing.memory_transport import MemoryNetwork

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from learner.trust.audit_queue import Passage
 from learner.trust.margins import LARGE, MEDIUM, SMALL
 from learner.trust.sequential_test import History, count_above, heard, log_evidence
-from node.audit_loop import found_of
-from node.engine.port import Verified
+from node.engine.interface import Verified
+from node.learner_role.trust.auditor import found_of
 from protocol import sampling
 from protocol.core.ids import ManifestHash, PolicyVersion
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.tasks import sandbox
-from node.tasks.forbidden_calls import CALLS, CLONE, CLONE3, MACHINES, call_filter
-from node.tasks.port import TaskError
-from node.tasks.sandbox import SYSTEM_PYTHON, Ran, SandboxLimits, require_sandbox, run, sandboxed
+from node.tasks.api.interface import TaskError
+from node.tasks.sandbox import bubblewrap as sandbox
+from node.tasks.sandbox.bubblewrap import SYSTEM_PYTHON, Ran, SandboxLimits, require_sandbox, run, sandboxed
+from node.tasks.sandbox.seccomp import CALLS, CLONE, CLONE3, MACHINES, call_filter
 
 BRIEF = SandboxLimits(time_s=1.0, memory_mb=128)
 PATIENT = SandboxLimits(time_s=60.0, memory_mb=128)

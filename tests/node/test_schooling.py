@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from learner.curriculum.difficulty_levels import MASTERED, WINDOW
 from learner.rollouts.environment import Answered, Ended, EpisodeLimits
-from node.config import (
+from node.config.swarm_config import (
     LearnSection,
     MixtureTask,
     ModelSection,
@@ -22,9 +22,9 @@ from node.config import (
     TaskSection,
     VerifiersSection,
 )
-from node.schooling import Schooling, episode_limits, open_schooling
-from node.tasks.port import TaskError
-from node.tasks.text import TextCodec, write_character_tokenizer
+from node.tasks.api.interface import TaskError
+from node.tasks.task_suite import Schooling, episode_limits, open_schooling
+from node.tasks.tokenizer import TextCodec, write_character_tokenizer
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from learner.ledger.reputation import observed_days
 from learner.ledger.sqlite.database import snapshot
 from learner.rollouts.environment import Answered, Ended, Reply, Said
 from learner.trust.standing import Confidence, Standing
-from node.reports.rules import JUDGING
-from node.reports.why import why_in_ledger
+from node.reports.explain.why import why_in_ledger
+from node.reports.model.verdict_meanings import JUDGING
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Lease, LeaseRequest, Rule, open_lease, open_receipt
 from tests.learner.working import NOW_MS, OTHER, SWARM

@@ -9,8 +9,8 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from node.hours import parse_hours
-from node.shift import LOOK_S, Shift
+from node.config.daily_hours import parse_hours
+from node.rollout_role.availability import LOOK_S, Shift
 
 MORNING = datetime(2026, 3, 28, 6, 0, 0, 250_000)
 

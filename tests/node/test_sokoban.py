@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.tasks.builtin import Dice, is_held_out
-from node.tasks.judging import Asked, judged
-from node.tasks.port import Completion, TaskError, Turn, TurnTask
+from node.tasks.api.interface import Completion, TaskError, Turn, TurnTask
+from node.tasks.grading import Asked, judged
+from node.tasks.kinds.generated import Dice, is_held_out
+from node.tasks.kinds.sokoban import Board, draw_board, played, read_board
 from node.tasks.registry import open_task
-from node.tasks.sokoban import Board, draw_board, played, read_board
 from tests.support.examples import examples
 
 CORRIDOR = read_board("######|#@$-.#|######")

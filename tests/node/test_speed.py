@@ -10,8 +10,8 @@ import trio
 from trio.testing import MockClock
 
 from node.engine.fake import FakeConfig, FakeEngine
-from node.engine.port import Generation, GenerationRequest, InstalledVersion
-from node.speed import LONGEST_S, MOST_ROLLOUTS, TOKENS, measure_speed
+from node.engine.interface import Generation, GenerationRequest, InstalledVersion
+from node.engine.throughput import LONGEST_S, MOST_ROLLOUTS, TOKENS, measure_speed
 from protocol.core.digest import digest_of
 from protocol.core.ids import ManifestHash
 from tests.learner.working import version

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import trio
 
-from node import starting_model
-from node.child_outcomes import ChildRefused
-from node.drill import program
-from node.drill.attacks import Attack
-from node.drill.program import Terms, run_drill, small_swarm
-from node.engine.port import EngineRefused
-from node.errors import RunError, UsageError
-from node.events import EventLog
+from node.commands.drill import command as program
+from node.commands.drill.attacks import Attack
+from node.commands.drill.command import Terms, run_drill, small_swarm
+from node.engine.interface import EngineRefused
+from node.learner_role.training import tiny_model as starting_model
+from node.processes.outcomes import ChildRefused
+from node.runtime.errors import RunError, UsageError
+from node.runtime.events import EventLog
 
 FULL = "No space left on device"
 

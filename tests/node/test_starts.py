@@ -18,14 +18,14 @@ import pytest
 
 from learner.ledger.ledger import Ledger
 from learner.ledger.rows import CheckpointRow
-from node.dry_run import dry_run, show_dry_run
-from node.errors import NodeError, RunError, UsageError
-from node.events import Clock
-from node.fixed_settings import fixed_settings
-from node.home import open_learner_home
-from node.programs import learn, look_at
-from node.tasks.text import write_character_tokenizer
-from node.trial import trial_terms
+from node.learner_role.command import learn, look_at
+from node.learner_role.dry_run import dry_run, show_dry_run
+from node.learner_role.training.fixed_settings import fixed_settings
+from node.learner_role.trial.trial_run import trial_terms
+from node.runtime.errors import NodeError, RunError, UsageError
+from node.runtime.events import Clock
+from node.state.learner_state import open_learner_home
+from node.tasks.tokenizer import write_character_tokenizer
 from tests.learner.test_ledger import deliver, lease_row
 from tests.node.test_dry_run import QWEN3_4B, shapes, write_hollow
 
@@ -362,9 +362,9 @@ def test_a_run_whose_steps_are_over_says_so(place: Place) -> None:
 
 
 def test_a_quick_dry_run_says_in_what_this_machine_computes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.dry_run.has_gpu", lambda: False)
+    monkeypatch.setattr("node.learner_role.dry_run.has_gpu", lambda: False)
     assert "Layers compute in float32 here, where there is no GPU." in show_dry_run(place.path)
-    monkeypatch.setattr("node.dry_run.has_gpu", lambda: True)
+    monkeypatch.setattr("node.learner_role.dry_run.has_gpu", lambda: True)
     assert "Layers compute in bfloat16 here, where there is a GPU." in show_dry_run(place.path)
     place.change("[trust]", '[trainer]\ncompute_dtype = "bfloat16"\n\n[trust]')
     assert "Layers compute in bfloat16." in show_dry_run(place.path)

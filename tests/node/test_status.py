@@ -11,12 +11,12 @@ from learner.ledger.ledger import Ledger
 from learner.ledger.reputation import BAN
 from learner.ledger.rows import TroubleRow
 from learner.trust.standing import Confidence
-from node.app_learner import _show_nodes
-from node.keys import load_or_create_key
-from node.lookups import show_status
-from node.loop_delay import LoopFigures
-from node.peer_orders import Ban, PeerOrders
-from node.standing import Noticeboard, Standing, standing_of
+from node.cli.status import show_status
+from node.learner_role.app import _show_nodes
+from node.runtime.loop_delay import LoopFigures
+from node.state.keys import load_or_create_key
+from node.state.operator_orders import Ban, PeerOrders
+from node.state.status_file import Noticeboard, Standing, standing_of
 from protocol.core.ids import PolicyVersion
 from tests.node.ledgers import ALPHA, BETA, START_MS, SWARM, open_story, peer_row
 

@@ -18,8 +18,8 @@ from learner.provisioning.planner.planner import Planner
 from learner.provisioning.planner.review import Change, Decision, Situation
 from learner.provisioning.planner.review import Settings as Planning
 from learner.scheduling.worker import Held
+from node.learner_role.scheduling.provisioner import Steward
 from node.reports import swarm_report
-from node.steward import Steward
 from protocol.accounting.cost import Price
 from protocol.core.ids import PeerId
 from protocol.work import Grant, Heartbeat, LeaseRequest

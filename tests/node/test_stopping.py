@@ -14,12 +14,12 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from node.stopping import STOP_ON_EOF, wait_for_stop
+from node.runtime.shutdown import STOP_ON_EOF, wait_for_stop
 
 PROGRAM = """
 import trio
 from trio.testing import wait_all_tasks_blocked
-from node.stopping import wait_for_stop
+from node.runtime.shutdown import wait_for_stop
 
 async def stop(scope):
     await wait_for_stop()
@@ -144,7 +144,7 @@ SENDING = "import os, signal\nos.kill(os.getpid(), signal.{name})\n"
 def test_told_while_it_imports_a_program_ends_without_a_word(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text(SENDING.format(name=number.name))
     path = os.pathsep.join([str(tmp_path), str(Path.cwd())])
-    program = f"import signal; signal.signal(signal.{number.name}, {DEFAULTS[number]}); import node.cli"
+    program = f"import signal; signal.signal(signal.{number.name}, {DEFAULTS[number]}); import node.cli.main"
     done = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, capture_output=True, check=False
     )
@@ -163,7 +163,7 @@ def test_told_while_commands_are_made_a_program_ends_without_a_word() -> None:
 import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import typer.main
-from node.cli import main
+from node.cli.main import main
 typer.main.get_command = lambda app: os.kill(os.getpid(), signal.SIGINT)
 main()
 """
@@ -176,7 +176,7 @@ def test_once_imported_all_three_are_ctrl_c_to_who_waits_for_nothing() -> None:
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
-import node.cli
+import node.cli.main
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     try:
         signal.raise_signal(number)

@@ -18,12 +18,12 @@ import trio
 from rich.table import Table
 from rich.text import Text
 
-from node.console import open_terminal
-from node.events import EventLog
-from node.harmless_console import HarmlessConsole
-from node.outlet import complain, say, tame_tracebacks
-from node.reports.words import plain_name
-from node.view import Role, ViewState
+from node.reports.text.formatting import plain_name
+from node.runtime.events import EventLog
+from node.runtime.safe_console import HarmlessConsole
+from node.runtime.stdout import complain, say, tame_tracebacks
+from node.ui.live_view import Role, ViewState
+from node.ui.terminal import open_terminal
 from protocol.core.digest import digest_of
 from protocol.core.envelope import NO_SWARM, Kind, seal
 from protocol.core.errors import Fault, PeerError
@@ -142,8 +142,8 @@ def test_an_event_is_one_line_of_ascii(tmp_path: Path) -> None:
 
 
 OWN_OUTPUT = {
-    "node/outlet.py",  # the one place
-    "node/metrics/declared.py",  # writes a page of the documentation
+    "node/runtime/stdout.py",  # the one place
+    "node/learner_role/metrics/catalogue.py",  # writes a page of the documentation
 }
 CHILDREN = ("_program.py", "_child.py")
 """Programs of their own, whose output another process reads."""
@@ -181,7 +181,7 @@ async def test_a_hostile_learner_does_nothing_to_a_volunteers_terminal(tmp_path:
     genesis = seal(swarm.operator, NO_SWARM, Kind.GENESIS, msgspec.msgpack.encode(word))
 
     async def joined(invite: str) -> str:
-        program = "import sys; sys.argv = ['volery', *sys.argv[1:]]; from node.cli import main; main()"
+        program = "import sys; sys.argv = ['volery', *sys.argv[1:]]; from node.cli.main import main; main()"
         command = [sys.executable, "-c", program, "join", invite, "--state", str(tmp_path / "node"), "--plain"]
         ended = await trio.run_process(
             [*command, "--no-listen", "--wait", "5"], capture_stdout=True, stderr=subprocess.STDOUT, check=False,

@@ -10,13 +10,14 @@ from pathlib import Path
 import math_verify
 import pytest
 
-from node.tasks import confined, sandbox
-from node.tasks.comparing import MATH_VERIFY, Comparing
-from node.tasks.jsonl import JsonlTask
-from node.tasks.judging import is_cheap
-from node.tasks.port import Completion, TaskError
+from node.tasks.answers.math_comparison import MATH_VERIFY, Comparing
+from node.tasks.answers.math_equality import reference_of, same_mathematics, wording
+from node.tasks.api.interface import Completion, TaskError
+from node.tasks.grading import is_cheap
+from node.tasks.kinds.jsonl import JsonlTask
 from node.tasks.registry import open_task
-from node.tasks.symbols import reference_of, same_mathematics, wording
+from node.tasks.sandbox import bubblewrap as sandbox
+from node.tasks.sandbox import confined_library as confined
 
 PMATRIX = r"\begin{pmatrix} 1 \\ -2 \\ 3 \end{pmatrix}"
 
@@ -289,7 +290,7 @@ def test_a_tower_of_powers_is_worth_nothing_unless_it_is_the_answer(tmp_path: Pa
 
 
 def test_brackets_without_end_are_not_even_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.tasks.symbols.MATH_VERIFY", None)
+    monkeypatch.setattr("node.tasks.answers.math_equality.MATH_VERIFY", None)
     assert not same_mathematics("5", r"\boxed{" + "(" * 5000 + ")" * 5000 + "}")
     assert same_mathematics("5", r"\boxed{5}"), "nor is what is worded alike"
 

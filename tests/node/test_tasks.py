@@ -13,11 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.tasks import registry
-from node.tasks.builtin import GeneratedTask, is_held_out
-from node.tasks.judging import is_cheap
-from node.tasks.numbers import last_number
-from node.tasks.options import usage
-from node.tasks.port import (
+from node.tasks.answers.numbers import last_number
+from node.tasks.api.interface import (
     Answer,
     Chat,
     ChatMessage,
@@ -30,6 +27,9 @@ from node.tasks.port import (
     Turn,
     TurnTask,
 )
+from node.tasks.api.options import usage
+from node.tasks.grading import is_cheap
+from node.tasks.kinds.generated import GeneratedTask, is_held_out
 from node.tasks.registry import find_kind, list_kinds, open_task
 
 GENERATED = [
@@ -424,7 +424,7 @@ def test_last_number_reads_every_grouping(number: int) -> None:
 
 
 OWN = """
-from node.tasks.port import Option, Problem, TaskArguments, TaskKind
+from node.tasks.api.interface import Option, Problem, TaskArguments, TaskKind
 
 
 class Echo:

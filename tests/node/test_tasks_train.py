@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from node.config import (
+from node.config.swarm_config import (
     LearnSection,
     MixtureTask,
     ModelSection,
@@ -20,8 +20,8 @@ from node.config import (
     TaskSection,
     VerifiersSection,
 )
-from node.schooling import open_schooling
-from node.verifiers import Verifiers
+from node.tasks.task_suite import open_schooling
+from node.verifiers.dispatch import Verifiers
 from tests.node.bytewise import write_byte_tokenizer
 from tests.node.learning import FakePeer, Settings, open_learner
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
 from learner.rollouts.environment import Answered, Ended, EpisodeLimits
-from node.tasks.encoded import EncodedTask
-from node.tasks.port import Answer, Chat, ChatMessage, Completion, Problem, TaskError, Turn
+from node.tasks.api.interface import Answer, Chat, ChatMessage, Completion, Problem, TaskError, Turn
 from node.tasks.registry import open_task
-from node.tasks.text import (
+from node.tasks.tokenized_task import EncodedTask
+from node.tasks.tokenizer import (
     CHARACTER_VOCABULARY,
     DEMO_ALPHABET,
     REPLACEMENT,

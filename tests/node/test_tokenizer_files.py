@@ -16,8 +16,8 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from learner.artifacts.text_files import TOO_DEEP
-from node.tasks.port import Chat, ChatMessage, Problem, TaskError
-from node.tasks.text import TextCodec, positions_of, write_character_tokenizer
+from node.tasks.api.interface import Chat, ChatMessage, Problem, TaskError
+from node.tasks.tokenizer import TextCodec, positions_of, write_character_tokenizer
 from node.tasks.tokenizer_files import read_tokenizer
 
 CORPUS = [

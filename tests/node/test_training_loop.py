@@ -24,13 +24,13 @@ from learner.provisioning.estimation.recording import Began, Delivered, Stepped
 from learner.rollouts.batch_arrays import batch_arrays
 from learner.rollouts.buffer import Batch, Completion, Group
 from learner.rollouts.environment import one_turn
-from node.child_outcomes import ChildExit, ChildGaveUp, ChildRefused
-from node.child_spec import RestartLimits
-from node.errors import RunError, UsageError
-from node.publishing import REANNOUNCE_S
-from node.step_rows import told_figures
-from node.training_loop import MAX_LOST
-from node.trial import CallTrainer
+from node.learner_role.training.loop import MAX_LOST
+from node.learner_role.training.publisher import REANNOUNCE_S
+from node.learner_role.training.step_rows import told_figures
+from node.learner_role.trial.trial_run import CallTrainer
+from node.processes.outcomes import ChildExit, ChildGaveUp, ChildRefused
+from node.processes.spec import RestartLimits
+from node.runtime.errors import RunError, UsageError
 from protocol.accounting.tally import open_tally, proofs_for, proven, tally_of, tree_of
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.core.pipe import Arrays, Header

@@ -21,13 +21,13 @@ from safetensors.torch import load_file, save_file
 from transformers.cache_utils import DynamicLayer
 
 import protocol.sampling
-from node.engine.common_worker.calls import Call, Row
+from node.engine.common_worker.errors import Broken, Refused
 from node.engine.common_worker.frames import Arrays, Header, encode_frame, read_frame
-from node.engine.common_worker.refusal import Broken, Refused
+from node.engine.common_worker.generate_call import Call, Row
 from node.engine.common_worker.weight_files import weight_files
 from node.engine.transformers_worker import scoring
-from node.engine.transformers_worker.cache import GrowingLayer
 from node.engine.transformers_worker.generation import Generator
+from node.engine.transformers_worker.kv_cache import GrowingLayer
 from node.engine.transformers_worker.policy import Policy, Settings, choose_device
 from node.engine.transformers_worker.scoring import Scorer
 from node.engine.transformers_worker.server import Server

@@ -24,9 +24,7 @@ from learner.trust.margins import (
     tolerance_of,
 )
 from learner.trust.sequential_test import Measure
-from node.checkpoints import TrainerLost
-from node.child_outcomes import ChildRefused
-from node.engine.port import (
+from node.engine.interface import (
     Claim,
     EngineCrashed,
     EngineRefused,
@@ -38,8 +36,10 @@ from node.engine.port import (
     InstallFailed,
     Verified,
 )
-from node.errors import NodeError, RunError, UsageError
-from node.trial import TrialTerms, try_out
+from node.learner_role.training.checkpoints import TrainerLost
+from node.learner_role.trial.trial_run import TrialTerms, try_out
+from node.processes.outcomes import ChildRefused
+from node.runtime.errors import NodeError, RunError, UsageError
 from protocol.core.pipe import Arrays, Header
 
 PROMPT = (5, 6, 7, 8)

@@ -24,13 +24,13 @@ from learner.trust.audit_rate import NEWCOMER_GROUPS
 from learner.trust.margins import TINY as MARGINS
 from learner.trust.sequential_test import Found, History, count_above
 from learner.trust.standing import DOUBT_EVIDENCE, NEWCOMER_DOUBT, Confidence, Standing, after
-from node.audit_loop import MAX_FAILURES, found_of
-from node.engine.port import EngineCrashed, InstallFailed, Verified
-from node.errors import RunError
-from node.kept_versions import MAX_OUTDATED
-from node.learner_run import Presence
-from node.reports.why import why_in_ledger
-from node.trust_desk import MAX_UNTOLD, PEERS_REMEMBERED, Fate
+from node.engine.interface import EngineCrashed, InstallFailed, Verified
+from node.learner_role.scheduling.run_state import Presence
+from node.learner_role.trust.audit_service import MAX_UNTOLD, PEERS_REMEMBERED, Fate
+from node.learner_role.trust.auditor import MAX_FAILURES, found_of
+from node.learner_role.trust.version_retention import MAX_OUTDATED
+from node.reports.explain.why import why_in_ledger
+from node.runtime.errors import RunError
 from protocol.core.codec import pack_logprobs
 from protocol.core.identity import Keypair
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId

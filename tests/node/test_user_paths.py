@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import UsageError
-from node.user_paths import as_path, real_path
+from node.runtime.errors import UsageError
+from node.runtime.user_paths import as_path, real_path
 
 
 def test_the_home_is_put_in(monkeypatch: pytest.MonkeyPatch) -> None:

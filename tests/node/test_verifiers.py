@@ -18,8 +18,7 @@ import trio
 import trio.testing
 
 from learner.rollouts.environment import Answered, Ended, Question, Reply
-from node.child_outcomes import ChildEvent, ChildStarted
-from node.config import (
+from node.config.swarm_config import (
     LearnSection,
     ModelSection,
     SwarmConfig,
@@ -28,20 +27,21 @@ from node.config import (
     VerifierMachine,
     VerifiersSection,
 )
-from node.errors import RunError
-from node.events import EventLog, Field
-from node.schooling import open_schooling
-from node.tasks.judging import Asked
-from node.tasks.port import TaskError
+from node.processes.outcomes import ChildEvent, ChildStarted
+from node.runtime.errors import RunError
+from node.runtime.events import EventLog, Field
+from node.tasks.api.interface import TaskError
+from node.tasks.grading import Asked
 from node.tasks.registry import open_task
-from node.tasks.text import write_character_tokenizer
-from node.verifier_pool import VERIFIER, Failure, PoolTerms, VerifierPool, open_pool
-from node.verifiers import FAILED_IN_A_ROW, NEVER_RIGHT, Verifiers, require_here
+from node.tasks.task_suite import open_schooling
+from node.tasks.tokenizer import write_character_tokenizer
+from node.verifiers.dispatch import FAILED_IN_A_ROW, NEVER_RIGHT, Verifiers, require_here
+from node.verifiers.pool import VERIFIER, Failure, PoolTerms, VerifierPool, open_pool
 
 NASTY = '''
 import os, re, signal, sys, time
 
-from node.tasks.port import Problem
+from node.tasks.api.interface import Problem
 
 
 class Nasty:
@@ -120,7 +120,7 @@ class CheapNever(Never):
 '''
 
 DEAR = """
-from node.tasks.port import Problem
+from node.tasks.api.interface import Problem
 
 
 class Dear:
@@ -332,7 +332,7 @@ async def test_verifiers_that_went_away_while_idle_cost_no_question_its_time(bes
         return on_event
 
     away = beside / "away"
-    there = ("sh", "-c", f"[ -e {away} ] && exit 255; exec {sys.executable} -m node.verifier_program")
+    there = ("sh", "-c", f"[ -e {away} ] && exit 255; exec {sys.executable} -m node.verifiers.worker")
     commands = [*((f"there {number}", there) for number in range(4)), ("here", VERIFIER)]
     settings = terms(beside, timeout_s=20.0, late_s=20.0)
     async with open_pool(commands, settings, heard) as verifiers:  # type: ignore[arg-type]

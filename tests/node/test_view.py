@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from node.events import EventLog
-from node.reports.facts import Role
-from node.view import (
+from node.reports.model.report import Role
+from node.runtime.events import EventLog
+from node.ui.live_view import (
     BLOCKS,
     MAX_NOTICES,
     PEERS_SHOWN,
@@ -28,7 +28,7 @@ from node.view import (
     sparkline,
     status_line,
 )
-from node.view_events import apply, follow
+from node.ui.view_updates import apply, follow
 from protocol.core.ids import PeerId
 from tests.node.ledgers import ALPHA, BETA, LEARNER
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from node.engine.vllm_worker.contents import read_contents
+from node.engine.vllm_worker.model_contents import read_contents
 from tests.node.conftest import Models
 from tests.swarm.storing import safetensors_file
 

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
+from node.engine.common_worker.errors import Refused
 from node.engine.common_worker.frames import Header, read_frame
-from node.engine.common_worker.refusal import Refused
 from tests.node.conftest import VOCAB_SIZE, Models
 
 WORKER = "node.engine.vllm_worker"

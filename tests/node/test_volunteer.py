@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from node import volunteer
-from node.errors import RunError, UsageError
-from node.volunteer import data_directory, open_volunteer_home
+from node.runtime.errors import RunError, UsageError
+from node.state import rollout_state as volunteer
+from node.state.rollout_state import data_directory, open_volunteer_home
 from protocol.core.digest import digest_of
 from protocol.core.ids import SwarmId
 

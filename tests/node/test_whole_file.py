@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import RunError, UsageError
-from node.whole_file import PICTURE, require_place, write_whole
+from node.runtime.atomic_files import PICTURE, require_place, write_whole
+from node.runtime.errors import RunError, UsageError
 
 
 def write(partial: Path) -> None:

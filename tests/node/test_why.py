@@ -16,11 +16,11 @@ from learner.trust.margins import Arithmetic, margins_of
 from learner.trust.selection_test import Choice, Worth
 from learner.trust.sequential_test import Found, Margin, count_above, log_evidence
 from learner.trust.standing import Confidence, after, pardoned
-from node.errors import UsageError
-from node.receipts import KeptReputation, Receipts
-from node.reports.rules import MEANINGS
-from node.reports.why import REFUSALS_SHOWN, why_in_ledger, why_in_receipts
-from node.reports.words import moment
+from node.reports.explain.why import REFUSALS_SHOWN, why_in_ledger, why_in_receipts
+from node.reports.model.verdict_meanings import MEANINGS
+from node.reports.text.formatting import moment
+from node.runtime.errors import UsageError
+from node.state.receipts import KeptReputation, Receipts
 from protocol.accounting.reputation import DAY_MS, ObservedDay
 from protocol.accounting.reputation_note import reputation_note
 from protocol.core.digest import digest_of

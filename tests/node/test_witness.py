@@ -21,7 +21,7 @@ from learner.provisioning.estimation.recording import (
     Withdrawn,
 )
 from learner.rollouts.episodes import RECENT
-from node.witness import FASTEST, HOURS_AGAIN_S
+from node.learner_role.scheduling.peer_recorder import FASTEST, HOURS_AGAIN_S
 from protocol.accounting.cost import Price
 from protocol.core.ids import LeaseId
 from protocol.versions.staleness import Chain

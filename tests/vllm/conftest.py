@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.vllm_environment import has_vllm
+from node.engine.vllm_install import has_vllm
 from tests.node.conftest import Models, models, tmp_path
 
 __all__ = ["Models", "models", "tmp_path"]

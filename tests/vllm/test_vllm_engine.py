@@ -18,13 +18,13 @@ import trio
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from node.child_outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
-from node.child_spec import RestartLimits
 from node.engine.conformance import FIRST, SECOND, check_engine
-from node.engine.port import Generation, GenerationRequest, InstalledVersion, InstallFailed
+from node.engine.interface import Generation, GenerationRequest, InstalledVersion, InstallFailed
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.vllm import VllmConfig, open_vllm_engine
 from node.engine.worker_engine import WorkerEngine
+from node.processes.outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
+from node.processes.spec import RestartLimits
 from tests.node.conforming import subject_of
 from tests.node.conftest import VOCAB_SIZE, Models
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .refusal import Refused
+from .errors import Refused
 
 COUNTED = re.compile(r"(layers?|blocks?|labels|depth|kernel_size)$")
 """Fields that say how many of something there are, one after the other: what configs and models go through in loops."""

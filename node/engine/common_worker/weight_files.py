@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .refusal import Refused
+from .errors import Refused
 
 PLAIN_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
 """Whose tensors have the shapes that a file's header says, and can be read and copied: packed ones want a full load."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..common_worker.refusal import Refused
+from ..common_worker.errors import Refused
 from ..common_worker.sizes import Stored
 
 MODULES_PER_TENSOR = 32

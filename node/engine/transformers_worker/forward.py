@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .cache import Memory
+from .kv_cache import Memory
 
 
 def read_on(

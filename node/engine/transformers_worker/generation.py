@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..common_worker.calls import Row
-from ..common_worker.refusal import Refused
-from .cache import Memory
+from ..common_worker.errors import Refused
+from ..common_worker.generate_call import Row
 from .forward import read_on
+from .kv_cache import Memory
 from .policy import Policy
 
 COMPACT_BELOW = 0.75

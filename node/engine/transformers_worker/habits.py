@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from ..common_worker.refusal import Refused
+from ..common_worker.errors import Refused
 from ..common_worker.rotary import original_lengths
-from .cache import Keeping, ways_of_keeping
 from .forward import read_on
+from .kv_cache import Keeping, ways_of_keeping
 from .memory import is_out_of_memory
 
 SAME_LOGITS = {torch.float32: 1e-4}

@@ -16,15 +16,15 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from ..common_worker.adapter import Adapter, open_adapter, without_adapter
+from ..common_worker.errors import Broken, Refused
 from ..common_worker.frames import Header
-from ..common_worker.refusal import Broken, Refused
+from ..common_worker.lora import Adapter, open_adapter, without_adapter
 from ..common_worker.sizes import require_counts, stored_in
 from ..common_worker.weight_files import PLAIN_DTYPES, weight_files
 from .building import bounded_building
+from .cpu_matmul import quicken
 from .habits import Habits, habits_of
 from .memory import bound_memory, is_out_of_memory
-from .products import quicken
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..common_worker.errors import Refused
 from ..common_worker.frames import Arrays, Header
-from ..common_worker.refusal import Refused
 from .policy import Policy
 
 SCORE_LOGIT_BYTES = 256 * 1024 * 1024

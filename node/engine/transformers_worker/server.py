@@ -17,15 +17,15 @@ from typing import Any, BinaryIO, NoReturn
 import torch
 from transformers.utils import logging as transformers_logging
 
-from ..common_worker.alive import Alive
-from ..common_worker.calls import Call, Row
 from ..common_worker.dying import die
+from ..common_worker.errors import Broken, Refused
 from ..common_worker.frames import Arrays, Header, encode_frame
-from ..common_worker.refusal import Broken, Refused
+from ..common_worker.generate_call import Call, Row
+from ..common_worker.keepalive import Alive
 from .generation import Generator
-from .intake import Intake
 from .memory import default_kv_cache_bytes, is_out_of_memory, release_memory
 from .policy import Policy, Settings, choose_device
+from .request_queue import Intake
 from .scoring import Scorer
 
 MAX_PREFILL_TOKENS = 32_768

@@ -21,10 +21,10 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from ..common_worker.calls import Row
+from ..common_worker.errors import Broken, Refused
 from ..common_worker.frames import Header
-from ..common_worker.refusal import Broken, Refused
-from .contents import Contents, plain_view
+from ..common_worker.generate_call import Row
+from .model_contents import Contents, plain_view
 from .sampler import ARGUMENT
 
 SAMPLER = f"{__package__}.sampler:SeededSampler"

@@ -27,14 +27,14 @@ import numpy as np
 import psutil
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from ..common_worker.alive import Alive
-from ..common_worker.calls import Call, Row
 from ..common_worker.dying import FATAL, described
+from ..common_worker.errors import Broken, Refused
 from ..common_worker.frames import Arrays, Header, encode_frame
-from ..common_worker.intake import start_reading
-from ..common_worker.refusal import Broken, Refused
-from .contents import read_contents
+from ..common_worker.generate_call import Call, Row
+from ..common_worker.keepalive import Alive
+from ..common_worker.reader import start_reading
 from .engine import HANG_S, Engine, Settings, require_device
+from .model_contents import read_contents
 from .sampler import NOT_FINITE
 
 WATCH_S = 1.0

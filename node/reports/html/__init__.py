@@ -1,9 +1,19 @@
 """One page that tells a run, or a volunteer's own work, to people: a file that opens from disk and asks nobody.
 
-A report with its history goes in, text comes out; all of it is pure but for the two files beside these modules, the
-style and the script, which are read once, and for writing the page. What always holds: text of strangers is text
-(`markup`), nothing but our own style and script can take effect (`page`), all can be read without the script, and every
-plot is also a table (`svg`).
+Invariants: text of strangers is text (`charts.markup`). Nothing but our own style and script can take effect (`page`).
+Everything can be read without the script, and each plot is also a table (`charts.svg`). All is pure but for reading the
+style and the script once, and for writing the page.
+
+- `audit_section`: audits
+- `ban_section`: bans
+- `charts`: curves as SVG
+- `components`: pieces that several sections use
+- `cost_section`: accounts
+- `overview`: the whole run
+- `own_page`: the page of a volunteer
+- `page`: the whole page, with its style and script
+- `peer_page`: one peer
+- `peer_table`: the table of peers
 """
 
 from node.reports.html.page import as_html, write_html

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from node.reports import words
-from node.reports.facts import SwarmReport
-from node.reports.history import PEERS_TOLD
-from node.reports.html.accounts import cost_section
-from node.reports.html.bans import ban_section, ban_tiles
-from node.reports.html.costs import Costs, costs_of
-from node.reports.html.curves import plots
-from node.reports.html.learned import lead
-from node.reports.html.markup import Child, Fragment, strangers, tag
+from node.reports.html.ban_section import ban_section, ban_tiles
+from node.reports.html.charts.cost_curve import Costs, costs_of
+from node.reports.html.charts.learning_curve import lead
+from node.reports.html.charts.markup import Child, Fragment, strangers, tag
+from node.reports.html.charts.run_curves import plots
+from node.reports.html.charts.svg import WIDE, figure
+from node.reports.html.components import Tile, link_to, pairs, section, small_share, table, tiles
+from node.reports.html.cost_section import cost_section
 from node.reports.html.peer_table import peer_table
-from node.reports.html.pieces import Tile, link_to, pairs, section, small_share, table, tiles
-from node.reports.html.svg import WIDE, figure
-from node.reports.objective import RECENT, by_lag, spells
-from node.reports.rules import MEANINGS
-from node.reports.text import last_steps, none_rejected, story
+from node.reports.model.history import PEERS_TOLD
+from node.reports.model.objective_figures import RECENT, by_lag, spells
+from node.reports.model.report import SwarmReport
+from node.reports.model.verdict_meanings import MEANINGS
+from node.reports.text import formatting as words
+from node.reports.text.report_text import last_steps, none_rejected, story
 from protocol.accounting.cost import MICROS
 from protocol.core.ids import PeerId, short
 from protocol.work import Rule

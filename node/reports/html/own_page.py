@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from node.reports import words
-from node.reports.facts import OwnReport
-from node.reports.history import DETAIL_CHARS, PeerHistory
-from node.reports.html.curves import timeline
-from node.reports.html.markup import Child, Fragment, strangers, tag
+from node.reports.html.charts.markup import Child, Fragment, strangers, tag
+from node.reports.html.charts.plot import Look, Row
+from node.reports.html.charts.run_curves import timeline
+from node.reports.html.charts.svg import STRIP, figure
+from node.reports.html.components import Tile, name_of, pairs, section, shortened, table, tiles
 from node.reports.html.peer_page import energy, verdicts
-from node.reports.html.pieces import Tile, name_of, pairs, section, shortened, table, tiles
-from node.reports.html.plot import Look, Row
-from node.reports.html.svg import STRIP, figure
-from node.reports.text import own_story
+from node.reports.model.history import DETAIL_CHARS, PeerHistory
+from node.reports.model.report import OwnReport
+from node.reports.text import formatting as words
+from node.reports.text.report_text import own_story
 from protocol.core.ids import short
 
 

@@ -12,12 +12,12 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-from node.reports.facts import OwnReport, SwarmReport
-from node.reports.history import History
 from node.reports.html import overview, own_page
-from node.reports.html.markup import Child, Fragment, inlined, tag
+from node.reports.html.charts.markup import Child, Fragment, inlined, tag
 from node.reports.html.peer_page import peer_pages
-from node.whole_file import write_whole
+from node.reports.model.history import History
+from node.reports.model.report import OwnReport, SwarmReport
+from node.runtime.atomic_files import write_whole
 
 STYLE, SCRIPT = "page.css", "page.js"
 

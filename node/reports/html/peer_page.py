@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from node.reports import words
-from node.reports.accounts import CostTerms, money_for
-from node.reports.facts import PeerReport, Role, SwarmReport
-from node.reports.history import DETAIL_CHARS, Evidence, History, PeerHistory, Span
-from node.reports.html.audits import audits
-from node.reports.html.curves import presence_rows, timeline
-from node.reports.html.markup import Child, Fragment, strangers, tag
-from node.reports.html.pieces import (
+from node.reports.html.audit_section import audits
+from node.reports.html.charts.markup import Child, Fragment, strangers, tag
+from node.reports.html.charts.run_curves import presence_rows, timeline
+from node.reports.html.charts.svg import STRIP, figure
+from node.reports.html.components import (
     NAME_CHARS,
     Tile,
     link_to,
@@ -28,11 +25,14 @@ from node.reports.html.pieces import (
     table,
     tiles,
 )
-from node.reports.html.svg import STRIP, figure
-from node.reports.rules import MEANINGS
-from node.reports.standing import BANDS, advice
-from node.reports.text import SOURCES
-from node.reports.turns import stretches
+from node.reports.model.costs import CostTerms, money_for
+from node.reports.model.history import DETAIL_CHARS, Evidence, History, PeerHistory, Span
+from node.reports.model.report import PeerReport, Role, SwarmReport
+from node.reports.model.verdict_meanings import MEANINGS
+from node.reports.plots.activity_strip import stretches
+from node.reports.text import formatting as words
+from node.reports.text.report_text import SOURCES
+from node.reports.text.reputation_text import BANDS, advice
 from protocol.accounting.energy import MAX_WATTS
 from protocol.core.ids import PeerId, short
 from protocol.work import Rule

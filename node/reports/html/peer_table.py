@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from node.reports import words
-from node.reports.columns import Column, Section, sections
-from node.reports.facts import PeerReport, SwarmReport
-from node.reports.html.markup import Fragment, tag
-from node.reports.html.numbers import scrolling
-from node.reports.html.pieces import known_as, link_to, name_of
+from node.reports.html.charts.data_table import scrolling
+from node.reports.html.charts.markup import Fragment, tag
+from node.reports.html.components import known_as, link_to, name_of
+from node.reports.model.report import PeerReport, SwarmReport
+from node.reports.text import formatting as words
+from node.reports.text.peer_columns import Column, Section, sections
 from protocol.core.ids import PeerId, short
 
 PEERS_LISTED = 2000

@@ -11,9 +11,9 @@ import trio
 import trio.testing
 from safetensors.numpy import save_file
 
-from node.drill.foundry import KEPT, Foundry, Weights
+from node.commands.drill.shared_engine import KEPT, Foundry, Weights
 from node.engine.fake import FakeConfig, FakeEngine
-from node.engine.port import EngineRefused, FinishReason, GenerationRequest, InstallFailed
+from node.engine.interface import EngineRefused, FinishReason, GenerationRequest, InstallFailed
 from protocol.core.ids import PolicyVersion
 from tests.swarm.test_roads import signed
 

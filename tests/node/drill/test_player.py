@@ -6,10 +6,10 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from node.drill.attacks import Attack
-from node.drill.foundry import Foundry
-from node.drill.hands import Common, Hand
-from node.drill.player import Player
+from node.commands.drill.attacks import Attack
+from node.commands.drill.behaviours import Common, Hand
+from node.commands.drill.peer import Player
+from node.commands.drill.shared_engine import Foundry
 from node.engine.fake import FakeConfig, FakeEngine
 from protocol.accounting.cost import Price
 from protocol.core.ids import ManifestHash, PolicyVersion

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from node.drill.weights import GROUP, Variant, rounded, write_variant
+from node.commands.drill.tampered_weights import GROUP, Variant, rounded, write_variant
 
 SHAPES = {
     "model.embed_tokens.weight": (16, 64),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from node.config import EnergySection, EngineSection, TrainerSection
-from node.energy.choice import (
+from node.config.swarm_config import EnergySection, EngineSection, TrainerSection
+from node.energy.meter_selection import (
     HIDDEN,
     UNKNOWN,
     Devices,
@@ -22,7 +22,7 @@ from node.energy.choice import (
 )
 from node.energy.nvml import Gpu, NvmlGpus
 from node.energy.rapl import Rapl, Zone
-from node.energy.typical import CPU_WATTS, GPU_WATTS, cpu_name, cpu_watts, gpu_watts
+from node.energy.typical_power import CPU_WATTS, GPU_WATTS, cpu_name, cpu_watts, gpu_watts
 from protocol.accounting.energy import EnergySource
 
 H100 = "NVIDIA H100 80GB HBM3"

@@ -8,10 +8,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from node.energy.choice import Meters
+from node.energy.meter_selection import Meters
+from node.energy.monitor import LOOK_S, EnergyWatch
 from node.energy.rapl import Rapl, find_rapl
-from node.energy.watch import LOOK_S, EnergyWatch
-from node.events import EventLog, Field
+from node.runtime.events import EventLog, Field
 from protocol.accounting.energy import Energy, EnergySource
 from tests.node.energy.test_rapl import zone
 from tests.node.learning import until

@@ -10,7 +10,7 @@ from learner.ledger.rows import AuditRow, PeerRow
 from learner.trust.sequential_test import History
 from learner.trust.standing import Confidence
 from node.reports import SwarmReport, swarm_report
-from node.reports.accounts import CostTerms, Reference
+from node.reports.model.costs import CostTerms, Reference
 from protocol.accounting.energy import EnergySource
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Rule

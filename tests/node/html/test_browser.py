@@ -14,9 +14,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
-from node.receipts import Receipts
 from node.reports import SwarmReport, own_report, write_html
-from node.reports.columns import sections
+from node.reports.text.peer_columns import sections
+from node.state.receipts import Receipts
 from protocol.accounting.cost import Price
 from protocol.core.ids import short
 from protocol.work import Rule

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.receipts import Receipts
 from node.reports import own_report, swarm_report
-from node.reports.history import BINS, EVIDENCE_KEPT, RECEIVERS_KEPT, Bins, History, joined, told_of
+from node.reports.model.history import BINS, EVIDENCE_KEPT, RECEIVERS_KEPT, Bins, History, joined, told_of
+from node.state.receipts import Receipts
 from protocol.accounting.cost import Price
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Rule

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.reports.html.markup import Fragment, inlined, num, strangers, tag
+from node.reports.html.charts.markup import Fragment, inlined, num, strangers, tag
 from protocol.core.visible import visible
 from tests.node.html.stories import NAMES
 

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from node.cli import app
-from node.receipts import PeerTraffic, Receipts
+from node.cli.main import app
 from node.reports import OwnReport, SwarmReport, as_html, own_report, swarm_report, write_html
-from node.reports.history import PEERS_TOLD
 from node.reports.html import peer_table
-from node.reports.html.costs import costs_of
-from node.reports.html.curves import plots
-from node.reports.html.learned import lead
-from node.reports.html.markup import escaped
-from node.reports.html.scale import CURVE_POINTS
+from node.reports.html.charts.cost_curve import costs_of
+from node.reports.html.charts.learning_curve import lead
+from node.reports.html.charts.markup import escaped
+from node.reports.html.charts.run_curves import plots
+from node.reports.html.charts.scale import CURVE_POINTS
+from node.reports.model.history import PEERS_TOLD
+from node.state.receipts import PeerTraffic, Receipts
 from protocol.accounting.cost import Price
 from protocol.core.ids import PeerId, PolicyVersion, short
 from protocol.core.visible import visible

@@ -10,11 +10,11 @@ import trio
 
 from learner.monitoring import fruitless_leases as fruitless
 from learner.monitoring.thresholds import Alarm
-from node.events import EventLog, Field
-from node.metrics.board import MAX_SERIES, Board, Series
-from node.metrics.declared import METRICS, TOPICS, Kind, table
-from node.metrics.following import follow_event, is_trainers
-from node.metrics.sinks import Outlet
+from node.learner_role.metrics.board import MAX_SERIES, Board, Series
+from node.learner_role.metrics.catalogue import METRICS, TOPICS, Kind, table
+from node.learner_role.metrics.collect import follow_event, is_trainers
+from node.learner_role.metrics.sinks import Outlet
+from node.runtime.events import EventLog, Field
 from protocol.core.errors import LocalProtocolError
 from protocol.core.pipe import Arrays, Header
 from tests.node.learning import FakePeer, FakeTrainer, Settings, fast_directory, open_learner
@@ -51,7 +51,7 @@ EVENTS: list[tuple[str, dict[str, Field]]] = [
     ("batch_dropped", {"step": 3}),
     ("trainer_restarted", {}),
     ("child_died", {"child": "trainer"}),
-    ("loop_held", {"task": "node.lease_desk.LeaseDesk.serve", "seconds": 1.2}),
+    ("loop_held", {"task": "node.learner_role.scheduling.lease_service.LeaseDesk.serve", "seconds": 1.2}),
 ]
 """What seldom happens, and what other loops than the one below say."""
 
@@ -122,7 +122,7 @@ def test_every_declaration_is_whole() -> None:
 
 def test_the_page_is_the_declaration() -> None:
     _, _, told = PAGE.read_text(encoding="utf-8").partition("## Every metric\n\n")
-    assert told == table(), "renew it with `python -m node.metrics.declared`"
+    assert told == table(), "renew it with `python -m node.learner_role.metrics.catalogue`"
 
 
 def test_figures_of_the_trainer_go_by_their_own_names() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from learner.training.server import Trainer
-from node.metrics.following import BY_LAG, is_trainers
+from node.learner_role.metrics.collect import BY_LAG, is_trainers
 from protocol.core.pipe import Header
 from tests.learner.test_trainer import CONFIG, HYPERPARAMETERS, ok, rollouts
 from tests.node.metrics.test_declared import FIGURES

@@ -8,9 +8,9 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from node.errors import RunError
-from node.metrics.board import Board
-from node.metrics.prometheus import served, split_address
+from node.learner_role.metrics.board import Board
+from node.learner_role.metrics.prometheus import served, split_address
+from node.runtime.errors import RunError
 
 
 def scraped(port: int) -> dict[str, float]:

@@ -9,10 +9,10 @@ import pytest
 import trio
 import trio.testing
 
-from node.events import EventLog, Field
-from node.metrics import sinks
-from node.metrics.board import Row, Series
-from node.metrics.sinks import NOTICE_S, QUEUE, RETRY_S, Outlet, fed
+from node.learner_role.metrics import sinks
+from node.learner_role.metrics.board import Row, Series
+from node.learner_role.metrics.sinks import NOTICE_S, QUEUE, RETRY_S, Outlet, fed
+from node.runtime.events import EventLog, Field
 
 
 def row(step: int, incarnation: int = 1) -> Row:

@@ -9,9 +9,9 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from learner.rollouts.environment import Question, Reply
-from node.metrics.board import Series
-from node.metrics.stillness import STEPS, STILL_S, TIMES, Stillness
-from node.metrics.watch import LOOK_S
+from node.learner_role.metrics.board import Series
+from node.learner_role.metrics.monitor import LOOK_S
+from node.learner_role.metrics.stall_detector import STEPS, STILL_S, TIMES, Stillness
 from tests.learner.working import OTHER
 from tests.node.learning import FakePeer, FakeTrainer, Learner, Settings, hello, open_learner
 

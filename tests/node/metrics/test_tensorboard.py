@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from node.metrics.board import Row, Series
-from node.metrics.tensorboard import TensorBoardSink
+from node.learner_role.metrics.board import Row, Series
+from node.learner_role.metrics.tensorboard import TensorBoardSink
 
 
 def row(step: int, incarnation: int = 1) -> Row:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from node.metrics import wandb
-from node.metrics.board import Row, Series
-from node.metrics.wandb import LOG, STATE, WandbSink
-from node.metrics.wandb_child import unreachable
+from node.learner_role.metrics import wandb
+from node.learner_role.metrics.board import Row, Series
+from node.learner_role.metrics.wandb import LOG, STATE, WandbSink
+from node.learner_role.metrics.wandb_child import unreachable
 
 DEADLINE_S = 180.0
 real = pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is an extra")

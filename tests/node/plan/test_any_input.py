@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner.provisioning.estimation.recording import encode_line
-from node.errors import UsageError
-from node.plan.export import as_json
-from node.plan.fitted import read_run
-from node.plan.keys import COLUMNS
-from node.plan.plan import make_plan
-from node.plan.pool import pool_of, read_pool
-from node.plan.terms import terms_of
-from node.plan.text import as_text
+from node.commands.plan.inputs import terms_of
+from node.commands.plan.json_export import as_json
+from node.commands.plan.measured_run import read_run
+from node.commands.plan.plan import make_plan
+from node.commands.plan.pool import pool_of, read_pool
+from node.commands.plan.pool_keys import COLUMNS
+from node.commands.plan.text import as_text
+from node.runtime.errors import UsageError
 from tests.node.plan.recorded import run
 from tests.support.examples import examples
 

@@ -11,8 +11,8 @@ import pytest
 from learner.provisioning.model.echo2_table2 import table2
 from learner.provisioning.model.machine_selection import MARGIN
 from learner.provisioning.model.windows import STANDS_S
-from node.plan.keys import COLUMNS, SETTINGS, Key
-from node.plan.terms import MAX_STALENESS, STALENESS
+from node.commands.plan.inputs import MAX_STALENESS, STALENESS
+from node.commands.plan.pool_keys import COLUMNS, SETTINGS, Key
 from tests.node.plan.calling import plan
 
 DOCS = Path(__file__).parents[3] / "docs"

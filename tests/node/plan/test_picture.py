@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from node.errors import RunError
-from node.plan.picture import _draw, draw_plan
-from node.plan.plan import Plan
-from node.plan.program import answer
+from node.commands.plan.command import answer
+from node.commands.plan.plan import Plan
+from node.commands.plan.plot import _draw, draw_plan
+from node.runtime.errors import RunError
 from tests.node.plan.calling import EXAMPLES, plan
 
 

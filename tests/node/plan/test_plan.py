@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from node.plan.program import answer
-from node.plan.text import as_terminal, as_text
+from node.commands.plan.command import answer
+from node.commands.plan.text import as_terminal, as_text
 from tests.node.plan.calling import EXAMPLES, TIMES, plan, planned, refusal
 
 PAPER = ("--train-s", 1631.2, "--rollouts", 2048, "--broadcast-s", 1437)

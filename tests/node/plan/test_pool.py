@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import UsageError
-from node.plan.keys import COLUMNS, MAX_MACHINES
-from node.plan.pool import Machine, read_pool
-from node.plan.pool_file import MAX_FILE_BYTES
+from node.commands.plan.pool import Machine, read_pool
+from node.commands.plan.pool_file import MAX_FILE_BYTES
+from node.commands.plan.pool_keys import COLUMNS, MAX_MACHINES
+from node.runtime.errors import UsageError
 from tests.node.plan.calling import EXAMPLES, TIMES, refusal
 
 HEADER = "name,price,rate"

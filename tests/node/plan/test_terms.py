@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from learner.provisioning.model.broadcast_time import OVER_BOUND
-from node.errors import UsageError
-from node.plan.pool import pool_of
-from node.plan.terms import Terms, terms_of
+from node.commands.plan.inputs import Terms, terms_of
+from node.commands.plan.pool import pool_of
+from node.runtime.errors import UsageError
 
 BOX = {"name": "box", "price": 1, "rate": 1}
 TIMES = {"train_s": 60.0, "rollouts": 64, "broadcast_s": 30.0}

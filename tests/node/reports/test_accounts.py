@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from node.reports import accounts_as_csv, as_csv, as_html, as_json, as_terminal, as_text, swarm_report
-from node.reports.account_table import KINDS, accounts
-from node.reports.accounts import Account, CostTerms, Reference
-from node.reports.facts import PeerReport, SwarmReport
-from node.reports.reckoning import DAY_MS, MAX_DAYS
-from node.reports.stays import Presence, stays_of
+from node.reports.model.cost_allocation import DAY_MS, MAX_DAYS
+from node.reports.model.costs import Account, CostTerms, Reference
+from node.reports.model.report import PeerReport, SwarmReport
+from node.reports.model.stays import Presence, stays_of
+from node.reports.text.cost_table import KINDS, accounts
 from protocol.accounting.cost import Price
 from protocol.accounting.energy import MAX_WATTS, EnergySource
 from protocol.core.ids import PeerId, PolicyVersion

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.reports.packing import Piece, packed_in
+from node.reports.text.column_packing import Piece, packed_in
 
 SECTIONS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=7), min_size=1, max_size=5)
 

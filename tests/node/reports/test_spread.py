@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.reports.spread import SHORTEST_S, Piece, accumulated, divided
+from node.reports.model.time_spread import SHORTEST_S, Piece, accumulated, divided
 
 
 def piece(began_s: float, ended_s: float, amount: float) -> Piece:

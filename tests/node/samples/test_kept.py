@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.rollouts.buffer import Batch, Completion, Group
-from node.samples import kept
-from node.samples.kept import KeptCompletion, kept_of, pack, unpack
+from node.learner_role.metrics import sample_selection as kept
+from node.learner_role.metrics.sample_selection import KeptCompletion, kept_of, pack, unpack
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 
 MADE = PolicyVersion(1, 3)

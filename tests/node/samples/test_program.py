@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from node.cli import app
-from node.errors import NodeError, RunError, UsageError
-from node.samples.program import show
-from node.samples.store import FILE, SampleSink
+from node.cli.main import app
+from node.commands.samples.command import show
+from node.learner_role.metrics.sample_store import FILE, SampleSink
+from node.runtime.errors import NodeError, RunError, UsageError
 from tests.node.learning import FakePeer, Settings, fast_directory, open_learner
 from tests.node.test_turns import ANSWER, environment
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from node.errors import RunError
-from node.samples.kept import kept_of
-from node.samples.store import FILE, Sample, SampleSink, kept_versions, read_sample
+from node.learner_role.metrics.sample_selection import kept_of
+from node.learner_role.metrics.sample_store import FILE, Sample, SampleSink, kept_versions, read_sample
+from node.runtime.errors import RunError
 from protocol.core.ids import PolicyVersion
 from tests.node.samples.test_kept import batch_of
 

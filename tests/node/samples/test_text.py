@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from node.samples.kept import KeptCompletion, KeptGroup
-from node.samples.selection import Shown, chosen, shown_group
-from node.samples.text import as_json, as_terminal, as_text
+from node.commands.samples.text import as_json, as_terminal, as_text
+from node.commands.samples.view import Shown, chosen, shown_group
+from node.learner_role.metrics.sample_selection import KeptCompletion, KeptGroup
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.core.visible import visible
 

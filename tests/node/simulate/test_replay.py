@@ -14,10 +14,10 @@ import pytest
 from msgspec.structs import replace
 
 from learner.provisioning.estimation.recording import Began, Installed, Joined, Left, Planned, encode_line
-from node.plan.fitted import read_run
-from node.plan.recordings import read_events
-from node.simulate.program import answer
-from node.simulate.replay import read_replay
+from node.commands.plan.measured_run import read_run
+from node.commands.plan.recordings import read_events
+from node.commands.simulate.command import answer
+from node.commands.simulate.recorded_swarm import read_replay
 from tests.node.plan import recorded
 from tests.node.simulate.calling import pool, refusal, simulate, simulated
 

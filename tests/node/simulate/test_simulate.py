@@ -10,11 +10,11 @@ import pytest
 
 from learner.provisioning.estimation.recording import Planned
 from learner.simulation.trace import LEARNER
-from node.plan.recordings import read_events
-from node.simulate.picture import MOST_MACHINES, STEPS_SHOWN, chosen_rows, colour_of, stretch
-from node.simulate.program import answer
-from node.simulate.scenario import USUAL, WhatIf
-from node.simulate.text import _reason
+from node.commands.plan.recordings import read_events
+from node.commands.simulate.command import answer
+from node.commands.simulate.scenario import USUAL, WhatIf
+from node.commands.simulate.text import _reason
+from node.commands.simulate.timeline_plot import MOST_MACHINES, STEPS_SHOWN, chosen_rows, colour_of, stretch
 from tests.node.plan.calling import EXAMPLES
 from tests.node.simulate.calling import pool, refusal, simulate, simulated
 

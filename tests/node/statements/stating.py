@@ -8,8 +8,17 @@ from typing import Any
 
 import msgspec
 
-from node.statements.check import Expected, Flaw, Statement, check_statement
-from node.statements.form import CreditLine, Head, Line, ProofLine, ReceiptLine, RelayLine, ReputationLine, write_lines
+from node.commands.statements.format import (
+    CreditLine,
+    Head,
+    Line,
+    ProofLine,
+    ReceiptLine,
+    RelayLine,
+    ReputationLine,
+    write_lines,
+)
+from node.commands.statements.verify import Expected, Flaw, Statement, check_statement
 from protocol.accounting.credit_note import CreditNote, RelayShare, sign_credit_note
 from protocol.accounting.relay_receipt import RelayReceipt, sign_relay_receipt
 from protocol.accounting.reputation import DAY_MS, ObservedDay

@@ -19,7 +19,7 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from node.statements.form import ReceiptLine
+from node.commands.statements.format import ReceiptLine
 from protocol.accounting.reputation import ObservedDay
 from tests.node.statements.stating import (
     ALPHA,

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node.statements import check
-from node.statements.check import Expected, PeerSum
-from node.statements.form import MAX_LINE_BYTES, Line, ProofLine, RelayLine
-from node.statements.text import verdict_json, verdict_text
+from node.commands.statements import verify as check
+from node.commands.statements.format import MAX_LINE_BYTES, Line, ProofLine, RelayLine
+from node.commands.statements.text import verdict_json, verdict_text
+from node.commands.statements.verify import Expected, PeerSum
 from protocol.accounting.tally import MAX_PROOF_BYTES, Proof
 from protocol.core.codec import decode, encode
 from protocol.core.ids import PublicKey

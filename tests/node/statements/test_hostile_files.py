@@ -18,8 +18,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from node.statements.form import CreditLine, Head, Line, ProofLine, ReceiptLine, RelayLine, ReputationLine, write_lines
-from node.statements.program import verify_file
+from node.commands.statements.command import verify_file
+from node.commands.statements.format import (
+    CreditLine,
+    Head,
+    Line,
+    ProofLine,
+    ReceiptLine,
+    RelayLine,
+    ReputationLine,
+    write_lines,
+)
 from protocol.accounting.credit_note import CreditNote
 from protocol.accounting.relay_receipt import RelayReceipt
 from protocol.accounting.reputation import DAY_MS, ObservedDay

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from node import proof_desk
-from node.cli import main
-from node.events import Clock
-from node.statements.shapes import Shape, shapes_of
+from node.cli.main import main
+from node.commands.statements.kinds import Shape, shapes_of
+from node.learner_role.peers import proof_service as proof_desk
+from node.runtime.events import Clock
 from protocol.accounting.relay_receipt import relay_receipt, sign_relay_receipt
 from protocol.core.genesis import certify_learner
 from protocol.core.identity import Keypair, peer_id_of

@@ -12,7 +12,7 @@ import pytest
 
 from learner.ledger.rows import AuditRow
 from learner.trust.standing import Confidence
-from node.statements.form import Head, ReputationLine, write_lines
+from node.commands.statements.format import Head, ReputationLine, write_lines
 from protocol.accounting.reputation import DAY_MS, Band
 from protocol.core.genesis import certify_learner
 from protocol.core.identity import Keypair

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from node.statements.form import Line
-from node.statements.tables import NAMED, of_peers
-from node.statements.text import verdict_text
+from node.commands.statements.format import Line
+from node.commands.statements.tables import NAMED, of_peers
+from node.commands.statements.text import verdict_text
 from protocol.core.ids import PeerId
 from tests.node.statements.stating import ALPHA, BETA, Draft, judged, receipt_line, reputation_line
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from node import receipts as module
+from node.state import receipts as module
 from tests.e2e.test_unreadable_ledgers import cut, directory, every_page_but_the_first, nothing, overwrite, sql, text
 from tests.node.statements.test_program import Ended, books, made, volery
 

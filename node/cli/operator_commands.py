@@ -1,0 +1,145 @@
+"""`volery ban` and `volery pardon`: what an operator decides of a peer, by files in the learner's state.
+
+What always holds: which peer is meant is never guessed: it is one that the ledger knows, by its id, the end of it or
+its name, or a whole peer id, and then it is said that nobody of that id has come; a learner that runs does what was
+decided within a second, any other when it starts, and which of the two is said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from node.cli.arguments import whole_text
+from node.runtime.stdout import say
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from node.state.operator_orders import Ban, Pardon
+
+Peer = Annotated[str, typer.Argument(callback=whole_text, help="A peer's id, the end of it, or its name.")]
+Target = Annotated[Path | None, typer.Argument(help="A swarm.toml, or a learner's state directory.")]
+ROLE = "rollout"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meant:
+    """A peer of the swarm whose learner has the directory `state`; `name` is what it calls itself, if it has joined."""
+
+    peer: str
+    state: Path
+    name: str = ""
+    has_joined: bool = True
+
+    @property
+    def told(self) -> str:
+        return f"{self.name}, {self.peer}" if self.name else self.peer
+
+
+def ban(
+    peer: Peer,
+    target: Target = None,
+    reason: Annotated[
+        str, typer.Option(callback=whole_text, help="What the peer is told; 512 characters at most.")
+    ] = "the operator decided so",
+) -> None:
+    """Have a peer leave for good: its work is not trained on, and its key may not come back."""
+    from node.state.operator_orders import Ban
+
+    _require_kept(reason)
+    meant = _meant(peer, target)
+    back = f"Back: volery pardon {meant.peer}"
+    if _give(meant, Ban(peer=meant.peer, reason=reason)):
+        say(f"Banned: {meant.told}. The learner does it within a second. {back}")
+    else:
+        say(f"The order to ban {meant.told} waits: {_nobody(meant)} {back}")
+    if not meant.has_joined:
+        say("No peer of that id has joined this swarm: it will be turned away if it comes.")
+
+
+def pardon(peer: Peer, target: Target = None) -> None:
+    """Take a ban back: the peer may join again, as a newcomer whose first groups are all audited."""
+    from node.state.operator_orders import Pardon
+
+    meant = _meant(peer, target)
+    if _give(meant, Pardon(peer=meant.peer)):
+        say(f"Pardoned: {meant.told}. It may join again once the learner has heard of it, which takes a second.")
+    else:
+        say(f"The order to pardon {meant.told} waits: {_nobody(meant)}")
+    if not meant.has_joined:
+        say("No peer of that id has joined this swarm: there is nothing of its to forgive but an earlier ban.")
+
+
+def _nobody(meant: Meant) -> str:
+    return f"no learner is running on {meant.state}. It takes effect when one does."
+
+
+def _give(meant: Meant, order: Ban | Pardon) -> bool:
+    """Leave the order; whether there is a learner that obeys at once. Raises RunError."""
+    from node.state.operator_orders import PeerOrders
+    from node.state.status_file import standing_of
+
+    runs = standing_of(meant.state) is not None
+    PeerOrders(meant.state).give(order)
+    return runs
+
+
+def _require_kept(reason: str) -> None:
+    """Raises UsageError for a reason that would be cut."""
+    from node.runtime.errors import UsageError
+    from protocol.core.limits import MAX_REASON_CHARS
+
+    if len(reason) > MAX_REASON_CHARS:
+        raise UsageError(f"--reason has {len(reason)} characters, and {MAX_REASON_CHARS} are kept: shorten it.")
+
+
+def _meant(name: str, target: Path | None) -> Meant:
+    """The peer that is to be told of. Raises UsageError, RunError."""
+    from learner.ledger.sqlite.database import LedgerError, snapshot
+    from node.cli.status import find_place
+    from node.runtime.errors import RunError, UsageError
+
+    place = find_place(target)
+    if not place.is_learner:
+        raise UsageError(f"{place.state} is a volunteer's node. Name the learner's swarm.toml or state directory.")
+    try:
+        with snapshot(place.state / "ledger.sqlite") as db:
+            return _meant_in(db, name, place.state)
+    except LedgerError as error:
+        raise RunError(str(error)) from error
+
+
+def _meant_in(db: sqlite3.Connection, name: str, state: Path) -> Meant:
+    from node.reports.explain.name_lookup import peer_by_name, peers_by_id
+    from node.reports.text.formatting import plain_name
+    from node.runtime.errors import UsageError
+
+    found = peers_by_id(db, name, ROLE)
+    if len(found) > 1:
+        raise UsageError(f"{name!r} fits several peers; name more of it.")
+    if not found and peers_by_id(db, name, "learner"):
+        raise UsageError(f"{name!r} is this swarm's learner itself: name a peer that works for it.")
+    if not found and not _is_peer_id(name):
+        named = peer_by_name(db, name, ROLE)
+        if named is None:
+            raise UsageError(f"{name!r} is no peer of this swarm; `volery report` lists them.")
+        found = [named]
+    if not found:
+        return Meant(peer=name, state=state, has_joined=False)
+    ((called,),) = db.execute("SELECT name FROM peers WHERE peer = ?", (found[0],))
+    return Meant(peer=found[0], state=state, name=plain_name(called))
+
+
+def _is_peer_id(text: str) -> bool:
+    from protocol.core.errors import PeerError
+    from protocol.core.identity import public_key_of
+
+    try:
+        public_key_of(text)
+    except PeerError:
+        return False
+    return True

@@ -1,0 +1,9 @@
+"""Commands that are no role, a folder each.
+
+- `demo`: `volery demo`
+- `drill`: `volery drill`
+- `plan`: `volery plan`
+- `samples`: `volery show`
+- `simulate`: `volery simulate`
+- `statements`: `volery receipts`, `volery prove`, `volery reputation`
+"""

@@ -1,0 +1,449 @@
+"""`volery demo`: a real swarm on one machine, from nothing to a report.
+
+A learner and some rollout nodes, each a process of its own speaking libp2p over loopback, teach a small model made on
+the spot to reverse words. What always holds: nothing is downloaded; every process that was started is ended, whatever
+happens; a rollout node that dies is missed and not mourned, a learner that dies is started again and goes on from its
+last durable version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import trio
+
+from learner.trainer_api.presets import PRESETS
+from node.commands.demo.node_process import NodeProcess, family_pss_bytes, stop_all
+from node.config.swarm_config import EngineSection, mode_of
+from node.config.template import free_port
+from node.engine.selection import choose_engine, look
+from node.learner_role.training.tiny_model import StartingModel
+from node.learner_role.training.warm_start import TINY_QWEN3, VLLM_HEAD_DIM
+from node.reports import as_terminal, as_text, draw_reward, roads_taken, summary, swarm_report, write_html
+from node.reports.model.audits import ban_in_words
+from node.reports.model.report import Role, SwarmReport
+from node.runtime.atomic_files import cannot_write
+from node.runtime.errors import RunError, UsageError
+from node.runtime.events import EventLog
+from node.runtime.output_directory import prepare
+from node.runtime.shutdown import Stopped
+from node.ui.live_view import ViewState
+from node.ui.terminal import Terminal, open_terminal, run_shown
+from node.ui.view_updates import apply
+
+CONFIG_FILE = "swarm.toml"
+TASK = "reverse:letters=6"
+HELD_OUT = 512
+MAX_NEW_TOKENS = 8
+"""Six letters, the end of sequence, and one to spare."""
+
+LEARNER_RESTARTS = 5
+FIRST_INVITE_S = 240.0
+"""The learner imports torch twice, loads the model and tries the run out; on two very busy cores that took 30 s."""
+LEAVE_S = 15.0
+"""How long nodes may take to leave once the learner has finished."""
+SAMPLE_S = 1.0
+"""How often memory is measured and the view refreshed."""
+
+CONFIG = """\
+# Written by `volery demo`.
+[swarm]
+name = "demo"
+state = "learner"
+
+[network]
+listen = ["/ip4/127.0.0.1/tcp/{port}"]
+heartbeat_s = 1.0
+
+[model]
+directory = "model"
+weights_dtype = "float32"
+
+[task]
+spec = "{task}"
+held_out = {held_out}
+
+[learn]
+steps = {steps}
+mode = "{mode}"
+staleness = {staleness}
+publish_every = {publish_every}
+prompts_per_step = {prompts}
+group_size = {group}
+max_new_tokens = {max_new_tokens}
+ahead = {ahead}
+lease_s = 60.0
+seed = {seed}
+threads = 1
+
+[trainer]
+objective = "{objective}"
+learning_rate = {learning_rate}
+warmup_steps = {warmup_steps}
+decay_steps = {decay_steps}
+
+[plan]
+# Three nodes for two minutes, all of them wanted, also one that comes late: an engine may take half a minute to load.
+activate = false
+
+[evaluate]
+every_versions = {every_versions}
+
+[trust]
+arithmetic = "float32"
+
+[price]
+per_hour = 0.40
+"""
+
+NODE_CONFIG = """\
+# Written by `volery demo`.
+name = "{name}"
+
+[network]
+listen = ["/ip4/127.0.0.1/tcp/0"]
+
+[engine]
+kind = "{engine}"
+threads = 1
+batch_rollouts = {batch}
+{cheat}
+[price]
+per_hour = {price}
+"""
+
+CHEAT_NAME = "cheat"
+CHEAT = "greedy"
+"""What the cheat does, where there is one: it takes the likeliest token each time, so its answers earn more than those
+of anybody who samples as asked. No reward tells."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What the demo trains with. The figures behind the choice are in docs/demo.md."""
+
+    steps: int = 340
+    prompts: int = 64
+    group: int = 4
+    learning_rate: float = 8e-4
+    warmup_steps: int = 20
+    decay_steps: int = 400
+    publish_every: int = 1
+    every_versions: int = 10
+    ahead: float = 1.5
+
+
+OBJECTIVE = "topr"
+"""What the demo minimises unless another was asked for; its ratios are clipped as DAPO does, a little further up."""
+
+
+def recipe_for(objective: str, steps: int = Recipe.steps) -> Recipe:
+    """The demo's recipe, as that objective wants it. Raises UsageError when there is none of that name."""
+    if objective not in PRESETS:
+        raise UsageError(f"--objective: {objective!r} is none of {', '.join(PRESETS)}.")
+    recipe = Recipe(steps=steps)
+    # Preferences are learnt from pairs; as many completions a step.
+    return replace(recipe, prompts=recipe.prompts * recipe.group // 2, group=2) if objective == "dpo" else recipe
+
+
+def swarm_toml(recipe: Recipe, *, port: int, staleness: int, seed: int, objective: str = OBJECTIVE) -> str:
+    """The learner's configuration; with S = 0 in sequential mode."""
+    return CONFIG.format(
+        objective=objective,
+        port=port,
+        task=TASK,
+        held_out=HELD_OUT,
+        steps=recipe.steps,
+        mode=mode_of(staleness),
+        staleness=staleness,
+        publish_every=min(recipe.publish_every, max(1, staleness)),
+        prompts=recipe.prompts,
+        group=recipe.group,
+        max_new_tokens=MAX_NEW_TOKENS,
+        seed=seed,
+        ahead=recipe.ahead,
+        learning_rate=recipe.learning_rate,
+        warmup_steps=recipe.warmup_steps,
+        decay_steps=recipe.decay_steps,
+        every_versions=recipe.every_versions,
+    )
+
+
+PRICES = (0.05, 0.08, 0.12)
+"""US dollars per hour that the demo's rollout nodes ask, in turn, so that the report has something to compare."""
+
+
+async def run_demo(
+    out: Path,
+    *,
+    seed: int,
+    num_nodes: int,
+    staleness: int,
+    engine: str,
+    plain: bool,
+    objective: str = OBJECTIVE,
+    steps: int = Recipe.steps,
+    cheater: bool = False,
+) -> int:
+    """Run the demo into `out` and return the exit code. Raises UsageError or RunError."""
+    began = time.monotonic()
+    recipe = recipe_for(objective, steps)
+    if engine != "transformers":  # found missing now, rather than by every node
+        wanted = EngineSection(kind="vllm")
+        choose_engine(wanted, look(wanted))
+    prepare(out, "demo")
+    events = EventLog(out / "events.jsonl")
+    demo = Demo(
+        out=out,
+        seed=seed,
+        num_nodes=num_nodes + cheater,
+        with_cheat=cheater,
+        staleness=staleness,
+        engine=engine,
+        objective=objective,
+        recipe=recipe,
+        events=events,
+        began=began,
+    )
+    state = ViewState(
+        role=Role.LEARNER,
+        title="demo",
+        batch=demo.recipe.prompts * demo.recipe.group,
+        steps=demo.recipe.steps,
+        staleness=staleness,
+    )
+    with open_terminal(state, plain=plain) as console:
+        is_done = False
+        try:
+            with suppress(Stopped):
+                await run_shown(console, lambda: demo.run(console))
+                is_done = True
+        finally:
+            events.close()
+    if not is_done:
+        again = f"Stopped. What there is lies in {out}; starting the demo again replaces it."
+        return console.say_stopped(demo.so_far(state), again)
+    return demo.conclude(console)
+
+
+@contextmanager
+def _written(out: Path) -> Iterator[None]:
+    """Raises RunError where something cannot be written to `out`."""
+    try:
+        yield
+    except OSError as error:
+        raise cannot_write(error.filename or out, "--out", error, named="directory") from None
+
+
+def _of_the_cheat(report: SwarmReport) -> str:
+    """What became of the node that cheats."""
+    cheat = next((peer for peer in report.peers if peer.name == CHEAT_NAME), None)
+    if cheat is None or cheat.audits is None:
+        return "The cheat delivered nothing that could be audited."
+    if not cheat.audits.banned:
+        return (
+            f"The cheat was NOT found in {cheat.audits.audits} audits; {cheat.trained or 0} rollouts were trained on."
+        )
+    after_s = (cheat.audits.banned_at_s or 0.0) - (cheat.first_seen_ms - report.started_ms) / 1000
+    said = ban_in_words("It", cheat.audits, judged=cheat.judged, trained=cheat.trained or 0)
+    return f"The cheat ({CHEAT}) was found {after_s:.1f} s after it came. {said}"
+
+
+@dataclass(kw_only=True)
+class Demo:
+    """One demo: what was asked for, and where it lies."""
+
+    out: Path
+    seed: int
+    num_nodes: int
+    with_cheat: bool
+    staleness: int
+    engine: str
+    objective: str
+    recipe: Recipe
+    events: EventLog
+    began: float
+    peak_pss: int = 0
+
+    @property
+    def ledger(self) -> Path:
+        return self.out / "learner" / "ledger.sqlite"
+
+    def so_far(self, state: ViewState) -> str:
+        """What a demo that was stopped had done; empty where its learner had not begun."""
+        if not self.ledger.exists():
+            return ""
+        report = f"volery report {shlex.quote(str(self.out / CONFIG_FILE))}"
+        return f"After step {state.step} of {state.steps}: {state.sum}. Who did what: {report}"
+
+    async def run(self, console: Terminal) -> None:
+        """Make the model, run the swarm, measure both."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.watch_memory)
+            await self.make_model(console)
+            await self.run_swarm(console)
+            nursery.cancel_scope.cancel()
+
+    async def watch_memory(self) -> None:
+        """Keep the peak of the summed proportional set size of all processes of the demo, this one included."""
+        while True:
+            pss = await trio.to_thread.run_sync(family_pss_bytes, os.getpid())
+            self.peak_pss = max(self.peak_pss, pss)
+            await trio.sleep(SAMPLE_S)
+
+    async def make_model(self, console: Terminal) -> None:
+        """Make the model and teach it until greedy accuracy on held-out prompts lies in the band."""
+        console.say(
+            "Making a small model and teaching it a little, so that it gets some words right (under a minute)..."
+        )
+        start = StartingModel(
+            task=TASK, held_out=HELD_OUT, max_new_tokens=MAX_NEW_TOKENS, seed=self.seed, config=self._model_config()
+        )
+        scores = await start.make(self.out, self.events)
+        console.say(
+            f"The model reverses {scores.greedy:.0%} of {HELD_OUT} words it never saw (greedy). From here on there are "
+            f"no answers, only rewards: {self.num_nodes} rollout nodes and a learner, each a process of its own, "
+            "over libp2p."
+        )
+
+    async def run_swarm(self, console: Terminal) -> None:
+        """Start everybody, watch until the learner is done, end everybody."""
+        with _written(self.out):
+            learner = self._learner()
+            nodes = [self._node(number) for number in range(1, self.num_nodes + 1)]
+        try:
+            with _written(self.out):
+                await learner.start()
+            invite = await self._wait_for_invite(learner)
+            for node in nodes:
+                node.arguments = ["join", invite, *node.arguments]
+                with _written(self.out):
+                    await node.start()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch_nodes, nodes)
+                nursery.start_soon(self._show_learner, console.state)
+                await self._keep_learning(learner)
+                nursery.cancel_scope.cancel()
+            with trio.move_on_after(LEAVE_S):
+                for node in nodes:
+                    await node.wait()
+        finally:
+            await stop_all([*nodes, learner])
+
+    def _model_config(self) -> dict[str, object]:
+        return {**TINY_QWEN3, **({} if self.engine == "transformers" else {"head_dim": VLLM_HEAD_DIM})}
+
+    def _engine(self, number: int) -> str:
+        """Of node `number`, from 1: with "mixed" the first is on vLLM, the others on transformers."""
+        return self.engine if self.engine != "mixed" else "vllm" if number == 1 else "transformers"
+
+    def _learner(self) -> NodeProcess:
+        config = self.out / CONFIG_FILE
+        # A fixed port, so that the nodes find a learner that was started again.
+        port = free_port(self.out)
+        text = swarm_toml(self.recipe, port=port, staleness=self.staleness, seed=self.seed, objective=self.objective)
+        config.write_text(text, encoding="utf-8")
+        return NodeProcess(name="learner", arguments=["learn", str(config), "--plain"], log=self.out / "learner.log")
+
+    def _node(self, number: int) -> NodeProcess:
+        is_cheat = self.with_cheat and number == self.num_nodes
+        name = CHEAT_NAME if is_cheat else f"node-{number}"
+        config = self.out / f"{name}.toml"
+        batch = max(self.recipe.group, self.recipe.prompts * self.recipe.group // self.num_nodes)
+        price = PRICES[(number - 1) % len(PRICES)]
+        config.write_text(
+            NODE_CONFIG.format(
+                name=name,
+                engine="transformers" if is_cheat else self._engine(number),
+                batch=batch,
+                price=price,
+                cheat=f'cheat = "{CHEAT}"\n' if is_cheat else "",
+            ),
+            encoding="utf-8",
+        )
+        arguments = ["--config", str(config), "--state", str(self.out / name), "--plain"]
+        return NodeProcess(name=name, arguments=arguments, log=self.out / f"{name}.log")
+
+    async def _wait_for_invite(self, learner: NodeProcess) -> str:
+        path = self.out / "learner" / "invite"
+        with trio.move_on_after(FIRST_INVITE_S):
+            while not path.exists():
+                if (code := learner.process.poll() if learner.process else None) is not None:
+                    raise RunError(f"The learner ended with code {code}. The end of {learner.log}:\n{learner.tail()}")
+                await trio.sleep(0.1)
+            return path.read_text(encoding="ascii").strip()
+        raise RunError(
+            f"The learner did not start within {FIRST_INVITE_S:.0f} s. The end of {learner.log}:\n{learner.tail()}"
+        )
+
+    async def _keep_learning(self, learner: NodeProcess) -> None:
+        """Wait until the learner finishes; start it again when it dies."""
+        for _ in range(LEARNER_RESTARTS):
+            code = await learner.wait()
+            if code == 0:
+                return
+            self.events.emit("learner_died", code=code)
+            if code in (1, 2):
+                break
+            with _written(self.out):
+                await learner.start()
+        raise RunError(f"The learner ended with code {code}. The end of {learner.log}:\n{learner.tail()}")
+
+    async def _watch_nodes(self, nodes: list[NodeProcess]) -> None:
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                nursery.start_soon(self._watch_node, node)
+
+    async def _watch_node(self, node: NodeProcess) -> None:
+        code = await node.wait()
+        if code != 0:
+            self.events.emit("node_died", node=node.name, code=code, log=str(node.log))
+
+    async def _show_learner(self, state: ViewState) -> None:
+        """Show what the learner's events say, as they are written."""
+        path = self.out / "learner" / "events.jsonl"
+        position = 0
+        while True:
+            await trio.sleep(SAMPLE_S)
+            if path.exists():
+                with path.open("rb") as file:
+                    file.seek(position)
+                    whole, _, _ = file.read().rpartition(b"\n")
+                    position += len(whole) + bool(whole)
+                for line in whole.splitlines():
+                    fields = json.loads(line)
+                    apply(state, fields.pop("event"), fields)
+
+    def conclude(self, console: Terminal) -> int:
+        """Write picture, report, page and summary; print the report."""
+        report = swarm_report(self.ledger, staleness=self.staleness, with_history=True)
+        facts = summary(
+            report,
+            staleness_bound=self.staleness,
+            peak_pss_mib=round(self.peak_pss / 2**20, 1),
+            seeds={"demo": self.seed},
+            wall_s=round(time.monotonic() - self.began, 2),
+            roads=roads_taken(sorted(self.out.glob("node-*/events.jsonl"))),
+        )
+        with _written(self.out):
+            draw_reward(report, self.out / "reward.png")
+            write_html(report, self.out / "report.html")
+            (self.out / "report.txt").write_text(as_text(report), encoding="utf-8")
+            (self.out / "summary.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        text = as_terminal(report, width=max(80, console.console.width)) if console.is_live else as_text(report)
+        console.console.file.write(text + "\n")
+        console.say(
+            f"Greedy accuracy on {HELD_OUT} held-out words: {facts['greedy_start']:.2f} -> {facts['greedy_end']:.2f} "
+            f"in {facts['wall_s']:.0f} s. Picture: {self.out / 'reward.png'}. Figures: {self.out / 'summary.json'}. "
+            f"All of it, for a browser: {self.out / 'report.html'}."
+        )
+        if self.with_cheat:
+            console.say(_of_the_cheat(report))
+        return 0

@@ -1,0 +1,178 @@
+"""A player of a drill: a node's line to the learner, with a hand instead of an engine.
+
+What always holds: it speaks the protocol that nodes speak, by the very code that they speak it with; it ends when the
+learner sends it away, when the run is over, or when it has played its part.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+import trio
+
+from node.commands.drill.attacks import Attack
+from node.commands.drill.behaviours import Hand
+from node.engine.interface import EngineError
+from node.runtime.events import Clock
+from protocol.accounting.cost import Price
+from protocol.accounting.relay_receipt import relay_receipt, sign_relay_receipt
+from protocol.core.errors import Fault
+from protocol.core.genesis import Authority
+from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
+from protocol.core.limits import PROTOCOL_VERSION
+from protocol.versions.exchange import COMPUTE_DTYPE
+from protocol.work import (
+    LEASE_RECALLS,
+    RECEIPT_REVISIONS,
+    Heartbeat,
+    Hello,
+    LeaseRecall,
+    Started,
+)
+from swarm.transport.error_groups import first_cause
+from swarm.transport.interface import Transport
+from swarm.work.client import Granted, LineEvent, NotWelcome, RunFinished, WorkLine
+
+GIVEN_BACK = "its owner needs the machine"
+"""What everybody says who gives a lease back, cheats among them."""
+
+TAKEN_AWAY = 0.01
+"""Of an honest player's leases, the share during which its owner takes the machine away: whatever they are worth."""
+
+
+class Ended(Enum):
+    """Why a player is gone."""
+
+    BANNED = "banned"
+    FINISHED = "finished"
+    DONE = "done"
+
+
+@dataclass(kw_only=True)
+class Player:
+    """See the module's paragraph. `attack` None: honest. `batch`: rollouts asked for at a time. `groups` and `rollouts`
+    are when its part is over, None: never. `accomplice`: the peer for whose chunks it signs, of each version."""
+
+    name: str
+    hand: Hand
+    transport: Transport
+    authority: Authority
+    learner: list[str]
+    token: str
+    price: Price
+    batch: int
+    rng: random.Random
+    chunks: Callable[[PolicyVersion], tuple[ManifestHash, int]]
+    attack: Attack | None = None
+    groups: int | None = None
+    rollouts: int | None = None
+    accomplice: PeerId | None = None
+    delivered_groups: int = 0
+    recalled: set[bytes] = field(default_factory=set)
+    _installed: PolicyVersion | None = None
+    _signed_for: set[PolicyVersion] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.line = WorkLine(
+            transport=self.transport,
+            authority=self.authority,
+            learner=self.learner,
+            hello=self._hello,
+            heartbeat=self._heartbeat,
+            now_ms=Clock.now_ms,
+            on_event=self._heard,
+            report=_nobody,
+            rng=self.rng,
+        )
+
+    @property
+    def peer(self) -> PeerId:
+        return self.hand.keypair.peer_id
+
+    async def play(self) -> Ended:
+        """Play to the end; return why it is over."""
+        try:
+            with first_cause():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self.line.run)
+                    await self._work()
+                    nursery.cancel_scope.cancel()
+        except NotWelcome:
+            return Ended.BANNED
+        except RunFinished:
+            return Ended.FINISHED
+        return Ended.DONE
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its part is over."""
+        return (self.groups is not None and self.delivered_groups >= self.groups) or (
+            self.rollouts is not None and self.hand.rollouts >= self.rollouts
+        )
+
+    async def _work(self) -> None:
+        foundry = self.hand.common.foundry
+        while not self.is_done:
+            self._installed = await foundry.wait_published()
+            self.line.beat_now()
+            granted = await self.line.request_leases(self.batch)
+            version = await foundry.wait_published(max(one.lease.minimum for one in granted))
+            if version != self._installed:
+                self._installed = version
+                self.line.beat_now()
+            self._sign_for(version)
+            async with trio.open_nursery() as nursery:
+                for one in granted:
+                    nursery.start_soon(self._answer, one, version)
+
+    async def _answer(self, granted: Granted, version: PolicyVersion) -> None:
+        lease = granted.lease
+        self.line.started(Started(lease=lease.id, version=self.hand.announced(lease, version)))
+        taken = self.attack is None and self.rng.random() < TAKEN_AWAY
+        try:
+            records = None if taken else await self.hand.answer(lease, version)
+        except EngineError:
+            records = None
+        if records is None or lease.id in self.recalled:
+            self.line.give_back([LeaseId(lease.id)], GIVEN_BACK)
+            self.recalled.discard(lease.id)
+            return
+        honest = 0 if self.hand.has_cheated else len(records)
+        await self.line.deliver(LeaseId(lease.id), records)
+        self.delivered_groups += 1
+        self.hand.honest += honest
+
+    def _sign_for(self, version: PolicyVersion) -> None:
+        """Say that the accomplice gave us all of this version."""
+        if self.accomplice is None or version in self._signed_for:
+            return
+        self._signed_for.add(version)
+        manifest, count = self.chunks(version)
+        if (receipt := relay_receipt(manifest, dict.fromkeys(range(count), self.accomplice))) is not None:
+            self.line.relayed(sign_relay_receipt(self.hand.keypair, self.hand.common.swarm, receipt))
+
+    def _heard(self, event: LineEvent) -> None:
+        if isinstance(event, LeaseRecall):
+            self.recalled.update(event.leases)
+
+    def _hello(self) -> Hello:
+        return Hello(
+            protocol=PROTOCOL_VERSION,
+            name=self.name,
+            token=self.token,
+            price=self.price,
+            engine="transformers",
+            machine="drill",
+            ext={LEASE_RECALLS: b"", RECEIPT_REVISIONS: b"", COMPUTE_DTYPE: b"float32"},
+        )
+
+    def _heartbeat(self) -> Heartbeat:
+        claimed = 3600.0 if self.attack is Attack.OVERCHARGING else 0.0
+        return Heartbeat(installed=self.hand.told(self._installed), engine_s=claimed)
+
+
+def _nobody(peer: PeerId, fault: Fault, detail: str) -> None:
+    """What a player thinks of the learner is nobody's business."""

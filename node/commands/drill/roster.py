@@ -1,0 +1,138 @@
+"""Who plays in a drill: honest players who stay, and places for cheats, which attack after attack takes in turn.
+
+What always holds: there are as many cheats at any time as there are places; who is banned, or has played its part,
+makes room for the next attack, which comes with a key that nobody has seen; everybody who ever played is remembered.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count, cycle
+
+import trio
+
+from node.commands.drill.attacks import ABOUT, SYBIL_GROUPS, Attack
+from node.commands.drill.behaviours import Common, hand_of
+from node.commands.drill.peer import Ended, Player
+from protocol.accounting.cost import MICROS, Price
+from protocol.core.genesis import Authority
+from protocol.core.identity import Keypair
+from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
+from swarm.testing.memory_transport import MemoryNetwork
+
+BATCH = 2
+"""Groups that a player asks for at a time."""
+
+PRICE = 0.10
+OVERCHARGED = 100.0
+"""US dollars an hour that an honest player asks, and how many times that a cheat does which overcharges."""
+
+WITH_KEYS = frozenset({Attack.SYBIL, Attack.MINTED})
+"""Attacks that one cheat plays with one key after the other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """One key's part, and why it was over; None: it still plays. `act`: that of the same cheat's other keys as well."""
+
+    peer: PeerId
+    act: int
+    attack: Attack | None
+    player: Player
+    ended: Ended | None = None
+
+
+@dataclass(kw_only=True)
+class Troupe:
+    """See the module's paragraph. `honest` players and `cheats` at a time, which play `attacks` in their order;
+    those that were found do not come again unless it `returns`."""
+
+    network: MemoryNetwork
+    common: Common
+    authority: Authority
+    learner: list[str]
+    token: str
+    group: int
+    honest: int
+    cheats: int
+    attacks: Sequence[Attack]
+    seed: int
+    returns: bool = True
+    played: list[Played] = field(default_factory=list)
+    _acts: count[int] = field(default_factory=count)
+
+    async def play(self) -> None:
+        """Until the run is over, or cancelled."""
+        turns = cycle(self.attacks)
+        async with trio.open_nursery() as nursery:
+            for number in range(self.honest):
+                nursery.start_soon(partial(self._play_one, f"honest-{number + 1}", None, act=next(self._acts)))
+            for number in range(self.cheats if self.attacks else 0):
+                nursery.start_soon(self._play_many, number, turns)
+
+    async def _play_many(self, place: int, turns: cycle[Attack]) -> None:
+        while True:
+            attack = next(turns)
+            act, before, made, part = next(self._acts), None, 0, 0
+            while made < ABOUT[attack].rollouts:
+                part += 1
+                done = await self._play_one(
+                    f"{attack.value}-{place + 1}" + (f"-{part}" if part > 1 else ""),
+                    attack,
+                    act=act,
+                    groups=SYBIL_GROUPS if attack is Attack.SYBIL or (attack is Attack.MINTED and part == 1) else None,
+                    left=ABOUT[attack].rollouts - made,
+                    accomplice=before if attack is Attack.MINTED else None,
+                )
+                if done.ended is Ended.FINISHED:
+                    return
+                before = done.peer
+                made += done.player.hand.rollouts
+                if attack not in WITH_KEYS:
+                    break
+            if not self.returns:
+                return
+
+    async def _play_one(
+        self,
+        name: str,
+        attack: Attack | None,
+        *,
+        act: int,
+        groups: int | None = None,
+        left: int | None = None,
+        accomplice: PeerId | None = None,
+    ) -> Played:
+        keypair = Keypair.generate()
+        rng = random.Random(f"{self.seed}/{name}")
+        async with self.network.node(keypair.peer_id, listens=False, peer_id=keypair.peer_id) as transport:
+            price = PRICE * (OVERCHARGED if attack is Attack.OVERCHARGING else 1.0)
+            player = Player(
+                name=name,
+                hand=hand_of(attack, self.common, keypair, rng),
+                transport=transport,
+                authority=self.authority,
+                learner=self.learner,
+                token=self.token,
+                price=Price(micros_per_hour=round(price * MICROS), currency="USD"),
+                batch=BATCH * self.group,
+                rng=rng,
+                chunks=self._chunks,
+                attack=attack,
+                groups=groups,
+                rollouts=left,
+                accomplice=accomplice,
+            )
+            place = len(self.played)
+            self.played.append(Played(peer=keypair.peer_id, act=act, attack=attack, player=player))
+            ended = await player.play()
+        self.played[place] = done = Played(peer=keypair.peer_id, act=act, attack=attack, player=player, ended=ended)
+        return done
+
+    def _chunks(self, version: PolicyVersion) -> tuple[ManifestHash, int]:
+        """The version's manifest, and how many chunks it has."""
+        signed = self.common.foundry.signed(version)
+        return signed.hash, len(signed.manifest.chunks)

@@ -1,0 +1,188 @@
+"""One engine for all players of a drill: whoever wants completions says with which weights, and those of a kind are
+made together.
+
+What always holds: the first and the newest versions' weights are kept, as many as any attack wants, whatever the
+learner's store forgets; every request is answered, or its asker told why not, also one for weights that are gone;
+completions are named after the version that was asked for, and what it is claimed to be is the asker's affair.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from node.commands.drill.tampered_weights import Variant, write_variant
+from node.engine.interface import (
+    Claim,
+    EngineRefused,
+    Generation,
+    GenerationRequest,
+    InstalledVersion,
+    InstallFailed,
+    Verified,
+    VerifyingEngine,
+)
+from protocol.core.digest import digest_of
+from protocol.core.ids import ManifestHash, PolicyVersion
+from protocol.versions.manifest import SignedManifest
+
+KEPT = 16
+"""Versions, the newest of them: the oldest that an attack uses is ten behind, and one is being generated with."""
+
+TOGETHER = 512
+"""Completions asked of the engine at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """A version, and what was done to it."""
+
+    version: PolicyVersion
+    variant: Variant = Variant.TRUE
+
+
+@dataclass(kw_only=True, eq=False)
+class _Job:
+    requests: Sequence[GenerationRequest | Claim]
+    done: trio.Event = field(default_factory=trio.Event)
+    made: list[Generation] = field(default_factory=list)
+    verified: list[Verified] = field(default_factory=list)
+    failure: Exception | None = None
+
+
+@dataclass(kw_only=True)
+class Foundry:
+    """See the module's paragraph. `scratch`: where weights are kept."""
+
+    engine: VerifyingEngine
+    scratch: Path
+    _versions: dict[PolicyVersion, SignedManifest] = field(default_factory=dict)
+    _hashes: dict[PolicyVersion, ManifestHash] = field(default_factory=dict)
+    """Of all that was ever published: what was made is named also when its weights are gone."""
+    _waiting: dict[Weights, list[_Job]] = field(default_factory=dict)
+    _stirred: trio.Event = field(default_factory=trio.Event)
+    _loaded: Weights | None = None
+
+    @property
+    def newest(self) -> PolicyVersion | None:
+        """The newest version there is."""
+        return max(self._versions, default=None)
+
+    @property
+    def first(self) -> PolicyVersion:
+        """The version that the run began with: its weights are kept for as long as there are players."""
+        return min(self._versions)
+
+    def named(self, version: PolicyVersion) -> InstalledVersion:
+        """How a record names it, also when its weights are kept no more."""
+        return InstalledVersion(name=version, manifest=self._hashes[version])
+
+    def signed(self, version: PolicyVersion) -> SignedManifest:
+        """What was published under that name."""
+        return self._versions[version]
+
+    def behind(self, version: PolicyVersion, lag: int) -> PolicyVersion:
+        """The version so many before this one; the oldest that is kept where there are not as many."""
+        known = sorted(one for one in self._versions if one <= version)
+        return known[max(0, len(known) - 1 - lag)]
+
+    def held(self, at_least: PolicyVersion) -> list[PolicyVersion]:
+        """All versions that are kept and not older, oldest first."""
+        return sorted(one for one in self._versions if one >= at_least)
+
+    async def publish(self, signed: SignedManifest, directory: Path) -> None:
+        """A version is out, and its files are here. Raises OSError when they are gone already."""
+        await trio.to_thread.run_sync(
+            write_variant, directory, self._directory(Weights(version=signed.version)), Variant.TRUE
+        )
+        self._versions[signed.version] = signed
+        self._hashes[signed.version] = signed.hash
+        for old in sorted(self._versions)[1:-KEPT]:
+            if not any(wanted.version == old for wanted in self._waiting):
+                del self._versions[old]
+                for variant in Variant:
+                    gone = self._directory(Weights(version=old, variant=variant))
+                    await trio.to_thread.run_sync(partial(shutil.rmtree, gone, ignore_errors=True))
+        self._stir()
+
+    async def wait_published(self, at_least: PolicyVersion | None = None) -> PolicyVersion:
+        """Return the newest version, once there is one that is not older than that."""
+        while (newest := self.newest) is None or (at_least is not None and newest < at_least):
+            await self._stirred.wait()
+        return newest
+
+    async def generate(self, requests: Sequence[GenerationRequest], weights: Weights) -> list[Generation]:
+        """What these weights make of the requests. Raises EngineError."""
+        return (await self._do(requests, weights)).made
+
+    async def score(self, claims: Sequence[Claim], weights: Weights) -> list[Verified]:
+        """What these weights think of the claims. Raises EngineError."""
+        return (await self._do(claims, weights)).verified
+
+    async def _do(self, requests: Sequence[GenerationRequest | Claim], weights: Weights) -> _Job:
+        job = _Job(requests=requests)
+        self._waiting.setdefault(weights, []).append(job)
+        self._stir()
+        await job.done.wait()
+        if job.failure is not None:
+            raise job.failure
+        return job
+
+    async def work(self) -> None:
+        """Serve until cancelled: what is asked for most comes first, since each change of weights takes its time."""
+        while True:
+            while not self._waiting:
+                await self._stirred.wait()
+            weights = max(self._waiting, key=lambda one: sum(len(job.requests) for job in self._waiting[one]))
+            jobs = self._waiting.pop(weights)
+            try:
+                await self._serve(weights, jobs)
+            except Exception as error:
+                for job in jobs:
+                    job.failure = error
+            finally:
+                for job in jobs:
+                    job.done.set()
+
+    async def _serve(self, weights: Weights, jobs: list[_Job]) -> None:
+        if weights.version not in self._versions:
+            raise EngineRefused("nothing_installed", f"the weights of version {weights.version} are kept no more")
+        installed = self.named(weights.version)
+        directory = self._directory(weights)
+        if not directory.exists():
+            try:
+                await trio.to_thread.run_sync(
+                    write_variant, self._directory(Weights(version=weights.version)), directory, weights.variant
+                )
+            except (OSError, ValueError) as error:
+                raise InstallFailed(str(error)) from error
+        # Of its own name, or the engine would see the version that it has, and load nothing.
+        manifest = ManifestHash(digest_of(installed.manifest + weights.variant.value.encode()))
+        key = InstalledVersion(name=weights.version, manifest=manifest)
+        if self._loaded != weights:
+            self._loaded = None
+            await self.engine.install(key, directory)
+            self._loaded = weights
+        drawn = [job for job in jobs if job.requests and isinstance(job.requests[0], GenerationRequest)]
+        requests = [one for job in drawn for one in job.requests if isinstance(one, GenerationRequest)]
+        made: list[Generation] = []
+        for first in range(0, len(requests), TOGETHER):
+            made += await self.engine.generate(requests[first : first + TOGETHER])
+        rest = iter(made)
+        for job in drawn:
+            job.made = [next(rest) for _ in job.requests]
+        for job in jobs:
+            if job not in drawn:
+                job.verified = await self.engine.verify([one for one in job.requests if isinstance(one, Claim)])
+
+    def _directory(self, weights: Weights) -> Path:
+        return self.scratch / f"{weights.version.incarnation}.{weights.version.version}-{weights.variant.value}"
+
+    def _stir(self) -> None:
+        self._stirred.set()
+        self._stirred = trio.Event()

@@ -1,0 +1,20 @@
+"""`volery plan`: which machines a run needs and what they cost, for each staleness window. A pool and what is said of
+the swarm become one value (`plan`), by the cores of `learner.provisioning`; text, JSON and picture are pure functions
+of that value.
+
+- `answer_text`: the answer in words
+- `command`: reads, plans, prints
+- `inputs`: what is given, and where it comes from
+- `json_export`: as JSON
+- `measured_run`: a recorded run as input
+- `measured_run_text`: what was measured, in words
+- `number_text`: numbers as people read them
+- `plan`: the plan as a value
+- `plot`: as a picture
+- `pool`: a pool of machines
+- `pool_file`: a pool from a file
+- `pool_keys`: keys of that file
+- `recordings`: recordings of runs
+- `tables`: tables
+- `text`: the whole text
+"""

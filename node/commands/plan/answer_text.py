@@ -1,0 +1,238 @@
+"""The answer of a plan in a few lines: what it was asked with, who is to be on for how much, and the paper's answer.
+
+Pure. What always holds: where machines are too few, the line that says so is followed by the numbers that would do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from learner.provisioning.model.broadcast_time import OVER_BOUND
+from learner.provisioning.model.echo2 import GAMMA, QUORUM, explain_infeasible
+from learner.provisioning.model.windows import Infeasible, Outcome
+from node.commands.plan import number_text as numbers
+from node.commands.plan.plan import Plan
+from node.reports.text import formatting as words
+
+Lines = Iterator[tuple[str, str]]
+
+NOTHING_SAVED = 0.005
+"""Of a unit of money per hour: below it two sets cost the same."""
+
+KINDS_TOLD = 8
+"""In a few lines; the table below has all."""
+
+WAITS = 0.005
+"""A bubble that is worth a word."""
+
+
+def given(plan: Plan) -> Lines:
+    """What is reckoned with."""
+    terms, setting = plan.terms, plan.terms.setting
+    timings, pool = setting.timings, setting.candidates
+    rate = math.fsum(one.usable_rate for one in pool)
+    price = math.fsum(one.running_price for one in pool)
+    on = "it is on" if len(pool) == 1 else "all are on"
+    whole = f"{numbers.machines(len(pool))}, {numbers.rate(rate)} when {on}"
+    yield "pool", f"{whole}, for {numbers.per_hour(price, terms.currency)}"
+    learner = f"R / T_train = {numbers.rate(setting.balance)}"
+    rollouts = words.counted(timings.rollouts, "rollout")
+    yield "T_train", f"{numbers.seconds(timings.train_s)} for R = {rollouts}: {learner}"
+    use = f"until {words.share(QUORUM)} of the machines use a version"
+    yield "T_bcast", f"{numbers.seconds(timings.broadcast_s)} {use} ({terms.broadcast})"
+    yield "T_gen", f"{numbers.seconds(timings.generation_s)} from a rollout's beginning until it is admitted"
+
+
+def answer(plan: Plan) -> Lines:
+    """Ours, then the paper's."""
+    ours, currency = plan.asked.ours, plan.terms.currency
+    if isinstance(ours, Infeasible):
+        yield "infeasible", _shortage(plan, ours)
+        if plan.remedies is not None:
+            yield "enough", _remedies(plan)
+        if plan.asked.everyone is not None:
+            yield "with all", _with_all(plan.asked.everyone, currency, plan.terms.setting.margin)
+    else:
+        yield "machines", _counted(plan, ours)
+        yield "cost", _cost(plan, ours)
+        yield "kappa", _kappa(plan, ours)
+        if ours.staleness:
+            yield "asked for", _asked(plan, ours)
+        yield "waits", _waits(ours)
+        if plan.greedy is not None:
+            yield "greedy", _greedily(ours, plan.greedy, currency)
+        yield "lag", f"{ours.lag:.1f} training steps expected, {ours.lag_bound} at most"
+    if plan.asked.paper is not None:
+        yield "the paper", _papers(plan)
+        if plan.asked.paper.outcome and isinstance(ours, Outcome):
+            yield "", _difference(ours, plan.asked.paper.outcome, currency)
+
+
+def _waits(outcome: Outcome) -> str:
+    step = f"{numbers.seconds(round(outcome.wait_s, 3))} of {numbers.seconds(outcome.period_s)} a step"
+    return f"{step}, a bubble of {words.share(numbers.nil(outcome.bubble))}"
+
+
+def _counted(plan: Plan, outcome: Outcome) -> str:
+    kinds = plan.kinds(outcome.choice)
+    told = " + ".join(f"{count} x {name}" for name, count in kinds.items())
+    if len(kinds) > KINDS_TOLD:
+        count = len(outcome.choice.chosen)
+        told = f"{count} machines{f' of {len(kinds)} kinds' if len(kinds) < count else ''}, listed below"
+    exact = "the cheapest set" if outcome.choice.exact else "the cheapest set found"
+    what = exact if outcome.staleness else "in turns with the learner"
+    return f"{told}: {numbers.rate(outcome.choice.rate)}, {what}"
+
+
+def _cost(plan: Plan, outcome: Outcome) -> str:
+    currency, setting = plan.terms.currency, plan.terms.setting
+    step = f"{words.money(outcome.cost_per_step, currency)} a training step"
+    parts = [f"{numbers.per_hour(outcome.price, currency)}, {step}"]
+    if setting.learner_price is not None:
+        parts.append(f"the learner's {words.money(setting.learner_price, '')} included")
+    starts = math.fsum(one.moving_price(setting.stands_s) for one in outcome.choice.chosen) * setting.stands_s / 3600
+    if starts:
+        parts.append(f"and {words.money(starts, currency)} once to start them")
+    return ", ".join(parts)
+
+
+def _greedily(ours: Outcome, greedy: Outcome, currency: str) -> str:
+    dearer = greedy.choice.price - ours.choice.price
+    same = "the same price" if abs(dearer) < NOTHING_SAVED else f"{numbers.signed(dearer, currency)} an hour"
+    return f"by price per rollout alone: {numbers.machines(len(greedy.choice.chosen))}, {same}"
+
+
+def _kappa(plan: Plan, outcome: Outcome) -> str:
+    if outcome.staleness == 0:
+        return "1: every version is awaited before anything is generated"
+    every = "every training step" if outcome.kappa == 1 else f"every {outcome.kappa} training steps"
+    same = f"; {outcome.kappas[0]} to {outcome.kappas[-1]} need the same machines" if len(outcome.kappas) > 1 else ""
+    return f"{outcome.kappa}: publish {every}{same}"
+
+
+def _asked(plan: Plan, outcome: Outcome) -> str:
+    margin = plan.terms.setting.margin
+    if not math.isfinite(outcome.asked):
+        return "each machine is reckoned with its own T_bcast and T_gen; at the swarm's T_bcast none would be in time"
+    over = f"{numbers.times(outcome.over_balance)} x R / T_train"
+    return f"{numbers.rate(outcome.asked)} by machines alike: {over}, times {margin:g} for a reserve"
+
+
+def _papers(plan: Plan) -> str:
+    paper = plan.asked.paper
+    assert paper is not None
+    if paper.kappa is None:
+        return explain_infeasible(plan.terms.setting.timings, paper.staleness)
+    if not math.isfinite(paper.mu_min):
+        return f"its rule (2) has no answer with kappa = {paper.kappa}: kappa T_train is less than T_bcast + T_gen"
+    over = paper.mu_min / plan.terms.setting.balance
+    least = f"mu_min = {numbers.rate(paper.mu_min)} ({numbers.times(over)} x R / T_train)"
+    rule = f"kappa = {paper.kappa}, {least}, times {GAMMA:g}"
+    if paper.outcome is None:
+        return f"{rule}: more than {_together(plan)}"
+    bought = numbers.machines(len(paper.outcome.choice.chosen))
+    return f"{rule}: {bought}, lag at most {paper.outcome.lag_bound} by (12)"
+
+
+def _difference(ours: Outcome, paper: Outcome, currency: str) -> str:
+    """What the paper's rule buys beyond ours."""
+    more, dearer = len(paper.choice.chosen) - len(ours.choice.chosen), paper.choice.price - ours.choice.price
+    if more == 0 and abs(dearer) < NOTHING_SAVED:
+        return "It would buy as much."
+    machines = f"{numbers.machines(abs(more))} {_more(more)}" if more else "as many machines"
+    capacity = paper.choice.rate / ours.choice.rate - 1
+    share = f", {abs(capacity):.0%} {_more(capacity)} capacity" if abs(capacity) >= NOTHING_SAVED else ""
+    step = numbers.signed(paper.cost_per_step - ours.cost_per_step, currency)
+    return f"It would buy {machines}{share}: {numbers.signed(dearer, currency)} an hour, {step} a step."
+
+
+def _more(number: float) -> str:
+    return "more" if number > 0 else "less"
+
+
+def _shortage(plan: Plan, short: Infeasible) -> str:
+    setting = plan.terms.setting
+    if short.needed == 0:
+        return "no machine generates anything"
+    rates = f"{numbers.rate(short.rate)}, and {numbers.rate(short.needed)} would be needed if versions arrived at once"
+    if short.is_overtaken:
+        steps_s = numbers.seconds(short.staleness * setting.timings.train_s)
+        steps = "1 training step takes" if short.staleness == 1 else f"{short.staleness} training steps take"
+        return (
+            f"versions would overtake each other: one takes {numbers.seconds(setting.source_s)} to leave, and S = "
+            f"{steps} {steps_s}; {_together(plan)} {rates}"
+        )
+    if short.share == 0:
+        least_s = min(one.broadcast_s + one.generation_s for one in setting.candidates)
+        due_s = (short.staleness - setting.periods(short.staleness)[0] + 1) * setting.timings.train_s
+        return (
+            f"no machine is in time: the first rollouts of a version come {numbers.seconds(least_s)} after it or "
+            f"later, and the first batch that needs them is due after {numbers.seconds(due_s)}"
+        )
+    return f"{_together(plan)} {words.share(short.share)} of what the strictest condition asks for ({rates})"
+
+
+def _together(plan: Plan) -> str:
+    return "the one machine gives" if len(plan.terms.setting.candidates) == 1 else "all machines together give"
+
+
+def _with_all(outcome: Outcome, currency: str, margin: float) -> str:
+    cost = words.money(outcome.cost_per_step, currency)
+    period = numbers.seconds(outcome.period_s)
+    said = (
+        f"the learner waits {words.share(numbers.nil(outcome.bubble))} of its time, a step takes {period} and costs "
+        f"{cost}"
+    )
+    # Rates that are met exactly keep nobody waiting on paper: without a word the two lines contradict each other.
+    lacks = f"; what is missing is the reserve of {margin:g} times what it takes" if outcome.bubble <= WAITS else ""
+    return f"{said}{lacks}"
+
+
+def _remedies(plan: Plan) -> str:
+    found, timings = plan.remedies, plan.terms.setting.timings
+    assert found is not None
+    ways = []
+    if found.times is not None:
+        ways.append(f"{numbers.up(found.times)} times the machines")
+    if found.rollouts is not None:
+        ways.append(f"R = {found.rollouts:,}")
+    if found.train_s is not None:
+        ways.append(f"T_train = {numbers.up(found.train_s)} s")
+    if found.broadcast is not None:
+        broadcast_s, percent = found.broadcast * timings.broadcast_s, 100 * found.broadcast
+        ways.append(f"T_bcast = {numbers.down(broadcast_s)} s, {numbers.down(percent)} % of it for every machine")
+    if found.staleness is not None:
+        ways.append(f"S = {found.staleness}")
+    if not ways:
+        return "no one number: more machines, a longer T_train and a shorter T_bcast are needed together"
+    return f"any one of: {'; '.join(ways)}" if len(ways) > 1 else ways[0]
+
+
+def _ahead(plan: Plan, outcome: Outcome) -> float:
+    suppliers = [one.supplier() for one in outcome.choice.chosen]
+    return plan.terms.setting.clock(outcome.staleness, outcome.kappa, suppliers).ahead
+
+
+def notes(plan: Plan) -> Iterator[str]:
+    """What else should be known."""
+    terms, setting = plan.terms, plan.terms.setting
+    if all(one.running_price == 0 for one in setting.candidates):
+        yield "Every machine's price is 0: nothing is saved by choosing, so as few machines as suffice are chosen."
+    ours = plan.asked.ours
+    if isinstance(ours, Outcome) and ours.staleness and ours.bubble > WAITS:
+        yield (
+            "The learner waits although the machines suffice: no more than `ahead` batches are leased at a time, here "
+            f"{_ahead(plan, ours):.3g}. Raise it."
+        )
+    if terms.is_computed:
+        yield (
+            f"T_bcast of a machine = {OVER_BOUND:g} x max(G / B0, G / its downlink, N G / (B0 + all uplinks)) + "
+            "install, with G the size, B0 the learner's uplink, N all machines, on or standing by."
+        )
+    yield (
+        "S = 0 is taking turns: a step takes T_train and the time in which R rollouts of the new version are made, "
+        "T_bcast + T_gen + R / mu by machines alike."
+    )
+    if any(isinstance(window.ours, Infeasible) for window in plan.windows):
+        yield "Too few: not even all machines are enough; what stands there is what all of them would cost and wait."

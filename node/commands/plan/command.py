@@ -1,0 +1,65 @@
+"""`volery plan`: read, answer, draw. Whoever prints is the command line.
+
+What always holds: nothing is written here, and nothing asked for over the network. A pool of 200 machines takes a
+second or two, one of a thousand that are hard to choose from some ten.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from node.commands.plan.inputs import terms_of
+from node.commands.plan.json_export import as_json
+from node.commands.plan.measured_run import read_run
+from node.commands.plan.plan import Plan, make_plan
+from node.commands.plan.pool import read_pool
+from node.commands.plan.pool_keys import SETTINGS, judged
+from node.commands.plan.text import as_terminal, as_text
+from node.runtime.errors import UsageError
+from node.runtime.stdout import is_screen
+
+WIDTHS = (40, 200)
+"""Narrower terminals break words, wider lines lose the eye."""
+
+
+def answer(path: Path | None, source: Path | None, options: Mapping[str, Any]) -> Plan:
+    """The plan for the pool in `path`, or the one that the run at `source` had, under the settings in `options`, of
+    which those that are None were not given. Raises UsageError.
+    """
+    command = _judged_options(options)
+    fitted = read_run(source) if source is not None else None
+    pool = read_pool(path) if path is not None else fitted.pool_under(command) if fitted is not None else None
+    if pool is None:
+        if fitted is not None:
+            raise UsageError(
+                f"{fitted.measured.source}: of no peer that was here at a training step is it known how fast it is. "
+                "Name a pool beside --from."
+            )
+        raise UsageError("There is no pool. Name a .toml or .csv of machines, or --from with a recorded run.")
+    plan = make_plan(terms_of(pool, command, fitted.settings if fitted else None))
+    return replace(plan, measured=fitted.measured) if fitted else plan
+
+
+def show(plan: Plan, *, as_json_text: bool) -> str:
+    """The plan as text or JSON."""
+    if as_json_text:
+        return as_json(plan)
+    return as_terminal(plan, width=screen_width()) if is_screen() else as_text(plan)
+
+
+def screen_width() -> int:
+    """Columns of the terminal, within WIDTHS."""
+    return min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1])
+
+
+def _judged_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, judged as the keys of a `[swarm]` table are and named as they were typed."""
+    found: dict[str, Any] = {}
+    for key in SETTINGS:
+        if (value := options.get(key.name)) is not None:
+            found |= judged([key], {key.name: value}, f"--{key.name.replace('_', '-')}")
+    return found

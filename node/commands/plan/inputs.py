@@ -1,0 +1,208 @@
+"""What a plan is made from, put together: the command line wins over POOL, POOL over a recorded run.
+
+What always holds: the first of the three that says anything of T_bcast, as a time or as a size, decides it, but for
+machines whose own row says it. Whatever is missing is a UsageError that names the option and the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from learner.provisioning.model.broadcast_time import Line, arrival_s, quorum_s, source_s
+from learner.provisioning.model.echo2 import Timings
+from learner.provisioning.model.machine_selection import MARGIN, Candidate
+from learner.provisioning.model.windows import STANDS_S, Setting
+from node.commands.plan.pool import Machine, Pool
+from node.commands.plan.pool_keys import MAX_WINDOW
+from node.runtime.errors import UsageError
+
+STALENESS, MAX_STALENESS = 3, 11
+"""The default of a swarm.toml, and the widest window that ECHO-2 tried."""
+
+MAX_DELAY_STEPS = 1000
+"""The widest window of a swarm.toml. The choice has a condition for each step until all machines take part."""
+
+BYTES_PER_MB = 1e6
+
+MANY = 1e9
+"""More digits than that say nothing."""
+
+_HOUR = 3600.0
+_BROADCAST = ("broadcast_s", "weights_mb")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """The question: a setting, the window asked for and the last one of the table.
+
+    `kinds` is the row that each candidate comes from; `broadcast` says where T_bcast is from.
+    """
+
+    setting: Setting
+    staleness: int
+    max_staleness: int
+    currency: str
+    kinds: Mapping[str, str]
+    broadcast: str
+    is_computed: bool
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the command line, POOL and a run say, in this order."""
+
+    levels: tuple[Mapping[str, Any], ...]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The first word on `key`."""
+        return next((level[key] for level in self.levels if key in level), default)
+
+    def need(self, key: str, what: str) -> Any:
+        """The same. Raises UsageError when there is none."""
+        if (value := self.get(key)) is None:
+            raise UsageError(
+                f"{what} is not known. Give --{key.replace('_', '-')}, or {key} in the pool's [swarm] table, or --from "
+                "with a recorded run."
+            )
+        return value
+
+    def source_s(self, broadcast_s: float) -> float:
+        """How long the source is busy with a version: what a run showed, where T_bcast is the run's; else T_bcast."""
+        level = next(level for level in self.levels if "broadcast_s" in level)
+        return float(level.get("source_s", broadcast_s))
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether T_bcast is a run's."""
+        return "broadcast_s" in self.levels[-1] and not any("broadcast_s" in level for level in self.levels[:-1])
+
+    @property
+    def broadcast_key(self) -> str | None:
+        """Which of T_bcast and size is said first."""
+        said = self.broadcast()
+        return said[0] if said else None
+
+    def broadcast(self) -> tuple[str, float] | None:
+        """Which of T_bcast and size is said first, and its value. Raises UsageError where one place says both."""
+        for level in self.levels:
+            if all(key in level for key in _BROADCAST):
+                raise UsageError("broadcast_s and weights_mb are given in one place: T_bcast is either. Leave one out.")
+            for key in _BROADCAST:
+                if key in level:
+                    return key, level[key]
+        return None
+
+
+def terms_of(pool: Pool, command: Mapping[str, Any], run: Mapping[str, Any] | None = None) -> Terms:
+    """The question that `command`, `pool` and `run` (both its settings) put together. Raises UsageError."""
+    said = Said((command, pool.settings, run or {}))
+    train_s, rollouts = said.need("train_s", "T_train"), said.need("rollouts", "R")
+    times, swarm_s, busy_s, words = _broadcast(pool.machines, said)
+    _require_near(pool.machines, times, said.get("generation_s", 0.0), train_s)
+    candidates = _candidates(pool.machines, times, said.get("generation_s", 0.0))
+    generation_s = said.get("generation_s")
+    if generation_s is None:
+        generation_s = quorum_s([one.generation_s for one in candidates])
+    staleness = said.get("staleness", STALENESS)
+    if staleness > MAX_WINDOW:
+        raise UsageError(f"S = {staleness} is beyond the windows of a plan. Give --staleness of {MAX_WINDOW} at most.")
+    setting = Setting(
+        timings=Timings(train_s=train_s, rollouts=rollouts, broadcast_s=swarm_s, generation_s=generation_s),
+        source_s=busy_s,
+        candidates=candidates,
+        learner_price=said.get("learner_price"),
+        kappa=said.get("kappa"),
+        margin=said.get("margin", MARGIN),
+        ahead=said.get("ahead"),
+        stands_s=_HOUR * said.get("hours", STANDS_S / _HOUR),
+    )
+    return Terms(
+        setting=setting,
+        staleness=staleness,
+        max_staleness=max(staleness, said.get("max_staleness", MAX_STALENESS)),
+        currency=pool.currency,
+        kinds={name: machine.name for machine in pool.machines for name in machine.names},
+        broadcast=words,
+        is_computed=said.broadcast_key == "weights_mb",
+    )
+
+
+def _require_near(machines: Sequence[Machine], times: Sequence[float], generation_s: float, train_s: float) -> None:
+    for machine, broadcast_s in zip(machines, times, strict=True):
+        own_s = generation_s if machine.generation_s is None else machine.generation_s
+        if (steps := (broadcast_s + own_s) / train_s) > MAX_DELAY_STEPS:
+            told = f"{steps:,.0f}" if steps < MANY else f"{steps:.2g}"
+            raise UsageError(
+                f"{machine.where}: T_bcast + T_gen is {told} training steps, and no window has more than "
+                f"{MAX_DELAY_STEPS}. Check its lines and T_train, or leave it out."
+            )
+
+
+def _candidates(machines: Sequence[Machine], times: Sequence[float], generation_s: float) -> tuple[Candidate, ...]:
+    return tuple(
+        Candidate(
+            name=name,
+            price=machine.price,
+            rate=machine.rate,
+            broadcast_s=broadcast_s,
+            generation_s=generation_s if machine.generation_s is None else machine.generation_s,
+            batch_rollouts=machine.batch_rollouts or 0,
+            start_s=machine.start_s,
+            start_price=machine.start_price,
+            stops_per_hour=machine.stops_per_hour,
+        )
+        for machine, broadcast_s in zip(machines, times, strict=True)
+        for name in machine.names
+    )
+
+
+def _broadcast(machines: Sequence[Machine], said: Said) -> tuple[list[float], float, float, str]:
+    """T_bcast of each row and of the swarm, how long the source is busy with a version, and where that is from."""
+    own = [machine.broadcast_s for machine in machines]
+    counts = [machine.count for machine in machines]
+    match said.broadcast():
+        case ("weights_mb", size_mb):
+            return _from_lines(machines, own, counts, size_mb, said)
+        case (_, given_s):
+            times = [given_s if one is None else one for one in own]
+            return times, given_s, said.source_s(given_s), "measured" if said.is_measured else "given"
+        case _:
+            if missing := next((m for m, one in zip(machines, own, strict=True) if one is None), None):
+                raise UsageError(
+                    f"T_bcast is not known. Give --broadcast-s, or --weights-mb with lines, or broadcast_s in every "
+                    f"row; {missing.where} has none."
+                )
+            times = [one for one in own if one is not None]
+            swarm_s = quorum_s(_each(times, counts))
+            return times, swarm_s, swarm_s, "by the machines' own"
+
+
+def _from_lines(
+    machines: Sequence[Machine], own: Sequence[float | None], counts: Sequence[int], size_mb: float, said: Said
+) -> tuple[list[float], float, float, str]:
+    uplink = said.need("learner_up_mbit", "The learner's uplink, which a version of weights_mb goes through,")
+    lines = [_line(machine, one) for machine, one in zip(machines, own, strict=True)]
+    size = BYTES_PER_MB * size_mb
+    everybody = _each(lines, counts)
+    install_s = said.get("install_s", 0.0)
+    arrived = [arrival_s(size, uplink, line, everybody, install_s=install_s) for line in lines]
+    times = [there if one is None else one for there, one in zip(arrived, own, strict=True)]
+    words = f"computed: {size_mb:,g} MB, {uplink:g} Mbit/s from the learner"
+    return times, quorum_s(_each(times, counts)), source_s(size, uplink, everybody), words
+
+
+def _line(machine: Machine, own_s: float | None) -> Line:
+    if own_s is None and (machine.up_mbit is None or machine.down_mbit is None):
+        raise UsageError(
+            f"{machine.where}: T_bcast is computed from weights_mb, and that needs up_mbit and down_mbit. Give both, "
+            "or its broadcast_s."
+        )
+    return Line(up_mbit=machine.up_mbit or 0.0, down_mbit=machine.down_mbit or 0.0)
+
+
+def _each(values: Sequence[T], counts: Sequence[int]) -> list[T]:
+    return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]

@@ -1,0 +1,152 @@
+"""A plan for programs: JSON.
+
+The keys are a promise: they are added to, never renamed or removed, and `format` changes when that cannot be kept.
+Money is in whole units of `currency`, times in seconds, rates in admitted rollouts per second, shares in [0, 1]; null
+is that there is none.
+
+format, currency, feasible, staleness, terms {train_s, rollouts, broadcast_s, broadcast_from, generation_s, source_s,
+learner_price, kappa, margin, ahead, stands_s}, pool [{name, count, price, rate, broadcast_s, generation_s, rho}],
+windows [{staleness, ours, paper, everyone}], greedy, changes [{what, machine, outcome}], remedies {times, rollouts,
+train_s, broadcast, staleness}, measured.
+
+An outcome (`ours`, `greedy`, `everyone`, `paper.outcome`): kappa, kappas, machines {name: count}, exact, rate, asked,
+over_balance, price, cost_per_step, period_s, wait_s, bubble, lag, lag_bound. `ours` where machines are too few: share,
+rate, needed, is_overtaken. `paper`: kappa, mu_min, target, outcome.
+
+`measured`, null without --from: source, mode, runs, seconds, staleness, kappa, train_s, broadcast_s, generation_s,
+peers [{name, price, rate, broadcast_s, generation_s}], silent, last_step (up to which the run was read: the last at
+whose end a peer was here), steps_alone (steps after that one), steps, steps_left_out, bubble, lag, lags {lag: count},
+stale_share, late_steps, late_bubble, late_lag (of the last steps, which the prediction is for), predicted_bubble,
+predicted_lag. An estimate: value, low, high (null: open), count.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+from learner.provisioning.model.windows import Infeasible, Outcome, PaperWindow, Window
+from node.commands.plan.measured_run_text import as_values
+from node.commands.plan.plan import Plan
+
+FORMAT = "volery-plan/1"
+
+
+def as_json(plan: Plan) -> str:
+    """The plan as indented JSON, keys as in the module's paragraph."""
+    return json.dumps(_plan(plan), indent=2) + "\n"
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "currency": plan.terms.currency,
+        "feasible": plan.is_feasible,
+        "staleness": plan.terms.staleness,
+        "terms": _terms(plan),
+        "pool": _pool(plan),
+        "windows": [_window(plan, window) for window in plan.windows],
+        "greedy": _outcome(plan, plan.greedy),
+        "changes": [
+            {
+                "what": change.what,
+                "machine": plan.terms.kinds.get(change.machine),
+                "outcome": _ours(plan, change.outcome),
+            }
+            for change in plan.changes
+        ],
+        "remedies": asdict(plan.remedies) if plan.remedies else None,
+        "measured": as_values(plan.measured) if plan.measured else None,
+    }
+
+
+def _terms(plan: Plan) -> dict[str, Any]:
+    setting = plan.terms.setting
+    return {
+        "train_s": setting.timings.train_s,
+        "rollouts": setting.timings.rollouts,
+        "broadcast_s": _finite(setting.timings.broadcast_s),
+        "broadcast_from": plan.terms.broadcast,
+        "generation_s": setting.timings.generation_s,
+        "source_s": _finite(setting.source_s),
+        "learner_price": setting.learner_price,
+        "kappa": setting.kappa,
+        "margin": setting.margin,
+        "ahead": setting.ahead,
+        "stands_s": setting.stands_s,
+    }
+
+
+def _pool(plan: Plan) -> list[dict[str, Any]]:
+    first = {plan.terms.kinds[one.name]: one for one in reversed(plan.terms.setting.candidates)}
+    return [
+        {
+            "name": name,
+            "count": count,
+            "price": first[name].running_price,
+            "rate": first[name].usable_rate,
+            "broadcast_s": _finite(first[name].broadcast_s),
+            "generation_s": first[name].generation_s,
+            "rho": _finite(first[name].rho),
+        }
+        for name, count in plan.pool.items()
+    ]
+
+
+def _window(plan: Plan, window: Window) -> dict[str, Any]:
+    return {
+        "staleness": window.staleness,
+        "ours": _ours(plan, window.ours),
+        "paper": _paper(plan, window.paper),
+        "everyone": _outcome(plan, window.everyone),
+    }
+
+
+def _ours(plan: Plan, answer: Outcome | Infeasible) -> dict[str, Any] | None:
+    if isinstance(answer, Outcome):
+        return _outcome(plan, answer)
+    return {
+        "share": answer.share,
+        "rate": answer.rate,
+        "needed": answer.needed,
+        "is_overtaken": answer.is_overtaken,
+    }
+
+
+def _paper(plan: Plan, paper: PaperWindow | None) -> dict[str, Any] | None:
+    if paper is None:
+        return None
+    return {
+        "kappa": paper.kappa,
+        "mu_min": _finite(paper.mu_min),
+        "target": _finite(paper.target),
+        "outcome": _outcome(plan, paper.outcome),
+    }
+
+
+def _outcome(plan: Plan, outcome: Outcome | None) -> dict[str, Any] | None:
+    if outcome is None:
+        return None
+    return {
+        "kappa": outcome.kappa,
+        "kappas": list(outcome.kappas),
+        "machines": dict(plan.kinds(outcome.choice)),
+        "exact": outcome.choice.exact,
+        "rate": outcome.choice.rate,
+        "asked": _finite(outcome.asked),
+        "over_balance": _finite(outcome.over_balance),
+        "price": outcome.price,
+        "cost_per_step": outcome.cost_per_step,
+        "period_s": outcome.period_s,
+        "wait_s": outcome.wait_s,
+        "bubble": max(0.0, outcome.bubble),
+        "lag": outcome.lag,
+        "lag_bound": outcome.lag_bound,
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if math.isfinite(value) else None

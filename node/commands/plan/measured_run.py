@@ -1,0 +1,217 @@
+"""`--from`: what a recorded run took, what a plan for it says of the run itself, and the pool that it had.
+
+What always holds: a prediction is held against the very steps of which its figures were measured. The peers are those
+who were here when the last training step with any of them ended: when a run is over, all leave, and a learner whose
+last peer left goes on with what is in its buffer. What the run did not show is not made up: the plan then asks for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from learner.provisioning.estimation.estimates import WINDOW, Estimate
+from learner.provisioning.estimation.estimator import Observatory, fit
+from learner.provisioning.estimation.recording import Began, Joined, Left, Recorded, Stepped
+from learner.provisioning.estimation.step_stats import Steps, seconds, steady, steps_of
+from learner.provisioning.model.machine_selection import Candidate, Choice
+from learner.provisioning.model.windows import Outcome, Windows
+from node.commands.plan.inputs import terms_of
+from node.commands.plan.pool import Machine, Pool
+from node.commands.plan.pool_keys import MAX_MACHINES, MAX_WINDOW
+from node.commands.plan.recordings import find_recording, peer_names, read_events
+from node.config.swarm_config import SwarmConfig
+from node.runtime.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """One who was here at the end, as the plan names it; what it did not show is None."""
+
+    name: str
+    price: float
+    rate: Estimate | None
+    broadcast_s: Estimate | None
+    generation_s: Estimate | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A recorded run: `began` are its terms, `runs` how often it was started, `silent` how many peers were left out
+    of the pool because they neither delivered nor said how fast they are. It is read up to the end of training step
+    `step`, and the `alone` later ones, which the learner took when no peer was left, are not in it. `steady` are its
+    steps but for the `left_out` first ones of each start, `late` the last of them, of which the estimates are made;
+    `predicted` is what our model says of those, None where something was not measured."""
+
+    source: str
+    began: Began
+    runs: int
+    seconds: float
+    step: int
+    alone: int
+    kappa: int
+    train_s: Estimate | None
+    broadcast_s: Estimate | None
+    generation_s: Estimate | None
+    peers: tuple[Peer, ...]
+    silent: int
+    steady: Steps
+    left_out: int
+    late: Steps
+    predicted: Outcome | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """A run as a source of plans: what was measured, its peers as a pool, None without any, and its settings."""
+
+    measured: Measured
+    pool: Pool | None
+    settings: Mapping[str, Any]
+
+    def pool_under(self, command: Mapping[str, Any]) -> Pool | None:
+        """The peers, with what the command line says of T_bcast or T_gen in the place of what they have shown."""
+        if self.pool is None:
+            return None
+        forgotten: dict[str, Any] = {}
+        if command.keys() & {"broadcast_s", "weights_mb"}:
+            forgotten["broadcast_s"] = None
+        if "generation_s" in command:
+            forgotten["generation_s"] = None
+        return replace(self.pool, machines=tuple(replace(one, **forgotten) for one in self.pool.machines))
+
+
+def read_run(target: Path) -> Fitted:
+    """The run that `target` names: a recording, a learner's state directory, a swarm.toml, or a demo's directory.
+
+    Raises UsageError.
+    """
+    path, config = find_recording(target)
+    events = read_events(path)
+    last = _last_step(events)
+    if last is None:
+        raise UsageError(f"{path} tells of no training step yet. Let the run take some, then plan from it.")
+    alone = sum(isinstance(event, Stepped) for event in events[last + 1 :])
+    return _fitted(str(path), events[: last + 1], config, alone)
+
+
+def _last_step(events: Sequence[Recorded]) -> int | None:
+    """The place of the last training step at whose end a peer was here; of the last one where none ever was."""
+    here: set[str] = set()
+    last = last_with_peers = None
+    for place, event in enumerate(events):
+        match event:
+            case Began():
+                here.clear()
+            case Joined():
+                here.add(event.peer)
+            case Left():
+                here.discard(event.peer)
+            case Stepped():
+                last, last_with_peers = place, place if here else last_with_peers
+    return last if last_with_peers is None else last_with_peers
+
+
+def _fitted(source: str, events: Sequence[Recorded], config: SwarmConfig | None, alone: int) -> Fitted:
+    seen = fit(events)
+    began = seen.terms
+    assert began is not None  # read_lines lets nothing come before it
+    names = peer_names({one.peer: one.name for one in seen.profiles()})
+    supplying = [one for one in seen.candidates() if one.rate > 0]
+    pool = _pool(seen, supplying, names)
+    settings = _settings(seen, began, config)
+    steps, left_out = steady(events)
+    late = steps_of(steps[-WINDOW:])
+    peers = {names[one.name]: one.name for one in supplying}
+    measured = Measured(
+        source=source,
+        began=began,
+        runs=sum(isinstance(event, Began) for event in events),
+        seconds=seconds(events),
+        step=next(event.step for event in reversed(events) if isinstance(event, Stepped)),
+        alone=alone,
+        kappa=seen.kappa or began.kappa,
+        train_s=seen.train_s,
+        broadcast_s=seen.broadcast_s,
+        generation_s=seen.generation_s,
+        peers=tuple(_peers(seen, names)),
+        silent=len(names) - len(supplying),
+        steady=steps_of(steps),
+        left_out=left_out,
+        late=late,
+        predicted=_predicted(seen, began, pool, settings | {"train_s": late.train_s}, peers),
+    )
+    return Fitted(measured=measured, pool=pool, settings=settings)
+
+
+def _pool(seen: Observatory, supplying: Sequence[Candidate], names: Mapping[str, str]) -> Pool | None:
+    if not supplying:
+        return None
+    if len(supplying) > MAX_MACHINES:
+        raise UsageError(f"{len(supplying)} peers were here, and a plan takes at most {MAX_MACHINES}. Name a pool.")
+    knows_broadcast, knows_generation = seen.broadcast_s is not None, seen.generation_s is not None
+    machines = tuple(
+        Machine(
+            where=f"peer {names[one.name]}",
+            name=names[one.name],
+            price=one.price,
+            rate=one.rate,
+            broadcast_s=one.broadcast_s if knows_broadcast else None,
+            generation_s=one.generation_s if knows_generation else None,
+            batch_rollouts=round(one.batch_rollouts) or None,
+            start_s=one.start_s,
+            start_price=one.start_price,
+            stops_per_hour=one.stops_per_hour,
+        )
+        for one in supplying
+    )
+    return Pool(machines=machines, currency=seen.terms.currency if seen.terms else "USD", settings={})
+
+
+def _settings(seen: Observatory, began: Began, config: SwarmConfig | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"rollouts": began.rollouts, "staleness": began.staleness}
+    estimates = {"train_s": seen.train_s, "broadcast_s": seen.broadcast_s, "generation_s": seen.generation_s}
+    found |= {key: estimate.value for key, estimate in estimates.items() if estimate is not None}
+    if not found.get("train_s"):
+        found.pop("train_s", None)
+    if seen.broadcast_s is not None and seen.source_s is not None:
+        found["source_s"] = seen.source_s
+    if config is not None and config.price.per_hour:
+        found["learner_price"] = config.price.per_hour
+    if config is not None and config.learn.ahead is not None:
+        found["ahead"] = config.learn.ahead
+    return found
+
+
+def _peers(seen: Observatory, names: Mapping[str, str]) -> Iterator[Peer]:
+    for one in seen.profiles():
+        yield Peer(
+            name=names[one.peer],
+            price=one.price,
+            rate=one.rate(),
+            broadcast_s=one.broadcast_s,
+            generation_s=one.generation_s,
+        )
+
+
+def _predicted(
+    seen: Observatory, began: Began, pool: Pool | None, settings: Mapping[str, Any], peers: Mapping[str, str]
+) -> Outcome | None:
+    """What our model says of the last steps as they were: their window, their period, and who was on."""
+    if pool is None or not settings["train_s"] or not {"broadcast_s", "generation_s"} <= settings.keys():
+        return None
+    if began.staleness > MAX_WINDOW:
+        return None
+    terms = terms_of(pool, {}, settings)
+    on = [one for one in terms.setting.candidates if peers[one.name] in seen.active]
+    if not on:
+        return None
+    windows = Windows(terms.setting)
+    if began.staleness == 0 or began.mode == "sequential":
+        return windows.in_turns(on)
+    choice = Choice(chosen=tuple(on), price=math.fsum(one.running_price for one in on))
+    outcome = windows.outcome(began.staleness, min(seen.kappa or began.kappa, began.staleness), choice)
+    return outcome if math.isfinite(outcome.period_s) else None

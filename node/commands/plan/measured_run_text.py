@@ -1,0 +1,145 @@
+"""What a recorded run has shown, in words and tables: its estimates, and what a plan for it says of the run itself.
+
+Pure. What always holds: what was not measured is said to be so, and is not a number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from rich.box import Box
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from learner.provisioning.estimation.estimates import Estimate
+from learner.provisioning.estimation.step_stats import Steps
+from node.commands.plan import number_text as numbers
+from node.commands.plan.measured_run import Measured
+from node.commands.plan.plan import Plan
+from node.commands.plan.tables import KIND_CHARS, KINDS_LISTED, table
+from node.reports.text import formatting as words
+
+MAX_LAGS_LISTED = 8
+"""One line; wider distributions are told by their mean and end."""
+
+
+def judged(measured: Measured) -> Iterator[tuple[str, str]]:
+    """The run in a few lines: predicted against measured."""
+    began, steady, late, predicted = measured.began, measured.steady, measured.late, measured.predicted
+    started = f", started {words.times(measured.runs)}" if measured.runs > 1 else ""
+    window = f"S = {began.staleness}, kappa = {measured.kappa}, R = {began.rollouts:,}"
+    yield "run", f"{words.duration(measured.seconds)}{started}, {began.mode}, {window}"
+    skipped = f"; the first {words.count(measured.left_out)} left out" if measured.left_out else ""
+    alone = f"; {words.count(measured.alone)} after them left out, when no peer was here" if measured.alone else ""
+    predicted_steps = "the last is predicted" if late.count == 1 else f"the last {late.count} are predicted"
+    yield "steps", f"{steady.count:,}, of which {predicted_steps}{skipped}{alone}"
+    said = "" if predicted is None else f", {words.share(numbers.nil(predicted.bubble))} predicted for those"
+    yield (
+        "bubble",
+        f"{words.share(steady.bubble)} measured, {words.share(late.bubble)} over the last {late.count}{said}",
+    )
+    told = "" if predicted is None else f", {predicted.lag:.1f} predicted for those"
+    yield "lag", f"{steady.lag:.2f} training steps measured, {late.lag:.2f} over the last {late.count}{told}"
+    yield "lags", _histogram(steady)
+    yield "too old", f"{words.share(steady.stale_share)} of the admitted rollouts when their batch formed"
+    if predicted is None:
+        yield "no prediction", "T_train, T_bcast, T_gen or the peers' rates were not measured, or S is beyond a plan's"
+
+
+def _histogram(steady: Steps) -> str:
+    trained = sum(steady.lags.values())
+    if not trained:
+        return "nothing was trained on"
+    if len(steady.lags) > MAX_LAGS_LISTED:
+        return f"{min(steady.lags)} to {max(steady.lags)}"
+    return ", ".join(f"{lag}: {words.share(count / trained)}" for lag, count in steady.lags.items())
+
+
+def estimates(measured: Measured, box: Box) -> RenderableType:
+    """The times of the swarm."""
+    times = {"T_train": measured.train_s, "T_bcast": measured.broadcast_s, "T_gen": measured.generation_s}
+    rows = [[name, *_cells(estimate), str(estimate.count if estimate else 0)] for name, estimate in times.items()]
+    return table(["seconds", "estimate", "between", "and", "values"], rows, box)
+
+
+def peers(plan: Plan, measured: Measured, box: Box) -> RenderableType:
+    """The peers' prices, rates and times."""
+    rows = [
+        [words.plain_name(one.name, KIND_CHARS), words.money(one.price, ""), *_cells(one.rate),
+         _value(one.broadcast_s), _value(one.generation_s)]
+        for one in measured.peers[:KINDS_LISTED]
+    ]  # fmt: skip
+    headings = [
+        "peer",
+        f"{measured.began.currency}\nan hour",
+        "rollouts\nper s",
+        "between",
+        "and",
+        "T_bcast\ns",
+        "T_gen\ns",
+    ]
+    drawn = table(headings, rows, box)
+    left = len(measured.peers) - len(rows)
+    said = [f"and {left} more"] if left else []
+    if measured.silent:
+        said.append(f"{measured.silent} left out of the pool: they neither delivered nor said how fast they are")
+    return Group(drawn, Text("; ".join(said), style="dim")) if said else drawn
+
+
+def _cells(estimate: Estimate | None) -> list[str]:
+    if estimate is None:
+        return [words.NOTHING] * 3
+    high = numbers.figure(estimate.high) if math.isfinite(estimate.high) else "open"
+    return [numbers.figure(estimate.value), numbers.figure(estimate.low), high]
+
+
+def _value(estimate: Estimate | None) -> str:
+    return words.NOTHING if estimate is None else numbers.figure(estimate.value)
+
+
+def as_values(measured: Measured) -> Mapping[str, object]:
+    """The same for programs: see `node.commands.plan.json_export`."""
+    steady, late = measured.steady, measured.late
+    return {
+        "source": measured.source,
+        "mode": measured.began.mode,
+        "runs": measured.runs,
+        "last_step": measured.step,
+        "steps_alone": measured.alone,
+        "seconds": measured.seconds,
+        "staleness": measured.began.staleness,
+        "kappa": measured.kappa,
+        "train_s": _estimate(measured.train_s),
+        "broadcast_s": _estimate(measured.broadcast_s),
+        "generation_s": _estimate(measured.generation_s),
+        "peers": [
+            {
+                "name": one.name,
+                "price": one.price,
+                "rate": _estimate(one.rate),
+                "broadcast_s": _estimate(one.broadcast_s),
+                "generation_s": _estimate(one.generation_s),
+            }
+            for one in measured.peers
+        ],
+        "silent": measured.silent,
+        "steps": steady.count,
+        "steps_left_out": measured.left_out,
+        "late_steps": late.count,
+        "late_bubble": late.bubble,
+        "late_lag": late.lag,
+        "bubble": steady.bubble,
+        "lag": steady.lag,
+        "lags": {str(lag): count for lag, count in steady.lags.items()},
+        "stale_share": steady.stale_share,
+        "predicted_bubble": max(0.0, measured.predicted.bubble) if measured.predicted else None,
+        "predicted_lag": measured.predicted.lag if measured.predicted else None,
+    }
+
+
+def _estimate(estimate: Estimate | None) -> Mapping[str, object] | None:
+    if estimate is None:
+        return None
+    high = estimate.high if math.isfinite(estimate.high) else None
+    return {"value": estimate.value, "low": estimate.low, "high": high, "count": estimate.count}

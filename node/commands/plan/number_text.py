@@ -1,0 +1,72 @@
+"""Figures of a plan as people read them.
+
+Pure. What always holds: what is said to be enough is rounded to the side on which it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from node.reports.text import formatting as words
+
+
+def machines(count: int) -> str:
+    """How many."""
+    return "1 machine" if count == 1 else f"{count:,} machines"
+
+
+def rate(value: float) -> str:
+    """Rollouts per second."""
+    return f"{words.rate(value)} a second"
+
+
+def per_hour(price: float, currency: str) -> str:
+    """A price."""
+    return f"{words.money(price, currency)} an hour"
+
+
+def times(value: float) -> str:
+    """A ratio: three decimals near 1, three digits far from it."""
+    return f"{value:.3f}" if value < 10 else words.rate(value)
+
+
+def signed(amount: float, currency: str) -> str:
+    """A difference of money."""
+    if abs(amount) < 1e-9:
+        return words.money(0.0, currency)
+    return f"{'+' if amount > 0 else '-'}{words.money(abs(amount), currency)}"
+
+
+def nil(value: float) -> float:
+    """A share without the last digits of a float, which may be below 0."""
+    return max(0.0, value)
+
+
+def seconds(value: float) -> str:
+    """With its unit."""
+    return f"{figure(value)} s"
+
+
+def figure(value: float) -> str:
+    """Three digits, and no fewer than whole numbers have."""
+    if value < 1000:
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+def up(value: float) -> str:
+    """Four digits, rounded up."""
+    return f"{_rounded(value, math.ceil):g}"
+
+
+def down(value: float) -> str:
+    """Four digits, rounded down."""
+    return f"{_rounded(value, math.floor):g}"
+
+
+def _rounded(value: float, rounding: Callable[[float], int]) -> float:
+    if value == 0:
+        return 0.0
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 3)
+    return rounding(value / unit) * unit

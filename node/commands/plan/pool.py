@@ -1,0 +1,154 @@
+"""POOL, the machines that could be had: as a value, and read from a file.
+
+A TOML may also tell what happens to them in a simulation, with an `[[absence]]` or `[[change]]` each.
+
+What always holds: every value was judged (`node.commands.plan.pool_keys`), no two machines have one name, and all
+prices are in one currency. A refusal is a UsageError that names the file, the row and the column, and the next thing to
+do. A price of 0 is a volunteer's and is right; a price that is missing is not.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from node.commands.plan.pool_file import Row, read_tables
+from node.commands.plan.pool_keys import ABSENCES, CHANGES, COLUMNS, MAX_MACHINES, NAME_CHARS, SETTINGS, Key, judged
+from node.reports.text.formatting import plain_name
+from node.runtime.errors import UsageError
+
+CURRENCY = re.compile(r"[A-Z]{3}")
+
+USUAL_CURRENCY = "USD"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """One row: `count` machines alike. `where` is how messages name it; what is None was left out."""
+
+    where: str
+    name: str
+    price: float
+    rate: float
+    count: int = 1
+    up_mbit: float | None = None
+    down_mbit: float | None = None
+    broadcast_s: float | None = None
+    generation_s: float | None = None
+    start_s: float = 0.0
+    start_price: float = 0.0
+    stops_per_hour: float = 0.0
+    back_s: float | None = None
+    batch_rollouts: int | None = None
+    fixed_share: float = 0.0
+    spread: float | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """One for each machine."""
+        return (self.name,) if self.count == 1 else tuple(f"{self.name} #{i}" for i in range(1, self.count + 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Happening:
+    """One `[[absence]]` or `[[change]]`: what happens to these machines, by their names."""
+
+    names: tuple[str, ...]
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """What a file holds: machines, the currency of their prices, what its `[swarm]` table sets, and what happens."""
+
+    machines: tuple[Machine, ...]
+    currency: str
+    settings: Mapping[str, Any]
+    absences: tuple[Happening, ...] = ()
+    changes: tuple[Happening, ...] = ()
+
+
+def read_pool(path: Path) -> Pool:
+    """The pool in a file that ends in .toml or .csv. Raises UsageError."""
+    tables = read_tables(path)
+    settings = judged(SETTINGS, tables.swarm, f"{path}, [swarm]")
+    pool = pool_of(str(path), rows=[(row.where, row.values) for row in tables.machines], settings=settings)
+    return replace(
+        pool,
+        absences=tuple(_happening(pool, ABSENCES, row) for row in tables.absences),
+        changes=tuple(_happening(pool, CHANGES, row) for row in tables.changes),
+    )
+
+
+def _happening(pool: Pool, keys: Sequence[Key], row: Row) -> Happening:
+    values = judged(keys, row.values, row.where)
+    who = values.pop("machine")
+    names = next((one.names for one in pool.machines if one.name == who), None)
+    if names is None and any(who in one.names for one in pool.machines):
+        names = (who,)
+    if names is None:
+        raise UsageError(f"{row.where}: there is no machine {who!r}. Name one as its row does, or {_numbered(pool)}.")
+    if len(values) == 1 and "at_s" in values:
+        raise UsageError(f"{row.where}: nothing changes. Give a price, a speed or a delay.")
+    if values.get("until_s", math.inf) <= values.get("from_s", 0.0):
+        raise UsageError(f"{row.where}: until_s = {values['until_s']:g} is not after from_s = {values['from_s']:g}.")
+    return Happening(names=names, values=values)
+
+
+def _numbered(pool: Pool) -> str:
+    several = next((one for one in pool.machines if one.count > 1), None)
+    return f"one of several as {several.names[0]!r}" if several else "leave this out"
+
+
+def pool_of(name: str, *, rows: Sequence[tuple[str, Mapping[str, object]]], settings: Mapping[str, Any]) -> Pool:
+    """A pool of raw rows, each with how messages name it. Raises UsageError."""
+    if not rows:
+        raise UsageError(f"{name} holds no machine. Add at least one, with name, price and rate.")
+    judged_rows = [(where, judged(COLUMNS, values, _called(where, values))) for where, values in rows]
+    currency = _one_currency(name, judged_rows, settings.get("currency"))
+    machines = tuple(
+        Machine(where=_called(where, row), **{key: value for key, value in row.items() if key != "currency"})
+        for where, row in judged_rows
+    )
+    _require_distinct(machines)
+    if (total := sum(machine.count for machine in machines)) > MAX_MACHINES:
+        raise UsageError(f"{name} holds {total} machines, and a plan takes at most {MAX_MACHINES}. Leave some out.")
+    return Pool(machines=machines, currency=currency, settings=settings)
+
+
+def _called(where: str, values: Mapping[str, object]) -> str:
+    name = values.get("name")
+    return f"{where} ({plain_name(name, NAME_CHARS)})" if isinstance(name, str) and name.strip() else where
+
+
+def _one_currency(name: str, rows: Sequence[tuple[str, Mapping[str, Any]]], common: str | None) -> str:
+    """The one currency of all prices. Rows without one have that of the `[swarm]` table, or the usual one."""
+    seen: dict[str, str] = {} if common is None else {common: f"{name}, [swarm]"}
+    for where, row in rows:
+        unsaid = "" if "currency" in row or common is not None else ", where none is said"
+        seen.setdefault(row.get("currency") or common or USUAL_CURRENCY, f"{_called(where, row)}{unsaid}")
+    for currency, where in seen.items():
+        if not CURRENCY.fullmatch(currency):
+            raise UsageError(f"{where}: currency = {currency!r} is not three capital letters, such as USD.")
+    if len(seen) > 1:
+        (one, here), (other, there), *_ = seen.items()
+        raise UsageError(
+            f"{there}: currency {other}, but {one} in {here}. Prices are compared and never converted: give all in one "
+            "currency."
+        )
+    return next(iter(seen))
+
+
+def _require_distinct(machines: Sequence[Machine]) -> None:
+    seen: dict[str, Machine] = {}
+    for machine in machines:
+        for name in (machine.name, *machine.names):
+            if seen.setdefault(name, machine) is not machine:
+                raise UsageError(
+                    f"{machine.where}: the name {name!r} is also that of {seen[name].where}. Give each its own; for "
+                    "machines alike there is `count`."
+                )

@@ -1,0 +1,83 @@
+"""Recordings on the disk: found by whatever a person names, and read whole.
+
+What always holds: nothing is made of a recording before all of it was read; a line that is no event is a UsageError
+naming it, and only a last line that a kill cut off is left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from learner.artifacts.regular_file import open_file
+from learner.provisioning.estimation.recording import FILE, Recorded, RecordingError, read_lines
+from node.config.loader import read_swarm_config
+from node.config.swarm_config import SwarmConfig
+from node.reports.text.formatting import NAME_CHARS, plain_name
+from node.runtime.errors import UsageError
+from protocol.core.ids import short
+
+MAX_LINE_BYTES = 1 << 20
+"""A plan that names 8192 peers takes half of it."""
+
+SIMULATED_CHARS = 64
+"""What a pool allows, and the number of one of several."""
+
+
+def find_recording(target: Path) -> tuple[Path, SwarmConfig | None]:
+    """The recording that `target` leads to, and the swarm.toml on the way. Raises UsageError."""
+    if target.is_dir() and (target / "swarm.toml").is_file():
+        return find_recording(target / "swarm.toml")
+    if target.is_dir():
+        found = next((one for one in (target / FILE, target / "state" / FILE) if one.is_file()), None)
+        if found is None:
+            raise UsageError(f"{target} holds no {FILE}: no learner ran there. Name a learner's state directory.")
+        return found, None
+    if not target.exists():
+        raise UsageError(f"{target}: no such file or directory. Name a {FILE}, a swarm.toml or a state directory.")
+    if target.suffix != ".toml":
+        return target, None
+    config = read_swarm_config(target)
+    path = Path(config.swarm.state) / FILE
+    if not path.is_file():
+        raise UsageError(f"{path} does not exist: run the swarm of {target} first, with `volery learn {target}`.")
+    return path, config
+
+
+def read_events(path: Path) -> list[Recorded]:
+    """All events of the recording in `path`, none where it is empty. Raises UsageError."""
+    try:
+        with open_file(path) as file:
+            events = list(read_lines(_lines(file, path), str(path)))
+            if not events and file.tell():
+                raise RecordingError(f"{path} holds no whole line. Name a {FILE}, or what has one.")
+            return events
+    except RecordingError as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def peer_names(called: Mapping[str, str]) -> dict[str, str]:
+    """Peer ids as tables name them, from what each peer calls itself: that and the end of its id; the whole id where
+    two agree. A simulated peer's name is its id."""
+    names = {peer: _peer_name(peer, name) for peer, name in called.items()}
+    often = Counter(names.values())
+    return {peer: name if often[name] == 1 else peer for peer, name in names.items()}
+
+
+def _peer_name(peer: str, name: str) -> str:
+    if name == peer:
+        return plain_name(name, SIMULATED_CHARS)
+    return f"{plain_name(name, NAME_CHARS) or 'peer'} {short(peer)}"
+
+
+def _lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    number = 0
+    while line := file.readline(MAX_LINE_BYTES):
+        number += 1
+        if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+            raise RecordingError(f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes. This is no recording.")
+        yield line

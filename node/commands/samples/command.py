@@ -1,0 +1,163 @@
+"""`volery show`: what a version was trained on, from the files of a learner that runs or ran."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from learner.ledger.sqlite.database import LedgerError, snapshot
+from node.cli.status import find_place, newest_complete
+from node.commands.samples.text import as_json, as_terminal, as_text
+from node.commands.samples.view import Decode, Shown, ShownGroup, chosen, shown_group
+from node.learner_role.metrics.sample_selection import KeptGroup
+from node.learner_role.metrics.sample_store import FILE, Sample, kept_versions, read_sample
+from node.runtime.errors import RunError, UsageError
+from node.runtime.stdout import is_screen, screen_width
+from node.tasks.api.interface import TaskError
+from node.tasks.tokenizer import TextCodec
+from protocol.core.ids import PolicyVersion
+
+LEDGER = "ledger.sqlite"
+
+NEIGHBOURS = 3
+"""Versions on either side of one that is not kept that are named instead."""
+
+_VERSION = re.compile(r"(?:(\d{1,9})\.)?(\d{1,9})", re.ASCII)
+
+
+def show(target: Path | None, *, version: str, group: int, best: int, worst: int, json: bool) -> str:
+    """What `volery show` prints. Raises UsageError, RunError."""
+    place = find_place(target)
+    if not place.is_learner:
+        raise UsageError(f"{place.state} is a rollout node's: only a learner keeps samples. Name a swarm.toml.")
+    shown = _shown(place.state, read_sample(place.state / FILE, _wanted(place.state, version)))
+    if not 0 <= group <= shown.kept:
+        raise UsageError(f"--group {group}: of version {shown.version} groups 1 to {shown.kept} are kept.")
+    shown = chosen(shown, group=group, best=best, worst=worst)
+    if json:
+        return as_json(shown)
+    if not is_screen():
+        return as_text(shown)
+    return as_terminal(shown, width=screen_width())
+
+
+def _wanted(state: Path, version: str) -> PolicyVersion:
+    """The version that `version` names, the newest for none."""
+    path = state / FILE
+    kept, history = kept_versions(path), _history(state)
+    if not kept:
+        raise RunError(f"{path}: no samples are kept there{history.why_none}")
+    if not version:
+        return kept[-1]
+    named = _parsed(version)
+    found = [one for one in kept if history.is_called(one, *named)]
+    if found:
+        return found[-1]
+    near = _around(kept, named[1])
+    raise UsageError(
+        f"--version {version}: {history.why_not(*named)}. Kept are {len(kept)}, from {kept[0]} to {kept[-1]}{near}."
+    )
+
+
+def _parsed(version: str) -> tuple[int | None, int]:
+    """The incarnation, if it is said, and the step."""
+    found = _VERSION.fullmatch(version)
+    if found is None:
+        raise UsageError(f"--version {version}: write INCARNATION.VERSION, as 1.20, or VERSION alone, as 20.")
+    return None if found[1] is None else int(found[1]), int(found[2])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _History:
+    """What the ledger knows of a run: the step that each incarnation began at, and the rollouts of each step."""
+
+    bases: Mapping[int, int]
+    rollouts: Mapping[int, int]
+
+    @property
+    def why_none(self) -> str:
+        if self.rollouts and not any(self.rollouts.values()):
+            return (
+                f": all {len(self.rollouts)} training steps of this run took logs alone ([offline] share = 1.0), and "
+                "samples are of what the swarm makes. What it was trained on stands in the file of [offline] path."
+            )
+        return " (yet). A learner keeps some of every training step while [metrics] samples is above 0."
+
+    def is_called(self, kept: PolicyVersion, incarnation: int | None, step: int) -> bool:
+        """A version that a restart went on from was published again, under the new incarnation."""
+        if step != kept.version:
+            return False
+        again = incarnation is not None and incarnation > kept.incarnation and self.bases.get(incarnation) == step
+        return incarnation in (None, kept.incarnation) or again
+
+    def why_not(self, incarnation: int | None, step: int) -> str:
+        if incarnation is not None and self.bases and incarnation not in self.bases:
+            begun = ", ".join(f"{number} from step {base} on" for number, base in self.bases.items())
+            return f"there is no incarnation {incarnation}: this learner has begun {begun}"
+        if self.rollouts.get(step) == 0:
+            return f"training step {step} took logs alone, and samples are of what the swarm makes"
+        return (
+            "no sample of it is kept: training begins with version 1, old samples are thinned out, and steps that a "
+            "restart lost are gone"
+        )
+
+
+def _history(state: Path) -> _History:
+    if not (state / LEDGER).exists():
+        return _History(bases={}, rollouts={})
+    try:
+        with snapshot(state / LEDGER) as db:
+            bases = dict(db.execute("SELECT incarnation, base FROM incarnations ORDER BY incarnation"))
+            return _History(bases=bases, rollouts=dict(db.execute("SELECT step, rollouts FROM steps")))
+    except LedgerError as error:
+        raise RunError(str(error)) from error
+
+
+def _around(kept: Sequence[PolicyVersion], step: int) -> str:
+    below = [one for one in kept if one.version <= step][-NEIGHBOURS:]
+    above = [one for one in kept if one.version > step][:NEIGHBOURS]
+    return ", the nearest " + ", ".join(map(str, [*below, *above]))
+
+
+def _shown(state: Path, sample: Sample) -> Shown:
+    decode = _decoder(state / "store")
+    try:
+        with snapshot(state / LEDGER) as db:
+            whole = db.execute(
+                "SELECT rollouts, reward FROM steps WHERE step = ? AND incarnation = ?",
+                (sample.step, sample.incarnation),
+            ).fetchone()
+            groups = [_group(db, group, number + 1, decode) for number, group in enumerate(sample.groups)]
+    except LedgerError as error:
+        raise RunError(str(error)) from error
+    rollouts, reward = whole or (None, None)
+    return Shown(
+        version=sample.version,
+        at_ms=sample.at_ms,
+        rollouts=rollouts,
+        reward=reward,
+        kept=len(groups),
+        groups=tuple(groups),
+    )
+
+
+def _group(db: sqlite3.Connection, group: KeptGroup, number: int, decode: Decode) -> ShownGroup:
+    named = db.execute("SELECT name FROM peers WHERE peer = ?", (group.peer,)).fetchone()
+    verdicts = dict(
+        db.execute("SELECT idx, rule FROM records WHERE lease = ? ORDER BY rule <> 'admitted' DESC", (group.lease,))
+    )
+    return shown_group(group, number, decode=decode, peer_name=named[0] if named else "", verdicts=verdicts)
+
+
+def _decoder(store: Path) -> Decode:
+    """The tokenizer that travels with every version; token ids in digits where there is none."""
+    newest = newest_complete(store)
+    if newest is not None:
+        try:
+            return TextCodec.load(store / "versions" / newest.hash.hex()).decode
+        except TaskError:
+            pass
+    return lambda tokens: " ".join(map(str, tokens))

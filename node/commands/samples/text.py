@@ -1,0 +1,171 @@
+"""Samples for a terminal, for a file, and for programs.
+
+Pure. What always holds: no line is wider than asked, in cells of a terminal, and a completion's own text cannot move
+the cursor or look like ours, since every line of it stands behind a bar (`visible`). The JSON form, in ASCII, has the
+texts as they are, and the token ids; its keys are added to, never renamed or removed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.cells import chop_cells
+from rich.text import Text
+
+from node.commands.samples.view import Part, Shown, ShownCompletion, ShownGroup
+from node.reports.text import formatting as words
+from node.runtime.safe_console import HarmlessConsole
+from protocol.core.ids import short
+from protocol.core.visible import visible
+
+FORMAT = "volery-samples/1"
+
+PROMPT_LINES = 16
+"""Of a prompt, its last lines: examples and rules come first, the question comes last. The JSON form has all."""
+
+BAR, DOTS = "│ ", "┊ "
+"""Before what the policy wrote, and before what it read."""
+
+PLAIN_BAR, PLAIN_DOTS = "| ", ": "
+
+INDENT = "    "
+
+
+def as_terminal(shown: Shown, *, width: int, color: bool = True) -> str:
+    """For a terminal of `width` columns."""
+    return _drawn(shown, width, (BAR, DOTS), color=color)
+
+
+def as_text(shown: Shown, *, width: int = 100) -> str:
+    """For files and pipes: no colours, bars in ASCII."""
+    return _drawn(shown, width, (PLAIN_BAR, PLAIN_DOTS), color=False)
+
+
+def _drawn(shown: Shown, width: int, bars: tuple[str, str], *, color: bool) -> str:
+    out = io.StringIO()
+    console = HarmlessConsole(
+        file=out, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False,
+        emoji=False, markup=False, legacy_windows=False,
+    )  # fmt: skip
+    for line in _lines(shown, width, bars):
+        console.print(line, no_wrap=True, crop=False, overflow="ignore")
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _lines(shown: Shown, width: int, bars: tuple[str, str]) -> Iterator[Text]:
+    yield from _told(_heading(shown), width, style="bold")
+    for group in shown.groups:
+        yield Text()
+        yield from _told(_group(group), width, style="bold")
+        yield from _told(f"prompt, {len(group.prompt.tokens):,} tokens", width, style="dim")
+        yield from _quoted(group.prompt, width, bars, last=PROMPT_LINES)
+        for completion in group.completions:
+            yield from _told(_completion(completion), width, style="cyan")
+            for part in completion.parts:
+                yield from _quoted(part, width, bars)
+        if group.left_out:
+            yield from _told(f"and {group.left_out} more, which were too long to be kept", width, style="dim")
+
+
+def _heading(shown: Shown) -> str:
+    at = datetime.fromtimestamp(shown.at_ms / 1000, UTC)
+    whole = ""
+    if shown.rollouts is not None and shown.reward is not None:
+        whole = f" on {shown.rollouts:,} rollouts of mean reward {shown.reward:.3f}"
+    groups = "1 group is" if shown.kept == 1 else f"{shown.kept} groups are"
+    return f"Version {shown.version} was trained{whole} ({at:%Y-%m-%d %H:%M:%S} UTC); {groups} kept, the worst first."
+
+
+def _group(group: ShownGroup) -> str:
+    who = f"{words.plain_name(group.peer_name)} {short(group.peer)}".strip()
+    return (
+        f"Group {group.number}: prompt {group.prompt_index} of {words.plain_name(group.task, 64)}, by {who}, lag "
+        f"{group.lag}, mean reward {group.reward:.3f}, lease {short(group.lease)}"
+    )
+
+
+def _completion(one: ShownCompletion) -> str:
+    advantage = "" if one.advantage is None else f", advantage {one.advantage:+.3f}"
+    made_by = ", ".join(
+        f"{version}" if len(one.made_by) == 1 else f"{number} tokens by {version}" for number, version in one.made_by
+    )
+    return f"{one.number}: reward {one.reward:.3f}{advantage}, {one.num_tokens:,} tokens, by {made_by}, {one.verdict}"
+
+
+def _told(text: str, width: int, *, style: str) -> Iterator[Text]:
+    """Our own words, wrapped between them."""
+    line = ""
+    for word in text.split(" "):
+        if line and Text(f"{line} {word}").cell_len > width:
+            yield Text(line, style=style)
+            line = f"{INDENT}{word}"
+        else:
+            line = f"{line} {word}" if line else word
+    for piece in chop_cells(line, width):
+        yield Text(piece, style=style)
+
+
+def _quoted(part: Part, width: int, bars: tuple[str, str], last: int = 0) -> Iterator[Text]:
+    """Somebody else's words behind a bar, all of them, or the `last` lines."""
+    bar, style = (bars[0], "") if part.is_policys else (bars[1], "dim")
+    pieces = [
+        piece for line in visible(part.text).split("\n") for piece in chop_cells(line, max(2, width - len(bar))) or [""]
+    ]
+    if last and len(pieces) > last:
+        yield Text(f"{bar}({len(pieces) - last} lines before)", style="dim italic")
+        pieces = pieces[-last:]
+    for piece in pieces:
+        yield Text(bar + piece, style=style)
+
+
+def as_json(shown: Shown) -> str:
+    """The samples as indented JSON."""
+    return json.dumps(_exported(shown), indent=2) + "\n"
+
+
+def _exported(shown: Shown) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": str(shown.version),
+        "step": shown.version.version,
+        "at_ms": shown.at_ms,
+        "rollouts": shown.rollouts,
+        "reward": shown.reward,
+        "groups_kept": shown.kept,
+        "groups": [
+            {
+                "group": group.number,
+                "task": group.task,
+                "prompt_index": group.prompt_index,
+                "lease": group.lease.hex(),
+                "peer": group.peer,
+                "peer_name": group.peer_name,
+                "lag": group.lag,
+                "reward": group.reward,
+                "prompt": group.prompt.text,
+                "prompt_tokens": list(group.prompt.tokens),
+                "left_out": group.left_out,
+                "completions": [_exported_completion(completion) for completion in group.completions],
+            }
+            for group in shown.groups
+        ],
+    }
+
+
+def _exported_completion(one: ShownCompletion) -> dict[str, Any]:
+    return {
+        "completion": one.number,
+        "reward": one.reward,
+        "advantage": one.advantage,
+        "tokens": one.num_tokens,
+        "made_by": [{"tokens": number, "version": str(version)} for number, version in one.made_by],
+        "verdict": one.verdict,
+        "parts": [
+            {"by": "policy" if part.is_policys else "environment", "text": part.text, "tokens": list(part.tokens)}
+            for part in one.parts
+        ],
+    }

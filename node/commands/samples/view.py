@@ -1,0 +1,118 @@
+"""What `volery show` shows: samples with everything that is known of them, in words; and which of them were asked for.
+
+Pure. What always holds: the best are those of the highest reward, then of the highest advantage, then the first; a
+completion keeps its place in its group, whatever is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from node.learner_role.metrics.sample_selection import KeptCompletion, KeptGroup
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A stretch of a completion: what the policy generated, or what its environment said."""
+
+    is_policys: bool
+    tokens: tuple[int, ...]
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownCompletion:
+    """One completion; `number` is its place in the group, from 1, `verdict` the learner's on its record."""
+
+    number: int
+    reward: float
+    advantage: float | None
+    num_tokens: int
+    made_by: tuple[tuple[int, PolicyVersion], ...]
+    verdict: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownGroup:
+    """One group; `number` is its place among those kept, from 1, by mean reward. `left_out` are not kept."""
+
+    number: int
+    task: str
+    prompt_index: int
+    lease: LeaseId
+    peer: PeerId
+    peer_name: str
+    lag: int
+    reward: float
+    prompt: Part
+    completions: tuple[ShownCompletion, ...]
+    left_out: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """Samples of one training step. `rollouts` and `reward` are of its whole batch, None where the ledger has no such
+    step."""
+
+    version: PolicyVersion
+    at_ms: int
+    rollouts: int | None
+    reward: float | None
+    kept: int
+    groups: tuple[ShownGroup, ...]
+
+
+def shown_group(
+    group: KeptGroup, number: int, *, decode: Decode, peer_name: str, verdicts: Mapping[int, str]
+) -> ShownGroup:
+    """A kept group in words; `verdicts` by the index of a record in its lease."""
+    return ShownGroup(
+        number=number,
+        task=group.task,
+        prompt_index=group.prompt_index,
+        lease=group.lease,
+        peer=group.peer,
+        peer_name=peer_name,
+        lag=group.lag,
+        reward=group.reward,
+        prompt=Part(is_policys=False, tokens=group.prompt, text=decode(group.prompt)),
+        completions=tuple(
+            _completion(completion, place + 1, decode, verdicts.get(place, "admitted"))
+            for place, completion in enumerate(group.completions)
+        ),
+        left_out=group.left_out,
+    )
+
+
+def _completion(kept: KeptCompletion, number: int, decode: Decode, verdict: str) -> ShownCompletion:
+    return ShownCompletion(
+        number=number,
+        reward=kept.reward,
+        advantage=kept.advantage,
+        num_tokens=len(kept.tokens),
+        made_by=kept.spans,
+        verdict=verdict,
+        parts=tuple(Part(is_policys=own, tokens=tokens, text=decode(tokens)) for own, tokens in kept.parts),
+    )
+
+
+def chosen(shown: Shown, *, group: int = 0, best: int = 0, worst: int = 0) -> Shown:
+    """Only the group of that number, and of what is left only so many of the best and of the worst; 0 is all."""
+    groups = tuple(one for one in shown.groups if group in (0, one.number))
+    if not best and not worst:
+        return replace(shown, groups=groups)
+    ranked = sorted(
+        ((one, completion) for one in groups for completion in one.completions),
+        key=lambda pair: (-pair[1].reward, -(pair[1].advantage or 0.0), pair[0].number, pair[1].number),
+    )
+    wanted = {(one.number, completion.number) for one, completion in [*ranked[:best], *ranked[len(ranked) - worst :]]}
+    few = [
+        replace(one, completions=tuple(c for c in one.completions if (one.number, c.number) in wanted))
+        for one in groups
+    ]
+    return replace(shown, groups=tuple(one for one in few if one.completions))

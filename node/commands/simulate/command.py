@@ -1,0 +1,211 @@
+"""`volery simulate`: read, simulate, tell. Whoever prints is the command line.
+
+What always holds: nothing is written before everything was read and simulated; a recording and a picture are written
+whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+
+from learner.artifacts.regular_file import open_file
+from learner.provisioning.estimation.recording import Began, Recorded, RecordingError, encode_line, read_lines
+from learner.simulation.world import SIMULATED
+from node.commands.plan.command import screen_width
+from node.commands.plan.pool import read_pool
+from node.commands.plan.pool_keys import SETTINGS, Key, judged
+from node.commands.plan.recordings import MAX_LINE_BYTES
+from node.commands.simulate.json_export import as_json
+from node.commands.simulate.overrides import FIGURES
+from node.commands.simulate.pool_machines import HOUR_S, swarm_of
+from node.commands.simulate.recorded_swarm import Replay, read_replay
+from node.commands.simulate.result import Limit, Story, tell
+from node.commands.simulate.scenario import USUAL, Mode, Swarm, WhatIf
+from node.commands.simulate.text import as_text
+from node.runtime.atomic_files import cannot_write, require_own, require_place, write_whole
+from node.runtime.errors import UsageError
+from node.runtime.stdout import is_screen
+
+MOST_HOURS = 10_000
+MOST_STEPS = 1_000_000
+MOST_TIMES = 100
+"""Of the machines."""
+
+OPTIONS = (
+    Key(name="hours", meaning="simulated", above=True, high=MOST_HOURS),
+    Key(name="steps", meaning="simulated", low=1, high=MOST_STEPS, whole=True),
+    Key(name="machines", meaning="a share of them", above=True, high=MOST_TIMES),
+    Key(name="staleness", meaning="S", high=1000, whole=True),
+    Key(name="kappa", meaning="publication period", low=1, high=1000, whole=True),
+)
+
+
+OF_LINES = ("weights_mb", "learner_up_mbit")
+"""T_bcast is computed from these and the machines' lines, which no recording tells."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Everything that was simulated: what was asked is the last story, what it is compared with comes before."""
+
+    swarm: Swarm
+    stories: tuple[Story, ...]
+    seed: int
+    replay: Replay | None
+    recorded: tuple[Recorded, ...]
+
+    @property
+    def asked(self) -> Story:
+        """What was asked for."""
+        return self.stories[-1]
+
+
+def answer(
+    path: Path | None,
+    source: Path | None,
+    *,
+    options: Mapping[str, Any],
+    mode: Mode | None = None,
+    p2p: bool = True,
+    cost: bool = True,
+    plan: bool | None = None,
+    compare: bool = False,
+    record: bool = False,
+    picture: bool = False,
+    seed: int = 0,
+) -> Answer:
+    """Simulate the pool in `path`, or the run at `source`. `options` are those of OPTIONS and of a `[swarm]` table that
+    were given. Raises UsageError.
+    """
+    said = _judged_options(options)
+    asked = WhatIf(
+        mode=mode,
+        staleness=said.get("staleness"),
+        kappa=said.get("kappa"),
+        p2p=p2p,
+        cost=cost,
+        machines=said.get("machines", 1.0),
+        plan=plan,
+    )
+    command = {key.name: said[key.name] for key in SETTINGS if key.name in said and key.name not in ("hours", "kappa")}
+    swarm, replay = _swarm(path, source, command)
+    if replay is not None:
+        asked = replace(asked, figures=tuple((key, command[key]) for key in FIGURES if key in command))
+    _require_plan(swarm, asked)
+    limit = _limit(swarm, said)
+    events: list[Recorded] | None = [] if record else None
+    others = _others(swarm, asked, replayed=replay is not None, compare=compare)
+    told = [tell(swarm, other, seed=seed, limit=limit) for other in others]
+    told.append(tell(swarm, asked, seed=seed, limit=limit, spans=picture, record=events))
+    return Answer(swarm=swarm, stories=tuple(told), seed=seed, replay=replay, recorded=tuple(events or ()))
+
+
+def show(found: Answer, *, as_json_text: bool) -> str:
+    """The answer as text or JSON."""
+    currency = found.swarm.currency
+    if as_json_text:
+        return as_json(found.stories, currency=currency, seed=found.seed, replay=found.replay)
+    if not is_screen():
+        return as_text(found.stories, currency=currency, replay=found.replay)
+    return as_text(
+        found.stories, currency=currency, replay=found.replay, width=screen_width(), box=SIMPLE_HEAD, color=True
+    )
+
+
+def require_recording(path: Path) -> None:
+    """Find out beforehand that a recording could be written to `path`. Raises UsageError, RunError.
+
+    What a learner has recorded cannot be had again, so nothing but an earlier simulation's recording is replaced.
+    """
+    require_place(path, "--record", makes_directory=True)
+    require_own(path, "--record", "no simulation's recording", _is_simulated)
+
+
+def _is_simulated(path: Path) -> bool:
+    try:
+        with open_file(path) as file:
+            first = next(read_lines([file.readline(MAX_LINE_BYTES)], str(path)), None)
+    except RecordingError:
+        return False
+    return isinstance(first, Began) and (first.swarm, first.at_s) == (SIMULATED, 0.0)
+
+
+def write_recording(events: Sequence[Recorded], path: Path) -> None:
+    """The events as a recording, whole or not at all. Raises RunError."""
+
+    def write(partial: Path) -> None:
+        with partial.open("wb") as file:
+            file.writelines(encode_line(event) for event in events)
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, write)
+    except OSError as error:
+        raise cannot_write(path, "--record", error) from None
+
+
+def _swarm(path: Path | None, source: Path | None, command: Mapping[str, Any]) -> tuple[Swarm, Replay | None]:
+    """What is simulated as it is: a pool under what the command line says, or a run as it was."""
+    window = {key: value for key, value in command.items() if key != "staleness"}
+    if path is not None and source is not None:
+        raise UsageError(
+            "Name a pool or --from with a recorded run, not both: a replay is of the peers that were there."
+        )
+    if path is not None:
+        return swarm_of(read_pool(path), window), None
+    if source is None:
+        raise UsageError(
+            "There is nothing to simulate. Name a .toml or .csv of machines, or --from with a recorded run."
+        )
+    if of_lines := [key for key in OF_LINES if key in window]:
+        raise UsageError(
+            f"--{of_lines[0].replace('_', '-')}: T_bcast is computed from it and the machines' lines, and those of the "
+            f"peers are not in the recording of {source}. Give --broadcast-s instead."
+        )
+    replay = read_replay(source, learner_price=window.get("learner_price"), broadcast_s=window.get("broadcast_s"))
+    return replay.swarm, replay
+
+
+def _require_plan(swarm: Swarm, asked: WhatIf) -> None:
+    if not asked.cost and not (swarm.is_planned if asked.plan is None else asked.plan):
+        why = "with --no-plan everybody is on" if asked.plan is False else "this run had none: everybody was on"
+        raise UsageError(f"--no-cost is how a plan chooses, and {why}. Say --plan as well, or leave out --no-cost.")
+
+
+def _limit(swarm: Swarm, said: Mapping[str, Any]) -> Limit:
+    if "steps" in said:
+        if "hours" in said:
+            raise UsageError("Give --hours or --steps, not both.")
+        return Limit(seconds=MOST_HOURS * HOUR_S, steps=said["steps"])
+    return Limit(seconds=said["hours"] * HOUR_S if "hours" in said else swarm.seconds)
+
+
+def _others(swarm: Swarm, asked: WhatIf, *, replayed: bool, compare: bool) -> list[WhatIf]:
+    """What is simulated beside what was asked: as it is, and each difference alone."""
+    as_it_is, parts = WhatIf(), asked.parts()
+    if not compare:
+        return [as_it_is] if replayed and parts else []
+    if not parts:
+        return [other for other in USUAL if _differs(swarm, other)]
+    return [as_it_is, *(parts if len(parts) > 1 else [])]
+
+
+def _differs(swarm: Swarm, other: WhatIf) -> bool:
+    """Whether it can make a difference: where there is no plan, none looks at prices."""
+    if not swarm.is_planned and (not other.cost or other.plan is False):
+        return False
+    return other.mode is not Mode.SEQUENTIAL or swarm.learning.staleness > 0
+
+
+def _judged_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, named as they were typed."""
+    found: dict[str, Any] = {}
+    for key in {key.name: key for key in (*SETTINGS, *OPTIONS)}.values():
+        if (value := options.get(key.name)) is not None:
+            found |= judged([key], {key.name: value}, f"--{key.name.replace('_', '-')}")
+    return found

@@ -1,0 +1,133 @@
+"""A recorded run as a swarm to simulate: its peers as they were, coming and going when they did.
+
+What always holds: of a run that was started several times, the start with most steps is replayed, up to its last step;
+who was on and when is as it was decided then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, pstdev
+
+from learner.provisioning.estimation.estimator import Observatory, fit
+from learner.provisioning.estimation.recording import Began, Joined, Planned, Recorded, Stepped
+from learner.provisioning.estimation.step_stats import Steps, steady, steps_of
+from learner.simulation.plan_driver import Order
+from learner.simulation.trace import NEVER_S, Learning
+from node.commands.plan.recordings import find_recording, peer_names, read_events
+from node.commands.simulate.recorded_machines import machines_of
+from node.commands.simulate.scenario import Swarm
+from node.runtime.errors import UsageError
+from protocol.core.limits import MAX_GROUP_SIZE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """A swarm that was recorded in `source`, and what its steps, but for the first of its start, showed.
+
+    `silent` peers neither delivered nor said how fast they are, and are left out."""
+
+    source: str
+    swarm: Swarm
+    steps: Steps
+    seconds: float
+    silent: int
+
+
+def read_replay(target: Path, *, learner_price: float | None = None, broadcast_s: float | None = None) -> Replay:
+    """The run that `target` names. What the learner costs stands in no recording, `broadcast_s` is for one in which no
+    version was on its way. Raises UsageError."""
+    path, config = find_recording(target)
+    events = _longest(read_events(path))
+    if events is None:
+        raise UsageError(f"{path} tells of no training step yet. Let the run take some, then replay it.")
+    seen = fit(events)
+    began = events[0]
+    assert isinstance(began, Began)
+    names = peer_names(_called(events))
+    stepped, _ = steady(events)
+    seconds = events[-1].at_s - began.at_s
+    _require_sane(path, began, seen, broadcast_s)
+    machines = tuple(machines_of(events, seen, names, unseen_s=broadcast_s or 0.0))
+    if not machines:
+        raise UsageError(f"{path}: no peer delivered anything or said how fast it is, so there is nobody to simulate.")
+    train_s, train_spread, publish_s = _training([event for event in events if isinstance(event, Stepped)])
+    learning = Learning(
+        rollouts=began.rollouts,
+        group_size=began.group_size,
+        staleness=began.staleness,
+        kappa=min(began.kappa, max(1, began.staleness)),
+        broadcast_s=(seen.source_s if seen.broadcast_s is not None else broadcast_s) or 0.0,
+        ahead=config.learn.ahead if config is not None else None,
+        lease_s=config.learn.lease_s if config is not None else NEVER_S,
+        price=learner_price if learner_price is not None else config.price.per_hour if config is not None else 0.0,
+        train_s=train_s,
+        train_spread=train_spread,
+        publish_s=publish_s,
+    )
+    orders = tuple(
+        Order(
+            at_s=event.at_s - began.at_s,
+            active=frozenset(names[peer] for peer in event.active if peer in names),
+            kappa=min(event.kappa, max(1, began.staleness)),
+            price=event.price,
+            reasons=tuple(event.reasons),
+        )
+        for event in events
+        if isinstance(event, Planned)
+    )
+    swarm = Swarm(
+        learning=learning,
+        machines=machines,
+        kinds={one.name: one.name for one in machines},
+        currency=began.currency,
+        copy_s=learning.broadcast_s,
+        seconds=max(seconds, 1.0),
+        kappa=None if orders else learning.kappa,
+        orders=orders,
+        is_planned=bool(orders),
+    )
+    steps = steps_of(stepped)
+    return Replay(source=str(path), swarm=swarm, steps=steps, seconds=seconds, silent=len(names) - len(machines))
+
+
+def _require_sane(path: Path, began: Began, seen: Observatory, broadcast_s: float | None) -> None:
+    if began.group_size > MAX_GROUP_SIZE:
+        raise UsageError(f"{path}: no swarm has groups of {began.group_size:,} rollouts. The recording is damaged.")
+    if seen.broadcast_s is None and broadcast_s is None:
+        raise UsageError(f"{path} shows no version on its way, so T_bcast is not known. Give --broadcast-s.")
+
+
+def _longest(events: Sequence[Recorded]) -> list[Recorded] | None:
+    """The start with most steps, up to the last of them."""
+    starts: list[list[Recorded]] = []
+    for event in events:
+        if isinstance(event, Began):
+            starts.append([])
+        starts[-1].append(event)
+    cut = [start[: last + 1] for start in starts if (last := _last_step(start)) is not None]
+    return max(cut, key=lambda start: sum(isinstance(one, Stepped) for one in start), default=None)
+
+
+def _last_step(events: Sequence[Recorded]) -> int | None:
+    return max((number for number, event in enumerate(events) if isinstance(event, Stepped)), default=None)
+
+
+def _called(events: Sequence[Recorded]) -> dict[str, str]:
+    """What each peer calls itself, if it ever said."""
+    called: dict[str, str] = {}
+    for event in events:
+        if isinstance(event, Joined):
+            called[event.peer] = event.name or called.get(event.peer, "")
+    return called
+
+
+def _training(steps: Sequence[Stepped]) -> tuple[float, float, float]:
+    """T_train without publication, its deviation over its mean, and what a publication took."""
+    busy = [max(0.0, step.busy_s - step.publish_s) for step in steps]
+    published = [step.publish_s for step in steps if step.publish_s > 0]
+    mean = fmean(busy)
+    spread = pstdev(busy) / mean if mean > 0 else 0.0
+    return max(mean, 1e-3), spread, fmean(published) if published else 0.0

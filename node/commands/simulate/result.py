@@ -1,0 +1,136 @@
+"""A simulation from its beginning to its end, as one value that text, JSON and picture are made of.
+
+What always holds: waits, lags and shares are of the steps but for the first S + 1, whose waits are for machines to come
+at all; costs and what machines made are of all of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from learner.provisioning.estimation.recording import Began, Planned, Recorded, Stepped
+from learner.provisioning.estimation.step_stats import Steps, steady, steps_of
+from learner.simulation.trace import Outcome
+from learner.simulation.world import World
+from node.commands.simulate.scenario import Scene, Swarm, WhatIf, scene
+
+MOST_SPANS = 200_000
+"""As many as a stretch of some steps of a large swarm has; older ones are forgotten."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """How long: so many training steps, at most so many seconds."""
+
+    seconds: float = math.inf
+    steps: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What machines of one kind did: `count` there are, of whom `on` were on in the mean, at what cost, and how many
+    rollouts of theirs were admitted."""
+
+    name: str
+    count: int
+    on: float
+    paid: float
+    made: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """What came of `asked`. `kinds` in the order of the pool; `plans` are all decisions, `price` per hour of who is on
+    in the end, the learner included."""
+
+    asked: WhatIf
+    scene: Scene
+    outcome: Outcome
+    steps: Steps
+    left_out: int
+    kinds: tuple[Kind, ...]
+    plans: tuple[Planned, ...]
+    kappa: int
+    on: int
+    price: float
+
+    @property
+    def num_steps(self) -> int:
+        """All of them."""
+        return len(self.outcome.busy_s)
+
+    @property
+    def hours(self) -> float:
+        """Simulated."""
+        return self.outcome.ended_s / 3600
+
+    @property
+    def cost_per_hour(self) -> float:
+        """Over all of it."""
+        return self.outcome.cost / self.hours if self.hours > 0 else 0.0
+
+    @property
+    def cost_per_step(self) -> float | None:
+        """Over all of it; None without a step."""
+        return self.outcome.cost / self.num_steps if self.num_steps else None
+
+
+def tell(
+    swarm: Swarm, asked: WhatIf, *, seed: int, limit: Limit, spans: bool = False, record: list[Recorded] | None = None
+) -> Story:
+    """Simulate the swarm, if `asked` were so; all that happens is added to `record`. Raises UsageError."""
+    set_up = scene(swarm, asked, seed)
+    kept: list[Recorded] = []
+
+    def watch(event: Recorded) -> None:
+        if isinstance(event, Began | Stepped | Planned):
+            kept.append(event)
+        if record is not None:
+            record.append(event)
+
+    world = World(
+        set_up.learning,
+        set_up.machines,
+        seed=seed,
+        watch=watch,
+        spans=MOST_SPANS if spans else 0,
+        steering=set_up.steering,
+    )
+    outcome = world.run(steps=limit.steps, until_s=limit.seconds)
+    chosen, left_out = steady(kept)
+    on = [node for node in world.nodes.values() if node.is_on]
+    return Story(
+        asked=asked,
+        scene=set_up,
+        outcome=outcome,
+        steps=steps_of(chosen),
+        left_out=left_out,
+        kinds=tuple(_kinds(swarm, set_up, outcome)),
+        plans=tuple(event for event in kept if isinstance(event, Planned)),
+        kappa=world.kappa,
+        on=len(on),
+        price=math.fsum(node.price for node in on) + set_up.learning.price,
+    )
+
+
+def _kinds(swarm: Swarm, set_up: Scene, outcome: Outcome) -> Iterator[Kind]:
+    counts = Counter(_kind(swarm, one.name) for one in set_up.machines)
+    on_s: Counter[str] = Counter()
+    paid: Counter[str] = Counter()
+    made: Counter[str] = Counter()
+    for one in set_up.machines:
+        kind = _kind(swarm, one.name)
+        on_s[kind] += outcome.on_s.get(one.name, 0.0)  # type: ignore[assignment]
+        paid[kind] += outcome.paid.get(one.name, 0.0)  # type: ignore[assignment]
+        made[kind] += outcome.made[one.name]
+    for kind, count in counts.items():
+        mean = on_s[kind] / outcome.ended_s if outcome.ended_s > 0 else 0.0
+        yield Kind(name=kind, count=count, on=mean, paid=paid[kind], made=made[kind])
+
+
+def _kind(swarm: Swarm, name: str) -> str:
+    """Copies of a machine are of its kind."""
+    return swarm.kinds.get(name) or swarm.kinds.get(name.rpartition(" (")[0], name)

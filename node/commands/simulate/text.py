@@ -1,0 +1,193 @@
+"""Simulations in words and tables that fit 100 columns, for a terminal and for a file.
+
+Pure: stories in, a string out. First what was measured, where a run is replayed, then what was asked, then what it is
+compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.box import Box
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from learner.provisioning.estimation.recording import Planned
+from learner.provisioning.estimation.step_stats import Steps
+from node.commands.plan import number_text as numbers
+from node.commands.plan.tables import KIND_CHARS, KINDS_LISTED, table
+from node.commands.plan.text import drawn, pairs, section
+from node.commands.simulate.json_export import mode_of
+from node.commands.simulate.recorded_swarm import Replay
+from node.commands.simulate.result import Story
+from node.commands.simulate.scenario import WhatIf
+from node.reports.text import formatting as words
+from node.reports.text.report_text import DASHES, FILE_WIDTH
+
+LAGS_LISTED = 12
+PLANS_LISTED = 16
+"""Changes of plan, the last ones; all of them are in the recording and the JSON."""
+
+NAME_CHARS = 22
+REASON_CHARS = 300
+
+FEW_STEPS = 10
+"""Below, a bubble says little."""
+
+
+def as_text(
+    stories: Sequence[Story],
+    *,
+    currency: str,
+    replay: Replay | None = None,
+    width: int = FILE_WIDTH,
+    box: Box = DASHES,
+    color: bool = False,
+) -> str:
+    """All of it."""
+    return drawn(_parts(stories, currency, replay, box, width), width, color=color)
+
+
+def _parts(
+    stories: Sequence[Story], currency: str, replay: Replay | None, box: Box, width: int
+) -> Iterator[RenderableType]:
+    asked = stories[-1]
+    if replay is not None:
+        as_it_is = next(story for story in stories if story.asked == WhatIf())
+        yield section(f"Replayed: {replay.source}", _side_by_side(replay, as_it_is, box))
+    yield section(f"Simulated: {asked.asked.name}", pairs(_story(asked, currency), width))
+    yield section("Machines", _machines(asked, currency, box))
+    if asked.plans:
+        yield section("Plans, and what those cost who are on", _plans(asked, currency, box))
+    if len(stories) > 1:
+        yield section("Compared", _compared(stories, currency, box))
+
+
+def _side_by_side(replay: Replay, simulated: Story, box: Box) -> RenderableType:
+    """What was measured beside what is simulated of the same swarm."""
+    both = (replay.steps, simulated.steps)
+    rows = [
+        ["training steps", *(f"{steps.count:,}" for steps in both)],
+        ["the learner trains", *(words.share(1 - steps.bubble) if steps.count else words.NOTHING for steps in both)],
+        ["seconds a step", *map(_step_s, both)],
+        ["mean lag", *(f"{steps.lag:.2f}" for steps in both)],
+        ["too old, of admitted", *(words.share(steps.stale_share) for steps in both)],
+    ]
+    rows += [[f"lag {lag}", *(_lag_share(steps, lag) for steps in both)] for lag in _lags(replay, simulated)]
+    peers = "1 peer" if replay.silent == 1 else f"{replay.silent} peers"
+    left = f"{peers} left out: neither delivered anything nor said how fast it is"
+    shown = table(["", "measured", "simulated"], rows, box)
+    return Group(shown, Text(left, style="dim")) if replay.silent else shown
+
+
+def _lags(replay: Replay, simulated: Story) -> list[int]:
+    return sorted({*replay.steps.lags, *simulated.steps.lags})[:LAGS_LISTED]
+
+
+def _lag_share(steps: Steps, lag: int) -> str:
+    trained = sum(steps.lags.values())
+    return words.share(steps.lags.get(lag, 0) / trained) if trained else words.NOTHING
+
+
+def _step_s(steps: Steps) -> str:
+    return numbers.figure((steps.waited_s + steps.busy_s) / steps.count) if steps.count else words.NOTHING
+
+
+def _story(story: Story, currency: str) -> Iterator[tuple[str, str]]:
+    learning, outcome, steps = story.scene.learning, story.outcome, story.steps
+    window = f"S = {learning.staleness}, kappa = {story.kappa}, R = {learning.rollouts:,}"
+    yield (
+        "run",
+        f"{words.duration(outcome.ended_s)} of a swarm of {len(story.scene.machines):,}, {mode_of(story)}, {window}",
+    )
+    first = "the first is" if story.left_out == 1 else f"the first {story.left_out} are"
+    left_out = f"; {first} left out of what follows" if story.left_out else ""
+    yield "steps", f"{story.num_steps:,}{left_out}"
+    if not steps.count:
+        yield "learner", "it took no training step: machines are too few, too late, or this was too short"
+    else:
+        wait_s = steps.waited_s / steps.count
+        yield (
+            "learner",
+            (
+                f"trains {words.share(1 - steps.bubble)} of its time, a bubble of {words.share(steps.bubble)}: "
+                f"{numbers.seconds(wait_s)} waited a step of {_step_s(steps)} s"
+            ),
+        )
+        yield "lag", f"{steps.lag:.2f} training steps in the mean ({_histogram(steps)})"
+    if 0 < steps.count < FEW_STEPS:
+        yield "few steps", "so few say little; give --steps or more --hours"
+    yield (
+        "rollouts",
+        (
+            f"{outcome.completed:,} made, {outcome.stale:,} of them too old ({words.share(outcome.stale_share)}); "
+            f"{outcome.lost:,} more were leased and lost with their machines, {outcome.recalled:,} recalled as too late"
+        ),
+    )
+    step = "" if story.cost_per_step is None else f", {words.money(story.cost_per_step, currency)} a training step"
+    learner = f", the learner's {words.money(learning.price, '')} included" if learning.price else ""
+    yield "cost", f"{numbers.per_hour(story.cost_per_hour, currency)} over all of it{step}{learner}"
+    yield "in the end", f"{numbers.machines(story.on)} on, for {numbers.per_hour(story.price, currency)}{learner}"
+
+
+def _histogram(steps: Steps) -> str:
+    trained = sum(steps.lags.values())
+    if len(steps.lags) > LAGS_LISTED:
+        return f"{min(steps.lags)} to {max(steps.lags)}"
+    return ", ".join(f"{lag}: {words.share(count / trained)}" for lag, count in steps.lags.items())
+
+
+def _machines(story: Story, currency: str, box: Box) -> RenderableType:
+    hours, kinds = story.hours, sorted(story.kinds, key=lambda kind: -kind.made)[:KINDS_LISTED]
+    rows = [
+        [words.plain_name(kind.name, KIND_CHARS), str(kind.count), f"{kind.on:.1f}", words.money(kind.paid, ""),
+         words.money(kind.paid / hours if hours else 0.0, ""),
+         words.money(kind.paid / story.num_steps, "") if story.num_steps else words.NOTHING, f"{kind.made:,}",
+         words.money(1000 * kind.paid / kind.made, "") if kind.made else words.NOTHING]
+        for kind in kinds
+    ]  # fmt: skip
+    headings = ["machine", "in\nall", "on in\nthe mean", f"{currency}\npaid", f"{currency}\nan hour",
+                f"{currency}\na step", "rollouts\nadmitted", f"{currency} per\n1000 rollouts"]  # fmt: skip
+    left = len(story.kinds) - len(kinds)
+    shown = table(headings, rows, box)
+    return Group(shown, Text(f"and {left} more kinds, left out", style="dim")) if left else shown
+
+
+def _plans(story: Story, currency: str, box: Box) -> RenderableType:
+    rows = [
+        [
+            f"{plan.at_s:,.0f}",
+            str(plan.kappa),
+            str(len(plan.active)),
+            words.money(plan.price, ""),
+            _reason(plan, before),
+        ]
+        for before, plan in list(zip((None, *story.plans), story.plans, strict=False))[-PLANS_LISTED:]
+    ]
+    shown = table(["at\ns", "kappa", "on", f"{currency}\nan hour", "why"], rows, box, wrap_last=True)
+    left = len(story.plans) - len(rows)
+    return Group(Text(f"{left} before these", style="dim"), shown) if left else shown
+
+
+def _reason(plan: Planned, before: Planned | None) -> str:
+    if not plan.reasons:
+        if before is None:
+            return "as it begins"
+        measured = f"kappa = {plan.kappa} is the first by what was measured"
+        return "somebody who was on has left" if before.kappa == plan.kappa else measured
+    more = f" (and {len(plan.reasons) - 1} more)" if len(plan.reasons) > 1 else ""
+    return words.plain_name(plan.reasons[0], REASON_CHARS) + more
+
+
+def _compared(stories: Sequence[Story], currency: str, box: Box) -> RenderableType:
+    rows = [
+        [words.plain_name(story.asked.name, NAME_CHARS), str(story.scene.learning.staleness), str(story.kappa),
+         f"{story.num_steps:,}", words.share(1 - story.steps.bubble) if story.steps.count else words.NOTHING,
+         _step_s(story.steps), f"{story.steps.lag:.2f}", words.share(story.outcome.stale_share), f"{story.on}",
+         words.money(story.cost_per_hour, ""),
+         words.money(story.cost_per_step, "") if story.cost_per_step is not None else words.NOTHING]
+        for story in stories
+    ]  # fmt: skip
+    headings = ["", "S", "kappa", "steps", "learner\ntrains", "s\na step", "lag", "too\nold", "on in\nthe end",
+                f"{currency}\nan hour", f"{currency}\na step"]  # fmt: skip
+    return table(headings, rows, box)

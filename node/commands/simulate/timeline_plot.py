@@ -1,0 +1,164 @@
+"""`timeline.png`: who did what when, over the last training steps of a simulation.
+
+One picture, 1200 pixels wide: a row for the learner's training, one for the version that its source sends, one for each
+machine. Everything that belongs to a policy version has its colour: the training step that makes it, its broadcast, the
+rollouts made with it; so lag is how far right of its broadcast a colour still appears. White is waiting, a thin grey
+line is a machine that stands by or is away. matplotlib is imported only when drawing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from learner.provisioning.estimation.step_stats import Steps
+from learner.simulation.trace import LEARNER, SOURCE, Span
+from node.commands.simulate.json_export import mode_of
+from node.commands.simulate.result import Story
+from node.reports.plots.png import SIZE_IN, draw_png
+from node.reports.plots.run_plot import FAINT, INK
+from node.reports.text import formatting as words
+from node.runtime.atomic_files import cannot_write
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+STEPS_SHOWN = 12
+"""More make bars too short to be told apart."""
+
+MOST_MACHINES = 38
+"""Rows that can be read one below the other."""
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+"""Of Okabe and Ito; the next version of the same colour is long after the one before has been used up."""
+
+ROW_IN, FRAME_IN = 0.17, 2.1
+"""Height of a row, and of what surrounds them all."""
+
+NAME_CHARS = 22
+
+TITLE_CHARS = 60
+"""Of what was asked; with the result behind it, it is as wide as the picture."""
+
+NUMBERED = 0.014
+"""Of the picture's width: a number of two digits fits."""
+
+LEGEND = "a colour is a version, a box a batch; white is waiting or installing, a grey line stands by or is away"
+
+
+def draw_timeline(story: Story, currency: str, path: Path) -> None:
+    """Write the picture of `story` to `path` as PNG, whole or not at all. Raises RunError."""
+    window = stretch(story)
+    spans = [span for span in story.outcome.spans if span.until_s > window[0] and span.from_s < window[1]]
+    rows = chosen_rows(story, spans)
+    height = max(4.0, FRAME_IN + ROW_IN * (len(rows) + 3))
+    try:
+        draw_png(
+            path,
+            lambda figure: _draw(figure, story, currency, rows, spans, window),
+            size_in=(SIZE_IN[0], height),
+        )
+    except OSError as error:
+        raise cannot_write(path, "--picture", error) from None
+
+
+def stretch(story: Story) -> tuple[float, float]:
+    """From when until when: the last STEPS_SHOWN training steps, all of it where there were no more."""
+    trained = [span for span in story.outcome.spans if span.row == LEARNER]
+    if not trained:
+        return 0.0, max(story.outcome.ended_s, 1.0)
+    shown = trained[-STEPS_SHOWN:]
+    from_s = 0.0 if len(trained) == len(shown) else shown[0].from_s
+    return from_s, max(shown[-1].until_s, from_s + 1.0)
+
+
+def chosen_rows(story: Story, spans: Sequence[Span]) -> list[str]:
+    """The machines that are shown, in their order: all, or evenly some of those that worked longest."""
+    names = [one.name for one in story.scene.machines]
+    if len(names) <= MOST_MACHINES:
+        return names
+    worked: Counter[str] = Counter()
+    for span in spans:
+        if span.works:
+            worked[span.row] += 1
+    active = [name for name in names if worked[name]] or names
+    if len(active) <= MOST_MACHINES:
+        return active
+    return [active[index * len(active) // MOST_MACHINES] for index in range(MOST_MACHINES)]
+
+
+def colour_of(version: int, published: Sequence[int]) -> str:
+    """That of the first published version which contains this one."""
+    return COLOURS[bisect_left(published, version) % len(COLOURS)]
+
+
+def _draw(
+    figure: Figure,
+    story: Story,
+    currency: str,
+    rows: Sequence[str],
+    spans: Sequence[Span],
+    window: tuple[float, float],
+) -> None:
+    height = figure.get_size_inches()[1]
+    figure.subplots_adjust(left=0.17, right=0.985, top=1 - 1.15 / height, bottom=0.6 / height)
+    axes = figure.add_subplot()
+    figure.text(0.02, 1 - 0.38 / height, _title(story), fontsize=15, fontweight="bold", color=INK)
+    for below, text in ((0.64, _subtitle(story, currency, len(rows))), (0.86, LEGEND)):
+        figure.text(0.02, 1 - below / height, text, fontsize=10.5, color="#555555")
+    places = {LEARNER: 0.0, SOURCE: 1.2} | {name: 2.8 + number for number, name in enumerate(rows)}
+    published = sorted({span.version for span in story.outcome.spans if span.works and span.row != LEARNER})
+    for span in spans:
+        if (place := places.get(span.row)) is None:
+            continue
+        start, end = max(span.from_s, window[0]), min(span.until_s, window[1])
+        tall = 0.8 if span.works else 0.12
+        colour = colour_of(span.version, published) if span.works else "#BBBBBB"
+        # Who was released finishes what it has begun: the box is before the line.
+        order = 3 if span.works else 2
+        axes.barh(
+            place, end - start, left=start, height=tall, color=colour, edgecolor="white", linewidth=0.4, zorder=order
+        )
+        if span.row in (LEARNER, SOURCE) and end - start > NUMBERED * (window[1] - window[0]):
+            axes.text((start + end) / 2, place, str(span.version), ha="center", va="center", fontsize=8, color="white",
+                      zorder=4)  # fmt: skip
+    _frame(axes, places, rows, window)
+
+
+def _frame(axes: Axes, places: dict[str, float], rows: Sequence[str], window: tuple[float, float]) -> None:
+    labels = ["learner: trains", "its source: sends", *(words.plain_name(name, NAME_CHARS) for name in rows)]
+    axes.set_yticks(list(places.values()), labels)
+    axes.set_ylim(max(places.values()) + 0.8, -0.8)
+    axes.set_xlim(*window)
+    axes.set_xlabel("seconds since the beginning", fontsize=11, color=INK)
+    axes.grid(axis="x", color=FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", labelsize=8.5, colors=INK, length=0)
+    axes.tick_params(axis="x", labelsize=10, colors=INK, length=3)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color("#999999")
+
+
+def _title(story: Story) -> str:
+    steps = story.steps
+    busy = f"the learner trains {words.share(1 - steps.bubble)} of its time" if steps.count else "no training step"
+    asked = words.plain_name(story.asked.name, TITLE_CHARS)
+    return f"{asked[:1].upper()}{asked[1:]}: {busy}"
+
+
+def _subtitle(story: Story, currency: str, shown: int) -> str:
+    learning, some = story.scene.learning, ""
+    if shown < len(story.scene.machines):
+        some = f"; {shown} of {len(story.scene.machines):,} machines shown"
+    cost = f", {words.money(story.price, currency)} an hour in the end"
+    window = f"{mode_of(story)}, S = {learning.staleness}, kappa = {story.kappa}, mean lag {_lag(story.steps)}"
+    return f"{window}{cost}{some}"
+
+
+def _lag(steps: Steps) -> str:
+    return f"{steps.lag:.1f}"

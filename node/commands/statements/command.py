@@ -1,0 +1,170 @@
+"""What `volery receipts list`, `export`, `verify` and `volery prove` do, up to the text that they print.
+
+What always holds: a file is written whole or not at all, and checked by the very rules of `verify` before it is said to
+prove anything; a file is read line by line, whatever its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from learner.artifacts.regular_file import open_file
+from learner.artifacts.text_files import without_mark
+from node.cli.status import find_place
+from node.commands.statements.format import MAX_LINE_BYTES, write_lines
+from node.commands.statements.kinds import Shape, require_out
+from node.commands.statements.sources import as_receipt, head_of, open_books, peer_named, reputation_lines
+from node.commands.statements.text import WIDTH, proofs_text, receipts_json, receipts_text, verdict_json, verdict_text
+from node.commands.statements.verify import Expected, check_statement
+from node.network.invites import open_invite
+from node.runtime.atomic_files import cannot_write, write_whole
+from node.runtime.errors import RunError, UsageError
+from node.runtime.events import Clock
+from node.runtime.stdout import is_screen, screen_width
+from protocol.core.errors import PeerError
+from protocol.core.identity import PEER_ID_CHARS, public_key_of
+from protocol.core.ids import PublicKey
+
+RECORD_HEX = 64
+"""Digits of a record's id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What to print, and the exit code."""
+
+    text: str
+    code: int = 0
+
+
+def list_receipts(target: Path | None, *, last: int, peer: str, records: bool, as_json: bool) -> str:
+    """The latest receipts of a node or a learner, newest first."""
+    place = find_place(target)
+    who = peer_named(place, peer)
+    authority = head_of(place)[1]
+    with open_books(place) as books:
+        receipts = [as_receipt(raw, authority, place) for raw in books.newest(last, who)]
+        rows = [(receipt, books.trained_of(receipt)) for receipt in receipts]
+    return receipts_json(rows) if as_json else receipts_text(rows, records=records, width=_width())
+
+
+def export_receipts(target: Path | None, out: Path, *, peer: str, proofs: bool) -> str:
+    """Write a statement of all receipts, or those of one peer, to `out`; return a sentence."""
+    require_out(out, Shape.RECEIPTS)
+    place = find_place(target)
+    who = peer_named(place, peer)
+    head, _ = head_of(place)
+    with open_books(place) as books:
+        count = _write(out, write_lines(head, books.lines(who, proofs=proofs)))
+    if count == 2:
+        return f"Wrote {out}: it states nothing, since there are no receipts yet."
+    return f"Wrote {out}: {count - 2} line(s). Anybody can check it: volery receipts verify {out}"
+
+
+def export_reputations(target: Path | None, out: Path, *, peer: str) -> str:
+    """Write how each peer of a learner stands, or one, signed, to `out`; return a sentence."""
+    require_out(out, Shape.REPUTATIONS)
+    place = find_place(target)
+    if not place.is_learner:
+        raise UsageError(
+            f"{place.state} is a volunteer's node: reputations are the learner's word. Name its swarm.toml or state."
+        )
+    who = peer_named(place, peer)
+    head, authority = head_of(place)
+    lines = reputation_lines(place, authority, now_ms=Clock.now_ms(), peer=who)
+    _write(out, write_lines(head, lines))
+    return f"Wrote {out}: {len(lines)} peer(s). Anybody can check it: volery reputation verify {out}"
+
+
+def verify_file(file: Path, *, operator: str, invite: str, as_json: bool) -> Answer:
+    """Check a statement; code 1 where anything is wrong with it."""
+    if operator and invite:
+        raise UsageError("Choose --operator or --invite, not both: an invite names the operator.")
+    expected = Expected(
+        operator=_operator(operator) if operator else None,
+        authority=open_invite(invite, now_ms=0).authority if invite else None,
+    )
+    statement = check_statement(lines_of(file), expected)
+    text = verdict_json(statement) if as_json else verdict_text(statement, str(file), width=_width())
+    return Answer(text=text, code=0 if statement.holds else 1)
+
+
+def prove_record(target: Path | None, record: str, out: Path | None) -> str:
+    """What proves that a record trained a version; written to `out` if there is one."""
+    prefix = record.lower()
+    if not prefix or len(prefix) > RECORD_HEX or prefix.strip("0123456789abcdef"):
+        raise UsageError(
+            f"{record!r} is no record's id, nor the beginning of one: those are hex digits, {RECORD_HEX} at most. "
+            "`volery receipts list --records` tells them."
+        )
+    if out is not None:
+        require_out(out, Shape.PROOF)
+    place = find_place(target)
+    head, authority = head_of(place)
+    with open_books(place) as books:
+        written = list(write_lines(head, books.proof_of(prefix)))
+    statement = check_statement(written, Expected(authority=authority))
+    if not statement.holds:
+        flaw = statement.flaws[0]
+        raise RunError(f"What is kept here does not prove it (line {flaw.line}, {flaw.field}: {flaw.what}).")
+    size = sum(map(len, written))
+    if out is None:
+        return (
+            proofs_text(statement) + f"To hand the proof to others ({size:,} bytes): the same again with --out FILE\n"
+        )
+    _write(out, iter(written))
+    return (
+        proofs_text(statement) + f"Wrote {out} ({size:,} bytes). Anybody can check it: volery receipts verify {out}\n"
+    )
+
+
+def lines_of(file: Path) -> Iterator[bytes]:
+    """Lines with their ends, up to the first that is too long, of which the beginning comes. Raises RunError."""
+    try:
+        with open_file(file) as opened:
+            is_first = True
+            while raw := opened.readline(MAX_LINE_BYTES + 1):
+                yield without_mark(raw) if is_first else raw
+                is_first = False
+                if len(raw) > MAX_LINE_BYTES:
+                    return
+    except OSError as error:
+        raise RunError(f"{file} cannot be read: {error.strerror}. Name a file that volery exported.") from None
+
+
+def _width() -> int:
+    return screen_width() if is_screen() else WIDTH
+
+
+def _operator(text: str) -> PublicKey:
+    """An operator's key: its peer id, or 64 hex digits."""
+    try:
+        if len(text) == PEER_ID_CHARS:
+            return public_key_of(text)
+        if len(text) == 64:
+            return PublicKey(bytes.fromhex(text))
+    except (PeerError, ValueError):
+        pass
+    raise UsageError(
+        f"--operator {text!r}: a key is its peer id (52 characters, 12D3KooW...) or 64 hex digits. "
+        "`volery join --dry-run` shows it; or give the invite instead, by --invite."
+    )
+
+
+def _write(out: Path, lines: Iterator[bytes]) -> int:
+    count = 0
+
+    def fill(path: Path) -> None:
+        nonlocal count
+        with path.open("wb") as file:
+            for line in lines:
+                file.write(line)
+                count += 1
+
+    try:
+        write_whole(out, fill)
+    except OSError as error:
+        raise cannot_write(out, "--out", error) from None
+    return count

@@ -1,0 +1,269 @@
+"""What a state directory can state: a volunteer's receipts and proofs, or all that a learner's ledger has.
+
+What always holds: signed bytes are passed on as they were stored, in one order, so that one's books make one file;
+nothing is judged here, and nothing signed but how peers stand, which changes with every day; books are opened to read
+only, so a node or a learner may be at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from learner.artifacts.regular_file import read_file
+from learner.ledger.evidence import Evidence, evidence_of
+from learner.ledger.reputation import observed_days
+from learner.ledger.sqlite.database import LedgerError, snapshot
+from node.cli.status import Place
+from node.commands.statements.format import CreditLine, Head, Line, ProofLine, ReceiptLine, RelayLine, ReputationLine
+from node.reports.model.audits import audits_by_peer
+from node.reports.model.verdict_meanings import JUDGING
+from node.reports.readers.ledger_report import last_moment_ms
+from node.runtime.errors import RunError, UsageError
+from node.state.keys import load_key
+from node.state.receipts import Receipts, ReceiptsError
+from protocol.accounting.reputation import DAY_MS
+from protocol.accounting.reputation_note import open_reputation_note, reputation_note, sign_reputation_note
+from protocol.accounting.tally import in_order, proofs_for, tree_of
+from protocol.core.codec import decode, encode
+from protocol.core.envelope import Kind, read_envelope
+from protocol.core.errors import PeerError
+from protocol.core.genesis import Authority, open_certificate, read_genesis
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId, short
+from protocol.work import MAX_RECEIPT_BYTES, Receipt, Rule
+
+LONGER = "Name more of it; `volery receipts list --records` tells ids in full."
+
+
+class Books(Protocol):
+    """What both kinds of books can be asked."""
+
+    def newest(self, limit: int, peer: PeerId | None) -> Sequence[bytes]:
+        """The latest receipts, newest first."""
+
+    def trained_of(self, receipt: Receipt) -> Mapping[RecordId, PolicyVersion]:
+        """The versions that its records trained, as far as is known here."""
+
+    def lines(self, peer: PeerId | None, *, proofs: bool) -> Iterator[Line]:
+        """Everything that is signed, or all that concerns one peer."""
+
+    def proof_of(self, prefix: str) -> Sequence[Line]:
+        """The receipt and the proofs of the record whose id begins so. Raises UsageError or RunError, with the reason
+        when there are none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeBooks:
+    """A volunteer's, all of one peer."""
+
+    receipts: Receipts
+
+    def newest(self, limit: int, peer: PeerId | None) -> Sequence[bytes]:
+        return self.receipts.newest(limit)
+
+    def trained_of(self, receipt: Receipt) -> Mapping[RecordId, PolicyVersion]:
+        return self.receipts.trained_of([RecordId(verdict.record) for verdict in receipt.verdicts])
+
+    def lines(self, peer: PeerId | None, *, proofs: bool) -> Iterator[Line]:
+        for stored in self.receipts.stored():
+            yield ReceiptLine(envelope=stored.raw)
+        for raw in self.receipts.relay_receipts():
+            yield RelayLine(envelope=raw)
+        for raw in self.receipts.credit_notes():
+            yield CreditLine(note=raw)
+        if (known := self.receipts.reputation()) is not None:
+            yield ReputationLine(note=known.raw)
+        for proof in self.receipts.proofs() if proofs else ():
+            yield ProofLine(tally=proof.tally, proof=proof.proof)
+
+    def proof_of(self, prefix: str) -> Sequence[Line]:
+        found = self.receipts.find(prefix, 2)
+        _require_one(prefix, [one.record for one in found])
+        known = found[0]
+        proofs = [ProofLine(tally=one.tally, proof=one.proof) for one in self.receipts.proofs(known.record)]
+        if not proofs:
+            _require_admitted(known.record, known.rule, known.detail)
+            raise RunError(
+                f"Record {known.record.hex()} was admitted, and there is no proof here that it trained a version. It "
+                "waits, grew too old, was of a group that teaches nothing, or the learner is older than proofs are. A "
+                "node asks for its proofs whenever a version is published while it is joined: `volery join` again."
+            )
+        receipt = self.receipts.receipt_for(known.lease)
+        return [*([ReceiptLine(envelope=receipt)] if receipt else []), *proofs]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerBooks:
+    """An operator's."""
+
+    evidence: Evidence
+
+    def newest(self, limit: int, peer: PeerId | None) -> Sequence[bytes]:
+        return self.evidence.newest_receipts(limit, peer)
+
+    def trained_of(self, receipt: Receipt) -> Mapping[RecordId, PolicyVersion]:
+        return self.evidence.trained_of(LeaseId(receipt.lease))
+
+    def lines(self, peer: PeerId | None, *, proofs: bool) -> Iterator[Line]:
+        for given in self.evidence.receipts(peer):
+            yield ReceiptLine(envelope=given.raw)
+        for relay in self.evidence.relays(peer):
+            yield RelayLine(envelope=relay.receipt, note=relay.note)
+        for row in self.evidence.tallies() if proofs else ():
+            trained = self.evidence.trained(row.after, row.version.version)
+            leaves, tree = tree_of(trained)
+            mine = [place for place, one in enumerate(in_order(trained)) if peer is None or one.peer == peer]
+            for proof in proofs_for(leaves, tree, mine):
+                yield ProofLine(tally=row.envelope, proof=encode(proof))
+
+    def proof_of(self, prefix: str) -> Sequence[Line]:
+        found = self.evidence.find(prefix, 2)
+        _require_one(prefix, [one.record for one in found])
+        known = found[0]
+        name = f"Record {known.record.hex()}"
+        if known.step is None:
+            _require_admitted(known.record, Rule(known.rule), known.detail)
+        if known.dropped is not None:
+            raise RunError(f"{name} was admitted, counts for its author, and was dropped untrained: {known.dropped}.")
+        if known.step is None:
+            raise RunError(f"{name} was admitted and waits for a batch: no version was trained on it yet.")
+        if (row := self.evidence.tally_of_step(known.step)) is None:
+            raise RunError(
+                f"{name} was consumed by step {known.step}, and no tally was signed of that: its version is not "
+                "published yet, or an older volery published it."
+            )
+        leaves, tree = tree_of(trained := self.evidence.trained(row.after, row.version.version))
+        (place,) = (place for place, one in enumerate(in_order(trained)) if one.record == known.record)
+        (proof,) = proofs_for(leaves, tree, [place])
+        receipt = self.evidence.receipt_for(known.lease)
+        return [
+            *([ReceiptLine(envelope=receipt)] if receipt else []),
+            ProofLine(tally=row.envelope, proof=encode(proof)),
+        ]
+
+
+def reputation_lines(
+    place: Place, authority: Authority, *, now_ms: int, peer: PeerId | None = None
+) -> list[ReputationLine]:
+    """How each rollout peer stands on the day of the ledger's last moment, or one, signed now with the learner's key.
+
+    Raises UsageError, RunError where that key may not sign.
+    """
+    learner, path = load_key(place.key), place.state / "certificate"
+    try:
+        certificate = read_file(path)
+        open_certificate(certificate, authority)
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}. Start the learner once, which makes one.") from None
+    except PeerError as error:
+        raise RunError(
+            f"{path} is not a certificate of this swarm ({error}). Restore it from a copy, or move it away. Start the "
+            "learner once, with operator.key there: it makes another one."
+        ) from None
+    try:
+        with snapshot(place.state / "ledger.sqlite") as db:
+            at_ms = min(last_moment_ms(db), now_ms)
+            days = observed_days(db, at_ms, JUDGING)
+            rows = db.execute("SELECT peer FROM peers WHERE role = 'rollout' ORDER BY peer")
+            peers = [PeerId(one) for (one,) in rows]
+            bans = {one: known.banned for one, known in audits_by_peer(db, 0).items()}
+    except LedgerError as error:
+        raise RunError(str(error)) from error
+    notes = [
+        reputation_note(
+            peer=one,
+            day=at_ms // DAY_MS,
+            days=days.get(one, []),
+            banned=bans.get(one, ""),
+            issued_ms=now_ms,
+            certificate=certificate,
+        )
+        for one in peers
+        if peer in (None, one)
+    ]
+    lines = [ReputationLine(note=sign_reputation_note(learner, authority, note)) for note in notes]
+    try:
+        for line in lines:
+            open_reputation_note(line.note, authority)
+    except PeerError as error:
+        raise RunError(
+            f"{path} does not let {place.key} sign now ({error}). Start the learner once, with operator.key there: it "
+            "makes another one."
+        ) from None
+    return lines
+
+
+@contextmanager
+def open_books(place: Place) -> Iterator[Books]:
+    """The books in a state directory. Raises RunError."""
+    try:
+        if place.is_learner:
+            with snapshot(place.state / "ledger.sqlite") as db:
+                yield LedgerBooks(evidence=evidence_of(db))
+        else:
+            with closing(Receipts(place.state / "receipts.sqlite", read_only=True)) as receipts:
+                yield NodeBooks(receipts=receipts)
+    except (LedgerError, ReceiptsError) as error:
+        raise RunError(str(error)) from error
+
+
+def head_of(place: Place) -> tuple[Head, Authority]:
+    """How a statement of these books begins. Raises RunError."""
+    path = place.state / ("genesis" if place.is_learner else "store/genesis")
+    try:
+        raw = read_file(path)
+        authority = read_genesis(raw)[1]
+    except OSError as error:
+        raise RunError(
+            f"{path} cannot be read: {error.strerror}. Without it nobody could check a receipt. Restore it from a copy."
+        ) from None
+    except PeerError as error:
+        raise RunError(f"{path} is not a swarm's genesis ({error}). Restore it from a copy.") from None
+    return Head(swarm=authority.swarm.hex(), genesis=raw), authority
+
+
+def peer_named(place: Place, text: str) -> PeerId | None:
+    """The peer whose id is, or ends in, `text`; None for all. Raises UsageError."""
+    if not text:
+        return None
+    if not place.is_learner:
+        raise UsageError(f"--peer: the receipts in {place.state} are one node's. It is for a learner's ledger.")
+    with open_books(place) as books:
+        assert isinstance(books, LedgerBooks)
+        found = books.evidence.peers(text)
+    if not found:
+        raise UsageError(f"--peer {text}: no rollout node whose id ends so has joined. `volery report` lists them.")
+    if len(found) > 1:
+        raise UsageError(f"--peer {text}: there are several: {', '.join(found)}. Name more of it.")
+    return found[0]
+
+
+def as_receipt(raw: bytes, authority: Authority, place: Place) -> Receipt:
+    """What a stored receipt says; whether it is one, `check` finds out. Raises RunError."""
+    try:
+        envelope = read_envelope(raw, kind=Kind.RECEIPT, swarm=authority.swarm, limit=MAX_RECEIPT_BYTES)
+        receipt: Receipt = decode(Receipt, envelope.payload, MAX_RECEIPT_BYTES)
+    except PeerError as error:
+        raise RunError(
+            f"A receipt in {place.books} cannot be read ({error}). `volery receipts export` and `verify` say which."
+        ) from None
+    return receipt
+
+
+def _require_one(prefix: str, found: Sequence[RecordId]) -> None:
+    if not found:
+        raise RunError(
+            f"No record here has an id that begins with {prefix}. `volery receipts list --records` tells ids."
+        )
+    if len(set(found)) > 1:
+        raise UsageError(f"Several records have ids that begin with {prefix}, {short(found[0])} among them. {LONGER}")
+
+
+def _require_admitted(record: RecordId, rule: Rule, detail: str) -> None:
+    if rule is not Rule.ADMITTED:
+        raise RunError(
+            f"Record {record.hex()} was refused ({rule.value}{f': {detail}' if detail else ''}), so nothing was trained"
+            " on it."
+        )

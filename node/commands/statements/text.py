@@ -1,0 +1,251 @@
+"""What `volery receipts` and `volery prove` print: pure functions from values to text or JSON.
+
+What always holds: names that strangers chose come out without control characters; every flaw is on a line of its own,
+with the line and the field of the file; of a file that does not hold, the last line says so again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+
+from node.commands.statements.tables import fitted, of_peers
+from node.commands.statements.verify import PeerSum, Proven, Statement
+from node.reports.text.formatting import date, plain_name
+from protocol.accounting.reputation import COUNTS, DAY_MS
+from protocol.accounting.reputation_note import SHARES, ReputationNote
+from protocol.core.identity import peer_id_of
+from protocol.core.ids import PeerId, PolicyVersion, RecordId
+from protocol.work import Receipt
+
+HEADINGS = ("receipts", "records", "refused", "tokens", "relayed\nbytes", "trained", "first", "last")
+LISTED = ("issued", "lease", "peer", "learner's\nversion", "records", "refused", "tokens", "trained\nversion")
+"""Of a receipt: the learner's version when it judged. What the records were made with, `volery why LEASE` tells."""
+RECORDS = ("record", "lease", "index", "rule", "reward", "trained", "why refused")
+NAME_CHARS = 48
+
+REPUTED = (
+    "score", "band", "availa-\nbility", "timeli-\nness", "honesty", "sound-\nness", "service", "days\nseen",
+)  # fmt: skip
+
+WIDTH = 100
+"""Columns for files and pipes, as reports have them."""
+
+PROVEN_SHOWN = 5
+"""Who has proved one record wants to read it; of a whole run nobody does."""
+
+
+def verdict_text(statement: Statement, file: str, *, width: int = WIDTH) -> str:
+    """What is wrong, or the table and what it rests on, in tables of at most `width` columns."""
+    lines = []
+    if statement.flaws:
+        more = f", and {statement.more_flaws} more" if statement.more_flaws else ""
+        lines.append(f"{file} does NOT hold: {len(statement.flaws)} flaw(s){more}.")
+        lines += [f"  {_place(flaw.line)}, {flaw.field}: {plain_name(flaw.what, 400)}" for flaw in statement.flaws]
+        if statement.peers:
+            lines += ["", "What does hold of it adds up to this:"]
+    if statement.peers:
+        has_proofs = any(total.proven for total in statement.peers.values())
+        rows = {peer: _row(total, has_proofs=has_proofs) for peer, total in statement.peers.items()}
+        lines += of_peers(HEADINGS, rows, width)
+    if statement.reputations:
+        lines += [""] if lines else []
+        lines += _reputed(list(statement.reputations.values()), width)
+        banned = [note for note in statement.reputations.values() if note.banned]
+        lines += [f"{note.peer} was banned: {plain_name(note.banned, 400)}" for note in banned]
+    shown = statement.proven[:PROVEN_SHOWN]
+    lines += ["", *map(_told, shown)] if shown else []
+    if (hidden := sum(one.proven for one in statement.peers.values()) - len(shown)) > 0:
+        lines.append(f"... and {hidden:,} more records that are proved to have trained a version.")
+    if statement.uncredited:
+        lines.append(f"{statement.uncredited} relay receipt(s) without a credit note, which count for nobody here.")
+    if statement.operator is not None:
+        lines += ["", *_foundation(statement)]
+    if statement.flaws:
+        lines += ["", f"{file} does NOT hold: what is wrong with it is said above, line by line."]
+    return "\n".join(lines) + "\n"
+
+
+def _foundation(statement: Statement) -> list[str]:
+    assert statement.operator is not None
+    assert statement.swarm is not None
+    operator = peer_id_of(statement.operator)
+    lines = [f"Swarm {statement.swarm.hex()[:16]} ({plain_name(statement.name, NAME_CHARS)}), operator {operator}."]
+    if statement.is_expected:
+        lines.append("That is the operator you named.")
+    elif statement.is_expected is None:
+        lines.append(
+            "Nobody said who the operator should be: whoever made this file may have made that key as well. Compare "
+            "it, or name it by --operator or --invite."
+        )
+    if statement.holds:
+        lines.append(
+            "Every signature holds, every signer was certified at the date it gives, and nothing counts twice."
+        )
+    return lines
+
+
+def verdict_json(statement: Statement) -> str:
+    """The same for programs."""
+    told = {
+        "holds": statement.holds,
+        "swarm": None if statement.swarm is None else statement.swarm.hex(),
+        "name": statement.name,
+        "operator": None if statement.operator is None else peer_id_of(statement.operator),
+        "peers": [
+            {
+                "peer": peer,
+                "receipts": total.receipts,
+                "admitted": total.admitted,
+                "refused": total.refused,
+                "tokens": total.tokens,
+                "relayed_bytes": total.relayed_bytes,
+                "proven": total.proven,
+                "first_ms": total.first_ms,
+                "last_ms": total.last_ms,
+            }
+            for peer, total in statement.peers.items()
+        ],
+        "proven": [
+            {
+                "record": one.record.hex(),
+                "peer": one.peer,
+                "lease": one.lease.hex(),
+                "index": one.index,
+                "trained": str(one.version),
+                "published": str(one.published),
+                "place": one.place,
+                "records": one.records,
+            }
+            for one in statement.proven
+        ],
+        "reputations": [_reputation(note) for note in statement.reputations.values()],
+        "uncredited_relay_receipts": statement.uncredited,
+        "flaws": [{"line": flaw.line, "field": flaw.field, "what": flaw.what} for flaw in statement.flaws],
+        "more_flaws": statement.more_flaws,
+    }
+    return json.dumps(told, indent=2) + "\n"
+
+
+def proofs_text(statement: Statement) -> str:
+    """What a statement of one record proves of it, once it was checked."""
+    told = "".join(f"{_told(one)}\n" for one in statement.proven)
+    return told + "The learner signed that, and the operator had certified the learner.\n"
+
+
+def receipts_text(
+    rows: Sequence[tuple[Receipt, Mapping[RecordId, PolicyVersion]]], *, records: bool, width: int = WIDTH
+) -> str:
+    """Receipts in tables of at most `width` columns, or the records in them, a line each however long, in the order
+    given."""
+    if not rows:
+        return "There are no receipts yet.\n"
+    if records:
+        lines = fitted(RECORDS, [row for one, trained in rows for row in _record_rows(one, trained)], sys.maxsize)
+        return "\n".join(lines) + "\n"
+    return "\n".join(fitted(LISTED, [_receipt_row(one, trained) for one, trained in rows], width)) + "\n"
+
+
+def receipts_json(rows: Sequence[tuple[Receipt, Mapping[RecordId, PolicyVersion]]]) -> str:
+    """The same for programs, records always."""
+    told = [
+        {
+            "issued_ms": one.issued_ms,
+            "lease": one.lease.hex(),
+            "peer": one.peer,
+            "version": str(one.version),
+            "tokens": one.tokens,
+            "records": [
+                {
+                    "record": verdict.record.hex(),
+                    "index": verdict.index,
+                    "rule": verdict.rule.value,
+                    "reward": verdict.reward,
+                    "detail": verdict.detail,
+                    "trained": str(trained[RecordId(verdict.record)]) if verdict.record in trained else None,
+                }
+                for verdict in one.verdicts
+            ],
+        }
+        for one, trained in rows
+    ]
+    return json.dumps(told, indent=2) + "\n"
+
+
+def _receipt_row(one: Receipt, trained: Mapping[RecordId, PolicyVersion]) -> tuple[str, ...]:
+    admitted = sum(verdict.admitted for verdict in one.verdicts)
+    versions = sorted(set(trained.values()))
+    return (
+        date(one.issued_ms),
+        one.lease.hex()[:8],
+        one.peer[-6:],
+        str(one.version),
+        str(admitted),
+        str(len(one.verdicts) - admitted),
+        f"{one.tokens:,}",
+        ", ".join(map(str, versions)) if versions else "-",
+    )
+
+
+def _record_rows(one: Receipt, trained: Mapping[RecordId, PolicyVersion]) -> list[tuple[str, ...]]:
+    return [
+        (
+            verdict.record.hex(),
+            one.lease.hex()[:8],
+            str(verdict.index),
+            verdict.rule.value,
+            "-" if verdict.reward is None else f"{verdict.reward:.4g}",
+            str(trained[RecordId(verdict.record)]) if verdict.record in trained else "-",
+            plain_name(verdict.detail, 80) or "-",
+        )
+        for verdict in one.verdicts
+    ]
+
+
+def _row(total: PeerSum, *, has_proofs: bool) -> tuple[str, ...]:
+    """What was trained on is known from proofs alone, which a file may be without."""
+    counts = (total.receipts, total.admitted, total.refused, total.tokens, total.relayed_bytes)
+    trained = f"{total.proven:,}" if has_proofs else "-"
+    dates = ("-" if one is None else date(one) for one in (total.first_ms, total.last_ms))
+    return (*(f"{value:,}" for value in counts), trained, *dates)
+
+
+def _reputed(notes: Sequence[ReputationNote], width: int) -> list[str]:
+    """How each peer stands, and as of which day: below the table, since it is mostly one for all."""
+    days = {PeerId(note.peer): date(note.day * DAY_MS)[:10] for note in notes}
+    rows = {PeerId(note.peer): _reputed_row(note) for note in notes}
+    if len(set(days.values())) > 1:
+        return of_peers(("as of", *REPUTED), {peer: (days[peer], *row) for peer, row in rows.items()}, width)
+    return [*of_peers(REPUTED, rows, width), f"As of {days[PeerId(notes[0].peer)]}."]
+
+
+def _reputed_row(note: ReputationNote) -> tuple[str, ...]:
+    shares = (f"{getattr(note, name) / 1000:.3f}" for name in SHARES[1:])
+    return (f"{note.score / 1000:.3f}", note.band.value, *shares, str(len(note.days)))
+
+
+def _reputation(note: ReputationNote) -> dict[str, object]:
+    return {
+        "peer": note.peer,
+        "scale": note.scale,
+        "day": note.day,
+        "band": note.band.value,
+        "banned": note.banned,
+        "strikes": [strike.value for strike in note.reputation.strikes],
+        **{name: getattr(note, name) / 1000 for name in SHARES},
+        "issued_ms": note.issued_ms,
+        "days": [{name: getattr(one, name) for name in ("day", *COUNTS)} for one in note.days],
+    }
+
+
+def _told(one: Proven) -> str:
+    published = "" if one.version == one.published else f", published as {one.published}"
+    return (
+        f"Record {one.record.hex()} of {one.peer} (lease {one.lease.hex()}, index {one.index}) trained version "
+        f"{one.version}{published}: number {one.place + 1} of {one.records} that were consumed for it."
+    )
+
+
+def _place(line: int) -> str:
+    return f"line {line}" if line else "the file"

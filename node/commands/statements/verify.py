@@ -1,0 +1,418 @@
+"""Whether a statement holds: a core that is given a file line by line, and says what is wrong or what it adds up to.
+
+What always holds: nothing is added up whose signatures were not checked against the operator's key, the signer's
+certificate among them, at the date that the signer gave; a lease, a relay receipt and a proof count once; whatever the
+file holds, it becomes sums or flaws, each flaw with its line and field. It asks no clock, no network and no ledger.
+
+Two things nobody can check from outside: that the learner dated what it signed truly, and that it signed for all that
+was delivered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from node.commands.statements.format import (
+    AnyLine,
+    CreditLine,
+    EndLine,
+    FormError,
+    ProofLine,
+    ReceiptLine,
+    RelayLine,
+    ReputationLine,
+    TooLong,
+    read_head,
+    read_line,
+)
+from protocol.accounting.credit_note import CreditNote, open_credit_note, require_match
+from protocol.accounting.relay_receipt import MAX_RELAY_RECEIPT_BYTES, open_relay_receipt
+from protocol.accounting.reputation_note import ReputationNote, open_reputation_note
+from protocol.accounting.tally import MAX_PROOF_BYTES, Proof, Tally, TrainedRecord, open_tally, proven
+from protocol.core.codec import decode
+from protocol.core.digest import digest_of
+from protocol.core.envelope import Kind, read_envelope
+from protocol.core.errors import Fault, PeerError
+from protocol.core.genesis import Authority, read_genesis
+from protocol.core.identity import peer_id_of
+from protocol.core.ids import Digest, PeerId, PolicyVersion, PublicKey, RecordId
+from protocol.work import Receipt, Rule, open_receipt
+
+MAX_LINES = 1 << 20
+"""A million deliveries: what is beyond is to be exported peer by peer."""
+
+MAX_RECORDS = 1 << 22
+"""Records that are remembered, to find what is counted twice: 800 MB of memory at most."""
+
+MAX_FLAWS = 1000
+"""More say no more; they are counted."""
+
+MAX_REPUTATIONS = 1 << 14
+"""Notes that are kept, to be printed: 120 MB of memory at most."""
+
+PROOFS_LISTED = 1000
+"""Proven records that are told one by one; all are counted."""
+
+
+ADMITTED_ONCE = frozenset({Rule.ADMITTED, Rule.AUDIT, Rule.BANNED, Rule.OTHER})
+"""Rules of records that are admitted, or were before a later receipt said otherwise. Such a one may have trained a
+version that a restart cut off, so a proof of that does not contradict the receipt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flaw:
+    """What is wrong, in which field of which line, from 1; line 0 is the file as a whole."""
+
+    line: int
+    field: str
+    what: str
+
+
+@dataclass(kw_only=True)
+class PeerSum:
+    """What a statement says of one peer. `relayed_bytes` is what it is credited with, `proven` records of it that a
+    version was trained on; dates are those of its receipts.
+    """
+
+    receipts: int = 0
+    admitted: int = 0
+    refused: int = 0
+    tokens: int = 0
+    relayed_bytes: int = 0
+    proven: int = 0
+    first_ms: int | None = None
+    last_ms: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proven:
+    """A record that trained a version: the version that its step made, and that which was published with it."""
+
+    record: RecordId
+    peer: PeerId
+    lease: bytes
+    index: int
+    version: PolicyVersion
+    published: PolicyVersion
+    place: int
+    records: int
+
+
+@dataclass(kw_only=True)
+class Statement:
+    """What a file says, as far as it holds. `uncredited` are relay receipts without a note; `is_expected` says whether
+    its operator, or swarm, is the one that was named, None if none was.
+    """
+
+    swarm: Digest | None = None
+    name: str = ""
+    operator: PublicKey | None = None
+    is_expected: bool | None = None
+    peers: dict[PeerId, PeerSum] = field(default_factory=dict)
+    proven: list[Proven] = field(default_factory=list)
+    reputations: dict[PeerId, ReputationNote] = field(default_factory=dict)
+    uncredited: int = 0
+    flaws: list[Flaw] = field(default_factory=list)
+    more_flaws: int = 0
+
+    @property
+    def holds(self) -> bool:
+        return not self.flaws
+
+    def of(self, peer: str) -> PeerSum:
+        return self.peers.setdefault(PeerId(peer), PeerSum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """Whose statement it is to be: an operator's key, or a swarm's id and operator; None where nobody said."""
+
+    operator: PublicKey | None = None
+    authority: Authority | None = None
+
+
+def check_statement(raw_lines: Iterable[bytes], expected: Expected) -> Statement:
+    """Judge a file, of which `raw_lines` are the lines with their ends; one beyond MAX_LINE_BYTES may be the last."""
+    checker = _Checker(expected)
+    for number, raw in enumerate(raw_lines, 1):
+        if not checker.take(number, raw):
+            break
+    checker.finish()
+    return checker.statement
+
+
+class _Checker:
+    """Takes one line after the other."""
+
+    def __init__(self, expected: Expected) -> None:
+        self.statement = Statement()
+        self._expected = expected
+        self._authority: Authority | None = None
+        self._digest = hashlib.sha256()
+        self._lines = 0
+        self._ended = False
+        self._stopped = False
+        self._num_records = 0
+        self._leases: set[bytes] = set()
+        self._admitted: dict[bytes, bytes] = {}
+        self._relays: set[bytes] = set()
+        self._notes: set[bytes] = set()
+        self._proofs: set[bytes] = set()
+        self._tallies: dict[PolicyVersion, Digest] = {}
+        self._opened: tuple[bytes, Tally] | None = None
+
+    def take(self, number: int, raw: bytes) -> bool:
+        """Judge one line; whether it is worth going on."""
+        if number > MAX_LINES + 2:
+            return self._stop(number, "line", f"a statement has at most {MAX_LINES} lines: export peer by peer")
+        if self._ended:
+            return self._stop(number, "line", "something follows the last line")
+        if number == 1:
+            return self._take_head(raw)
+        try:
+            line = read_line(raw)
+        except TooLong as error:
+            return self._stop(number, error.field, str(error))
+        except FormError as error:
+            self._flaw(number, error.field, str(error))
+        else:
+            if isinstance(line, EndLine):
+                self._take_end(number, line)
+                return True
+            self._take_line(number, line)
+        self._digest.update(raw)
+        self._lines += 1
+        if self._num_records > MAX_RECORDS:
+            return self._stop(number, "line", f"more than {MAX_RECORDS} records are told of: export peer by peer")
+        return True
+
+    def finish(self) -> None:
+        """The file is over."""
+        if self._lines == 0 and not self.statement.flaws:
+            self._flaw(0, "file", "it is empty")
+        elif not self._ended and not self._stopped:
+            self._flaw(0, "file", "its last line is missing: it was cut short. Ask for it again")
+
+    def _take_head(self, raw: bytes) -> bool:
+        self._digest.update(raw)
+        self._lines = 1
+        try:
+            head = read_head(raw)
+        except FormError as error:
+            return self._stop(1, error.field, f"{error}. Is this a file that `volery` exported?")
+        try:
+            genesis, authority = read_genesis(head.genesis)
+        except PeerError as error:
+            return self._stop(1, "genesis", error.detail)
+        if head.swarm != authority.swarm.hex():
+            return self._stop(1, "swarm", f"the genesis is that of swarm {authority.swarm.hex()}")
+        statement = self.statement
+        statement.swarm, statement.name, statement.operator = Digest(authority.swarm), genesis.name, authority.operator
+        wanted = self._expected.authority.operator if self._expected.authority else self._expected.operator
+        if wanted is not None:
+            statement.is_expected = False
+        if wanted is not None and authority.operator != wanted:
+            mine, theirs = peer_id_of(wanted), peer_id_of(authority.operator)
+            return self._stop(1, "genesis", f"the operator is {theirs}, not {mine}")
+        if self._expected.authority is not None and authority != self._expected.authority:
+            return self._stop(
+                1, "swarm", f"it is another swarm of this operator's, not {self._expected.authority.swarm.hex()}"
+            )
+        if wanted is not None:
+            statement.is_expected = True
+        self._authority = authority
+        return True
+
+    def _take_line(self, number: int, line: AnyLine) -> None:
+        assert self._authority is not None
+        match line:
+            case ReceiptLine():
+                self._take_receipt(number, line, self._authority)
+            case RelayLine():
+                self._take_relay(number, line, self._authority)
+            case CreditLine():
+                self._take_credit(number, line, self._authority)
+            case ProofLine():
+                self._take_proof(number, line, self._authority)
+            case ReputationLine():
+                self._take_reputation(number, line, self._authority)
+            case EndLine():
+                raise AssertionError("taken before")
+
+    def _take_end(self, number: int, line: EndLine) -> None:
+        self._ended = True
+        if line.lines != self._lines:
+            self._flaw(number, "lines", f"it speaks of {line.lines} lines before it, there are {self._lines}")
+        elif line.sha256 != self._digest.hexdigest():
+            self._flaw(number, "sha256", "the lines before it are not those that were written: the file was changed")
+
+    def _take_receipt(self, number: int, line: ReceiptLine, authority: Authority) -> None:
+        try:
+            receipt = open_receipt(line.envelope, authority)
+        except PeerError as error:
+            self._flaw(number, "envelope", f"no receipt of the learner's: {error}")
+            return
+        if receipt.lease in self._leases:
+            self._flaw(number, "lease", f"lease {receipt.lease.hex()} has a receipt above, and it would count twice")
+            return
+        self._leases.add(receipt.lease)
+        if not self._take_verdicts(number, receipt):
+            return
+        mine = self.statement.of(receipt.peer)
+        admitted = sum(verdict.admitted for verdict in receipt.verdicts)
+        mine.receipts += 1
+        mine.admitted += admitted
+        mine.refused += len(receipt.verdicts) - admitted
+        mine.tokens += receipt.tokens
+        mine.first_ms = min(receipt.issued_ms, receipt.issued_ms if mine.first_ms is None else mine.first_ms)
+        mine.last_ms = max(receipt.issued_ms, mine.last_ms or 0)
+
+    def _take_verdicts(self, number: int, receipt: Receipt) -> bool:
+        """Whether nothing in it is counted twice."""
+        indexes: set[int] = set()
+        counts = False
+        for verdict in receipt.verdicts:
+            counts = counts or verdict.rule in (Rule.ADMITTED, Rule.ORPHANED)
+            if verdict.rule not in ADMITTED_ONCE:
+                continue
+            if verdict.index in indexes:
+                self._flaw(number, "verdicts", f"two records with index {verdict.index} of one lease are admitted")
+                return False
+            indexes.add(verdict.index)
+            if verdict.record in self._admitted:
+                self._flaw(number, "verdicts", f"record {verdict.record.hex()} is admitted above: it would count twice")
+                return False
+            self._num_records += 1
+            self._admitted[verdict.record] = _owner(receipt.peer, receipt.lease, verdict.index)
+        if receipt.tokens and not counts:
+            self._flaw(number, "tokens", f"{receipt.tokens} tokens are counted, and no record")
+            return False
+        return True
+
+    def _take_relay(self, number: int, line: RelayLine, authority: Authority) -> None:
+        try:
+            envelope = read_envelope(
+                line.envelope, kind=Kind.RELAY_RECEIPT, swarm=authority.swarm, limit=MAX_RELAY_RECEIPT_BYTES
+            )
+            receipt = open_relay_receipt(line.envelope, authority.swarm, receiver=envelope.signer)
+        except PeerError as error:
+            self._flaw(number, "envelope", f"no relay receipt: {error}")
+            return
+        key = digest_of(receipt.manifest + envelope.key)
+        if key in self._relays:
+            self._flaw(number, "envelope", f"{envelope.signer} has a relay receipt for this version above")
+            return
+        self._relays.add(key)
+        if not line.note:
+            self.statement.uncredited += 1
+            return
+        try:
+            note = open_credit_note(line.note, authority)
+            require_match(note, line.envelope, receipt)
+        except PeerError as error:
+            self._flaw(number, "note", str(error))
+            return
+        if note.receiver != envelope.signer:
+            self._flaw(number, "note", f"it names {note.receiver} as the receiver, who did not sign the relay receipt")
+            return
+        self._add_credit(number, note)
+
+    def _take_credit(self, number: int, line: CreditLine, authority: Authority) -> None:
+        try:
+            note = open_credit_note(line.note, authority)
+        except PeerError as error:
+            self._flaw(number, "note", str(error))
+            return
+        self._add_credit(number, note)
+
+    def _add_credit(self, number: int, note: CreditNote) -> None:
+        key = digest_of(note.manifest + note.receiver.encode())
+        if key in self._notes:
+            self._flaw(number, "note", f"what {note.receiver} had of this version is credited above")
+            return
+        self._notes.add(key)
+        for share in note.shares:
+            self.statement.of(share.peer).relayed_bytes += share.size_bytes
+
+    def _take_proof(self, number: int, line: ProofLine, authority: Authority) -> None:
+        try:
+            tally = self._tally(line.tally, authority)
+        except PeerError as error:
+            self._flaw(number, "tally", str(error))
+            return
+        try:
+            proof: Proof = decode(Proof, line.proof, MAX_PROOF_BYTES)
+            leaf = proven(proof, tally)
+        except PeerError as error:
+            self._flaw(number, "proof", str(error))
+            return
+        key = digest_of(leaf.record + line.tally)
+        if key in self._proofs:
+            self._flaw(number, "proof", f"record {leaf.record.hex()} is proved to have trained {tally.version} above")
+            return
+        if leaf.lease in self._leases and self._admitted.get(leaf.record) != _owner(leaf.peer, leaf.lease, leaf.index):
+            self._flaw(number, "proof", f"the receipt for lease {leaf.lease.hex()} does not admit this record")
+            return
+        self._proofs.add(key)
+        self._num_records += 1
+        self.statement.of(leaf.peer).proven += 1
+        if len(self.statement.proven) < PROOFS_LISTED:
+            self.statement.proven.append(_proven(leaf, proof, tally))
+
+    def _take_reputation(self, number: int, line: ReputationLine, authority: Authority) -> None:
+        try:
+            note = open_reputation_note(line.note, authority)
+        except PeerError as error:
+            self._flaw(number, "note", str(error))
+            return
+        if note.peer in self.statement.reputations:
+            self._flaw(number, "note", f"how {note.peer} stands is told above")
+            return
+        if len(self.statement.reputations) >= MAX_REPUTATIONS:
+            self._flaw(number, "note", f"more than {MAX_REPUTATIONS} peers are told of: export peer by peer")
+            return
+        self.statement.reputations[PeerId(note.peer)] = note
+
+    def _tally(self, raw: bytes, authority: Authority) -> Tally:
+        """The tally in `raw`. Raises PeerError, also when another one of the same version was seen."""
+        if self._opened is None or self._opened[0] != raw:  # the proofs of a version follow each other
+            self._opened = raw, open_tally(raw, authority)
+        tally = self._opened[1]
+        if self._tallies.setdefault(tally.version, digest_of(raw)) != digest_of(raw):
+            raise PeerError(
+                Fault.EQUIVOCATION,
+                f"the learner has signed two tallies of version {tally.version}: show both to others",
+            )
+        return tally
+
+    def _stop(self, line: int, field: str, what: str) -> bool:
+        """Nothing behind this can be judged."""
+        self._flaw(line, field, what)
+        self._stopped = True
+        return False
+
+    def _flaw(self, line: int, field: str, what: str) -> None:
+        if len(self.statement.flaws) < MAX_FLAWS:
+            self.statement.flaws.append(Flaw(line=line, field=field, what=what))
+        else:
+            self.statement.more_flaws += 1
+
+
+def _owner(peer: str, lease: bytes, index: int) -> bytes:
+    """Who made a record, short enough to be remembered for millions."""
+    return digest_of(f"{peer} {lease.hex()} {index}".encode())[:8]
+
+
+def _proven(leaf: TrainedRecord, proof: Proof, tally: Tally) -> Proven:
+    return Proven(
+        record=RecordId(leaf.record),
+        peer=PeerId(leaf.peer),
+        lease=leaf.lease,
+        index=leaf.index,
+        version=leaf.version,
+        published=tally.version,
+        place=proof.place,
+        records=tally.records,
+    )

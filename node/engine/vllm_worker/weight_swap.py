@@ -1,0 +1,43 @@
+"""Weights swapped inside vLLM's workers, each in its own process, and what is known of them beforehand.
+
+What always holds: tensors are read from the files that a model directory's index names, with an adapter merged on the
+way; after a swap no layer computes with anything of the old weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+from ..common_worker.lora import open_adapter
+from ..common_worker.weight_files import weight_files
+
+
+class WeightSwap:
+    """Becomes part of vLLM's worker class, which brings `reload_weights` and `model_runner`."""
+
+    reload_weights: Any
+    model_runner: Any
+
+    def volery_swap(self, directory: str) -> None:
+        """Load the weights of `directory` in place. Nothing may be running, and no cache of the old ones be used."""
+        self.reload_weights(weights_iterator=tensors_of(Path(directory)))
+        for module in self.model_runner.get_model().modules():
+            # vLLM 0.32 on a CPU: the head holds a packed copy, which a reload of tied embeddings leaves as it was.
+            if isinstance(module, ParallelLMHead):
+                module.quant_method.process_weights_after_loading(module)
+
+
+def tensors_of(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield every tensor of a model directory by name, its adapter merged if it has one."""
+    adapter = open_adapter(directory)
+    for path in weight_files(directory):
+        reader: Any = safe_open(path, framework="pt")
+        for name in reader.keys():  # noqa: SIM118
+            tensor = reader.get_tensor(name)
+            yield name, tensor if adapter is None else adapter.merged(name, tensor)

@@ -1,0 +1,95 @@
+"""The learner as others find it: the invite that leads to it, its row in the ledger.
+
+What always holds: the invite in the state directory is of the newest start; the row's bytes are those that were served
+until a moment ago, and its joules what was read by then, so a report of a run that goes on, or was killed, tells what
+the learner's line carried and its machine took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import trio
+
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import PeerRow, StayRow
+from node.config.swarm_config import SwarmConfig
+from node.network.transport import machine_name
+from node.runtime.errors import UsageError
+from node.runtime.events import Clock, EventLog
+from node.state.learner_state import INVITE_FILE, LearnerHome, write_durably
+from protocol.accounting.cost import MICROS
+from protocol.accounting.energy import EnergySource
+from protocol.core.errors import LocalProtocolError
+from protocol.core.invite import Invite, write_invite
+
+PRESENCE_S = 2.0
+"""How often the learner's own presence and byte counts are written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerPresence:
+    """See the module's paragraph. `served_bytes`: what the learner has sent of chunks since it started, `joules` what
+    its machine took of the mains, by source.
+    """
+
+    config: SwarmConfig
+    home: LearnerHome
+    ledger: Ledger
+    served_bytes: Callable[[], int]
+    events: EventLog
+    joules: Callable[[], Mapping[EnergySource, float]] = dict
+
+    def write_invite(self, addresses: list[str]) -> str:
+        """Write the invite to the state directory, and return it. Raises UsageError, RunError.
+
+        Where nobody can dial us there is none, and an earlier one, which leads nowhere, is removed.
+        """
+        path = self.home.root / INVITE_FILE
+        if not addresses:
+            path.unlink(missing_ok=True)
+            return ""
+        invite = make_invite(self.config, self.home, addresses)
+        write_durably(path, invite.encode() + b"\n")
+        return invite
+
+    async def note(self) -> int:
+        """Say in the ledger that the learner is there; return the id of its stay. Raises LedgerError."""
+        row = PeerRow(
+            peer=self.home.learner.peer_id,
+            name=self.config.swarm.name,
+            role="learner",
+            engine="trainer",
+            machine=machine_name(),
+            micros_per_hour=round(self.config.price.per_hour * MICROS),
+            currency=self.config.price.currency,
+        )
+        return await trio.to_thread.run_sync(self.ledger.peer_joined, row, Clock.now_ms())
+
+    async def tell(self, stay: int) -> None:
+        """Keep the stay of that id up to date until cancelled. Raises LedgerError."""
+        told = 0
+        while True:
+            up = self.served_bytes()
+            if up != told:
+                self.events.emit("traffic", bytes_up=up, bytes_down=0)
+                told = up
+            row = StayRow(presence=stay, bytes_up=up, bytes_down=0, energy=self.joules())
+            await trio.to_thread.run_sync(self.ledger.peers_present, [row], Clock.now_ms())
+            await trio.sleep(PRESENCE_S)
+
+
+def make_invite(config: SwarmConfig, home: LearnerHome, addresses: list[str]) -> str:
+    """The string for volunteers: where we may be dialled, announced addresses first. Raises UsageError."""
+    invite = Invite(
+        operator=home.authority.operator,
+        swarm=home.authority.swarm,
+        addresses=addresses,
+        token=config.network.join_token,
+        name=config.swarm.name,
+    )
+    try:
+        return write_invite(invite)
+    except LocalProtocolError as error:
+        raise UsageError(f"[network] announce: the invite cannot be written: {error}. Announce fewer.") from None

@@ -1,0 +1,165 @@
+"""Keep the learner's certificate valid while it runs: renew it in time, warn in time, or end the run in words.
+
+A node believes a learner only while the operator's word for its key holds. The word ends by the clock, so whoever
+leaves a learner alone for months, or sets its clock, would otherwise find a swarm that believes nobody.
+
+    2/3 of its life over, or not valid now --operator.key is here--> renewed, told with the next announcement
+    9/10 of its life over -----------------operator.key is not here--> warned of, at most once a WARN_EVERY_S
+    not valid now -------------------------operator.key is not here--> the run ends, what was admitted is on disk
+
+Invariants:
+- What decides (`care`) is a pure function of the certificate, the time and whether it can be renewed.
+- A renewed certificate holds from a day before now on, so it covers what was signed a moment ago.
+- A certificate that cannot be written to the disk is used all the same; the next start makes another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+import trio
+
+from node.runtime.errors import RunError, UsageError
+from node.runtime.events import EventLog
+from node.state.learner_state import BACKDATED_MS, OPERATOR_KEY, LearnerHome, certify, keep_certificate
+from protocol.core.dates import moment
+from protocol.core.genesis import LearnerCertificate, open_certificate
+
+LOOK_EVERY_S = 1.0
+"""A clock that is set is noticed after so long. Looking costs a comparison."""
+
+RENEW_AT, WARN_AT = 2 / 3, 9 / 10
+"""Of a certificate's life. A third of 90 days is a month in which a full disk or a missing key can be mended."""
+
+WARN_EVERY_S = 3600.0
+"""The log of somebody who reads it once a day shows it, and is not filled by it."""
+
+
+class Care(Enum):
+    """What a certificate needs now."""
+
+    NOTHING = "nothing"
+    RENEW = "renew"
+    WARN = "warn"
+    END = "end"
+
+
+def care(word: LearnerCertificate, now_ms: int, *, renewable: bool) -> Care:
+    """Return what the certificate `word` needs at `now_ms`; `renewable`: the operator's key is here."""
+    valid = word.not_before_ms <= now_ms <= word.not_after_ms
+    issued_ms = min(word.not_before_ms + BACKDATED_MS, word.not_after_ms)
+    life_ms = word.not_after_ms - issued_ms
+    if renewable:
+        return Care.RENEW if not valid or now_ms >= issued_ms + RENEW_AT * life_ms else Care.NOTHING
+    if not valid:
+        return Care.END
+    return Care.WARN if now_ms >= issued_ms + WARN_AT * life_ms else Care.NOTHING
+
+
+@dataclass(kw_only=True)
+class CertificateWatch:
+    """See the module's paragraph.
+
+    Args:
+        renewed: told of each new certificate before `look` returns.
+        leave: awaited before the run ends, so that what is being written becomes whole.
+    """
+
+    home: LearnerHome
+    certificate_days: float
+    renewed: Callable[[bytes], None]
+    leave: Callable[[], Awaitable[None]]
+    now_ms: Callable[[], int]
+    events: EventLog
+    certificate: bytes = b""
+    _word: LearnerCertificate = field(init=False)
+    _warned_s: float | None = None
+    _refused: str = ""
+
+    def __post_init__(self) -> None:
+        self._take(self.certificate or self.home.certificate)
+
+    async def watch(self) -> None:
+        """Look again and again, until cancelled. Raises RunError when the certificate has ended."""
+        while True:
+            try:
+                self.look(self.now_ms())
+            except RunError:
+                await self.leave()
+                raise
+            await trio.sleep(LOOK_EVERY_S)
+
+    def look(self, now_ms: int) -> None:
+        """See that what is signed at `now_ms` is believed; renew if that is due. Raises RunError where it cannot be."""
+        match care(self._word, now_ms, renewable=self._is_renewable()):
+            case Care.RENEW:
+                self._renew(now_ms)
+            case Care.WARN:
+                self._warn(now_ms)
+            case Care.END:
+                raise RunError(self._ended(now_ms))
+            case Care.NOTHING:
+                pass
+
+    def signing_ms(self) -> int:
+        """The time now, at which something is about to be signed: the certificate that is in force then covers it, also
+        when the clock was set a moment ago. Raises RunError where none does."""
+        now_ms = self.now_ms()
+        if trio.lowlevel.in_trio_run():  # who asks on a thread has asked here before, or is looked after by `watch`
+            self.look(now_ms)
+        return now_ms
+
+    def _is_renewable(self) -> bool:
+        return (self.home.root / OPERATOR_KEY).exists()
+
+    def _renew(self, now_ms: int) -> None:
+        try:
+            raw = certify(self.home.root, self.home.authority, self.home.learner, self.certificate_days, now_ms)
+        except (UsageError, RunError) as error:  # the key that is here is another's, or cannot be read
+            self._refused = f" {error}"
+            if care(self._word, now_ms, renewable=False) is Care.END:
+                raise RunError(self._ended(now_ms)) from error
+            self._warn(now_ms)
+            return
+        try:
+            keep_certificate(self.home.root, raw)
+        except RunError as error:
+            self.events.emit("trouble", text=f"The renewed certificate is used, and not kept: {error}")
+        self._take(raw)
+        self._warned_s, self._refused = None, ""
+        self.renewed(raw)
+        self.events.emit("certificate_renewed", until=moment(self._word.not_after_ms))
+
+    def _warn(self, now_ms: int) -> None:
+        now_s = trio.current_time()
+        if self._warned_s is not None and now_s < self._warned_s + WARN_EVERY_S:
+            return
+        self._warned_s = now_s
+        left_s = max(0, self._word.not_after_ms - now_ms) / 1000
+        self.events.emit(
+            "certificate_ends",
+            until=moment(self._word.not_after_ms),
+            left_s=round(left_s),
+            text=f"The certificate of this learner's key ends at {moment(self._word.not_after_ms)}, and no node "
+            f"believes it from then on. Put {OPERATOR_KEY} into {self.home.root}: it is renewed at once, while "
+            f"training goes on.{self._refused}",
+        )
+
+    def _ended(self, now_ms: int) -> str:
+        path, word = self.home.root / "certificate", self._word
+        if now_ms < word.not_before_ms:
+            return (
+                f"This machine's clock is probably wrong: it says {moment(now_ms)}, and {path} holds from "
+                f"{moment(word.not_before_ms)} on, so no node would believe what is signed now. Set the clock, then "
+                f"start again: it goes on from the newest checkpoint.{self._refused}"
+            )
+        return (
+            f"{path} ended at {moment(word.not_after_ms)}, and it is {moment(now_ms)}: no node believes this learner "
+            f"any more. Put {OPERATOR_KEY} into {self.home.root}, or set the clock if that is wrong, then start again: "
+            f"it goes on from the newest checkpoint.{self._refused}"
+        )
+
+    def _take(self, raw: bytes) -> None:
+        self.certificate, self._word = raw, open_certificate(raw, self.home.authority)

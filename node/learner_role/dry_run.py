@@ -1,0 +1,309 @@
+"""`volery learn --dry-run`: what a learner would do with a configuration, and what that takes, before it starts.
+
+What always holds: no swarm is started, and nothing is left behind; what is printed is TOML, the configuration in force
+with every default in its place, and the rest as comments, so that it can be kept and used; a start looks at the same by
+the same function (`node.learner_role.command.look_at`) and makes the same trial, so that both refuse in the same words.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+
+from learner.ledger.sqlite.database import is_blank
+from learner.trainer_api.presets import PRESETS, recipe_of
+from learner.trainer_api.requests import Hyperparameters
+from learner.trust.audit_rate import NEWCOMER_GROUPS
+from node.config.swarm_config import SwarmConfig
+from node.engine.vllm_install import has_gpu
+from node.learner_role.command import Start, look_at
+from node.learner_role.training.footprint import Footprint, ModelFacts, compute_dtype, footprint_of, read_facts
+from node.learner_role.training.resume import LEDGER
+from node.learner_role.training.trainer_process import TRAINER, child_spec, load_request
+from node.learner_role.trial.isolated_trial import Tried, try_aside
+from node.reports.text import formatting as words
+from node.runtime.errors import about_keys_of
+from node.runtime.shutdown import STOPPED_EXIT_CODE, Stopped, stop_when_told
+from node.runtime.stdout import say
+from node.tasks.task_suite import Schooling
+from swarm.transport.error_groups import first_cause
+
+QUICK = "No trial was made (--quick): whether nodes can work with the model is found out at the start."
+
+LINES_MBIT = (100, 1000, 10_000)
+"""Uplinks for which the time of a version is told."""
+
+PATCH_SHARE = 0.02
+"""Of a version in bfloat16, a usual patch from one step to the next at a learning rate of 1e-6: 0.9 to 2.2 % were
+measured."""
+
+GB = 1e9
+
+
+async def dry_run(
+    path: Path,
+    *,
+    resume: bool = False,
+    fork_from: str = "",
+    quick: bool = False,
+    trainer: Sequence[str] = TRAINER,
+) -> int:
+    """`volery learn --dry-run`: print what a start would do, after a trial unless it is `quick`; returns the exit code.
+
+    `trainer` is the command of the trainer's process. Raises UsageError, RunError.
+    """
+    start = look_at(path, resume=resume, fork_from=fork_from)
+    try:
+        tried = None if quick else await _tried(start, trainer)
+    except Stopped:
+        print("Stopped. Nothing was started, and nothing is left of the trial.", file=sys.stderr)
+        return STOPPED_EXIT_CODE
+    say(_told(start, fork_from, tried))
+    return 0
+
+
+def show_dry_run(path: Path, *, resume: bool = False, fork_from: str = "") -> str:
+    """What `volery learn` would do with `path` and these options, without a trial. Raises UsageError, RunError."""
+    return _told(look_at(path, resume=resume, fork_from=fork_from), fork_from, None)
+
+
+async def _tried(start: Start, trainer: Sequence[str]) -> Tried:
+    if sys.stderr.isatty():
+        print("Trying the run out (--quick leaves this out)...", file=sys.stderr)
+    with first_cause():
+        async with trio.open_nursery() as nursery:
+            await nursery.start(stop_when_told)
+            with about_keys_of(start.path):
+                tried = await try_aside(
+                    start.config, start.schooling, start.rows, start.checkpoints, child_spec(trainer, start.config)
+                )
+            nursery.cancel_scope.cancel()
+    return tried
+
+
+def _told(start: Start, fork_from: str, tried: Tried | None) -> str:
+    config, schooling, state = start.config, start.schooling, Path(start.config.swarm.state)
+    with about_keys_of(start.path):
+        facts = read_facts(Path(config.model.directory))
+    hyperparameters = msgspec.convert(load_request(config)["hyperparameters"], Hyperparameters)
+    recipe = recipe_of(hyperparameters)
+    computed = compute_dtype(config.trainer, gpu=has_gpu()) if tried is None else tried.compute_dtype
+    footprint = footprint_of(facts, config.trainer, recipe, config.model.weights_dtype, computed=computed)
+    told = [
+        *_story(config, schooling, _beginning(start, fork_from), start.rows[0].step if start.rows else 0),
+        *([start.note] if start.note else []),
+        QUICK if tried is None else tried.told,
+        "",
+        *_model(facts, _where(config, computed, tried)),
+        "",
+        *_memory(footprint, config),
+        "",
+        *_disk(footprint, config, state, evaluates=bool(schooling.held_out)),
+        "",
+        *_line(footprint, config),
+    ]
+    parts = f"{recipe.advantage}, {recipe.correction}, {recipe.aggregation}"
+    return "\n".join(
+        [
+            f"# {start.path} as it is in force, every default in its place. Nothing was started.",
+            "",
+            to_toml(config),
+            *(f"# {line}".rstrip() for line in [f"objective {config.trainer.objective}: {parts}", *told]),
+        ]
+    )
+
+
+def to_toml(config: SwarmConfig) -> str:
+    """The configuration as a file that says the same; keys that are unset are comments."""
+    return "".join(_table([name], section) for name, section in msgspec.to_builtins(config).items())
+
+
+def _table(name: Sequence[str], values: Mapping[str, Any]) -> str:
+    plain = {key: value for key, value in values.items() if not _is_tables(value)}
+    lines = [f"[{'.'.join(name)}]"]
+    lines += [f"# {key} unset" if value is None else f"{key} = {_value(value)}" for key, value in plain.items()]
+    for key, tables in values.items():
+        if _is_tables(tables):
+            for table in tables:
+                lines += ["", f"[[{'.'.join([*name, key])}]]", *(f"{k} = {_value(v)}" for k, v in table.items())]
+    return "\n".join(lines) + "\n\n"
+
+
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _beginning(start: Start, fork_from: str) -> str:
+    state = Path(start.config.swarm.state)
+    if start.origin is not None:
+        return f"begins with step {start.origin.row.step} of {fork_from}"
+    if start.rows:
+        return f"goes on from step {start.rows[0].step}, the newest checkpoint"
+    return f"begins anew: there is nothing in {state}" if is_blank(state / LEDGER) else "begins anew: no checkpoint yet"
+
+
+def _where(config: SwarmConfig, computed: str, tried: Tried | None) -> str:
+    """In what layers compute on this machine, and how that is known."""
+    if tried is not None:
+        return f"{computed} on {tried.device}"
+    if config.trainer.compute_dtype != "auto":
+        return computed
+    return f"{computed} here, where there is {'a GPU' if has_gpu() else 'no GPU'}"
+
+
+def _story(config: SwarmConfig, schooling: Schooling, beginning: str, begun: int) -> Iterator[str]:
+    learn, batch = config.learn, config.swarm_rollouts
+    yield f"It {beginning}, and ends after step {learn.steps}."
+    if begun >= learn.steps:
+        yield f"That is taken: it publishes what is there, and ends. Raise [learn] steps above {begun} to train on."
+    if batch:
+        yield (
+            f"A training step takes R = {batch} rollouts: {_leases(batch / learn.group_size)} of {learn.group_size} "
+            f"completions, up to {words.counted(learn.max_new_tokens, 'token')} each."
+        )
+    if logged := config.offline_rollouts:
+        alone = "" if batch else ", and nothing is leased"
+        yield f"A training step takes {words.counted(logged, 'completion')} from logs{alone}."
+    yield from _rates(config)
+    kappa = f"every {learn.publish_every} steps" if learn.publish_every else "as often as costs next to no time"
+    kappa = "every step" if learn.publish_every == 1 else kappa
+    yield f"Window: S = {words.counted(learn.staleness, 'step')} ({learn.mode}); a version is published {kappa}."
+    most = learn.ahead or learn.staleness + 1
+    said = "" if learn.ahead else ", as many as measurements ask for"
+    if batch:
+        yield f"At most {round(most * batch)} rollouts are leased or wait{said}; a lease lasts {learn.lease_s:g} s."
+    yield from _data(config, schooling)
+
+
+def _leases(number: float) -> str:
+    return "1 lease" if number == 1 else f"{number:g} leases"
+
+
+def _rates(config: SwarmConfig) -> Iterator[str]:
+    """What is allowed, and seldom meant."""
+    trainer, learn = config.trainer, config.learn
+    if trainer.warmup_steps > learn.steps:
+        yield (
+            f"The learning rate rises over {trainer.warmup_steps} steps, and the run ends after {learn.steps}: "
+            f"no more than {learn.steps / trainer.warmup_steps:.0%} of it is reached."
+        )
+    correction = trainer.correction or PRESETS[trainer.objective].correction
+    is_off_policy = bool(config.swarm_rollouts and learn.staleness)
+    if is_off_policy and correction == "uncorrected" and trainer.advantage_in_force != "preference":
+        old = words.counted(learn.staleness, "step")
+        yield (
+            f"Nothing corrects for rollouts that are up to {old} old: the correction is "
+            '"uncorrected", which is meant for mode = "sequential".'
+        )
+
+
+def _data(config: SwarmConfig, schooling: Schooling) -> Iterator[str]:
+    """What is trained on and evaluated on, with what was left out."""
+    total = sum(one.weight for one in config.task.tasks)
+    for one in config.task.tasks:
+        share = f", {one.weight / total:.1%} of the prompts" if len(config.task.tasks) > 1 else ""
+        tokens = words.counted(len(schooling.tasks[one.title].prompt(0)), "token")
+        yield f"Task {one.title}: its first prompt has {tokens}{share}."
+    for name, note in schooling.notes:
+        yield f"{name}: {note}."
+    if config.curriculum.dynamic_sampling:
+        yield "Groups whose rewards are all equal are credited and not trained on; more is leased in their place."
+    evaluate = config.evaluate
+    asked = f", each {evaluate.samples} times and once greedily" if evaluate.samples > 1 else ""
+    if not schooling.held_out:
+        yield "Evaluation: none; there are no held-out prompts."
+    else:
+        prompts = words.counted(len(schooling.held_out), "held-out prompt")
+        yield f"Evaluation: {prompts}{asked}, by an engine process of its own."
+    if schooling.held_out:
+        most = "half of a GPU's free memory" if evaluate.kv_cache_gb is None else f"{evaluate.kv_cache_gb:g} GB"
+        where = "a GPU if there is one" if evaluate.device == "auto" else evaluate.device
+        yield f"It runs on {where}; beside the weights, a batch takes {most} for keys and values at most."
+    if config.trust.audits and config.swarm_rollouts:
+        yield (
+            f"Audits: on the same engine, all of a newcomer's first {NEWCOMER_GROUPS} groups, and at least "
+            f"{config.trust.floor:.0%} of everybody's."
+        )
+    else:
+        yield "Audits: none; what peers deliver is believed."
+
+
+def _model(facts: ModelFacts, where: str) -> Iterator[str]:
+    dtypes = ", ".join(f"{size / GB:.2f} GB {name}" for name, size in sorted(facts.dtypes.items()))
+    yield f"Model: {facts.architecture}, {facts.parameters / 1e9:.3f} billion parameters; its files hold {dtypes}."
+    yield (
+        f"{words.counted(facts.layers, 'layer')} of width {facts.hidden}, feed-forward {facts.feed_forward}, "
+        f"vocabulary {facts.vocabulary}. Layers compute in {where}."
+    )
+
+
+def _memory(footprint: Footprint, config: SwarmConfig) -> Iterator[str]:
+    parts = ", ".join(f"{name} {size:g}" for name, size in footprint.per_parameter.items())
+    total = sum(footprint.per_parameter.values())
+    frozen = f", 4 for each of {footprint.frozen:,} frozen ones" if footprint.frozen else ""
+    yield (
+        f"Memory of the trainer: {total:g} bytes a parameter ({parts}) for {footprint.trained:,}{frozen}: "
+        f"{footprint.state / GB:.1f} GB in all."
+    )
+    yield (
+        f"A rank of {footprint.ranks}: {footprint.state / footprint.ranks / GB:.1f} GB of it, about "
+        f"{footprint.gathered / GB:.1f} GB of layers in use, about {footprint.activations / GB:.1f} GB of activations "
+        f"for {config.trainer.max_tokens_per_microbatch} positions: about {footprint.per_rank / GB:.1f} GB."
+    )
+    if config.trainer.device != "cpu":
+        host = footprint.checkpoint / config.trainer.machines / GB
+        yield f"While a checkpoint is written from GPUs, {host:.1f} GB of it lie in the machine's own memory."
+    if not config.trainer.activation_checkpointing:
+        yield "activation_checkpointing = true or a smaller max_tokens_per_microbatch lowers the last of these."
+
+
+def _disk(footprint: Footprint, config: SwarmConfig, state: Path, *, evaluates: bool) -> Iterator[str]:
+    newest, milestones = config.learn.keep_checkpoints, config.most_milestones(evaluates=evaluates)
+    # One while it is written; another whose version is just being evaluated, and may be the best.
+    passing = 2 if milestones and evaluates and config.evaluate.keep_best else 1
+    kept = newest + milestones + passing
+    beyond = f", {words.counted(milestones, 'milestone')} at most" if milestones else ""
+    judged = " and one while its version is evaluated" if passing > 1 else ""
+    yield (
+        f"Disk: {kept} checkpoints of {footprint.checkpoint / GB:.1f} GB (the newest {newest}{beyond}, one while it is "
+        f"written{judged}), and up to "
+        f"{config.learn.staleness + 3} versions of {footprint.version / GB:.2f} GB with their patches"
+        + (
+            f", and the model's files once, {(footprint.first - footprint.version) / GB:.1f} GB."
+            if footprint.frozen
+            else "."
+        )
+    )
+    place = next(parent for parent in (state, *state.parents) if parent.exists())
+    needed = kept * footprint.checkpoint + (config.learn.staleness + 3) * footprint.version
+    needed += footprint.first - footprint.version
+    free = shutil.disk_usage(place).free
+    enough = "enough" if free > needed else "NOT ENOUGH"
+    yield f"Together {needed / GB:.1f} GB; {free / GB:.1f} GB are free at {place}: {enough}."
+
+
+def _line(footprint: Footprint, config: SwarmConfig) -> Iterator[str]:
+    cap = config.network.upload_mbit
+    for mbit in dict.fromkeys([cap] if cap is not None else LINES_MBIT):
+        first, version = (8 * size / (mbit * 1e6) for size in (footprint.first, footprint.version))
+        then = (
+            f"the next adapter in {version:.1f} s"
+            if footprint.frozen
+            else f"a patch in about {version * PATCH_SHARE:.1f} s"
+        )
+        yield f"A version leaves the learner in {first:.0f} s at {mbit:g} Mbit/s, {then}."

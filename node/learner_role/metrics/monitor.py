@@ -1,0 +1,240 @@
+"""The learner watched: what happens becomes metrics, alarms and samples, step by step.
+
+What always holds: nothing here waits for a disk or a network on the learner's behalf, and no sink's trouble reaches
+training; how things stand is measured also while no step is taken, and said when that lasts, and at once when nodes
+cannot work. After a restart the alarms
+know what they knew (the ledger's newest steps are read again), but for held-out scores and dropped batches, and every
+sink is told from which step the series go on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import trio
+
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import StepRow
+from learner.monitoring import fruitless_leases as fruitless
+from learner.monitoring.alarms import HISTORY, Change, Watchman, observation
+from learner.monitoring.fruitless_leases import Loop
+from learner.monitoring.thresholds import Alarm
+from learner.rollouts.buffer import UNINFORMATIVE, Batch
+from node.learner_role.metrics.board import Board, Row
+from node.learner_role.metrics.collect import follow_event, follow_loop, follow_run, follow_step
+from node.learner_role.metrics.sample_selection import kept_of
+from node.learner_role.metrics.sample_store import Sample
+from node.learner_role.metrics.sinks import Outlet, Sink, fed
+from node.learner_role.metrics.stall_detector import Stillness, waits_for
+from node.learner_role.peers.trouble_reports import Unable
+from node.learner_role.scheduling.recorder import Recorder
+from node.learner_role.scheduling.run_state import LearnerRun
+from node.runtime.events import EventLog, Field
+from node.runtime.loop_watch import LoopWatch
+from protocol.core.ids import PolicyVersion
+
+LOOK_S = 5.0
+"""How often is looked at how things stand: as often as Prometheus asks, or oftener."""
+
+NODES_AGAIN_S = 30.0
+"""At most so often is said what nodes cannot do, while it is as many of them as before."""
+
+EVALUATED = ("greedy", "sampled", "pass_at", "greedy_of_task", "sampled_of_task", "pass_at_of_task")
+"""Metrics that belong to the step of the version that was evaluated, not to the newest."""
+
+
+@dataclass(kw_only=True)
+class Watch:
+    """See the module's paragraph.
+
+    Args:
+        task_of: names the task of a prompt's index.
+        samples: groups to keep of every step.
+        advantage: the name of the one that the run's objective takes.
+        loop: watches the event loop.
+    """
+
+    run: LearnerRun
+    ledger: Ledger
+    recorder: Recorder
+    events: EventLog
+    now_ms: Callable[[], int]
+    task_of: Callable[[int], str]
+    samples: int = 0
+    advantage: str = ""
+    loop: LoopWatch = field(default_factory=LoopWatch)
+    board: Board = field(default_factory=Board)
+    _outlets: list[Outlet[Row]] = field(default_factory=list)
+    _keeping: Outlet[Sample] | None = None
+    _watchman: Watchman = field(default_factory=Watchman)
+    _evaluation: Mapping[str, Field] = field(default_factory=dict)
+    _diverged: int = 0
+    _loop: Loop | None = None
+    _unable: Unable = field(default_factory=Unable)
+    _unable_said_s: float = -math.inf
+    _still: Stillness = field(default_factory=lambda: Stillness(began_s=trio.current_time()))
+
+    def __post_init__(self) -> None:
+        self.events.listen(self._heard)
+
+    async def look(self) -> None:
+        """Measure how things stand, step or no step, until cancelled or the run is over."""
+        while not self.run.finished:
+            await trio.sleep(LOOK_S)
+            self._measure()
+            self._look_at_leases()
+            self._look_at_nodes()
+            now_s = trio.current_time()
+            if not self.run.finished and self._still.is_news(now_s):
+                still_s, step = round(self._still.seconds(now_s)), self.run.chain.head.version
+                self.events.emit(
+                    "standing_still",
+                    step=step,
+                    seconds=still_s,
+                    text=f"No training step for {still_s} s. {waits_for(self.run, self.now_ms())}",
+                )
+
+    @asynccontextmanager
+    async def feeding(self, sinks: Sequence[Sink[Row]], keeper: Sink[Sample] | None = None) -> AsyncIterator[None]:
+        """Feed these sinks, and `keeper` with samples, while inside."""
+        self._outlets = [Outlet(sink=sink, events=self.events, lost=partial(self._lost, sink.name)) for sink in sinks]
+        if keeper is not None:
+            self._keeping = Outlet(sink=keeper, events=self.events, lost=partial(self._lost, keeper.name))
+        async with fed(self._all):
+            yield
+
+    @property
+    def _all(self) -> list[Outlet[Any]]:
+        return [*self._outlets] if self._keeping is None else [*self._outlets, self._keeping]
+
+    async def began(self, incarnation: int, base: int) -> None:
+        """An incarnation goes on from step `base`."""
+        rows = await trio.to_thread.run_sync(self.ledger.newest_steps, HISTORY)
+        self._watchman, self._evaluation, self._diverged = Watchman(), {}, 0
+        for row in rows:
+            self._watchman.handle(observation(alarm_row(row)))
+        for alarm in Alarm:
+            self.board.set("alarm", float(alarm in self._watchman.raised), rule=alarm.value)
+        self.board.set("alarm", float(self._loop is not None), rule=fruitless.ALARM)
+        for change in self._watchman.raised.values():  # whoever shows them has begun anew
+            self._emit(change)
+        if self._loop is not None:
+            self._say_loop(self._loop)
+        for outlet in self._all:
+            outlet.begin(incarnation, base)
+
+    def stepped(self, row: StepRow, batch: Batch) -> None:
+        """A training step is over, and its version published if one was due."""
+        follow_step(self.board, row, batch, self.task_of)
+        self._still.stepped(trio.current_time())
+        self._measure()
+        told = {**alarm_row(row, diverged=self._diverged), **self._evaluation}
+        self._evaluation, self._diverged = {}, 0
+        for change in self._watchman.handle(observation(told)):
+            self._say(change)
+        self._put(row.incarnation, row.step)
+        if self._keeping is not None and batch.groups:  # else all of it came from logs
+            # A mean over the whole batch counts the logs' rewards, too, which are not here.
+            unknown = self.advantage == "batch_mean" and "offline_sequences" in row.metrics
+            groups = kept_of(batch, self.samples, "" if unknown else self.advantage, self.task_of)
+            self._keeping.put(Sample(incarnation=row.incarnation, step=row.step, at_ms=self.now_ms(), groups=groups))
+
+    def _measure(self) -> None:
+        follow_run(self.board, self.run, self.recorder.observatory, self._still.seconds(trio.current_time()))
+        follow_loop(self.board, self.loop.latest)
+
+    def _look_at_leases(self) -> None:
+        """Raise the alarm that leases bring no record, or clear it. No training step is needed for that."""
+        before, self._loop = self._loop, self.run.fruitless.loop
+        if (before is None) == (self._loop is None):
+            return
+        self.board.set("alarm", float(self._loop is not None), rule=fruitless.ALARM)
+        if self._loop is not None:
+            self.board.add("alarms_raised", rule=fruitless.ALARM)
+        self._say_loop(self._loop)
+
+    def _say_loop(self, loop: Loop | None) -> None:
+        said = self.run.unable().text or self.run.troubles.gave_back_for
+        reason = f" {said.rstrip('.')}." if said else " No node says why."
+        self.events.emit(
+            "alarm_cleared" if loop is None else "alarm_raised",
+            alarm=fruitless.ALARM,
+            step=self.run.chain.head.version,
+            measured=0 if loop is None else loop.leases,
+            usual=0,
+            text="leases bring records again" if loop is None else f"{loop}{reason} {fruitless.ADVICE}",
+        )
+
+    def _look_at_nodes(self) -> None:
+        """Say which nodes cannot work, when that is another: at once when it is another number of them, else not too
+        often, since what they say is up to them."""
+        before, now, now_s = self._unable, self.run.unable(), trio.current_time()
+        is_as_many = (before.nodes, before.is_everyone) == (now.nodes, now.is_everyone)
+        if now == before or (is_as_many and now_s - self._unable_said_s < NODES_AGAIN_S):
+            return
+        self._unable, self._unable_said_s = now, now_s
+        if now.nodes:
+            everyone = now.is_everyone
+            self.events.emit("nodes_unable", text=now.text, nodes=now.nodes, of=now.of, everyone=everyone)
+        elif before.nodes:
+            self.events.emit("nodes_able", of=now.of)
+
+    def _say(self, change: Change) -> None:
+        name = change.alarm.value
+        self.board.set("alarm", float(change.raised), rule=name)
+        if change.raised:
+            self.board.add("alarms_raised", rule=name)
+        self._emit(change)
+
+    def _emit(self, change: Change) -> None:
+        self.events.emit(
+            "alarm_raised" if change.raised else "alarm_cleared",
+            alarm=change.alarm.value,
+            step=change.step,
+            measured=round(change.measured, 6),
+            usual=round(change.usual, 6),
+            text=change.said,
+        )
+
+    def _heard(self, event: str, fields: Mapping[str, Field]) -> None:
+        follow_event(self.board, event, fields)
+        if event == "batch_dropped":
+            self._diverged += 1
+        if event == "delivery_judged" and fields.get("dropped") == UNINFORMATIVE:
+            self._dropped_at_once(fields)
+        if event == "evaluated" and isinstance(sampled := fields.get("sampled"), int | float):
+            self._evaluation = {"evaluation": sampled, "evaluated_on": fields.get("completions")}
+            version = PolicyVersion(*map(int, str(fields.get("version")).split(".")))
+            if self.run.chain.contains(version):  # else a restart has cut it off meanwhile
+                self._put(self.run.chain.head.incarnation, version.version, EVALUATED)
+
+    def _dropped_at_once(self, fields: Mapping[str, Field]) -> None:
+        """A group that teaches nothing was dropped: of a task in which all are, no step would ever tell."""
+        groups = self.run.batch / self.run.leasing.terms.group_size
+        reward = fields.get("reward")
+        for change in self._watchman.without_a_step(
+            self.run.chain.head.version,
+            self.run.buffer.alike / groups,
+            float(reward) if isinstance(reward, int | float) else None,
+        ):
+            self._say(change)
+
+    def _put(self, incarnation: int, step: int, only: Sequence[str] = ()) -> None:
+        row = self.board.row(incarnation=incarnation, step=step, at_ms=self.now_ms(), only=only)
+        for outlet in self._outlets:
+            outlet.put(row)
+
+    def _lost(self, sink: str, rows: int) -> None:
+        if rows:
+            self.board.add("rows_lost", rows, sink=sink)
+
+
+def alarm_row(row: StepRow, diverged: int = 0) -> dict[str, Any]:
+    """A step of the ledger as the alarms read it; `diverged` batches were dropped before it."""
+    own = int(row.metrics.get("diverged", 0))
+    return {**row.metrics, "step": row.step, "reward": row.reward, "diverged": own + diverged}

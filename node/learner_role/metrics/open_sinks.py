@@ -1,0 +1,59 @@
+"""The sinks that a configuration asks for."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+from node.config.swarm_config import MetricsSection
+from node.learner_role.metrics.board import Row
+from node.learner_role.metrics.prometheus import split_address
+from node.learner_role.metrics.sinks import Sink
+from node.learner_role.metrics.sqlite import FILE, SqliteSink
+from node.learner_role.metrics.tensorboard import DIRECTORY as TENSORBOARD
+from node.learner_role.metrics.tensorboard import TensorBoardSink
+from node.learner_role.metrics.wandb import DIRECTORY as WANDB
+from node.learner_role.metrics.wandb import WandbSink
+from node.runtime.errors import UsageError
+
+SLUG_CHARS = 64
+"""W&B takes 128 for the name of a run."""
+
+
+def require_sinks(section: MetricsSection) -> None:
+    """Raise UsageError for what cannot work, before anything is opened."""
+    if section.tensorboard and find_spec("tensorboard") is None:
+        raise UsageError(
+            "[metrics] tensorboard: it is not installed here. Install it with `pip install 'volery[tensorboard]'`, "
+            "or set the key to false."
+        )
+    if section.wandb and find_spec("wandb") is None:
+        raise UsageError(
+            "[metrics] wandb: Weights & Biases is not installed here. Install it with `pip install 'volery[wandb]'`, "
+            "or leave the key out."
+        )
+    if section.prometheus:
+        try:
+            split_address(section.prometheus)
+        except ValueError as error:
+            raise UsageError(f'[metrics] prometheus: {error}. For example "127.0.0.1:9464".') from None
+
+
+def slug(name: str) -> str:
+    """`name` as far as it can stand in the name of a run: letters, digits, dots and dashes."""
+    return "-".join(re.findall(r"[A-Za-z0-9.]+", name))[:SLUG_CHARS] or "swarm"
+
+
+def open_sinks(section: MetricsSection, state: Path, *, run: str) -> list[Sink[Row]]:
+    """Sinks with their files below `state`; `run` names the swarm's series where many share a place."""
+    sinks: list[Sink[Row]] = []
+    if section.sqlite:
+        sinks.append(SqliteSink(path=state / FILE))
+    if section.tensorboard:
+        sinks.append(TensorBoardSink(directory=state / TENSORBOARD))
+    if section.wandb:
+        sinks.append(
+            WandbSink(directory=state / WANDB, project=section.wandb, group=run, offline=section.wandb_offline)
+        )
+    return sinks

@@ -1,0 +1,145 @@
+"""Samples on disk: `samples.sqlite` in the learner's state directory, written as a sink, read by `volery show`.
+
+What always holds: a step has the samples of its last time, since a step that is taken again replaces what was there;
+the file holds at most MAX_BYTES of groups: when they are more, the older half of the steps is thinned out evenly, so a
+long run keeps all of what is new, some of everything, and its first step. Readers may open it while the learner writes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from learner.ledger.sqlite.files import Ailment, Whereabouts, ailment_of
+from node.learner_role.metrics.sample_selection import KeptGroup, pack, unpack
+from node.runtime.errors import RunError
+from node.runtime.sidecar_db import open_side_file, reading
+from protocol.core.ids import PolicyVersion
+
+FILE = "samples.sqlite"
+
+FORMAT = 1
+"""Goes up when an old program could misread a new file."""
+
+MAX_BYTES = 256 << 20
+"""Two groups of 16 completions of 512 tokens are 30 KB a step: all of 8000 steps."""
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS groups (
+    step INTEGER NOT NULL, place INTEGER NOT NULL, incarnation INTEGER NOT NULL, at_ms INTEGER NOT NULL,
+    payload BLOB NOT NULL, PRIMARY KEY (step, place)
+) STRICT;
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Groups kept of one training step."""
+
+    incarnation: int
+    step: int
+    at_ms: int
+    groups: Sequence[KeptGroup]
+
+    @property
+    def version(self) -> PolicyVersion:
+        """The version that the step made."""
+        return PolicyVersion(self.incarnation, self.step)
+
+
+@dataclass(kw_only=True)
+class SampleSink:
+    """See the module's paragraph. `most` is MAX_BYTES but in tests."""
+
+    path: Path
+    most: int = MAX_BYTES
+    name: str = "samples"
+    _db: sqlite3.Connection | None = None
+    _bytes: int = 0
+    _whereabouts: Whereabouts = field(init=False)
+
+    def begin(self, incarnation: int, base: int) -> None:
+        """Open or make the file, and forget steps after `base`."""
+        if self._db is None:
+            self._db = open_side_file(self.path, form=FORMAT, schema=SCHEMA)
+            self._whereabouts = Whereabouts(self.path, self._db)
+            self._whereabouts.require()
+        self._db.execute("DELETE FROM groups WHERE step > ?", (base,))
+        self._measure(self._db)
+
+    def write(self, row: Sample) -> None:
+        """Keep the groups of one step, on disk soon."""
+        if self._db is None:
+            raise sqlite3.ProgrammingError("not begun")
+        self._whereabouts.require()
+        payloads = [pack(group) for group in row.groups]
+        with self._db as db:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("DELETE FROM groups WHERE step = ?", (row.step,))
+            db.executemany(
+                "INSERT INTO groups VALUES (?, ?, ?, ?, ?)",
+                [(row.step, place, row.incarnation, row.at_ms, raw) for place, raw in enumerate(payloads)],
+            )
+            self._bytes += sum(map(len, payloads))
+            while self._bytes > self.most and self._thin(db):
+                self._measure(db)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+    def _measure(self, db: sqlite3.Connection) -> None:
+        (self._bytes,) = db.execute("SELECT coalesce(sum(length(payload)), 0) FROM groups").fetchone()
+
+    def _thin(self, db: sqlite3.Connection) -> bool:
+        """Forget the step of the older half whose neighbours are closest; False when only the newest is left."""
+        steps = [step for (step,) in db.execute("SELECT DISTINCT step FROM groups ORDER BY step")]
+        older = steps[: len(steps) // 2 + 1]
+        gaps = [(after - before, step) for before, step, after in zip(older, older[1:], older[2:], strict=False)]
+        gone = [min(gaps)[1]] if gaps else steps[:-1][:1]
+        db.executemany("DELETE FROM groups WHERE step = ?", [(step,) for step in gone])
+        return bool(gone)
+
+
+def kept_versions(path: Path) -> list[PolicyVersion]:
+    """Versions of which samples are kept, oldest first; none where there is no file. Raises RunError."""
+    rows = _query(path, "SELECT DISTINCT step, incarnation FROM groups ORDER BY step") if path.is_file() else []
+    return [PolicyVersion(incarnation, step) for step, incarnation in rows]
+
+
+def read_sample(path: Path, version: PolicyVersion) -> Sample:
+    """What is kept of the step that made `version`, one of `kept_versions`. Raises RunError."""
+    rows = _query(path, "SELECT incarnation, at_ms, payload FROM groups WHERE step = ? ORDER BY place", version.version)
+    if not rows:  # the learner goes on while we read
+        raise RunError(f"{path}: the samples of version {version} have just been thinned out. Show another version.")
+    try:
+        groups = [unpack(raw) for _, _, raw in rows]
+    except ValueError as error:
+        raise RunError(
+            f"{path}: the samples of version {version} are damaged ({error}). Show another version."
+        ) from None
+    return Sample(incarnation=version.incarnation, step=version.version, at_ms=rows[0][1], groups=groups)
+
+
+def _query(path: Path, sql: str, *values: int) -> list[tuple[Any, ...]]:
+    try:
+        with reading(path) as db:
+            (found,) = db.execute("PRAGMA user_version").fetchone()
+            if found != FORMAT:
+                raise RunError(f"{path} has format {found}, this program reads {FORMAT}. Use the volery that wrote it.")
+            return db.execute(sql, values).fetchall()
+    except sqlite3.DatabaseError as error:
+        if ailment_of(error) is Ailment.DAMAGED:
+            raise RunError(
+                f"{path} cannot be read ({error}). Restore it from a copy, or delete it while no learner runs: only "
+                "samples are lost."
+            ) from None
+        raise RunError(
+            f"{path} cannot be opened ({error}). Its directory must be writable, since SQLite keeps a lock file there: "
+            f"copy {path.parent} to a disk that is, and show the copy."
+        ) from None

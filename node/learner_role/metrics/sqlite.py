@@ -1,0 +1,125 @@
+"""Metrics in SQLite, for whoever wants to ask: `metrics.sqlite` in the learner's state directory.
+
+What always holds: readers may open it while the learner writes (WAL); a series has one value for a step, since a step
+that is taken again replaces what was there; at most MAX_VALUES are kept, the newest. It is a file of its own beside the
+ledger because the two promise different things: the ledger waits for the disk before a receipt leaves and is kept for
+good, while a power cut may take the last metrics, a full disk may do without them, and old ones are thrown away.
+
+    SELECT step, value FROM metrics WHERE metric = 'entropy' ORDER BY step;
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from learner.ledger.sqlite.files import Whereabouts
+from node.learner_role.metrics.board import Row, Series
+from node.learner_role.metrics.catalogue import METRICS
+from node.runtime.sidecar_db import open_side_file, reading
+
+FILE = "metrics.sqlite"
+
+FORMAT = 1
+"""Goes up when an old program could misread a new file."""
+
+MAX_VALUES = 5_000_000
+"""150 MB: some 50,000 steps of 100 series. The ledger's own rows of steps are kept for good."""
+
+PRUNE_SHARE = 0.1
+"""So much of the oldest goes at a time, so that it happens seldom."""
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS series (
+    id INTEGER PRIMARY KEY, metric TEXT NOT NULL, labels TEXT NOT NULL, UNIQUE (metric, labels)
+) STRICT;
+CREATE TABLE IF NOT EXISTS steps (
+    step INTEGER PRIMARY KEY, incarnation INTEGER NOT NULL, at_ms INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS figures (
+    step INTEGER NOT NULL, series INTEGER NOT NULL REFERENCES series, value REAL NOT NULL, PRIMARY KEY (step, series)
+) STRICT, WITHOUT ROWID;
+CREATE VIEW IF NOT EXISTS metrics AS
+    SELECT metric, labels, step, incarnation, at_ms, value
+    FROM figures JOIN series ON series.id = figures.series JOIN steps USING (step);
+"""
+
+
+@dataclass(kw_only=True)
+class SqliteSink:
+    """See the module's paragraph. `most` is MAX_VALUES but in tests."""
+
+    path: Path
+    most: int = MAX_VALUES
+    name: str = "sqlite"
+    _db: sqlite3.Connection | None = None
+    _ids: dict[Series, int] = field(default_factory=dict)
+    _count: int = 0
+    _whereabouts: Whereabouts = field(init=False)
+
+    def begin(self, incarnation: int, base: int) -> None:
+        """Open or make the file, and forget steps after `base`."""
+        if self._db is None:
+            self._db = open_side_file(self.path, form=FORMAT, schema=SCHEMA)
+            self._whereabouts = Whereabouts(self.path, self._db)
+            self._whereabouts.require()
+            rows = self._db.execute("SELECT id, metric, labels FROM series")
+            self._ids = {Series(metric, tuple(json.loads(labels).values())): number for number, metric, labels in rows}
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute("DELETE FROM figures WHERE step > ?", (base,))
+            self._db.execute("DELETE FROM steps WHERE step > ?", (base,))
+        (self._count,) = self._db.execute("SELECT count(*) FROM figures").fetchone()
+
+    def write(self, row: Row) -> None:
+        """Keep a row, on disk soon."""
+        db = self._open()
+        with db:
+            db.execute("BEGIN IMMEDIATE")
+            # A row that completes an earlier one leaves that one's time.
+            db.execute("INSERT OR IGNORE INTO steps VALUES (?, ?, ?)", (row.step, row.incarnation, row.at_ms))
+            db.executemany(
+                "INSERT OR REPLACE INTO figures VALUES (?, ?, ?)",
+                [(row.step, self._id(db, series), value) for series, value in row.values.items()],
+            )
+            self._count += len(row.values)
+            if self._count > self.most:
+                self._prune(db)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        db, self._db = self._db, None
+        if db is not None:
+            db.close()
+
+    def _open(self) -> sqlite3.Connection:
+        if self._db is None:
+            raise sqlite3.ProgrammingError("not begun")
+        self._whereabouts.require()
+        return self._db
+
+    def _id(self, db: sqlite3.Connection, series: Series) -> int:
+        if series not in self._ids:
+            labels = json.dumps(dict(zip(METRICS[series.metric].labels, series.labels, strict=True)))
+            cursor = db.execute("INSERT INTO series (metric, labels) VALUES (?, ?)", (series.metric, labels))
+            self._ids[series] = int(cursor.lastrowid or 0)
+        return self._ids[series]
+
+    def _prune(self, db: sqlite3.Connection) -> None:
+        """Forget the oldest steps."""
+        (last,) = db.execute(
+            "SELECT step FROM figures ORDER BY step LIMIT 1 OFFSET ?", (int(self.most * PRUNE_SHARE),)
+        ).fetchone()
+        db.execute("DELETE FROM figures WHERE step <= ?", (last,))
+        db.execute("DELETE FROM steps WHERE step <= ?", (last,))
+        (self._count,) = db.execute("SELECT count(*) FROM figures").fetchone()
+
+
+def read_metric(path: Path, metric: str) -> Iterator[tuple[int, dict[str, str], float]]:
+    """(step, labels, value) of every value kept of a metric, by step. Raises sqlite3.Error."""
+    with reading(path) as db:
+        rows = db.execute("SELECT step, labels, value FROM metrics WHERE metric = ? ORDER BY step, labels", (metric,))
+        yield from ((step, json.loads(labels), value) for step, labels, value in rows)

@@ -1,0 +1,10 @@
+"""Sessions with peers: who joins, what they deliver, what they say they cannot do.
+
+- `forgotten_versions`: versions that this learner gave away and its ledger does not know
+- `intake`: deliveries, from the inbox to a verdict
+- `join_terms`: what a peer that joins is told
+- `proof_service`: proofs that records were trained on
+- `relay_credits`: credit for relaying
+- `session_service`: who comes and goes
+- `trouble_reports`: what rollout nodes say that they cannot do
+"""

@@ -1,0 +1,477 @@
+"""From the inbox to the buffer: check deliveries, ask what they are worth, write, then acknowledge.
+
+What always holds: a receipt leaves only after its verdicts are on disk; a delivery that was answered before, or is
+being judged, is answered with the same receipt, so a repeated one counts nothing twice; only complete, admitted groups
+reach the buffer, of which every episode is over; what was in time when it arrived is not late for having waited here;
+nothing is judged before the chain is known, or a learner that was just restarted would refuse its own versions.
+Checking and writing happen on a worker thread, one after the other, so that a flood of records never stops the node
+from talking. What a completion is worth is asked of whoever `ask` is, who has as long as it takes: others are judged
+meanwhile, MAX_UNDER_WAY deliveries at a time, and written once it is known.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import trio
+
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import RecordRow
+from learner.rollouts.admission import (
+    CheckedDelivery,
+    GrantedLease,
+    JudgedDelivery,
+    Terms,
+    check_delivery,
+    manifests_of,
+)
+from learner.rollouts.buffer import UNINFORMATIVE, VOID
+from learner.rollouts.environment import Environment, Question, Reply, Said
+from learner.rollouts.episodes import utterance_of
+from learner.scheduling import lease_backoff as givebacks
+from node.learner_role.scheduling.peer_recorder import Witness
+from node.learner_role.scheduling.run_state import LearnerRun
+from node.learner_role.trust.audit_service import AUDIT_REASON, Fate, TrustDesk
+from node.reports.model.verdict_meanings import BLAMED
+from node.runtime.events import EventLog
+from protocol.core.identity import Keypair
+from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId, SwarmId, short
+from protocol.work import Acknowledgement, InboxFull, Receipt, Rule, SignedRecord, Verdict, sign_receipt
+from swarm.transport.error_groups import first_cause
+from swarm.work.server import INBOX_RETRY_MS, Incoming
+
+MAX_UNDER_WAY = 32
+"""Deliveries checked, asked about or written at a time: one that takes long holds up no other until so many do. What is
+known by the time of a write is committed together, with one fsync."""
+
+MAX_REPEATS = 4
+"""Of a delivery that is being judged: more than a node sends whose line breaks now and then. They take no room, or who
+repeats one could hold up all others; of more the oldest are told to come again."""
+
+
+Ask = Callable[[Sequence[Question]], Awaitable[Sequence[Reply]]]
+"""What comes back to what was said, in order: asked of an environment, wherever that is."""
+
+
+def asked_on_a_thread(environment: Environment) -> Ask:
+    """Ask an environment in this process."""
+
+    async def ask(questions: Sequence[Question]) -> Sequence[Reply]:
+        return await trio.to_thread.run_sync(
+            lambda: [environment(one.index, one.said, one.transcript) for one in questions]
+        )
+
+    return ask
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HandedIn:
+    """A delivery, when it came, its lease if that is open, with which version that was begun, whether it was recalled,
+    and what was said before in the episodes that it goes on with."""
+
+    incoming: Incoming
+    granted: GrantedLease | None
+    said: Said | None
+    begun: PolicyVersion | None
+    was_recalled: bool
+    arrived_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Checked:
+    """A delivery that was checked at `checked_ms` against `terms`; one that was answered before has the `receipt` of
+    then instead. `sketches` are those of what was admitted."""
+
+    handed_in: _HandedIn
+    delivery: CheckedDelivery | None
+    terms: Terms
+    checked_ms: int
+    receipt: bytes = b""
+    sketches: tuple[frozenset[int], ...] = ()
+
+    @property
+    def questions(self) -> Sequence[Question]:
+        return self.delivery.questions if self.delivery else ()
+
+
+_Key = tuple[LeaseId, PeerId]
+
+
+def _key(incoming: Incoming) -> _Key:
+    return LeaseId(incoming.delivery.lease), incoming.peer
+
+
+def _owed(judged: JudgedDelivery, *, was_recalled: bool) -> int:
+    """Leases that the peer owes for this one if nothing of it was admitted."""
+    rules = {verdict.rule for verdict in judged.verdicts}
+    if rules & BLAMED - {Rule.INCOMPLETE} or rules == {Rule.INCOMPLETE}:  # what others of its group were refused for
+        return givebacks.BLAMED
+    return 0 if was_recalled else 1
+
+
+@dataclass(kw_only=True, eq=False)
+class _UnderWay:
+    """What one hold of `judging` has begun with and not answered yet, `room` being left for more.
+
+    `heard`: what may be written. `repeats`: of each open lease that is being judged, deliveries that repeat its own.
+    """
+
+    room: int = MAX_UNDER_WAY
+    heard: list[tuple[_Checked, Sequence[Reply]]] = field(default_factory=list)
+    repeats: dict[_Key, deque[Incoming]] = field(default_factory=dict)
+    is_closed: bool = False
+    waits: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    def is_repeat(self, incoming: Incoming) -> bool:
+        """Whether it repeats what is being judged: then it is answered with that."""
+        if (repeats := self.repeats.get(_key(incoming))) is None:
+            return False
+        if len(repeats) == MAX_REPEATS:
+            oldest = repeats.popleft()
+            oldest.answer(InboxFull(lease=oldest.delivery.lease, retry_after_ms=INBOX_RETRY_MS))
+        repeats.append(incoming)
+        return True
+
+    def hear(self, checked: _Checked, replies: Sequence[Reply]) -> None:
+        """It may be written; who waits is woken."""
+        self.heard.append((checked, replies))
+        self.waits.cancel()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """What a delivery is told; `judged` is None when it was judged before."""
+
+    handed_in: _HandedIn
+    judged: JudgedDelivery | None
+    receipt: bytes
+    sketches: tuple[frozenset[int], ...] = ()
+
+    @property
+    def incoming(self) -> Incoming:
+        return self.handed_in.incoming
+
+    @property
+    def granted(self) -> GrantedLease | None:
+        """Its lease, if that is open and this the first that answers it."""
+        return self.handed_in.granted
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether its peer has delivered nothing by it that is of use, though it was asked to, and no restart of the
+        learner is why."""
+        if self.judged is None or self.judged.group or self.handed_in.was_recalled:
+            return False
+        return all(verdict.rule is not Rule.ORPHANED for verdict in self.judged.verdicts)
+
+    @property
+    def lease(self) -> LeaseId:
+        return LeaseId(self.incoming.delivery.lease)
+
+
+@dataclass(kw_only=True, eq=False)
+class IntakeLoop:
+    """See the module's paragraph. `observe` is told the mean reward of each complete group, by the index of its prompt,
+    `used` of which versions a peer has just had records admitted, `ended` of a lease that was answered by nothing of
+    use, with the version it was begun with; `expected` is asked what was known of a group's prompt before; `trust` says
+    which groups wait for an audit, None: everybody is believed. `closing` returns what writes down, on a thread, which
+    leases have ended."""
+
+    run: LearnerRun
+    witness: Witness
+    ledger: Ledger
+    keypair: Keypair
+    swarm: SwarmId
+    certificate: bytes
+    ask: Ask
+    observe: Callable[[int, float], None]
+    expected: Callable[[int], float | None]
+    trust: TrustDesk | None
+    used: Callable[[PeerId, Collection[ManifestHash]], None]
+    now_ms: Callable[[], int]
+    events: EventLog
+    ended: Callable[[GrantedLease, PolicyVersion | None, str], None] = lambda granted, begun, status: None
+    closing: Callable[[], Callable[[], None]] = lambda: lambda: None
+
+    async def work(self, inbox: trio.MemoryReceiveChannel[Incoming]) -> None:
+        """Judge what arrives until cancelled or the inbox is closed."""
+        await self.run.opened.wait()
+        async for first in inbox:
+            async with self.run.judging:
+                await self._judge([first, *_at_hand(inbox, MAX_UNDER_WAY - 1)], inbox)
+
+    async def _judge(self, batch: list[Incoming], inbox: trio.MemoryReceiveChannel[Incoming]) -> None:
+        """Judge `batch`, and what comes before all that was begun with is answered."""
+        way = _UnderWay()
+        with first_cause():
+            async with trio.open_nursery() as nursery:
+                while batch or way.room < MAX_UNDER_WAY:
+                    for checked in await self._begin(batch, way):
+                        if checked.questions:
+                            nursery.start_soon(self._ask, checked, way)
+                        else:
+                            way.hear(checked, ())
+                    if way.heard:
+                        await self._finish(way)
+                    batch = await self._next(inbox, way)
+
+    async def _next(self, inbox: trio.MemoryReceiveChannel[Incoming], way: _UnderWay) -> list[Incoming]:
+        """What to begin with now. Waits for it, or until something was heard, unless all is answered."""
+        batch: list[Incoming] = []
+        # Who wants to put another chain in place waits for what was begun with, and no longer.
+        takes_more = way.room > 0 and not way.is_closed and not self.run.judging.statistics().tasks_waiting
+        if not takes_more or not (batch := _at_hand(inbox, way.room)):
+            if way.heard or way.room == MAX_UNDER_WAY:
+                return []
+            with trio.CancelScope() as way.waits:
+                if not takes_more:
+                    await trio.sleep_forever()
+                try:
+                    batch = [await inbox.receive()]
+                except trio.EndOfChannel:
+                    way.is_closed = True
+            batch += _at_hand(inbox, way.room - 1) if batch else []
+        return batch
+
+    async def _begin(self, batch: list[Incoming], way: _UnderWay) -> list[_Checked]:
+        """Say all of them that can be said without asking what anything is worth."""
+        handed_in = []
+        for incoming in batch:
+            if way.is_repeat(incoming):
+                continue
+            way.room -= 1
+            one = self._handed_in(incoming)
+            if one.granted is not None:
+                way.repeats[_key(incoming)] = deque()
+            handed_in.append(one)
+        if not handed_in:
+            return []
+        terms = Terms(
+            swarm=self.swarm,
+            chain=self.run.chain,
+            window=self.run.window,
+            manifests=dict(self.run.manifests),
+            vocab_size=self.run.vocab_size,
+            forgotten=self.run.forgotten,
+        )
+        now_ms = self.now_ms()
+        return await trio.to_thread.run_sync(lambda: [self._check(one, terms, now_ms) for one in handed_in])
+
+    def _handed_in(self, incoming: Incoming) -> _HandedIn:
+        lease = LeaseId(incoming.delivery.lease)
+        begun, was_recalled = self.run.leasing.begun([lease]).get(lease), lease in self.run.leasing.recalled
+        granted = self.run.leasing.take(lease, incoming.peer)
+        arrived_ms = self.run.leasing.arrived.get(lease, self.now_ms())
+        said = None if granted is None else self.run.episodes.said(granted)
+        return _HandedIn(
+            incoming=incoming,
+            granted=granted,
+            said=said,
+            begun=begun,
+            was_recalled=was_recalled,
+            arrived_ms=arrived_ms,
+        )
+
+    def _check(self, one: _HandedIn, terms: Terms, now_ms: int) -> _Checked:
+        incoming, granted = one.incoming, one.granted
+        lease, records = LeaseId(incoming.delivery.lease), incoming.delivery.records
+        if granted is None and (given := self.ledger.receipt_of(lease, incoming.peer)) is not None:
+            return _Checked(handed_in=one, delivery=None, terms=terms, checked_ms=now_ms, receipt=given)
+        checked = check_delivery(
+            granted,
+            incoming.peer,
+            records,
+            terms,
+            arrived_ms=one.arrived_ms,
+            lease=lease,
+            said=one.said,
+            begun=one.begun,
+        )
+        sketches = () if self.trust is None else self.trust.sketches(checked.admitted)
+        return _Checked(handed_in=one, delivery=checked, terms=terms, checked_ms=now_ms, sketches=sketches)
+
+    async def _ask(self, checked: _Checked, way: _UnderWay) -> None:
+        self.run.asked += len(checked.questions)
+        try:
+            replies = await self.ask(checked.questions)
+        finally:
+            self.run.asked -= len(checked.questions)
+        way.hear(checked, replies)
+
+    async def _finish(self, way: _UnderWay) -> None:
+        """Write what was heard, do what the verdicts say, and acknowledge."""
+        heard, way.heard = way.heard, []
+        if any(one.delivery is not None and one.handed_in.granted is None for one, _ in heard):
+            with trio.CancelScope(shield=True):  # what is taken to be written is written
+                await trio.to_thread.run_sync(self.closing())
+        answers, judged = await trio.to_thread.run_sync(self._write_all, heard, self.now_ms())
+        # No await until the curriculum has heard of all of them, or a checkpoint would be between two verdicts.
+        self.run.judged, dropped = judged, False
+        for answer in answers:
+            dropped = self._admit(answer) or dropped
+            incoming = answer.incoming
+            repeats = way.repeats.pop(_key(incoming)) if answer.granted is not None else ()
+            for one in (incoming, *repeats):
+                one.answer(Acknowledgement(lease=answer.lease, receipt=answer.receipt))
+            way.room += 1
+        # Rollouts that wait to be trained on take the room that they took while they were leased.
+        leasable = dropped or self.run.episodes.waits or any(_frees_room(answer) for answer in answers)
+        self.run.notify(leasable=leasable)
+
+    def _write_all(self, heard: Sequence[tuple[_Checked, Sequence[Reply]]], now_ms: int) -> tuple[list[_Answer], int]:
+        """Put checked deliveries and replies together, and write; return the answers, and how many records the ledger
+        has with them."""
+        answers: list[_Answer] = []
+        receipts: dict[LeaseId, bytes] = {}
+        rows: list[RecordRow] = []
+        too_late: dict[LeaseId, tuple[PeerId, bytes]] = {}
+        too_late_rows: list[RecordRow] = []
+        orphaned: dict[LeaseId, int] = {}
+        for one, replies in heard:
+            granted = one.handed_in.granted
+            if one.delivery is None:
+                answers.append(_Answer(handed_in=one.handed_in, judged=None, receipt=one.receipt))
+                continue
+            answer = self._answer(one, one.delivery.answered(replies), now_ms)
+            answers.append(answer)
+            if granted is not None:
+                receipts[granted.id] = answer.receipt
+                rows += _rows(answer, one.checked_ms)
+                if answer.judged is not None and answer.judged.orphaned_tokens:
+                    orphaned[granted.id] = answer.judged.orphaned_tokens
+            elif answer.lease not in too_late:
+                too_late[answer.lease] = (answer.incoming.peer, answer.receipt)
+                too_late_rows += _rows(answer, one.checked_ms)
+        if receipts:
+            self.ledger.deliveries_judged(rows, receipts, now_ms, orphaned)
+        if too_late:  # its peer counts what it was told, and so do our reports
+            self.ledger.refused_after_the_end(too_late_rows, too_late)
+        return answers, self.ledger.counts()[1]
+
+    def _answer(self, checked: _Checked, judged: JudgedDelivery, now_ms: int) -> _Answer:
+        receipt = Receipt(
+            lease=judged.lease,
+            peer=checked.handed_in.incoming.peer,
+            version=checked.terms.chain.head,
+            issued_ms=now_ms,
+            tokens=judged.credited_tokens,
+            verdicts=list(judged.verdicts),
+            certificate=self.certificate,
+        )
+        raw = sign_receipt(self.keypair, self.swarm, receipt)
+        return _Answer(handed_in=checked.handed_in, judged=judged, receipt=raw, sketches=checked.sketches)
+
+    def _admit(self, answer: _Answer) -> bool:
+        """Do what the verdicts say; whether a group was admitted and dropped at once."""
+        judged, granted = answer.judged, answer.granted
+        if granted is not None:
+            self.run.leasing.close(granted.id)
+            used = (version for one in judged.group for version in one.signed.behaviour) if judged else ()
+            self.run.delivered(granted.peer, granted.id, self.now_ms(), max(used, default=None))
+            if judged is not None and not judged.orphaned_tokens:  # else a restart of ours has spoilt it
+                self.run.judged_lease(
+                    granted.peer,
+                    is_admitted=bool(judged.group),
+                    owed=_owed(judged, was_recalled=answer.handed_in.was_recalled),
+                    now_ms=self.now_ms(),
+                )
+        if judged is None:
+            return False
+        if granted is not None and answer.is_withheld:
+            self.ended(granted, answer.handed_in.begun, "refused")
+        dropped, why = self._go_on(granted, judged, answer.sketches) if granted is not None else (0, None)
+        if granted is not None:
+            self.witness.judged(granted, judged, dropped=dropped)
+        rewards = [record.reward for record in judged.group if record.reward is not None]
+        mean = sum(rewards) / len(rewards) if rewards else None
+        refused = next((verdict for verdict in judged.verdicts if not verdict.admitted), None)
+        self.events.emit(
+            "delivery_judged",
+            peer=answer.incoming.peer,
+            lease=short(judged.lease),
+            admitted=len(judged.group),
+            refused=sum(not verdict.admitted for verdict in judged.verdicts),
+            reason=refused.rule.value if refused else None,
+            detail=refused.detail if refused else None,
+            lag=judged.lag,
+            reward=None if mean is None else round(mean, 4),
+            tokens=judged.credited_tokens,
+            dropped=why,
+        )
+        return bool(dropped)
+
+    def _go_on(
+        self, granted: GrantedLease, judged: JudgedDelivery, sketches: Sequence[frozenset[int]]
+    ) -> tuple[int, str | None]:
+        """What was admitted ends episodes, or lets them go on; a group of which all have ended waits for its batch.
+
+        Return how many rollouts were dropped at once, and why: their group teaches nothing, or is void.
+        """
+        if not judged.group:
+            self.run.episodes.lost(granted)
+            return 0, None
+        if self.trust is None or not self.trust.admitted(granted, judged.group, sketches):
+            self.used(granted.peer, manifests_of(judged.group))
+        said = [utterance_of(one.signed, one.reply) for one in judged.group if one.reply is not None]
+        if not said or (group := self.run.episodes.admitted(granted, said)) is None:
+            return 0, None
+        rewards = [completion.reward for completion in group.completions if not completion.void]
+        is_void = len(rewards) < len(group.completions)
+        # Before its own rewards are known of: what they say of the policy is not to be laid to the problem.
+        group = replace(group, expected=self.expected(group.prompt_index))
+        if not is_void:
+            self.observe(group.prompt_index, sum(rewards) / len(rewards))
+        fate = Fate.BELIEVED if self.trust is None else self.trust.fate(group.lease)
+        if fate is Fate.REFUSED:
+            self.run.buffer.give_up(group.lease, AUDIT_REASON, len(group.completions))
+            return len(group.completions), AUDIT_REASON
+        if self.run.buffer.add(group, hold=fate is Fate.HELD):
+            return 0, None
+        return len(group.completions), VOID if is_void else UNINFORMATIVE
+
+
+def _at_hand(inbox: trio.MemoryReceiveChannel[Incoming], most: int) -> list[Incoming]:
+    """What waits, without waiting."""
+    batch: list[Incoming] = []
+    with suppress(trio.WouldBlock, trio.EndOfChannel):
+        while len(batch) < most:
+            batch.append(inbox.receive_nowait())
+    return batch
+
+
+def _frees_room(answer: _Answer) -> bool:
+    """Whether less than was leased waits in the buffer now."""
+    judged, granted = answer.judged, answer.granted
+    return judged is not None and granted is not None and len(judged.group) < len(granted.lease.seeds)
+
+
+def _rows(answer: _Answer, now_ms: int) -> list[RecordRow]:
+    judged = answer.judged
+    assert judged is not None
+    return [
+        _row(answer.lease, answer.incoming.peer, verdict, record, judged.lag, now_ms)
+        for verdict, record in zip(judged.verdicts, judged.records, strict=True)
+    ]
+
+
+def _row(
+    lease: LeaseId, peer: PeerId, verdict: Verdict, record: SignedRecord | None, lag: int, now_ms: int
+) -> RecordRow:
+    return RecordRow(
+        record=RecordId(verdict.record),
+        lease=lease,
+        index=verdict.index,
+        peer=peer,
+        rule=verdict.rule,
+        reward=verdict.reward,
+        tokens=len(record.tokens) if record else 0,
+        version=min(record.behaviour) if record else PolicyVersion(0, 0),
+        lag=lag,
+        received_ms=now_ms,
+        generation_ms=record.record.timing.generation_ms if record else 0,
+        detail=verdict.detail,
+        envelope=record.raw if record and verdict.admitted else None,
+    )

@@ -1,0 +1,72 @@
+"""What a learner tells of itself before anybody joins: its tasks, its model's name, what is asked of a node.
+
+What always holds: who has not the join token is told nothing but that; a task's file, options and answers stay with the
+learner, and only its name and kind are told.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.config.swarm_config import SwarmConfig
+from node.runtime.events import Clock
+from node.tasks.registry import find_kind
+from protocol.core.limits import MAX_NAME_CHARS, MAX_REASON_CHARS
+from protocol.versions.exchange import NotTold, TaskTerms, TellTerms
+
+WRONG_TOKEN = "The join token is missing or wrong. Ask the operator for a new invite."
+
+
+def is_token(given: str, wanted: str) -> bool:
+    """Whether they are the same, in a time that tells nothing."""
+    return hmac.compare_digest(given.encode(), wanted.encode())
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerTerms:
+    """Answers `AskTerms`. `step` is asked how many training steps were taken; `max_turns` is 1 without turns; `now_ms`
+    is the learner's clock.
+    """
+
+    config: SwarmConfig
+    certificate: bytes
+    max_turns: int
+    step: Callable[[], int]
+    now_ms: Callable[[], int] = Clock.now_ms
+
+    def answer(self, token: str) -> TellTerms | NotTold:
+        """What whoever brings this join token is told."""
+        if not is_token(token, self.config.network.join_token):
+            return NotTold(reason=WRONG_TOKEN)
+        learn = self.config.learn
+        return TellTerms(
+            certificate=self.certificate,
+            model=Path(self.config.model.directory).name[:MAX_NAME_CHARS],
+            tasks=tasks_of(self.config),
+            step=self.step(),
+            steps=learn.steps,
+            staleness=learn.staleness,
+            group_size=learn.group_size,
+            max_new_tokens=learn.max_new_tokens,
+            max_turns=self.max_turns,
+            now_ms=self.now_ms(),
+            ext=self.config.engines.ext,
+        )
+
+
+def tasks_of(config: SwarmConfig) -> list[TaskTerms]:
+    """The tasks that prompts are leased of, with their shares; none where nothing is leased."""
+    if not config.swarm_rollouts:
+        return []
+    whole = sum(task.weight for task in config.task.tasks)
+    return [
+        TaskTerms(
+            name=task.title,
+            share=min(1.0, task.weight / whole),
+            about=find_kind(task.spec.partition(":")[0]).summary[:MAX_REASON_CHARS],
+        )
+        for task in config.task.tasks
+    ]

@@ -1,0 +1,453 @@
+"""What peers are answered: who may join, who is here, and whom they are introduced to.
+
+What always holds: a peer that said goodbye, or fell silent for too long, has lost its leases; one whose line broke has
+until then to come back and go on with what it still holds, and is granted again what it has lost. What becomes of
+leases is `node.learner_role.scheduling.lease_service`'s. The trio thread never waits for the disk: what peers tell us
+in passing is written by `watch`, a moment later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import trio
+
+from learner.ledger.departures import BANNED, EXCUSED, OUT_OF_HOURS
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import PeerRow, StayRow
+from node.config.engine_requirements import EngineTerms
+from node.learner_role.peers.join_terms import WRONG_TOKEN, is_token
+from node.learner_role.peers.proof_service import ProofDesk
+from node.learner_role.peers.relay_credits import RelayDesk
+from node.learner_role.scheduling.lease_service import LeaseDesk
+from node.learner_role.scheduling.peer_recorder import Witness
+from node.learner_role.scheduling.run_state import LearnerRun, Presence
+from node.learner_role.trust.audit_service import TrustDesk
+from node.network.budget_reports import FaultLog
+from node.runtime.events import EventLog
+from protocol.accounting.energy import EnergySource
+from protocol.core.ids import LeaseId, PeerId
+from protocol.core.limits import MAX_PEERS_TOLD, PROTOCOL_VERSION
+from protocol.versions.exchange import PeerAddresses
+from protocol.work import (
+    IN_GOOD_ORDER,
+    LEASE_RECALLS,
+    PROOFS,
+    RECEIPT_REVISIONS,
+    RELAY_RECEIPTS,
+    Farewell,
+    FromLearner,
+    Grant,
+    Heartbeat,
+    Hello,
+    Introduction,
+    LeaseRequest,
+    LeaseReturn,
+    ProofRequest,
+    Refused,
+    Relayed,
+    Started,
+    Welcome,
+)
+from swarm.transport.event_rate import Buckets, Rate
+from swarm.work.membership import Awaited, Gone, Heard, Joined, Lost, Opened, Tick
+from swarm.work.neighbour_graph import neighbourhoods
+from swarm.work.server import Reception
+
+TICK_S = 1.0
+"""How often silence and deadlines are looked at."""
+
+PEERS_REMEMBERED = 4096
+"""Peers whose last heartbeat is remembered after they have left, so that what it counted is not counted again."""
+
+LOGGED_BEATS = Rate(per_s=2.0, burst=20.0)
+"""Heartbeats of one peer that become a row of the log; the next one says as much as those left out."""
+
+COUNTED_MOST = (1 << 53) - 1
+"""Bytes, or seconds, that one stay counts: as much as one heartbeat may say. A node that says again and again that it
+was started anew adds that each time, and the ledger holds no more than 2^63."""
+
+WELCOMES_AT_ONCE, WELCOME_EVERY_S = 32, 10.0
+"""How often one peer is welcomed: so many times at once, and then once in so many seconds. A stay is a row in the
+ledger, a line in the recording and one in the log, so who comes and goes without end would fill the disk. A node whose
+line breaks again and again comes back every 11 s at most."""
+
+
+@dataclass(kw_only=True)
+class LearnerDesk:
+    """Implements `swarm.work.server.Desk`; see the module's paragraph."""
+
+    run: LearnerRun
+    ledger: Ledger
+    leases: LeaseDesk
+    relays: RelayDesk
+    proofs: ProofDesk
+    witness: Witness
+    token: str
+    heartbeat_s: float
+    now_ms: Callable[[], int]
+    events: EventLog
+    trust: TrustDesk | None = None
+    peers_changed: Callable[[], None] = lambda: None
+    reception: Reception | None = None
+    faults: FaultLog | None = None
+    engines: EngineTerms = field(default_factory=EngineTerms)
+    _ended: list[StayRow] = field(default_factory=list)
+    _counted: dict[PeerId, Heartbeat | None] = field(default_factory=dict)
+    _introduced: dict[PeerId, list[PeerAddresses]] = field(default_factory=dict)
+    _welcomed_s: dict[PeerId, float] = field(default_factory=dict)
+    """Until when each peer has used up its welcomes."""
+    _beats: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=LOGGED_BEATS))
+    _over: bool = False
+
+    def __post_init__(self) -> None:
+        self.leases.tell = self.proofs.tell = self._tell
+        if self.trust is not None:
+            self.trust.tell, self.trust.dismiss = self._tell, self._dismiss
+
+    async def welcome(self, peer: PeerId, hello: Hello) -> Welcome | Refused:
+        """Check protocol and join token; a Welcome makes the peer present."""
+        if hello.protocol != PROTOCOL_VERSION:
+            return Refused(
+                reason=f"You speak protocol {hello.protocol}, this swarm {PROTOCOL_VERSION}: use a matching volery."
+            )
+        if not is_token(hello.token, self.token):
+            return Refused(reason=WRONG_TOKEN)
+        if (objection := self.engines.objection(hello.ext)) is not None:
+            return Refused(reason=objection)
+        if self.trust is not None and (banned := await self.trust.welcome(peer)) is not None:
+            return banned
+        if (wait_s := self._too_often(peer)) > 0:
+            return Refused(
+                reason=f"You came {WELCOMES_AT_ONCE} times in a short while: see why your line breaks, and come again "
+                f"in {math.ceil(wait_s)} s.",
+                retry_after_ms=math.ceil(wait_s) * 1000,
+            )
+        known, row = await trio.to_thread.run_sync(self._write_joined, peer, hello)
+        if self.trust is not None and (banned := await self.trust.still_banned(peer)) is not None:
+            self._ended.append(StayRow(presence=row, bytes_up=0, bytes_down=0, reason=BANNED))
+            return banned
+        # No await from here on, or a ban would find no line to end, and then the peer would be here.
+        if known:
+            self._counted.setdefault(peer, None)
+        for lost in self.run.membership.handle(Joined(peer=peer), trio.current_time()):
+            self._end_presence(peer, lost.reason)
+        self.leases.recollect(peer, {LeaseId(lease) for lease in hello.leases})
+        self.run.present[peer] = Presence(
+            row=row,
+            name=hello.name,
+            addresses=tuple(hello.addresses),
+            takes_recalls=LEASE_RECALLS in hello.ext,
+            takes_proofs=PROOFS in hello.ext,
+            takes_revisions=RECEIPT_REVISIONS in hello.ext,
+        )
+        if self.trust is not None:
+            self.trust.joined(peer)
+        self.events.emit("peer_joined", peer=peer, name=hello.name, engine=hello.engine, machine=hello.machine)
+        self.witness.joined(peer, hello)
+        self.peers_changed()
+        self._introduce()
+        self.run.notify()
+        return Welcome(
+            protocol=PROTOCOL_VERSION,
+            now_ms=self.now_ms(),
+            heartbeat_ms=round(self.heartbeat_s * 1000),
+            staleness=self.run.window,
+            publish_every=self.run.kappa,
+            newest=self.run.published.version if self.run.published else None,
+            peers=self._neighbours()[peer],
+            ext={RELAY_RECEIPTS: b"", PROOFS: b""},
+        )
+
+    async def grant(self, peer: PeerId, request: LeaseRequest) -> Grant:
+        """Wait for leases; see `LeaseDesk.grant`."""
+        return await self.leases.grant(peer, request)
+
+    def heard(self, peer: PeerId, heartbeat: Heartbeat) -> None:
+        """Note a sign of life and the counts that came with it."""
+        self.run.membership.handle(Heard(peer=peer, installed=heartbeat.installed), trio.current_time())
+        if (presence := self.run.present.get(peer)) is None:
+            return
+        left_s, worker = heartbeat.hours_left_s, self.run.worker(peer)
+        was_over = worker.until_ms <= self.now_ms()
+        worker.until_ms = math.inf if left_s is None else self.now_ms() + 1000 * left_s
+        is_back = was_over and left_s != 0  # it may have asked before it said so
+        is_newer = heartbeat.installed is not None and worker.installed != heartbeat.installed
+        if is_newer:
+            worker.installed = heartbeat.installed
+        if is_back or is_newer:
+            self.leases.serve_now(peer)
+        self.leases.remind(peer)
+        if self.trust is not None:
+            self.trust.heard(peer)
+        self._count(peer, presence, heartbeat)
+        self._hear_troubles(peer, presence, heartbeat)
+        self.witness.heard(peer, heartbeat)
+        if self.witness.heard_hours(peer, left_s):
+            self.peers_changed()
+        if not self._beats.of(peer).admit(trio.current_time()):
+            return
+        self.events.emit(
+            "heartbeat",
+            peer=peer,
+            name=presence.name,
+            installed=str(heartbeat.installed) if heartbeat.installed else None,
+            pending=heartbeat.pending,
+            bytes_up=heartbeat.bytes_up,
+            bytes_down=heartbeat.bytes_down,
+        )
+
+    def started(self, peer: PeerId, started: Started) -> None:
+        """Note which version a lease is generated with."""
+        self.leases.started(peer, started)
+
+    def delivered(self, peer: PeerId, lease: LeaseId) -> None:
+        """Note when a delivery came, which waits to be judged."""
+        self.run.leasing.arrives(lease, peer, self.now_ms())
+
+    def returned(self, peer: PeerId, leases: LeaseReturn) -> None:
+        """Take leases back."""
+        self.run.troubles.gave_back(peer, leases.reason, self.run.present)
+        self.leases.returned(peer, leases)
+
+    def relayed(self, peer: PeerId, relayed: Relayed) -> None:
+        """Hand on who relayed a version to the peer."""
+        self.relays.heard(peer, relayed.receipt)
+
+    def proofs_asked(self, peer: PeerId, request: ProofRequest) -> None:
+        """Hand on which proofs the peer asks for."""
+        self.proofs.asked(peer, request)
+
+    def published(self, tally: bytes) -> None:
+        """A version was published: whoever keeps proofs is told, and asks for its own."""
+        self.proofs.published(tally, [peer for peer, presence in self.run.present.items() if presence.takes_proofs])
+
+    def left(self, peer: PeerId, reason: str) -> None:
+        """The peer's line ended. Who said goodbye, or was told that the run is over, is gone; others may come back."""
+        self.proofs.left(peer)
+        if reason == IN_GOOD_ORDER or self._over:
+            self._lose(self.run.membership.handle(Gone(peer=peer, reason=reason), trio.current_time()))
+        elif self._end_presence(peer, self._excused(peer, reason)):
+            self._forget(peer)
+            self.events.emit("peer_left", peer=peer, reason=reason, leases_released=0)
+            self._introduce()
+
+    async def watch(self) -> None:
+        """Look for silent peers and late leases, and write what changed; until cancelled.
+
+        Wakes every TICK_S, and at once when a lease was withdrawn.
+        """
+        try:
+            while True:
+                with trio.move_on_after(TICK_S):
+                    await self.leases.changed.wait()
+                self.leases.changed = trio.Event()
+                if self.run.opened.is_set() and not self.run.membership.is_open:
+                    self.run.membership.handle(Opened(), trio.current_time())
+                self._lose(self.run.membership.handle(Tick(), trio.current_time()))
+                self.leases.expire()
+                await self._write()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._write()
+
+    def recover_leases(self) -> None:
+        """After a restart: leases that are still open belong to peers that may come back. Who is not back in time once
+        deliveries are judged loses them, which is held against nobody."""
+        for peer in dict.fromkeys(self.leases.recover()):
+            self.run.membership.handle(Awaited(peer=peer), trio.current_time())
+
+    def copied(self, peer: PeerId, hello: Hello) -> None:
+        """A second process with the key of a peer that is here was turned away."""
+        if self.faults is None or self.faults.admit(peer) is not None:
+            self.events.emit("key_copied", peer=peer, name=hello.name, machine=hello.machine)
+
+    def farewell(self, reason: str) -> None:
+        """Tell everybody that the run is over: whose line ends now has left."""
+        self._over = True
+        if self.reception is not None:
+            for peer in list(self.run.present):
+                self.reception.dismiss(peer, Farewell(reason=reason))
+
+    def peers(self) -> list[PeerAddresses]:
+        """Those present, as many as one answer names, with the addresses they may be dialled at."""
+        told = list(self.run.present.items())[:MAX_PEERS_TOLD]
+        return [PeerAddresses(peer=peer, addresses=list(presence.addresses)) for peer, presence in told]
+
+    def _too_often(self, peer: PeerId) -> float:
+        """Seconds until the peer may be welcomed again; 0 if it may be now, which counts."""
+        now = trio.current_time()
+        if len(self._welcomed_s) >= PEERS_REMEMBERED:
+            self._welcomed_s = {one: until for one, until in self._welcomed_s.items() if until > now}
+        until = max(now, self._welcomed_s.get(peer, now))
+        over_s = until + WELCOME_EVERY_S - now - WELCOMES_AT_ONCE * WELCOME_EVERY_S
+        if over_s <= 0:
+            self._welcomed_s[peer] = until + WELCOME_EVERY_S
+        return max(0.0, over_s)
+
+    def _write_joined(self, peer: PeerId, hello: Hello) -> tuple[bool, int]:
+        """Return whether the peer was here before, and the id of its new stay."""
+        row = PeerRow(
+            peer=peer,
+            name=hello.name,
+            role="rollout",
+            engine=hello.engine,
+            machine=hello.machine,
+            micros_per_hour=hello.price.micros_per_hour,
+            currency=hello.price.currency,
+        )
+        return self.ledger.knows(peer), self.ledger.peer_joined(row, self.now_ms())
+
+    def _count(self, peer: PeerId, presence: Presence, now: Heartbeat) -> None:
+        """Add what a heartbeat counts beyond the one before it to this stay.
+
+        A node counts since it started, a stay lasts as long as a line. After a restart of ours, what a known peer says
+        first is where we begin to count.
+        """
+        before = self._counted.get(peer, Heartbeat())
+        if before is None:
+            before = now
+        elif now.bytes_up < before.bytes_up or now.bytes_down < before.bytes_down or now.engine_s < before.engine_s:
+            before = Heartbeat()  # the node was started anew
+        presence.bytes_up = min(presence.bytes_up + now.bytes_up - before.bytes_up, COUNTED_MOST)
+        presence.bytes_down = min(presence.bytes_down + now.bytes_down - before.bytes_down, COUNTED_MOST)
+        presence.engine_s = min(presence.engine_s + now.engine_s - before.engine_s, float(COUNTED_MOST))
+        for source, joules in _gained(before, now).items():
+            presence.energy[source] = min(presence.energy.get(source, 0.0) + joules, float(COUNTED_MOST))
+        self._counted[peer] = now
+        if len(self._counted) > PEERS_REMEMBERED:
+            self._counted = {one: beat for one, beat in self._counted.items() if one in self.run.present}
+
+    def _hear_troubles(self, peer: PeerId, presence: Presence, heartbeat: Heartbeat) -> None:
+        """Note what the node cannot do, and log what is news of it."""
+        now_s, now_ms = trio.current_time(), self.now_ms()
+        for trouble in self.run.troubles.heard(
+            peer, heartbeat.troubles, now_s=now_s, now_ms=now_ms, present=self.run.present
+        ):
+            self.events.emit(
+                "node_trouble",
+                peer=peer,
+                name=presence.name,
+                kind=trouble.kind.value,
+                version=str(trouble.version) if trouble.version else None,
+                times=trouble.times,
+                reason=trouble.reason,
+            )
+
+    def _dismiss(self, peer: PeerId, last_word: Refused) -> None:
+        """The peer is not welcome any more: it loses its leases and its line."""
+        self._lose(self.run.membership.handle(Gone(peer=peer, reason=BANNED), trio.current_time()), last_word)
+
+    def _lose(self, losses: Sequence[Lost], last_word: Refused | None = None) -> None:
+        for lost in losses:
+            reason = self._excused(lost.peer, lost.reason)  # before what it said of its hours is forgotten
+            self.run.forget(lost.peer)
+            released = self.leases.release(lost.peer)
+            self._end_presence(lost.peer, reason)
+            self._forget(lost.peer)
+            self.events.emit("peer_left", peer=lost.peer, reason=lost.reason, leases_released=released)
+            if self.reception is not None:
+                self.reception.dismiss(lost.peer, last_word or Refused(reason=lost.reason, retry_after_ms=1000))
+        if losses:
+            self._introduce()
+
+    def _excused(self, peer: PeerId, reason: str) -> str:
+        """Why its stay ended, as the ledger has it: nobody vanishes while nothing is expected of him."""
+        worker = self.run.workers.get(peer)
+        is_over = worker is not None and worker.until_ms <= self.now_ms()
+        return OUT_OF_HOURS if is_over and reason not in EXCUSED else reason
+
+    def _end_presence(self, peer: PeerId, reason: str) -> bool:
+        """Whether the peer was present until now."""
+        if (presence := self.run.present.pop(peer, None)) is None:
+            return False
+        presence.switch(on=presence.is_on, now_s=trio.current_time())
+        self._ended.append(replace(_stay(presence), reason=reason))
+        self.peers_changed()
+        self.witness.left(peer, reason)
+        self.run.notify()
+        return True
+
+    def _forget(self, peer: PeerId) -> None:
+        """What waited for this line to be told."""
+        if self.trust is not None:
+            self.trust.left(peer)
+
+    def _tell(self, peer: PeerId, message: FromLearner) -> None:
+        if self.reception is not None:
+            self.reception.tell(peer, message)
+
+    def _introduce(self) -> None:
+        """Tell everybody whose neighbours have changed who they are now."""
+        neighbours = self._neighbours()
+        for peer, told in neighbours.items():
+            if self._introduced.get(peer) != told:
+                self._tell(peer, Introduction(peers=told))
+        self._introduced = neighbours
+
+    def _neighbours(self) -> dict[PeerId, list[PeerAddresses]]:
+        """For everybody present, whom to exchange chunks with."""
+        present = self.run.present
+        return {
+            peer: [PeerAddresses(peer=other, addresses=list(present[other].addresses)) for other in sorted(others)]
+            for peer, others in neighbourhoods(present).items()
+        }
+
+    def write_rest(self) -> None:
+        """Write what happened after `watch` was told to stop: called when nothing else can happen."""
+        self._unwritten()()
+
+    async def _write(self) -> None:
+        with trio.CancelScope(shield=True):  # what is taken to be written is written
+            await trio.to_thread.run_sync(self._unwritten())
+
+    def _unwritten(self) -> Callable[[], None]:
+        """What the ledger does not know yet, to be called on a thread."""
+        ended, self._ended = self._ended, []
+        for presence in self.run.present.values():
+            presence.switch(on=presence.is_on, now_s=trio.current_time())
+        stays = [*ended, *(_stay(presence) for presence in self.run.present.values())]
+        write_leases, now_ms = self.leases.write(), self.now_ms()
+        write_trust = None if self.trust is None else self.trust.write()
+        troubles = self.run.troubles.unwritten()
+
+        def write() -> None:
+            write_leases()
+            if write_trust is not None:
+                write_trust()
+            if stays:
+                self.ledger.peers_present(stays, now_ms)
+            if troubles:
+                self.ledger.troubles_told(troubles)
+
+        return write
+
+
+def _gained(before: Heartbeat, now: Heartbeat) -> dict[EnergySource, float]:
+    """Joules by source beyond those told before; a sum that has shrunk began anew."""
+    told, known = _joules(before), _joules(now)
+    return {
+        source: joules - told.get(source, 0.0) if joules >= told.get(source, 0.0) else joules
+        for source, joules in known.items()
+    }
+
+
+def _joules(heartbeat: Heartbeat) -> dict[EnergySource, float]:
+    """By source; what is told of one source in several entries is added up."""
+    found: dict[EnergySource, float] = {}
+    for one in heartbeat.energy:
+        found[one.source] = found.get(one.source, 0.0) + one.joules
+    return found
+
+
+def _stay(presence: Presence) -> StayRow:
+    return StayRow(
+        presence=presence.row,
+        bytes_up=presence.bytes_up,
+        bytes_down=presence.bytes_down,
+        engine_s=presence.engine_s,
+        standby_s=presence.standby_s,
+        energy=dict(presence.energy),
+    )

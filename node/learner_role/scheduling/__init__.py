@@ -1,0 +1,9 @@
+"""The state of a run, its leases, and which peers are active.
+
+- `lease_service`: grants leases
+- `peer_recorder`: records what peers do
+- `prompt_writer`: prompts, written before they are leased
+- `provisioner`: applies the plan
+- `recorder`: records what the run does
+- `run_state`: what all services of a run share
+"""

@@ -1,0 +1,127 @@
+"""Who is on, and how often versions are published, while a run goes on: plans become what the learner does.
+
+Wakes every `review_s`, and when somebody comes or goes, at most once in SOON_S: what was observed goes to the planner,
+on a worker thread, and what it decides is done: leases for those who are on, a reason for those who stand by, the
+period in which versions are published. What always holds: somebody who has just come is served until the first review
+that knows of it; who stands by keeps its line, fetches and relays every version, and hears at each request why it
+stands by and what would change that; every change is an event, and a line in the ledger and in the recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import PlanRow
+from learner.provisioning.estimation.recording import Planned
+from learner.provisioning.planner.constants import SOON_S
+from learner.provisioning.planner.planner import Planner
+from learner.provisioning.planner.review import Decision
+from learner.provisioning.planner.situation import situation_of
+from node.learner_role.scheduling.recorder import Recorder
+from node.learner_role.scheduling.run_state import LearnerRun
+from node.runtime.events import EventLog
+from protocol.accounting.cost import MICROS
+from protocol.core.ids import PeerId
+from protocol.core.limits import MAX_REASON_CHARS
+
+
+@dataclass(kw_only=True)
+class Steward:
+    """See the module's paragraph. `review_s`: the planner's, from one review to the next."""
+
+    run: LearnerRun
+    ledger: Ledger
+    recorder: Recorder
+    planner: Planner
+    review_s: float
+    now_ms: Callable[[], int]
+    events: EventLog
+    _last: Decision | None = None
+    _resting: frozenset[str] = frozenset()
+    _called: trio.Event = field(default_factory=trio.Event)
+
+    def call(self) -> None:
+        """Somebody came or left: look at once."""
+        self._called.set()
+
+    async def work(self) -> None:
+        """Review until cancelled."""
+        await self.run.opened.wait()
+        while True:
+            began_s = trio.current_time()
+            self._called = trio.Event()
+            await self.review()
+            with trio.move_on_after(self.review_s):
+                await self._called.wait()
+            await trio.sleep_until(began_s + min(SOON_S, self.review_s))
+
+    async def review(self) -> None:
+        """Decide anew, and do it."""
+        situation = situation_of(self.recorder.observatory, self.recorder.now_s())
+        decision = await trio.to_thread.run_sync(self.planner.review, situation)
+        is_new = self._is_new(decision)
+        standing = [peer for peer in self.run.present if peer not in decision.active]
+        others = self._resting.symmetric_difference(situation.resting)  # why they stand by is another thing now
+        self._resting = frozenset(situation.resting)
+        to_tell = [peer for peer in standing if is_new or peer in others or not self.run.worker(peer).standby]
+        # On a thread as well: an answer looks at the whole pool.
+        told = await trio.to_thread.run_sync(lambda: {peer: self.planner.explain(peer) for peer in to_tell})
+        self._switch(decision, told)
+        if is_new:
+            await self._announce(decision)
+        self._last = decision
+
+    def _switch(self, decision: Decision, told: Mapping[PeerId, str]) -> None:
+        """Serve those who are on, and no one else. Who has come meanwhile is served until the next review."""
+        served = False
+        for peer, presence in self.run.present.items():
+            worker = self.run.worker(peer)
+            is_on = peer in decision.active or not (told.get(peer) or worker.standby)
+            served = served or (is_on and not presence.is_on)
+            presence.switch(on=is_on, now_s=trio.current_time())
+            worker.standby = "" if is_on else told.get(peer, worker.standby)[:MAX_REASON_CHARS]
+        if served:
+            self.run.notify()
+
+    def _is_new(self, decision: Decision) -> bool:
+        """Whether it is news; to a new incarnation, whose recording begins without a plan, whatever holds is."""
+        last = self._last
+        if last is None or self.recorder.observatory.plan is None:
+            return True
+        return (decision.active, decision.kappa) != (last.active, last.kappa) or bool(decision.changes)
+
+    async def _announce(self, decision: Decision) -> None:
+        if self.run.kappa != decision.kappa:
+            self.events.emit("period_changed", kappa=decision.kappa, reason=decision.kappa_reason)
+            self.run.kappa = decision.kappa
+        active = sorted(decision.active)
+        reasons = [*self._told(decision), *([decision.kappa_reason] if decision.kappa_reason else [])]
+        self.recorder.record(
+            Planned(
+                at_s=self.recorder.now_s(), kappa=decision.kappa, active=active, price=decision.price, reasons=reasons
+            )
+        )
+        row = PlanRow(
+            at_ms=self.now_ms(),
+            kappa=decision.kappa,
+            active=tuple(map(PeerId, active)),
+            micros_per_hour=round(decision.price * MICROS),
+            reasons=tuple(reasons),
+        )
+        await trio.to_thread.run_sync(partial(self.ledger.planned, row))
+
+    def _told(self, decision: Decision) -> list[str]:
+        """Every change in a sentence, as an event as well."""
+        told = []
+        for change in decision.changes:
+            name = presence.name if (presence := self.run.present.get(PeerId(change.peer))) else ""
+            self.events.emit(
+                "peer_activated" if change.on else "peer_released", peer=change.peer, name=name, reason=change.reason
+            )
+            told.append(f"{name or change.peer[-6:]} {change.reason}")
+        return told

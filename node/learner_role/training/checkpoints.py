@@ -1,0 +1,225 @@
+"""The trainer's durable states, as the node asks for them, hears of them, and gives them up again.
+
+What always holds: one is being written at a time, while training goes on; a checkpoint stands in the ledger, with the
+curriculum's state of its step, only after the trainer said that it is durable, and its directory is removed only after
+the ledger has forgotten it. `learner.artifacts.checkpoint_retention` says which stay, and milestones give way where the
+disk has no room for the next. A version is announced without waiting for any of this: its name holds the incarnation,
+and going on from an older checkpoint begins another one, so no crash makes one name mean two sets of weights.
+
+    save (staged) ... training ... event "saved" -> ledger: checkpoint -> what is not to be kept is removed
+                               ... event "save_failed" -> told; the next publication tries again
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from learner.artifacts.checkpoint_retention import Keep, Stays, chosen
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import CheckpointRow
+from node.processes.outcomes import ChildRefused
+from node.runtime.errors import RunError
+from node.runtime.events import EventLog
+from protocol.core.ids import LeaseId, PolicyVersion
+from protocol.core.pipe import Arrays, Header
+from protocol.versions.staleness import Chain, bases_of
+
+MAX_FAILED = 3
+"""Checkpoints in a row that may fail: one is a disk that was full for a moment, more are hours of work at risk."""
+
+LAST_S = 60.0
+"""How long somebody who stops the learner waits for the checkpoint that is being written: 100 GB on a fast disk."""
+
+
+class TrainerLost(Exception):
+    """The trainer is not the process that was loaded: all that it knew is gone. The message says why."""
+
+
+@dataclass(kw_only=True)
+class Checkpoints:
+    """See the module's paragraph.
+
+    Args:
+        ask: one request to the trainer. Raises TrainerLost, ChildRefused, RunError.
+        describe: awaited for the row of a version's checkpoint: what the curriculum and the ledger are at now.
+        evaluating: the training steps of the versions whose evaluation is under way.
+        under_audit: the leases whose audits are not over: what was signed of them is not forgotten with a checkpoint.
+        saved: the step of the newest durable state, 0 when there is none.
+    """
+
+    directory: Path
+    keep: Keep
+    ledger: Ledger
+    ask: Callable[[str, Mapping[str, object]], Awaitable[Header]]
+    describe: Callable[[PolicyVersion], Awaitable[CheckpointRow]]
+    now_ms: Callable[[], int]
+    events: EventLog
+    under_audit: Callable[[], Collection[LeaseId]] = tuple
+    evaluating: Callable[[], Collection[int]] = tuple
+    saved: int = 0
+    _row: CheckpointRow | None = None
+    _began_s: float = 0.0
+    _outcome: Header | None = None
+    _lost: bool = False
+    _failed: int = 0
+    _leaving: bool = False
+    _heard: trio.Event = field(default_factory=trio.Event)
+    _settled: trio.Event = field(default_factory=trio.Event)
+    _concluding: trio.Lock = field(default_factory=trio.Lock)
+
+    def heard(self, header: Header, arrays: Arrays) -> None:
+        """What the trainer says unasked; other events than those of a checkpoint are not ours."""
+        if header.get("event") in ("saved", "save_failed"):
+            self._outcome = header
+            self._heard.set()
+
+    def died(self) -> None:
+        """The trainer's process ended: what it was writing will never be whole."""
+        self._lost = self._row is not None
+        self._settle()
+
+    async def work(self) -> None:
+        """Write down what the trainer says, until cancelled. Raises RunError when the disk refuses too often."""
+        while True:
+            await self._heard.wait()
+            self._heard = trio.Event()
+            await self._conclude()
+
+    async def save(self, version: PolicyVersion) -> None:
+        """Have the trainer make its state, which is `version`'s, durable; return when it may train on.
+
+        Nothing is done while another is being written, or when it is durable already. Raises TrainerLost, RunError.
+        """
+        await self._conclude()
+        if self._row is not None or version.version <= self.saved or self._leaving:
+            return
+        self._began_s = trio.current_time()
+        row = self._row = await self.describe(version)
+        try:
+            await self.ask("save", {"directory": str(self.directory / row.directory), "wait": False})
+        except ChildRefused as refused:
+            await self._fail(row.directory, refused.error)
+        except BaseException:
+            self._row = None
+            raise
+
+    async def complete(self, version: PolicyVersion) -> None:
+        """Return when the state of `version`, the trainer's own, is durable. Raises TrainerLost, RunError."""
+        while self.saved < version.version:
+            if self._leaving:  # whoever stops us does it now
+                await trio.sleep_forever()
+            await self.save(version)
+            await self._wait_settled()
+
+    async def leave(self) -> None:
+        """Begin no other, and wait for the one that is being written, within LAST_S."""
+        self._leaving = True
+        with trio.move_on_after(LAST_S):
+            while self._row is not None and not self._lost:
+                await self._settled.wait()
+
+    async def forget(self) -> None:
+        """Another process is the trainer now: write down what the one before had finished; the rest is lost."""
+        await self._conclude()
+        self._row, self._outcome, self._lost = None, None, False
+        self._settle()
+
+    def sweep(self) -> None:
+        """Remove what the ledger does not know. Raises OSError."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        known = {row.directory for row in self.ledger.checkpoints()}
+        for directory in self.directory.iterdir():
+            if directory.name not in known:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    async def _wait_settled(self) -> None:
+        while self._row is not None:
+            if self._lost:
+                raise TrainerLost("it ended while it wrote a checkpoint")
+            await self._settled.wait()
+
+    async def _conclude(self) -> None:
+        """Act on what was heard, if anything was: also when we are about to stop."""
+        with trio.CancelScope(shield=True):
+            async with self._concluding:
+                await self._act()
+
+    async def _act(self) -> None:
+        outcome, self._outcome = self._outcome, None
+        row = self._row
+        if outcome is None or row is None or Path(str(outcome.get("directory"))).name != row.directory:
+            return
+        if outcome["event"] == "save_failed":
+            await self._fail(row.directory, str(outcome.get("error")))
+            return
+        await trio.to_thread.run_sync(self._write_down, row, self.under_audit(), frozenset(self.evaluating()))
+        self.saved, self._failed = row.step, 0
+        self.events.emit(
+            "checkpoint_saved",
+            directory=row.directory,
+            step=row.step,
+            bytes=int(outcome.get("bytes", 0)),
+            seconds=round(trio.current_time() - self._began_s, 4),
+        )
+        self._row = None
+        self._settle()
+
+    def _write_down(self, row: CheckpointRow, under_audit: Collection[LeaseId], evaluating: Collection[int]) -> None:
+        self.ledger.checkpointed(row, self.now_ms(), newest=self.keep.newest, under_audit=under_audit)
+        rows = self.ledger.checkpoints()
+        stay = chosen([one.step for one in rows], self.keep, self._scores(row), evaluating)
+        self._remove([one for one in rows if one.step not in stay], under_audit)
+
+    def _remove(self, rows: Sequence[CheckpointRow], under_audit: Collection[LeaseId]) -> None:
+        if rows:
+            steps = [one.step for one in rows]
+            self.ledger.checkpoints_removed(steps, newest=self.keep.newest, under_audit=under_audit)
+        for one in rows:
+            shutil.rmtree(self.directory / one.directory, ignore_errors=True)
+
+    def _scores(self, row: CheckpointRow) -> dict[int, float]:
+        """What versions of the line that leads to `row` are worth, by their training step."""
+        begun = [(number, base) for number, base in self.ledger.incarnations() if number <= row.incarnation]
+        line = Chain(bases=bases_of(begun), head=PolicyVersion(row.incarnation, row.step))
+        return {version.version: score for version, score in self.ledger.scores() if line.contains(version)}
+
+    def _make_room(self, under_audit: Collection[LeaseId]) -> list[CheckpointRow]:
+        """Give up milestones, the least wanted first, until the disk has room for another checkpoint; return them."""
+        rows = {one.step: one for one in self.ledger.checkpoints()}
+        if not rows:
+            return []
+        newest = rows[max(rows)]
+        needed = sum(file.stat().st_size for file in (self.directory / newest.directory).rglob("*") if file.is_file())
+        stay = chosen(rows, self.keep, self._scores(newest))
+        given_up = []
+        for step in reversed([*stay]):
+            if stay[step] is Stays.NEWEST or shutil.disk_usage(self.directory).free >= needed:
+                break
+            self._remove([rows[step]], under_audit)
+            given_up.append(rows[step])
+        return given_up
+
+    async def _fail(self, name: str, error: str) -> None:
+        self._failed += 1
+        self.events.emit("checkpoint_failed", directory=name, reason=error)
+        with suppress(OSError):
+            for one in await trio.to_thread.run_sync(self._make_room, self.under_audit()):
+                self.events.emit("milestone_given_up", directory=one.directory, step=one.step)
+        self._row = None
+        if self._failed >= MAX_FAILED:
+            raise RunError(
+                f"{MAX_FAILED} checkpoints in a row could not be written to {self.directory}, so all since step "
+                f"{self.saved} is at risk: {error}. Free its disk, then start again: it goes on from there."
+            )
+        self._settle()
+
+    def _settle(self) -> None:
+        """Wake who waits for the one that was being written."""
+        self._settled.set()
+        self._settled = trio.Event()

@@ -1,0 +1,219 @@
+"""Held-out prompts asked of published versions, beside training.
+
+What always holds: the learner never waits for an evaluation (a version published while one runs is skipped, which is
+said, but for the last); what an evaluation's batches took of a GPU's memory is given back when it ends, however it
+ends, since training may want it; the same prompts and seeds are asked every time, so two figures differ by the policy
+alone; episodes are played to their end. Each prompt is asked once greedily, and `samples` times at the training
+temperature; see `learner.monitoring.eval_scores`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+
+import trio
+
+from learner.ledger.ledger import Ledger
+from learner.monitoring.eval_scores import Scores, score
+from learner.rollouts.environment import Ended, Reply, Said
+from node.engine.interface import EngineCrashed, EngineError, GenerationRequest, InstalledVersion, PolicyEngine
+from node.learner_role.training.episode_player import play
+from node.runtime.events import EventLog, Field
+from protocol.core.ids import PolicyVersion
+from protocol.versions.manifest import SignedManifest
+from swarm.store import ChunkStore, StoreError
+
+EVALUATION_SEED = 1 << 40
+"""Held-out prompt i is sampled with this seed plus i: any fixed numbers do that no lease is likely to use."""
+
+SAMPLE_STRIDE = 1 << 23
+"""Its j-th sample with so much more j times: more than there can be held-out prompts."""
+
+TOGETHER = 512
+"""Completions that the engine is asked for at a time: what is held of a large evaluation is no more than these."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """One held-out prompt: token ids, the reward of a completion's token ids, and the name of its task.
+
+    `reply`: what comes back to what was said in a task of several turns; None: the completion is all. `index`: which of
+    its task's held-out problems it is.
+    """
+
+    prompt: tuple[int, ...]
+    reward: Callable[[tuple[int, ...]], float]
+    task: str = ""
+    reply: Callable[[Said, int], Reply] | None = None
+    index: int = 0
+
+    def answer(self, said: Said, transcript: int) -> Reply:
+        """The same for any task."""
+        return Ended(reward=self.reward(said[-1])) if self.reply is None else self.reply(said, transcript)
+
+
+HeldOutQuestion = tuple[HeldOut, Said, int]
+"""(problem, what was said, tokens of the transcript): the arguments of `HeldOut.answer`."""
+
+AskHeldOut = Callable[[Sequence[HeldOutQuestion]], Awaitable[Sequence[Reply]]]
+
+
+async def answered_on_a_thread(questions: Sequence[HeldOutQuestion]) -> Sequence[Reply]:
+    """Each problem's own answer, in this process."""
+    return await trio.to_thread.run_sync(
+        lambda: [held.answer(said, transcript) for held, said, transcript in questions]
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationTerms:
+    """How completions are drawn. `every_versions` 0: only the first and the last published version."""
+
+    every_versions: int
+    temperature: float
+    max_new_tokens: int
+    stop_ids: frozenset[int]
+    samples: int = 1
+    ks: tuple[int, ...] = (1,)
+
+
+Turn = Callable[[], AbstractAsyncContextManager[None]]
+"""Inside it the engine is one's own, with the version that is asked installed."""
+
+
+async def evaluate(
+    engine: PolicyEngine,
+    prompts: Sequence[HeldOut],
+    terms: EvaluationTerms,
+    ask: AskHeldOut = answered_on_a_thread,
+    turn: Turn = nullcontext,
+) -> Scores:
+    """Score what is installed in `engine` on at least one prompt; `ask` says what completions are worth. Between two
+    turns, of TOGETHER completions each, others may use the engine."""
+    starts = [(_request(i, held, terms), held) for i, held in enumerate(prompts)]
+    for sample in range(terms.samples):
+        starts += [(_request(i, held, terms, sample), held) for i, held in enumerate(prompts)]
+    rewards: list[float] = []
+    for first in range(0, len(starts), TOGETHER):
+        async with turn():
+            rewards += await play(engine, starts[first : first + TOGETHER], ask)
+    count = len(prompts)
+    sampled = [rewards[count + i :: count] for i in range(count)]
+    return score(rewards[:count], sampled, [held.task for held in prompts], terms.ks)
+
+
+@dataclass(kw_only=True)
+class Evaluation:
+    """See the module's paragraph."""
+
+    engine: PolicyEngine
+    store: ChunkStore
+    ledger: Ledger
+    prompts: Sequence[HeldOut]
+    terms: EvaluationTerms
+    now_ms: Callable[[], int]
+    events: EventLog
+    ask: AskHeldOut = answered_on_a_thread
+    lock: trio.Lock = field(default_factory=trio.Lock)
+    """Held while the engine is used, which others may share: they wait for TOGETHER completions at most."""
+    latest: Scores | None = None
+    _under_way: Counter[int] = field(default_factory=Counter)
+    _published: int = 0
+    _one: trio.Lock = field(default_factory=trio.Lock)
+
+    def is_due(self, version: PolicyVersion, *, last: bool = False) -> bool:
+        """Whether the version that was just published is one to evaluate; counts it."""
+        self._published += 1
+        every = self.terms.every_versions
+        if self._published == 1 or last:
+            return True
+        if every == 0 or (self._published - 1) % every:
+            return False
+        if self._one.locked():
+            self.events.emit(
+                "evaluation_skipped", version=str(version), reason="the evaluation before it is not over yet"
+            )
+            return False
+        return True
+
+    @property
+    def evaluating(self) -> frozenset[int]:
+        """The training steps of the versions whose evaluation has begun and is not over."""
+        return frozenset(+self._under_way)
+
+    async def run(self, signed: SignedManifest) -> None:
+        """Evaluate one version, which must be in the store when this begins, and write the result."""
+        self._under_way[signed.version.version] += 1
+        try:
+            await self._run(signed)
+        finally:
+            self._under_way[signed.version.version] -= 1
+
+    async def _run(self, signed: SignedManifest) -> None:
+        at_ms = self.now_ms()
+        try:
+            with self.store.pinned(signed.hash):
+                async with self._one:
+                    try:
+                        scores = await self._scores(signed)
+                    finally:
+                        with suppress(EngineError):  # whose process ended holds nothing any more
+                            await self.engine.release()
+        except (EngineError, StoreError) as error:
+            self.events.emit("evaluation_failed", version=str(signed.version), reason=str(error).splitlines()[0])
+            return
+        self.latest = scores
+        await trio.to_thread.run_sync(
+            lambda: self.ledger.evaluated(
+                signed.version,
+                at_ms,
+                prompts=len(self.prompts),
+                greedy=scores.greedy,
+                sampled=scores.sampled,
+                more=scores.rows(),
+            )
+        )
+        for task, one in scores.tasks.items():
+            self.events.emit("evaluated_task", version=str(signed.version), task=task, **_figures(one))
+        completions = len(self.prompts) * scores.samples
+        self.events.emit("evaluated", version=str(signed.version), completions=completions, **_figures(scores))
+
+    async def _scores(self, signed: SignedManifest) -> Scores:
+        """Once more when the engine crashed under us, since by then it was restarted."""
+        try:
+            return await self._score(signed)
+        except EngineCrashed as crash:
+            self.events.emit("engine_crashed", reason=str(crash).splitlines()[0])
+            return await self._score(signed)
+
+    async def _score(self, signed: SignedManifest) -> Scores:
+        version = InstalledVersion(name=signed.version, manifest=signed.hash)
+
+        @asynccontextmanager
+        async def turn() -> AsyncIterator[None]:
+            async with self.lock:
+                if self.engine.installed != version:
+                    await self.engine.install(version, self.store.directory(signed.hash))
+                yield
+
+        return await evaluate(self.engine, self.prompts, self.terms, self.ask, turn)
+
+
+def _figures(scores: Scores) -> dict[str, Field]:
+    passes = {f"pass_{k}": round(value, 4) for k, value in scores.pass_at.items()}
+    return {"greedy": round(scores.greedy, 4), "sampled": round(scores.sampled, 4), **passes}
+
+
+def _request(index: int, held: HeldOut, terms: EvaluationTerms, sample: int | None = None) -> GenerationRequest:
+    """Greedy, or sample number `sample`."""
+    return GenerationRequest(
+        prompt=held.prompt,
+        seed=EVALUATION_SEED + index + SAMPLE_STRIDE * (sample or 0),
+        temperature=terms.temperature,
+        max_new_tokens=terms.max_new_tokens,
+        stop_ids=terms.stop_ids,
+        greedy=sample is None,
+    )

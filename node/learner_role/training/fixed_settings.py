@@ -1,0 +1,92 @@
+"""Settings that are fixed for a run, and whether swarm.toml still has them.
+
+The model, the tasks and their files are held by the checkpoint itself (its fingerprint, the curriculum's). What is here
+would change a run without a word: problems would come in another order, so that some came again and others never.
+
+Invariants:
+- the ledger has them from the first start on, for as long as something rests on them: a checkpoint to go on from, or
+  work that waits to be trained on;
+- a start with others is refused, and nothing is changed; a fork is held to those of the run that it comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from learner.ledger.ledger import Ledger
+from learner.ledger.sqlite.database import LedgerError, is_blank
+from learner.ledger.training import settings_of
+from learner.ledger.work import group_sizes_of
+from node.config.swarm_config import SwarmConfig
+from node.runtime.errors import RunError, UsageError
+
+SEED, TASKS = "seed", "tasks"
+"""Names of the settings in the ledger."""
+
+PAIR = 2
+"""Completions of a group that preferences are learnt from."""
+
+INSTEAD = "Put it back, or begin another run in another [swarm] state."
+
+
+def fixed_settings(config: SwarmConfig) -> dict[str, Any]:
+    """Those of `config`, as the ledger keeps them."""
+    return {
+        SEED: config.learn.seed,
+        TASKS: [one.title for one in config.task.tasks],
+    }
+
+
+def require_fixed(config: SwarmConfig, ledger: Path, names: Collection[str] = (SEED, TASKS)) -> None:
+    """Refuse other settings of these `names` than those of the run in `ledger`, if anything rests on them. Raises
+    UsageError, RunError."""
+    if is_blank(ledger):
+        return
+    try:
+        recorded = settings_of(ledger)
+    except LedgerError as error:
+        raise RunError(str(error)) from error
+    if said := changed({name: value for name, value in recorded.items() if name in names}, config):
+        raise UsageError(said)
+
+
+def require_groups(config: SwarmConfig, ledger: Path) -> None:
+    """Refuse to learn from pairs while larger groups wait in `ledger` to be trained on. Raises UsageError, RunError."""
+    if is_blank(ledger) or not (config.trainer.pairs_by and config.swarm_rollouts):
+        return
+    try:
+        larger = sorted(group_sizes_of(ledger) - {PAIR})
+    except LedgerError as error:
+        raise RunError(str(error)) from error
+    if larger:
+        raise UsageError(
+            f"[trainer] {config.trainer.pairs_by} learns from pairs, and groups of {larger[-1]} wait in {ledger} to be "
+            "trained on. Go on as before, or fork this run (--fork-from): a fork takes the weights along, and leaves "
+            "what waits."
+        )
+
+
+def note_fixed(ledger: Ledger, config: SwarmConfig, base: int) -> None:
+    """Write them down where a run begins at step `base`, or where nobody did before."""
+    if base == 0 or not ledger.settings():
+        ledger.begun_under(fixed_settings(config))
+
+
+def changed(recorded: Mapping[str, Any], config: SwarmConfig) -> str:
+    """What is not as recorded, with the key and what to do; "" if all is, or nothing is known."""
+    now = fixed_settings(config)
+    seed, tasks = (recorded.get(name, now[name]) for name in (SEED, TASKS))
+    if seed != now[SEED]:
+        return (
+            f"[learn] seed = {now[SEED]} is not the {seed} that this run began with, and orders its problems: some "
+            f"would come again, and others never. {INSTEAD}"
+        )
+    if tasks != now[TASKS]:
+        return (
+            f"[task] the tasks are called {', '.join(now[TASKS]) or 'nothing'}, and were called "
+            f"{', '.join(tasks) or 'nothing'} when this run began: names order the problems of a file, and leases that "
+            f"wait have them. {INSTEAD}"
+        )
+    return ""

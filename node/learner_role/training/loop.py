@@ -1,0 +1,442 @@
+"""Batches in, versions out: the learner's clockwork.
+
+Per training step: wait until R admissible rollouts are there, add what logs bring, let the trainer child take the step,
+write what it consumed, and every kappa steps publish a new version and have the trainer's state made durable while
+training goes on (`node.learner_role.training.publisher`, `node.learner_role.training.checkpoints`). What always holds:
+a version's name is never given to other weights, since every start takes the next incarnation; going on after a crash,
+ours or the trainer's, is the same code as beginning.
+
+    export -> sign -> adopt into the store -> ledger: version -> announce -> save ... ledger: checkpoint
+
+Killed between any two of these, the next start goes on from the newest checkpoint that the ledger knows, as the next
+incarnation, and removes what the ledger does not know. What the curriculum gave out and saw since that checkpoint is
+told it from the ledger, since leases and verdicts are not undone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import trio
+
+from learner.artifacts.checkpoint_retention import Keep
+from learner.artifacts.publisher import Publisher
+from learner.curriculum.offline_stream import LoggedGroup, OfflineStream
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import CheckpointRow, StepRow
+from learner.provisioning.estimation.recording import Stepped
+from learner.rollouts.batch_arrays import batch_arrays, completed, missing, mixed, of_swarm, offline_arrays
+from learner.rollouts.buffer import Batch
+from learner.rollouts.environment import Environment
+from node.learner_role.scheduling.recorder import Recorder
+from node.learner_role.scheduling.run_state import LearnerRun
+from node.learner_role.training.checkpoints import Checkpoints, TrainerLost
+from node.learner_role.training.publisher import Publishing
+from node.learner_role.training.recovery import read_unconsumed
+from node.learner_role.training.restore import load_policy, restore_newest
+from node.learner_role.training.step_rows import step_row, told_figures
+from node.learner_role.trial.trial_run import CallTrainer
+from node.learner_role.trust.audit_service import AUDIT_REASON, Fate, TrustDesk
+from node.processes.outcomes import ChildCrashed, ChildGaveUp, ChildRefused
+from node.runtime.errors import RunError
+from node.runtime.events import EventLog
+from protocol.core.ids import PolicyVersion
+from protocol.core.pipe import Arrays, Header
+from protocol.versions.manifest import SignedManifest
+from protocol.versions.staleness import Chain, bases_of
+from swarm.store import ChunkStore
+from swarm.transport.error_groups import first_cause
+from swarm.transport.interface import Transport
+
+MAX_DIVERGED = 3
+"""Batches in a row that may make the loss infinite: one is a broken peer's work, more are a broken run's."""
+
+MAX_LOST = 5
+"""Trainers that may be lost in a row before any of them made a step durable. `RestartLimits` counts by the clock, and
+one whose model takes minutes to load would never reach its bound, while every start publishes anew."""
+
+
+class Trainer(Protocol):
+    """The trainer's process, as `node.processes.child.Child` is one: `pid` changes when it was started anew."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+    async def call(
+        self, op: str, header: Mapping[str, object] | None = None, arrays: Arrays | None = None
+    ) -> tuple[Header, Arrays]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingTerms:
+    """What the loop needs of the configuration. `load` is the trainer's load request."""
+
+    steps: int
+    weights_dtype: str
+    keep: Keep
+    load: Mapping[str, Any]
+
+
+@dataclass(kw_only=True)
+class TrainingLoop:
+    """See the module's paragraph.
+
+    Args:
+        environment: what replays episodes that had begun.
+        curriculum_state: what to save beside a checkpoint; `restore_curriculum` takes it back, and `observe` what was
+            admitted after it: (index, mean reward).
+        trust: says which groups of before a restart wait for an audit; None: everybody is believed.
+        offline: logs of which each batch has a part; where they are all of it, `run.batch` is 0.
+        adopted: told of each version that the store has taken, before anybody else hears of it.
+        evaluating: the training steps of the versions whose evaluation is under way.
+        published: awaited after each publication.
+        tried: awaited once, before the first version is published, with the directory that it was exported to, the
+            trainer's reply to `load`, and a way to ask the trainer; what it raises ends the run. None: no trial.
+        opened: awaited with (incarnation, step) when an incarnation goes on from that step.
+        stepped: told of each training step when it is over, with what it was trained on.
+        look: sees that what is signed at this time is believed, or raises RunError.
+    """
+
+    run: LearnerRun
+    ledger: Ledger
+    store: ChunkStore
+    publisher: Publisher
+    trainer: Trainer
+    transport: Transport
+    terms: TrainingTerms
+    trust: TrustDesk | None
+    checkpoints: Path
+    exports: Path
+    environment: Environment
+    curriculum_state: Callable[[], dict[str, Any]]
+    restore_curriculum: Callable[[Mapping[str, Any]], None]
+    published: Callable[[SignedManifest], Awaitable[None]]
+    now_ms: Callable[[], int]
+    events: EventLog
+    recorder: Recorder
+    opened: Callable[[int, int], Awaitable[None]]
+    stepped: Callable[[StepRow, Batch], None]
+    tried: Callable[[Path, Header, CallTrainer], Awaitable[None]] | None = None
+    adopted: Callable[[SignedManifest], None] = lambda signed: None
+    observe: Callable[[int, float], None] = lambda index, mean: None
+    evaluating: Callable[[], Collection[int]] = tuple
+    offline: OfflineStream | None = None
+    look: Callable[[int], None] = lambda now_ms: None
+    _diverged: int = 0
+    _lost: int = 0
+    _safe: int = 0
+    _pid: int | None = None
+
+    def __post_init__(self) -> None:
+        self._beginning = self.curriculum_state()
+        self.saving = Checkpoints(
+            directory=self.checkpoints,
+            keep=self.terms.keep,
+            ledger=self.ledger,
+            ask=self._ask,
+            describe=self._describe,
+            now_ms=self.now_ms,
+            events=self.events,
+            under_audit=(lambda: ()) if self.trust is None else self.trust.under_audit,
+            evaluating=self.evaluating,
+        )
+        self.publishing = Publishing(
+            run=self.run,
+            ledger=self.ledger,
+            store=self.store,
+            publisher=self.publisher,
+            transport=self.transport,
+            exports=self.exports,
+            weights_dtype=self.terms.weights_dtype,
+            ask=self._call,
+            adopted=self.adopted,
+            now_ms=self.now_ms,
+            events=self.events,
+            recorder=self.recorder,
+            kept=None if self.trust is None else self.trust.kept,
+            look=self.look,
+        )
+
+    @property
+    def newest(self) -> bytes:
+        """The newest announcement, empty before the first."""
+        return self.publishing.newest
+
+    async def work(self) -> None:
+        """Train until the last step and until its state is durable, then return.
+
+        Raises UsageError when model or settings cannot be used, RunError when the trainer or the disk cannot go on.
+        """
+        with first_cause():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.saving.work)
+                await self._train()
+                nursery.cancel_scope.cancel()
+
+    async def _train(self) -> None:
+        run, begun = self.run, False
+        while not begun or run.chain.head.version < self.terms.steps or self.saving.saved < run.chain.head.version:
+            try:
+                if not begun:
+                    await self.begin()
+                    begun = True
+                elif run.forgotten >= run.chain.head.incarnation:
+                    await self._begin_above()
+                elif run.chain.head.version < self.terms.steps:
+                    await self._step()
+                else:
+                    await self.saving.complete(run.chain.head)
+            except TrainerLost as loss:
+                begun = False
+                self._bear(loss)
+        run.finished = True
+        run.notify()
+
+    def _bear(self, loss: TrainerLost) -> None:
+        """Tell it; give up when one after the other was lost and nothing has become durable meanwhile."""
+        self._lost = self._lost + 1 if self.saving.saved <= self._safe else 1
+        self._safe = self.saving.saved
+        if self._lost > MAX_LOST:
+            raise RunError(
+                f"{self._lost} trainers in a row were lost since step {self._safe} became durable, and none got "
+                f"further: {loss}\nMend the cause, then start again: it goes on from there."
+            ) from loss
+        self.events.emit("trainer_restarted", reason=str(loss).splitlines()[0])
+
+    async def begin(self) -> None:
+        """Load the policy, go on from the last durable state if there is one, publish under the next incarnation.
+
+        What `tried` refuses has changed nothing: the ledger knows of no new incarnation yet.
+        """
+        run = self.run
+        run.busy = True
+        self._pid = None
+        reply = await load_policy(self._ask, self.terms.load)
+        self._pid = self.trainer.pid
+        await self.saving.forget()
+        base = await self._restore()
+        await trio.to_thread.run_sync(self._swept, self.publishing.sweep)
+        if self.tried is not None:
+            await self.tried(await self.publishing.export_ahead(), reply, self._call)
+            self.tried = None
+        async with run.judging:
+            run.vocab_size, run.steps = int(reply["vocab_size"]), self.terms.steps
+            await self._open_chain(base)
+            await self._recover_buffer()
+        run.open(self.now_ms())
+        await trio.to_thread.run_sync(self._swept, self.saving.sweep)
+        await self._publish()
+        run.busy = False
+        run.notify()
+
+    async def _begin_above(self) -> None:
+        """Go on under a number above every incarnation whose versions are out: members hold some that this ledger knows
+        nothing of, and names only go up. The trainer keeps its state, and nothing that was admitted is lost."""
+        run = self.run
+        run.busy = True
+        async with run.judging:
+            await self._open_chain(run.chain.head.version)
+        await self._publish()
+        run.busy = False
+        run.notify()
+
+    async def _ask(self, op: str, header: Mapping[str, object], arrays: Arrays | None = None) -> Header:
+        """One request. Raises TrainerLost, ChildRefused, RunError."""
+        reply, _ = await self._call(op, header, arrays)
+        return reply
+
+    async def _call(self, op: str, header: Mapping[str, object], arrays: Arrays | None = None) -> tuple[Header, Arrays]:
+        try:
+            return await self.trainer.call(op, header, arrays)
+        except ChildCrashed as crash:
+            raise TrainerLost(str(crash)) from crash
+        except ChildGaveUp as end:
+            raise RunError(f"The trainer cannot go on: {end}") from end
+        except ChildRefused as refused:
+            if self._pid is not None and self.trainer.pid != self._pid:  # it died while nobody was asking it anything
+                raise TrainerLost("it ended between two requests") from refused
+            raise
+
+    async def _restore(self) -> int:
+        """Bring the trainer to the newest checkpoint that can be read; return its step, 0 when there never was one."""
+        rows = await trio.to_thread.run_sync(self.ledger.checkpoints)
+        row = await restore_newest(self._ask, rows, self.checkpoints, self._passed_over)
+        await self._recover_curriculum(row)
+        self.saving.saved = 0 if row is None else row.step
+        return self.saving.saved
+
+    def _passed_over(self, directory: Path, reason: str) -> None:
+        self.events.emit("checkpoint_unusable", directory=str(directory), reason=reason)
+
+    async def _recover_curriculum(self, row: CheckpointRow | None) -> None:
+        """Put it back to where it was at the checkpoint, if there is one, and tell it what it gave out and saw since:
+        leases and verdicts outlive a step that is lost.
+        """
+        leases, records = (0, 0) if row is None else (row.leases, row.records)
+        async with self.run.judging:
+            # Without a checkpoint as it was at our start: what it saw since would otherwise count twice.
+            self.restore_curriculum(self._beginning if row is None else row.state)
+            given, seen = await trio.to_thread.run_sync(self.ledger.since, leases, records)
+            self.run.recover_prompts(given)
+            for index, mean in seen:
+                self.observe(index, mean)
+            _, self.run.judged = await trio.to_thread.run_sync(self.ledger.counts)
+
+    async def _describe(self, version: PolicyVersion) -> CheckpointRow:
+        leases, _ = await trio.to_thread.run_sync(self.ledger.counts)
+        # No await from here on: of a batch that is being judged the curriculum has heard nothing, nor has `judged`.
+        return CheckpointRow(
+            step=version.version,
+            incarnation=version.incarnation,
+            directory=str(version),
+            state=self.curriculum_state(),
+            leases=leases,
+            records=self.run.judged,
+        )
+
+    async def _open_chain(self, base: int) -> None:
+        """Begin the next incarnation at step `base`. The caller holds `judging`."""
+        run = self.run
+        incarnation = await trio.to_thread.run_sync(self.ledger.begin_incarnation, base, self.now_ms())
+        incarnations = await trio.to_thread.run_sync(self.ledger.incarnations)
+        versions = await trio.to_thread.run_sync(self.ledger.versions)
+        run.chain = Chain(bases=bases_of(incarnations), head=PolicyVersion(incarnation, base))
+        run.collecting = base
+        self.publishing.go_on(versions)
+        self.events.emit("incarnation_began", incarnation=incarnation, step=base)
+        self.recorder.begin(base)
+        await self.opened(incarnation, base)
+
+    async def _recover_buffer(self) -> None:
+        """Put back what was admitted and not trained on by a surviving step. The caller holds `judging`."""
+        run, swarm = self.run, self.publisher.authority.swarm
+        found = await trio.to_thread.run_sync(read_unconsumed, self.ledger, self.environment, swarm)
+        run.buffer.clear()
+        if self.trust is not None:
+            await self.trust.recover(found.leases)
+        for group in found.groups:
+            fate = Fate.BELIEVED if self.trust is None else self.trust.fate(group.lease)
+            if fate is Fate.REFUSED:
+                run.buffer.give_up(group.lease, AUDIT_REASON, len(group.completions))
+            else:
+                run.buffer.add(group, hold=fate is Fate.HELD)
+        if doubled := [granted.id for granted in run.take_up(found.episodes)]:
+            await trio.to_thread.run_sync(self.ledger.leases_closed, doubled, "recalled", self.now_ms())
+        self.events.emit("buffer_recovered", rollouts=len(run.buffer), episodes=len(run.episodes))
+
+    def _swept(self, sweep: Callable[[], None]) -> None:
+        """Remove what a crash left half-done: exports nobody adopted, or checkpoints the ledger does not know."""
+        try:
+            sweep()
+        except OSError as error:
+            raise RunError(f"{error.filename} cannot be used: {error.strerror}. Check its disk and owner.") from error
+
+    async def _step(self) -> None:
+        run = self.run
+        waited = trio.current_time()
+        if (batch := await self._collect()) is None:
+            return
+        began_ms, began = self.now_ms(), trio.current_time()
+        run.busy, run.busy_since_ms, run.collecting = True, began_ms, run.chain.head.version + 1
+        run.notify()  # taking the batch made room for leases
+        logged = self.offline.draw() if self.offline is not None else []
+        try:
+            arrays = await self._arrays(batch, logged)
+            reply, found = await self._call("step", {}, arrays)
+        except ChildRefused as refused:
+            await self._drop(batch, refused)
+            return
+        self._diverged = 0
+        run.chain = run.chain.advanced()
+        row = step_row(batch, logged, run.chain.head, began_ms, began - waited, reply)
+        await trio.to_thread.run_sync(self.ledger.step_trained, row, batch.lags, batch.dropped)
+        if self.trust is not None and (apart := of_swarm(found.get("apart"), arrays)) is not None:
+            self.trust.trained(batch, apart)
+        self.events.emit(
+            "step",
+            step=row.step,
+            reward=round(row.reward, 4),
+            rollouts=row.rollouts,
+            train_s=round(row.train_s, 4),
+            waited_s=round(row.waited_s, 4),
+            max_lag=max(batch.lags.values(), default=0),
+            dropped=len(batch.dropped),
+            uninformative=batch.uninformative,
+            buffered=len(run.buffer),
+            **told_figures(row.metrics),
+        )
+        publishing = trio.current_time()
+        if is_due := row.step % run.kappa == 0 or row.step >= self.terms.steps:
+            await self._publish()
+        over = trio.current_time()
+        self._record(batch, began - waited, over - began, over - publishing if is_due else 0.0)
+        self.stepped(row, batch)
+        if (train_s := self.recorder.observatory.train_s) is not None:
+            run.measure(train_s.value)
+        run.busy = False
+        run.notify()
+
+    def _record(self, batch: Batch, waited_s: float, busy_s: float, publish_s: float) -> None:
+        lags: Counter[int] = Counter()
+        for group in batch.groups:
+            lags[batch.lags[group.lease]] += len(group.completions)
+        self.recorder.record(
+            Stepped(
+                at_s=self.recorder.now_s(),
+                step=self.run.chain.head.version,
+                waited_s=round(waited_s, 6),
+                busy_s=round(busy_s, 6),
+                publish_s=round(publish_s, 6),
+                rollouts=batch.rollouts,
+                lags=dict(lags),
+                stale=batch.stale,
+            )
+        )
+
+    async def _arrays(self, batch: Batch, logged: Sequence[LoggedGroup]) -> Arrays:
+        """The trainer's arrays: what the swarm made, then what is logged. Raises as `_ask`."""
+        parts = []
+        if batch.groups:
+            parts.append(await trio.to_thread.run_sync(batch_arrays, batch, self.run.chain.head))
+        if logged:
+            found = await trio.to_thread.run_sync(offline_arrays, logged)
+            if (asked := missing(found)) is not None:
+                _, scores = await self._call("logprobs", {}, asked)
+                found = completed(found, scores["logprobs"])
+            parts.append(found)
+        return mixed(*parts)
+
+    async def _collect(self) -> Batch | None:
+        """Wait for a batch; None when another incarnation is to begin first. Consumes groups from the buffer, wakes
+        when one was added."""
+        run = self.run
+        while run.forgotten < run.chain.head.incarnation:
+            waiting = len(run.buffer)
+            if (batch := run.buffer.take(run.batch, run.chain)) is not None:
+                return batch
+            if len(run.buffer) < waiting:
+                run.notify()  # what had grown too old made room for leases
+            await run.wait_changed()
+        return None
+
+    async def _drop(self, batch: Batch, refused: ChildRefused) -> None:
+        """Do without a batch that makes the loss infinite; give up when one after the other does."""
+        run, self._diverged = self.run, self._diverged + 1
+        if refused.kind != "diverged" or self._diverged > MAX_DIVERGED:
+            raise RunError(f"The trainer refused step {run.collecting}: {refused.error}") from None
+        dropped = {**dict.fromkeys(batch.lags, "diverged"), **batch.dropped}
+        await trio.to_thread.run_sync(self.ledger.batch_dropped, run.collecting, dropped)
+        self.events.emit("batch_dropped", step=run.collecting, rollouts=batch.rollouts, reason=refused.error)
+        run.busy, run.collecting = False, run.chain.head.version
+        run.notify()
+
+    async def _publish(self) -> None:
+        """Publish the policy, and have its state made durable."""
+        signed = await self.publishing.publish()
+        await self.published(signed)
+        await self.publishing.clean()
+        await self.saving.save(signed.version)

@@ -1,0 +1,300 @@
+"""What the trainer made becomes a version: exported, signed, adopted into the store, written down, announced.
+
+    export, beside it the tally -> sign -> adopt into the store -> ledger: version and tally -> announce
+
+What always holds: a version is announced only when the store can serve it and the ledger knows it; killed before that,
+nobody has heard of it, and the name is never given again, since the next start takes the next incarnation. Its tally
+counts what the ledger says that the steps since the version before it consumed, which nothing adds to any more.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import trio
+
+from learner.artifacts.publisher import Base, Publisher, new_bytes, patches_of
+from learner.ledger.ledger import Ledger
+from learner.ledger.rows import TallyRow
+from learner.provisioning.estimation.recording import Published
+from node.learner_role.scheduling.recorder import Recorder
+from node.learner_role.scheduling.run_state import LearnerRun
+from node.learner_role.trust.version_retention import KeptVersions
+from node.processes.outcomes import ChildRefused
+from node.runtime.errors import RunError
+from node.runtime.events import EventLog
+from protocol.core.ids import ManifestHash, PolicyVersion
+from protocol.core.pipe import Arrays, Header
+from protocol.versions.announcement import Announcement, announce, topic_of
+from protocol.versions.manifest import SignedManifest
+from protocol.versions.probe import Probed
+from protocol.versions.safetensors_header import LayoutError
+from swarm.store import ChunkStore, StoreError, StoreFull
+from swarm.transport.error_groups import first_cause
+from swarm.transport.interface import Transport
+
+REANNOUNCE_S = 5.0
+"""The newest version is announced again this often: gossip may lose a message, and repetition is harmless."""
+
+AHEAD = "ahead"
+"""In `exports`: what was exported before it was published."""
+
+ANCHOR_EVERY = 8
+"""Published versions from one anchor to the next. Patches from the last anchor let who was away for up to so many
+versions catch up in one step; the learner keeps its files for as long."""
+
+
+@dataclass(kw_only=True)
+class Publishing:
+    """See the module's paragraph.
+
+    Args:
+        ask: one request to the trainer, for its header and arrays. Raises TrainerLost, ChildRefused, RunError.
+        adopted: told of each version that the store has taken, before anybody else hears of it.
+        newest: the newest announcement, empty before the first.
+        kept: versions that stay to be looked at, as long as there is room.
+        look: sees that what is signed at this time is believed, or raises RunError.
+    """
+
+    run: LearnerRun
+    ledger: Ledger
+    store: ChunkStore
+    publisher: Publisher
+    transport: Transport
+    exports: Path
+    weights_dtype: str
+    ask: Callable[[str, Mapping[str, object]], Awaitable[tuple[Header, Arrays]]]
+    adopted: Callable[[SignedManifest], None]
+    now_ms: Callable[[], int]
+    events: EventLog
+    recorder: Recorder
+    kept: KeptVersions | None = None
+    look: Callable[[int], None] = lambda now_ms: None
+    newest: bytes = b""
+    _said: Announcement | None = None
+    _ahead: tuple[Header, Arrays] | None = None
+    _previous: ManifestHash | None = None
+    _after: int | None = None
+    _pinned: ManifestHash | None = None
+
+    def go_on(self, published: Sequence[tuple[PolicyVersion, ManifestHash]]) -> None:
+        """These were published before, oldest first; what of them belongs to the chain of `run` is gone on from."""
+        self.run.manifests = dict(published)
+        kept = [(version.version, manifest) for version, manifest in published if self.run.chain.contains(version)]
+        self._after, self._previous = kept[-1] if kept else (None, None)
+        self._forget_manifests()
+
+    def sweep(self) -> None:
+        """Remove exports that a crash left and nobody adopted. Raises OSError."""
+        self._ahead = None
+        shutil.rmtree(self.exports, ignore_errors=True)
+        self.exports.mkdir(parents=True, exist_ok=True)
+
+    async def export_ahead(self) -> Path:
+        """Export the policy before it has a name, for a trial, and return the directory; `publish` takes it as it is,
+        unless `sweep` comes first. Raises TrainerLost, RunError."""
+        directory = self.exports / AHEAD
+        self._ahead = await self._written(directory, "The first version")
+        return directory
+
+    def certified(self, certificate: bytes) -> None:
+        """What is signed from now on carries this certificate, the newest announcement among it."""
+        self.publisher = replace(self.publisher, certificate=certificate)
+        if self._said is not None:
+            self._announce(msgspec.structs.replace(self._said, certificate=certificate))
+
+    def _announce(self, said: Announcement) -> None:
+        """From now on this is the newest."""
+        self._said = said
+        self.newest = announce(self.publisher.learner, self.publisher.authority, said)
+
+    async def announce_again(self) -> None:
+        """Repeat the newest announcement until cancelled."""
+        while True:
+            await trio.sleep(REANNOUNCE_S)
+            if self.newest:
+                await self.transport.publish(topic_of(self.publisher.authority.swarm), self.newest)
+
+    async def publish(self) -> SignedManifest:
+        """Export the policy, sign it, adopt it into the store, announce it. Raises TrainerLost, RunError."""
+        run, version = self.run, self.run.chain.head
+        began = trio.current_time()
+        export = self.exports / str(version)
+        reply, names, tally = await self._export(version, export)
+        probed = _probed(reply.get("probe"))
+        signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export, names, probed, tally)
+        self._pin(signed.hash)
+        self.adopted(signed)
+        self._announce(
+            Announcement(
+                version=version,
+                manifest=signed.hash,
+                manifest_bytes=len(signed.raw),
+                total_bytes=signed.manifest.total_bytes,
+                certificate=self.publisher.certificate,
+            )
+        )
+        run.published = signed
+        run.manifests[version] = self._previous = signed.hash
+        self._after = version.version
+        self._forget_manifests()
+        await self.transport.publish(topic_of(self.publisher.authority.swarm), self.newest)
+        self.events.emit(
+            "version_published",
+            version=str(version),
+            total_bytes=signed.manifest.total_bytes,
+            new_bytes=fresh_bytes,
+            patch_bytes=sum(patch.size for patch in signed.manifest.patches),
+            seconds=round(trio.current_time() - began, 4),
+        )
+        self.recorder.record(
+            Published(
+                at_s=self.recorder.now_s(),
+                version=version.version,
+                size_bytes=signed.manifest.total_bytes,
+                patch_bytes=min((patch.size for patch in signed.manifest.patches), default=0),
+            )
+        )
+        run.notify()
+        return signed
+
+    async def clean(self) -> None:
+        """Remove versions that no rollout may be made with any more from the store, but for the last anchor."""
+        keep = set(self.run.manifests.values())
+        if self.kept is not None:
+            self.kept.trim(keep)
+        await trio.to_thread.run_sync(self._clean, keep)
+
+    async def _export(self, version: PolicyVersion, export: Path) -> tuple[Header, Arrays, TallyRow]:
+        """Have the trainer export, and count meanwhile what trained the version. Raises TrainerLost, RunError."""
+        tallies: list[TallyRow] = []
+
+        async def count() -> None:
+            tallies.append(await trio.to_thread.run_sync(self._tally, version))
+
+        ahead, self._ahead = self._ahead, None
+        with first_cause():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(count)
+                if ahead is not None:
+                    await trio.to_thread.run_sync(self._name, export, version)
+                reply, names = ahead or await self._written(export, f"Version {version}")
+        return reply, names, tallies[0]
+
+    def _name(self, export: Path, version: PolicyVersion) -> None:
+        """What was exported ahead is `version`."""
+        try:
+            (self.exports / AHEAD).rename(export)
+        except OSError as error:
+            raise RunError(
+                f"Version {version} cannot be published: {error}. Check the disk, then start again."
+            ) from None
+
+    async def _written(self, export: Path, what: str) -> tuple[Header, Arrays]:
+        try:
+            return await self.ask("export", {"directory": str(export), "dtype": self.weights_dtype})
+        except ChildRefused as refused:
+            place = f" See the disk of {self.exports}." if refused.kind == "disk" else ""
+            raise RunError(f"{what} cannot be published: {refused.error}.{place}") from None
+
+    def _tally(self, version: PolicyVersion) -> TallyRow:
+        """What the steps since the version before consumed, signed. 100,000 records take a second: for a thread."""
+        after = version.version if self._after is None else self._after
+        trained = self.ledger.evidence.trained(after, version.version)
+        signed = self.publisher.tally(version, after, trained, self.now_ms())
+        return TallyRow(version=version, after=after, envelope=signed)
+
+    def _pin(self, newest: ManifestHash) -> None:
+        """Let the store never make room by evicting the newest version; older ones it may, if there is a quota."""
+        self.store.pin(newest)
+        if self._pinned is not None:
+            self.store.unpin(self._pinned)
+        self._pinned = newest
+
+    def _seal(
+        self, version: PolicyVersion, export: Path, names: Arrays, probed: Probed | None, tally: TallyRow
+    ) -> tuple[SignedManifest, int]:
+        """Sign and adopt what was exported, and write down that it exists; return it and how many bytes are new.
+
+        Cancelled while it is read, which takes minutes for a large model, it ends with nothing adopted.
+        """
+        before = None if self._previous is None else self.store.manifest(self._previous)
+        now_ms = self.now_ms()
+        trio.from_thread.run_sync(self.look, now_ms)
+        try:
+            published = self.publisher.publish(
+                export,
+                version,
+                self._previous,
+                now_ms,
+                self._bases(),
+                names,
+                probed,
+                tally.envelope,
+                look=trio.from_thread.check_cancelled,
+            )
+            signed = published.signed
+            self._adopt(signed, export, published.patches)
+        except StoreError as error:
+            raise RunError(f"Version {version} cannot be published. {error}") from error
+        except (OSError, LayoutError) as error:
+            raise RunError(
+                f"Version {version} cannot be published: {error}. Check the disk, then start again."
+            ) from error
+        for made in (export, patches_of(export)):  # the store has its own links to the files
+            shutil.rmtree(made, ignore_errors=True)
+        fresh_bytes = new_bytes(signed.manifest, before.manifest if before else None)
+        self.ledger.version_published(
+            version,
+            signed.hash,
+            self.now_ms(),
+            total_bytes=signed.manifest.total_bytes,
+            new_bytes=fresh_bytes,
+            tally=tally,
+        )
+        return signed, fresh_bytes
+
+    def _adopt(self, signed: SignedManifest, export: Path, patches: Sequence[Path]) -> None:
+        """Put it into the store. What is kept to be looked at gives way, one version after the other. Raises
+        StoreError."""
+        while True:
+            try:
+                self.store.adopt(signed, export, patches)
+                return
+            except StoreFull:
+                if self.kept is None or not trio.from_thread.run_sync(self.kept.yield_one):
+                    raise
+
+    def _bases(self) -> list[Base]:
+        """The versions that patches start from, where they are held: the one before, and the last anchor."""
+        wanted = dict.fromkeys(name for name in (self._previous, self._anchor()) if name is not None)
+        found = [(self.store.manifest(name), name) for name in wanted if self.store.is_complete(name)]
+        return [Base(manifest=signed, directory=self.store.directory(name)) for signed, name in found if signed]
+
+    def _anchor(self) -> ManifestHash | None:
+        """The newest anchor that the store holds."""
+        every = ANCHOR_EVERY * self.run.kappa
+        anchors = [one.hash for one in self.store.versions() if one.complete and one.version.version % every == 0]
+        return anchors[-1] if anchors else None
+
+    def _forget_manifests(self) -> None:
+        """Forget versions that no rollout may be made with any more."""
+        oldest = self.run.chain.head.version - self.run.window
+        self.run.manifests = {v: manifest for v, manifest in self.run.manifests.items() if v.version >= oldest}
+
+    def _clean(self, keep: set[ManifestHash]) -> None:
+        """Remove all other versions but the last anchor from the store."""
+        self.store.evict(keep if (anchor := self._anchor()) is None else keep | {anchor})
+
+
+def _probed(told: Header | None) -> Probed | None:
+    """What the trainer told of the probe, if it did (`learner.training.probe`)."""
+    if told is None:
+        return None
+    rows = zip(told["prompts"], told["completions"], strict=True)
+    sequences = tuple((tuple(prompt), tuple(completion)) for prompt, completion in rows)
+    return Probed(dtype=told["dtype"], sequences=sequences, logprobs=tuple(told["logprobs"]))

@@ -1,0 +1,101 @@
+"""A small model made where there is none: of random weights, then taught by example until it gets some prompts right.
+
+What always holds: what it was taught is never asked again, since tasks are seeded apart; nothing is downloaded; the
+processes that made it are gone when it is there.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from learner.monitoring.eval_scores import Scores
+from node.config.swarm_config import EngineSection
+from node.engine.factory import child_events, open_engine
+from node.engine.interface import EngineError
+from node.learner_role.training.evaluation import EvaluationTerms
+from node.learner_role.training.warm_start import WarmStart, WarmStartTerms
+from node.processes.child import open_child
+from node.processes.outcomes import ChildError
+from node.processes.spec import ChildSpec
+from node.runtime.atomic_files import cannot_write
+from node.runtime.errors import RunError
+from node.runtime.events import EventLog
+from node.tasks.registry import open_task
+from node.tasks.task_suite import held_out_of
+from node.tasks.tokenized_task import EncodedTask
+from node.tasks.tokenizer import TextCodec, write_character_tokenizer
+from swarm.transport.error_groups import first_cause
+
+UNTRAINED = "model-untrained"
+MODEL = "model"
+"""Directories below where it is made: of random weights, and taught."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartingModel:
+    """Which: `config` is that of Hugging Face, `task` the spec of what it is taught, judged on `held_out` prompts."""
+
+    task: str
+    held_out: int
+    max_new_tokens: int
+    seed: int
+    config: Mapping[str, Any]
+
+    async def make(self, out: Path, events: EventLog) -> Scores:
+        """Make it in `out`/model; return how good it is. Raises RunError if it cannot be made or taught."""
+        try:
+            with first_cause():
+                return await self._make(out, events)
+        except (ChildError, EngineError) as error:
+            said = f"The small model cannot be made in {out}: {str(error).rstrip('.')}"
+            raise RunError(f"{said}. Name another directory after --out.") from None
+        except OSError as error:
+            raise cannot_write(out, "--out", error, named="directory") from None
+
+    async def _make(self, out: Path, events: EventLog) -> Scores:
+        spec = ChildSpec(name="trainer", argv=(sys.executable, "-m", "learner.training.server"))
+        untrained = out / UNTRAINED
+        async with AsyncExitStack() as stack:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=out)))
+            trainer = await stack.enter_async_context(open_child(spec, on_event=child_events(events, "trainer")))
+            engine = await stack.enter_async_context(
+                open_engine(EngineSection(kind="transformers", threads=1, nice=0), events, name="engine", state=scratch)
+            )
+            await trainer.call(
+                "make_model", {"directory": str(untrained), "config": dict(self.config), "seed": self.seed}
+            )
+            await trio.to_thread.run_sync(write_character_tokenizer, untrained)
+            hyperparameters = {"learning_rate": 1e-3, "max_new_tokens": self.max_new_tokens}
+            await trainer.call(
+                "load", {"directory": str(untrained), "seed": self.seed, "hyperparameters": hyperparameters}
+            )
+            task = open_task(self.task, seed=self.seed + 1_000_003)
+            encoded = EncodedTask(task=task, codec=TextCodec.load(untrained))
+
+            def told(steps: int, scores: Scores) -> None:
+                events.emit("warm_start", steps=steps, greedy=round(scores.greedy, 4), sampled=round(scores.sampled, 4))
+
+            warm_start = WarmStart(
+                trainer=trainer,
+                engine=engine,
+                encoded=encoded,
+                held_out=held_out_of(encoded, self.held_out),
+                terms=WarmStartTerms(),
+                evaluation=EvaluationTerms(
+                    every_versions=0,
+                    temperature=1.0,
+                    max_new_tokens=self.max_new_tokens,
+                    stop_ids=encoded.codec.stop_ids,
+                ),
+                scratch=scratch,
+                told=told,
+            )
+            return await warm_start.run(out / MODEL)

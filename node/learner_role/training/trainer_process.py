@@ -1,0 +1,83 @@
+"""The trainer's process as the configuration has it: its command, and what it is asked to load."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from learner.trainer_api.presets import recipe_of
+from learner.trainer_api.requests import Hyperparameters
+from node.config.swarm_config import SwarmConfig, TrainerSection
+from node.processes.spec import READY_S, ChildSpec
+
+TRAINER = (sys.executable, "-m", "learner.training.server")
+"""The command of the trainer's process."""
+
+GRACE_S = 4.0
+"""Ranks let go of each other one after the other, and torchrun looks at them ten times a second."""
+
+_SHARED = [name for name in TrainerSection.__struct_fields__ if name in Hyperparameters.__struct_fields__]
+"""Keys of [trainer] that the trainer's process knows by the same names."""
+
+
+def load_request(config: SwarmConfig) -> dict[str, Any]:
+    """The trainer's `load` request."""
+    trainer, learn = config.trainer, config.learn
+    return {
+        "directory": config.model.directory,
+        "seed": learn.seed,
+        "threads": _threads(learn.threads),
+        "device": trainer.device,
+        "compute_dtype": trainer.compute_dtype,
+        "compile": trainer.compile,
+        "lora": _lora(trainer),
+        "hyperparameters": {
+            **{name: getattr(trainer, name) for name in _SHARED},
+            "betas": [trainer.beta1, trainer.beta2],
+            "temperature": learn.temperature,
+            "max_new_tokens": learn.max_new_tokens,
+            "gradient_checkpointing": trainer.activation_checkpointing,
+        },
+    }
+
+
+def _lora(trainer: TrainerSection) -> dict[str, Any] | None:
+    if trainer.lora_rank == 0:
+        return None
+    alpha = trainer.lora_alpha or 2 * trainer.lora_rank
+    return {"rank": trainer.lora_rank, "alpha": alpha, "targets": trainer.lora_targets}
+
+
+def child_spec(argv: Sequence[str], config: SwarmConfig) -> ChildSpec:
+    """The child process; `argv` is the command of one rank."""
+    return ChildSpec(
+        name="trainer",
+        argv=launched(argv, config.trainer),
+        threads=_threads(config.learn.threads),
+        grace_s=GRACE_S,
+        # Other machines are started by people: they are waited for as long as it takes, and named
+        # (`learner.training.distributed.machines`).
+        ready_timeout_s=math.inf if config.trainer.machines > 1 else READY_S,
+    )
+
+
+def launched(argv: Sequence[str], trainer: TrainerSection) -> tuple[str, ...]:
+    """The command that starts all ranks of this machine, which is the first: torchrun's, unless there is but one."""
+    if trainer.ranks * trainer.machines == 1 or tuple(argv) != TRAINER:
+        return tuple(argv)
+    place = (trainer.ranks, trainer.machines, 0, trainer.rendezvous) if trainer.machines > 1 else (trainer.ranks,)
+    return (sys.executable, "-m", "learner.training.distributed.launcher", *map(str, place))
+
+
+def advantage_of(config: SwarmConfig) -> str:
+    """The name of the advantage that the run's objective takes."""
+    return recipe_of(msgspec.convert(load_request(config)["hyperparameters"], Hyperparameters)).advantage
+
+
+def _threads(configured: int) -> int:
+    return configured or max(1, (os.cpu_count() or 2) // 2)

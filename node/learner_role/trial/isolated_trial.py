@@ -1,0 +1,96 @@
+"""A trial beside everything: the children of a start, in a temporary directory, and nothing is left of them.
+
+Used by `volery learn --dry-run`. Invariants:
+- the trainer is brought to where a start would go on from, by the same functions
+  (`node.learner_role.training.restore`);
+- checkpoints are only read; all that is written lies in a temporary directory, which is removed whatever happens.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from learner.ledger.rows import CheckpointRow
+from node.config.swarm_config import SwarmConfig
+from node.engine.factory import learners_engine, open_verifying_engine
+from node.engine.interface import EngineError
+from node.learner_role.training.restore import load_policy, restore_newest
+from node.learner_role.training.trainer_process import load_request
+from node.learner_role.trial.trial_run import trial_terms, try_out
+from node.processes.child import Child, open_child
+from node.processes.outcomes import ChildCrashed, ChildGaveUp, ChildRefused
+from node.processes.spec import ChildSpec
+from node.runtime.errors import RunError
+from node.runtime.events import EventLog
+from node.tasks.task_suite import Schooling
+from protocol.core.pipe import Arrays, Header
+
+NO_ENGINE = "No trial: all that this run trains on is logged and nothing is evaluated, so no engine takes part in it."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tried:
+    """In what the trainer's layers compute here, where, and what came of the trial, a sentence for people."""
+
+    compute_dtype: str
+    device: str
+    told: str
+
+
+async def try_aside(
+    config: SwarmConfig,
+    schooling: Schooling,
+    rows: Sequence[CheckpointRow],
+    checkpoints: Path,
+    trainer: ChildSpec,
+) -> Tried:
+    """Load and export the policy as a start does that may go on from `rows`, which lie in `checkpoints`, and try it.
+
+    Raises UsageError, RunError.
+    """
+    events, passed_over = EventLog(), []
+    with tempfile.TemporaryDirectory(prefix="volery-") as folder:
+        export = Path(folder) / "export"
+        try:
+            async with open_child(trainer) as child:
+                asking = _Asking(child)
+                loaded = await load_policy(asking.ask, load_request(config))
+                await restore_newest(
+                    asking.ask, rows, checkpoints, lambda directory, reason: passed_over.append(str(directory))
+                )
+                try:
+                    await asking.ask("export", {"directory": str(export), "dtype": config.model.weights_dtype})
+                except ChildRefused as refused:
+                    place = f" See the disk of {folder}, or set TMPDIR." if refused.kind == "disk" else ""
+                    raise RunError(f"The first version cannot be published: {refused.error}.{place}") from None
+                told = NO_ENGINE
+                if (terms := trial_terms(config, schooling)) is not None:
+                    async with open_verifying_engine(
+                        learners_engine(config), events, name="evaluation", state=Path(folder)
+                    ) as engine:
+                        told = (await try_out(engine, asking.call, export, loaded, terms)).told
+        except ChildCrashed as crash:
+            raise RunError(f"The trainer cannot run: {crash}") from crash
+        except EngineError as error:
+            raise RunError(str(error)) from error
+    skipped = f" Passed over, since it cannot be used: {', '.join(passed_over)}." if passed_over else ""
+    return Tried(compute_dtype=str(loaded["compute_dtype"]), device=str(loaded["device"]), told=told + skipped)
+
+
+@dataclass(frozen=True)
+class _Asking:
+    """The trainer, asked as a start does it. What it refuses travels; a process that ends is a RunError."""
+
+    child: Child
+
+    async def ask(self, op: str, header: Mapping[str, object]) -> Header:
+        return (await self.call(op, header, None))[0]
+
+    async def call(self, op: str, header: Mapping[str, object], arrays: Arrays | None) -> tuple[Header, Arrays]:
+        try:
+            return await self.child.call(op, header, arrays)
+        except (ChildCrashed, ChildGaveUp) as end:
+            raise RunError(f"The trainer cannot go on: {end}") from end

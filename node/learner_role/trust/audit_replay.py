@@ -1,0 +1,126 @@
+"""`volery why LEASE --replay`: the tokens of a lease that failed its audit drawn again, from what was kept of it.
+
+What always holds: lease and records are those that were signed, as the ledger keeps them; nothing is written, and the
+learner may be at work: the engine is a process of its own, on the processor; a version that the store does not hold any
+more is said to be gone, and then nothing is judged.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from learner.rollouts.admission import AdmittedRecord, GrantedLease
+from learner.rollouts.leases import own_lease
+from learner.trust.audit_queue import Agenda, Work, work_of
+from learner.trust.sequential_test import Audited, Found, Margin, count_above
+from learner.trust.standing import Confidence, after
+from node.config.swarm_config import EngineSection
+from node.engine.factory import open_verifying_engine
+from node.engine.interface import EngineError, VerifyingEngine
+from node.learner_role.trust.auditor import found_by
+from node.reports.explain.audit_replay import KeptLease, Replayed, allowed, beyond
+from node.runtime.errors import RunError, UsageError
+from node.runtime.events import EventLog
+from protocol.core.envelope import Kind, read_envelope
+from protocol.core.errors import PeerError
+from protocol.core.genesis import Authority
+from protocol.core.ids import ManifestHash, PeerId
+from protocol.versions.manifest import SignedManifest
+from protocol.work import MAX_RECORD_BYTES, read_record
+
+NAME = "replay"
+
+OpenEngine = Callable[[], AbstractAsyncContextManager[VerifyingEngine]]
+
+
+@asynccontextmanager
+async def open_engine() -> AsyncIterator[VerifyingEngine]:
+    """An engine on the processor, with temporary files of its own, so that a learner at work is not disturbed."""
+    with tempfile.TemporaryDirectory(prefix="volery-") as folder:
+        section = EngineSection(kind="transformers", device="cpu")
+        async with open_verifying_engine(section, EventLog(), name=NAME, state=Path(folder)) as engine:
+            yield engine
+
+
+def redrawn(
+    kept: KeptLease,
+    authority: Authority,
+    held: Mapping[ManifestHash, tuple[SignedManifest, Path]],
+    *,
+    opened: OpenEngine = open_engine,
+) -> Replayed:
+    """Draw the tokens again, with the versions that `held` has the directories of.
+
+    Raises UsageError, RunError: with a code of its own where there is nothing to draw with, which is no difference.
+    """
+    work = _work(kept, authority)
+    gone = [passage.version for passage in work.passages if passage.manifest not in held]
+    if gone:
+        raise UsageError(
+            f"--replay: version {gone[0]} is no longer in the store, so what it draws cannot be seen again. What the "
+            "audit counted is in the ledger, and `volery why PEER --replay` judges by it."
+        )
+    found = trio.run(_ask, work, held, opened)
+    return _compared(kept, found)
+
+
+def _work(kept: KeptLease, authority: Authority) -> Work:
+    """The audit as it was put on the agenda; every record must be its author's."""
+    try:
+        lease = own_lease(kept.lease, authority.swarm)
+        group = []
+        for raw in kept.records:
+            envelope = read_envelope(raw, kind=Kind.RECORD, swarm=authority.swarm, limit=MAX_RECORD_BYTES)
+            envelope.verify_signature()
+            if envelope.signer != PeerId(lease.peer):
+                raise RunError(f"A record that is kept of this lease was signed by {envelope.signer}, not its peer.")
+            signed = read_record(raw, authority.swarm)
+            if signed.record.index >= len(lease.seeds):
+                raise RunError("A record that is kept of this lease is not of it. Take a copy of the ledger.")
+            group.append(AdmittedRecord(signed=signed, reply=None))
+    except PeerError as error:
+        raise RunError(f"What is kept of this lease cannot be read ({error}). Take a copy of the ledger.") from None
+    return work_of(GrantedLease(lease=lease, prompt_index=0), group, waits=True)
+
+
+async def _ask(
+    work: Work, held: Mapping[ManifestHash, tuple[SignedManifest, Path]], opened: OpenEngine
+) -> Sequence[Found]:
+    agenda = Agenda()
+    agenda.add(work)
+    try:
+        async with opened() as engine:
+            while (portion := agenda.next()) is not None:
+                told = await found_by(engine, portion, lambda manifest: held[manifest][1])
+                for _, found in agenda.heard(portion, told):
+                    return found
+    except EngineError as error:
+        raise RunError(f"The tokens cannot be drawn again here: {error}") from None
+    raise RunError("No record is kept of this lease.")
+
+
+def _compared(kept: KeptLease, found: Sequence[Found]) -> Replayed:
+    """What is counted now, beside what was counted then, beyond the margins of then."""
+    margins = kept.margins
+    counted = count_above(found, margins)
+    lines = [f"Drawn again on this machine: {counted.tokens:,} tokens, where the audit judged {kept.counted.tokens:,}."]
+    for margin, now, then in zip(margins, counted.counts, kept.counted.counts, strict=False):
+        counts = f"{now.above:,} of {now.trials:,} now, {then.above:,} of {then.trials:,} then"
+        lines.append(f"  {beyond(margin)}: {counts}; {allowed(margin)}")
+    fails_now, failed_then = _fails(counted, margins), _fails(kept.counted, margins)
+    if fails_now == failed_then:
+        lines.append(f"By itself the group {'fails' if fails_now else 'passes'}, as it did then.")
+    else:
+        words = ("fails now, and passed then", "passes now, and failed then")[failed_then]
+        lines.append(f"By itself the group {words}: look at the memory of both machines before you believe either.")
+    return Replayed(lines=tuple(lines), agrees=fails_now == failed_then)
+
+
+def _fails(counted: Audited, margins: Sequence[Margin]) -> bool:
+    """Whether one group says enough; one that was counted by other margins says nothing."""
+    return len(counted.counts) == len(margins) and not after(Confidence(), counted, margins)[1].passed

@@ -1,0 +1,154 @@
+"""Audits, made beside training: what is on the agenda is asked of an engine of the learner's own, a version at a time.
+
+What always holds: training waits for an audit only where a group is held for it; audits that nobody waits for rest as
+`node.learner_role.trust.engine_budget` says, so that whatever is delivered, the learner trains; the engine is used by
+one at a time, audits and evaluations taking turns; a version is in the store until it was asked about, or given up.
+Where the engine fails again and again the run ends with the reason, since newcomers' work could never be believed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from learner.trust.audit_queue import Passage, Portion
+from learner.trust.margins import LOUD
+from learner.trust.sequential_test import Found
+from node.engine.interface import (
+    Claim,
+    EngineCrashed,
+    EngineError,
+    EngineRefused,
+    InstalledVersion,
+    Verified,
+    VerifyingEngine,
+)
+from node.learner_role.trust.audit_service import TrustDesk
+from node.learner_role.trust.engine_budget import EngineTime
+from node.runtime.errors import RunError
+from node.runtime.events import EventLog
+from protocol.core.ids import ManifestHash
+from swarm.store import ChunkStore, StoreError
+
+MAX_FAILURES = 5
+"""In a row, after each of which the engine was started again or told another version: more are no accident."""
+
+
+def claim_of(passage: Passage) -> Claim:
+    """What the engine is asked of a passage."""
+    return Claim(prompt=passage.prompt, tokens=passage.tokens, seed=passage.seed, temperature=passage.temperature)
+
+
+def found_of(verified: Verified, passage: Passage) -> list[Found]:
+    """What the engine says of a passage's tokens, beside what their author claimed, in nats as margins have them.
+
+    Those are of temperature 1, since rounding is of logits, and what it does to draws grows as the temperature falls;
+    log probabilities are not brought nearer by a higher one. And they are of logits below LOUD, since floats of twice
+    the size are spaced twice as far.
+    """
+    heat = passage.temperature
+    rows = zip(
+        verified.gaps,
+        verified.leads,
+        verified.sizes,
+        verified.logprobs,
+        passage.logprobs,
+        passage.contexts,
+        strict=True,
+    )
+    found = []
+    for gap, lead, size, logprob, claimed, context in rows:
+        _, exponent = math.frexp(heat * size / LOUD)  # 0 from LOUD / 2 to LOUD
+        louder = 2.0 ** max(0, exponent)
+        found.append(
+            Found(
+                gap=heat * gap / louder,
+                lead=heat * lead / louder,
+                apart=min(1.0, heat) * abs(logprob - claimed) / louder,
+                context=context,
+            )
+        )
+    return found
+
+
+async def found_by(
+    engine: VerifyingEngine, portion: Portion, directory: Callable[[ManifestHash], Path]
+) -> list[Sequence[Found]]:
+    """What the engine finds of each passage, with the version that made them, which lies in `directory`. Raises
+    EngineError, and what `directory` raises."""
+    version = InstalledVersion(name=portion.version, manifest=portion.manifest)
+    if engine.installed != version:
+        await engine.install(version, directory(portion.manifest))
+    verified = await engine.verify([claim_of(passage) for _, _, passage in portion.passages])
+    return [found_of(one, passage) for one, (_, _, passage) in zip(verified, portion.passages, strict=True)]
+
+
+@dataclass(kw_only=True)
+class AuditLoop:
+    """See the module's paragraph."""
+
+    engine: VerifyingEngine
+    lock: trio.Lock
+    store: ChunkStore
+    desk: TrustDesk
+    time: EngineTime
+    events: EventLog
+    _failures: int = field(default=0)
+
+    async def work(self) -> None:
+        """Audit what is on the agenda, until cancelled. Raises RunError when the engine cannot be used."""
+        while True:
+            self.desk.added = trio.Event()  # before we look, or what comes meanwhile would wake nobody
+            if (portion := self.desk.agenda.next()) is None:
+                await self.desk.added.wait()
+                continue
+            is_awaited = self.desk.agenda.waiting > 0
+            if not is_awaited and (rest_s := self.time.rest_s()) > 0:
+                with trio.move_on_after(rest_s):
+                    await self.desk.added.wait()
+                continue
+            took_s = await self._audit(portion)
+            if not is_awaited:
+                self.time.used(took_s)
+
+    async def _audit(self, portion: Portion) -> float:
+        """Make these audits; returns how long the engine took."""
+        async with self.lock:
+            began = trio.current_time()
+            try:
+                told = await found_by(self.engine, portion, self.store.directory)
+            except (EngineError, StoreError) as error:
+                self._bear(portion, error)
+                return trio.current_time() - began
+            took_s = trio.current_time() - began
+        self._failures = 0
+        await trio.to_thread.run_sync(self.desk.ledger.engine_used, "audits", took_s)
+        over = self.desk.agenda.heard(portion, told)
+        for work, found in over:
+            await self.desk.conclude(work, found)
+        self.events.emit("audits_made", groups=len(over), seconds=round(took_s, 4), waiting=len(self.desk.agenda))
+        return took_s
+
+    def _bear(self, portion: Portion, error: Exception) -> None:
+        """Go on without these audits, or try again if the engine's process ended; give up after MAX_FAILURES."""
+        if portion.manifest not in self.desk.kept:  # it was given up meanwhile, and may have gone while it was read
+            return
+        reason = str(error).splitlines()[0]
+        self._failures += 1
+        if self._failures >= MAX_FAILURES:
+            raise RunError(
+                f"Audits failed {self._failures} times in a row: {reason}\nMend the cause, or set [trust] audits = "
+                "false where every peer is your own, then start again: it goes on from there."
+            ) from error
+        self.events.emit("audit_impossible", version=str(portion.version), reason=reason)
+        if isinstance(error, EngineCrashed):
+            return
+        if isinstance(error, EngineRefused):
+            for lease in {lease for lease, _, _ in portion.passages}:
+                self.desk.impossible(lease)
+            return
+        self.desk.lost(portion.manifest)

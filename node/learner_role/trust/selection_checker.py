@@ -1,0 +1,103 @@
+"""Drawing what peers may have chosen among, beside training, on the engine that audits.
+
+What always holds: nobody waits for it, so it rests as `node.learner_role.trust.engine_budget` says, and is routine
+where nothing speaks against a peer; the engine is used by one at a time; what cannot be drawn, or whose worth nobody
+can say, counts for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count, islice
+
+import trio
+
+from learner.rollouts.environment import Ended, Question, Reply
+from learner.trust.selection_test import Worth
+from node.engine.interface import EngineError, VerifyingEngine
+from node.learner_role.peers.intake import Ask
+from node.learner_role.trust.engine_budget import EngineTime
+from node.learner_role.trust.selection_service import ChoiceDesk, Doubt
+from node.runtime.events import EventLog
+from swarm.store import ChunkStore, StoreError
+
+
+@dataclass(kw_only=True)
+class ChoiceLoop:
+    """See the module's paragraph. `ask`: what completions are worth."""
+
+    engine: VerifyingEngine
+    lock: trio.Lock
+    store: ChunkStore
+    desk: ChoiceDesk
+    ask: Ask
+    time: EngineTime
+    events: EventLog
+
+    async def work(self) -> None:
+        """Draw what waits, until cancelled."""
+        while True:
+            self.desk.added = trio.Event()  # before we look, or what comes meanwhile would wake nobody
+            if (rest_s := self.time.rest_s()) > 0:
+                await trio.sleep(rest_s)
+                continue
+            if not (doubts := self.desk.next(routine=self.time.rest_s(routine=True) <= 0)):
+                with trio.move_on_after(self.time.rest_s(routine=True) if len(self.desk) else math.inf):
+                    await self.desk.added.wait()
+                continue
+            took_s = await self._draw(doubts)
+            self.time.used(took_s, routine=all(one.is_routine for one in doubts))
+            await trio.to_thread.run_sync(self.desk.ledger.engine_used, "choices", took_s)
+
+    async def _draw(self, doubts: Sequence[Doubt]) -> float:
+        """Draw them; returns how long the engine took."""
+        self.desk.begin(doubts)
+        async with self.lock:
+            began = trio.current_time()
+            try:
+                drawn = await self._generate(doubts)
+            except (EngineError, StoreError) as error:
+                reason = str(error).splitlines()[0]
+                self.events.emit("choice_impossible", version=str(doubts[0].versions[0].name), reason=reason)
+                drawn = []
+            finally:
+                for one in doubts:
+                    self.desk.over(one)
+            took_s = trio.current_time() - began
+        for one, completions in zip(doubts, drawn, strict=False):
+            await self._conclude(one, completions)
+        return took_s
+
+    async def _conclude(self, one: Doubt, completions: Sequence[tuple[int, ...]]) -> None:
+        said = [*(made.tokens for made in one.made), *completions]
+        prompt = len(one.granted.lease.prompt) // 4
+        index = one.granted.prompt_index
+        replies = await self.ask(
+            [Question(index=index, said=(tokens,), transcript=prompt + len(tokens)) for tokens in said]
+        )
+        if (rewards := _rewards(replies)) is not None:
+            each = zip(said, rewards, strict=True)
+            await self.desk.conclude(one, [Worth(tokens=len(tokens), reward=reward) for tokens, reward in each])
+
+    async def _generate(self, doubts: Sequence[Doubt]) -> list[list[tuple[int, ...]]]:
+        """Of each the completions that the desk asks for, in its order; a version is loaded once for all of them."""
+        asked = [self.desk.requests(one) for one in doubts]
+        parts = [part for one in asked for part in one]  # a version may be asked twice for one of them
+        made: dict[int, list[tuple[int, ...]]] = {}
+        for version in dict.fromkeys(version for version, _ in parts):
+            if self.engine.installed != version:
+                await self.engine.install(version, self.store.directory(version.manifest))
+            wanted = [(place, requests) for place, (of, requests) in enumerate(parts) if of == version]
+            generations = iter(await self.engine.generate([request for _, requests in wanted for request in requests]))
+            for place, requests in wanted:
+                made[place] = [one.tokens for one in islice(generations, len(requests))]
+        places = count()
+        return [[tokens for _ in one for tokens in made[next(places)]] for one in asked]
+
+
+def _rewards(replies: Sequence[Reply]) -> list[float] | None:
+    """What each is worth; None if nobody can say it of one."""
+    ended = [reply for reply in replies if isinstance(reply, Ended) and not reply.void]
+    return [reply.reward for reply in ended] if len(ended) == len(replies) else None

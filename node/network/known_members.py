@@ -1,0 +1,87 @@
+"""Remember over a restart where members came from, so that they are let in before strangers.
+
+The learner's state directory has `members.json`: peer ids and the network addresses (of IPv6 the /64 network) that they
+last came from. Nothing is decided by it but who goes first when there is no room for all
+(`swarm/libp2p/connection_gate.py`).
+
+Invariants:
+- A file that is missing, damaged or cannot be written costs members their precedence, and nothing else.
+- At most MOST members are remembered, those seen last.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import parse_json
+from node.runtime.errors import RunError
+from node.runtime.events import EventLog
+from node.state.learner_state import write_durably
+from protocol.core.ids import PeerId
+from swarm.transport.interface import Transport
+
+FILE = "members.json"
+
+MOST = 4096
+"""Members remembered, as many as the door does: some 400 KiB."""
+
+MAX_FILE_BYTES = MOST * 256
+
+NOTED_EVERY_S = 10.0
+"""How often the file is written, if anybody new came: what a kill loses of it."""
+
+
+@dataclass(kw_only=True)
+class KnownMembers:
+    """See the module's paragraph. `root` is the learner's state directory."""
+
+    root: Path
+    transport: Transport
+    events: EventLog
+    _origins: dict[PeerId, str] = field(default_factory=dict)
+
+    def recall(self) -> None:
+        """Tell the transport who was here before."""
+        path = self.root / FILE
+        try:
+            read = parse_json(read_file(path, MAX_FILE_BYTES))
+            if not isinstance(read, dict) or not all(isinstance(origin, str) for origin in read.values()):
+                raise ValueError("it is no table of peers and addresses")
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            text = f"{path} cannot be read: {error}. Members have no precedence until they are back; it is made anew."
+            self.events.emit("trouble", text=text)
+            return
+        self._origins = {PeerId(peer): origin for peer, origin in list(read.items())[-MOST:]}
+        self.transport.expect(self._origins)
+
+    async def keep(self) -> None:
+        """Write who is here whenever that is news, until cancelled."""
+        is_told = False
+        while True:
+            await trio.sleep(NOTED_EVERY_S)
+            if not (data := self.news()):
+                continue
+            try:
+                await trio.to_thread.run_sync(write_durably, self.root / FILE, data)
+            except RunError as error:
+                if not is_told:
+                    self.events.emit("trouble", text=str(error))
+                is_told = True
+
+    def news(self) -> bytes:
+        """Return what the file is to have; empty if it has that."""
+        before = dict(self._origins)
+        for peer, origin in self.transport.origins().items():
+            if self._origins.get(peer) != origin:
+                self._origins.pop(peer, None)
+                self._origins[peer] = origin
+        for peer in list(self._origins)[:-MOST]:
+            del self._origins[peer]
+        return json.dumps(self._origins, indent=0).encode() if self._origins != before else b""

@@ -1,0 +1,339 @@
+"""One process of a child, from its start until it is buried.
+
+What always holds: a frame is written whole or not at all, whoever is cancelled, because one task does all the writing;
+every request gets one reply, an error or `ChildCrashed`, also when the process hangs, if its spec says how long it may
+be silent; the process and all of its group are gone when `run` returns,
+within `grace_s` + `TERM_S` + `KILL_S` of being told to end.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol, TypeVar
+
+import trio
+
+from learner.trainer_api.exit_reasons import HEARD_LINES
+from node.processes.memory_limit import offer_first, wait_over
+from node.processes.outcomes import ChildCrashed, ChildError, ChildExit, ChildRefused, ChildSaid, OnEvent, OnFrame
+from node.processes.spec import ChildSpec, child_environment
+from protocol.core.pipe import PREFIX, Arrays, BadFrame, Header, decode_frame, encode_frame, frame_sizes
+from protocol.core.visible import visible
+
+MAX_STDERR_LINE_BYTES = 4096
+"""A longer line is cut into several; a progress bar without newlines must not grow without bound."""
+READ_BYTES = 1 << 20
+"""Largest single read from a pipe; Linux hands out at most the pipe's 64 KiB anyway unless it was enlarged."""
+TERM_S = 1.0
+"""Between SIGTERM and SIGKILL. With the default grace of 2 s a child is gone in 3 s; the promise to people is 5 s."""
+LOOK_S = 5.0
+"""How often it is asked at most whether the child hangs."""
+LOOKS = 4
+"""At least so many times is it asked before a child is found to hang."""
+KILL_S = 1.0
+"""For the kernel to bury a killed process, and to drain what it last wrote on stderr."""
+
+Stream = TypeVar("Stream")
+
+
+class Caller(Protocol):
+    """What `prepare` is given: the child of this life, before others may call it."""
+
+    async def call(
+        self,
+        op: str,
+        header: Mapping[str, object] | None = None,
+        arrays: Arrays | None = None,
+        *,
+        silence_s: float | None = None,
+    ) -> tuple[Header, Arrays]: ...
+
+
+Prepare = Callable[[Caller], Awaitable[None]]
+"""Runs after every start and before any other call. May raise ChildError: that ends this life, as a crash would."""
+
+
+async def open_process(spec: ChildSpec) -> trio.Process:
+    process = await trio.lowlevel.open_process(
+        spec.argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=child_environment(spec, os.environ),
+        start_new_session=True,
+    )
+    if spec.nice:
+        with suppress(ProcessLookupError):
+            # Never nicer than we are ourselves: the kernel does not let us take that back.
+            os.setpriority(os.PRIO_PGRP, process.pid, max(spec.nice, os.getpriority(os.PRIO_PROCESS, 0)))
+    if spec.yields_memory:
+        offer_first(process.pid)
+    return process
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """A caller of this life, who allows so much silence. `reply` stays None when the child ended first."""
+
+    silence_s: float
+    replied: trio.Event = field(default_factory=trio.Event)
+    reply: tuple[Header, Arrays] | None = None
+
+
+class Life:
+    """One process of a child, from its start to its end."""
+
+    def __init__(self, spec: ChildSpec, process: trio.Process, on_event: OnEvent, on_frame: OnFrame) -> None:
+        self._spec = spec
+        self._process = process
+        self._stdin, self._stdout, self._stderr = _piped(process.stdin), _piped(process.stdout), _piped(process.stderr)
+        self._on_event = on_event
+        self._on_frame = on_frame
+        self._ready = trio.Event()
+        self._ids = count()
+        self._waiting: dict[int, _Waiting] = {}
+        self._slots = trio.Semaphore(spec.max_in_flight)
+        self._outgoing, self._to_write = trio.open_memory_channel[bytes](0)
+        self._stderr_ended = trio.Event()
+        self._tail: deque[str] = deque(maxlen=HEARD_LINES)
+        self._reason: str | None = None
+        self._exit: ChildExit | None = None
+        self._silent_s = 0.0
+        self._waits = ""
+        self._carrying: trio.CancelScope | None = None
+        self._dismissed = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def call(
+        self,
+        op: str,
+        header: Mapping[str, object] | None = None,
+        arrays: Arrays | None = None,
+        *,
+        silence_s: float | None = None,
+    ) -> tuple[Header, Arrays]:
+        """As `Child.call`, to this process only."""
+        request = next(self._ids)
+        frame = encode_frame({**(header or {}), "id": request, "op": op}, arrays)
+        waiting = await self._send(request, frame, self._spec.silence_s if silence_s is None else silence_s)
+        try:
+            await waiting.replied.wait()
+        except trio.Cancelled:
+            self._tell_cancelled(request)
+            raise
+        if waiting.reply is None:
+            raise ChildCrashed(self._end())
+        reply, reply_arrays = waiting.reply
+        del reply["id"]
+        if not reply.pop("ok", False):
+            raise ChildRefused(str(reply.get("kind", "error")), str(reply.get("error", "no reason given")))
+        return reply, reply_arrays
+
+    async def _send(self, request: int, frame: bytes, silence_s: float) -> _Waiting:
+        """Hand `frame` to the writer. The slot taken here is given back when the reply comes, not when the caller
+        leaves."""
+        await self._slots.acquire()
+        if not self._waiting:
+            self._silent_s = 0.0  # it owed nothing
+        waiting = self._waiting[request] = _Waiting(silence_s)
+        try:
+            await self._outgoing.send(frame)
+        except BaseException as error:
+            if self._waiting.pop(request, None) is not None:
+                self._slots.release()
+            if isinstance(error, trio.BrokenResourceError):
+                raise ChildCrashed(self._end()) from None
+            raise
+        return waiting
+
+    def _tell_cancelled(self, request: int) -> None:
+        # Advice to stop early: when the writer is busy just now, the child may as well finish.
+        if self._spec.cancel_op is not None:
+            with suppress(trio.WouldBlock, trio.BrokenResourceError):
+                self._outgoing.send_nowait(encode_frame({"op": self._spec.cancel_op, "target": request}))
+
+    async def become_ready(self, prepare: Prepare | None) -> bool:
+        """Wait for the ready event, then run `prepare`. False, and the process is condemned, when either fails."""
+        with trio.move_on_after(self._spec.ready_timeout_s) as scope:
+            await self._ready.wait()
+        if scope.cancelled_caught:
+            waits = f": {self._waits}" if self._waits else ""
+            self.condemn(f"not ready within {self._spec.ready_timeout_s:.0f} s{waits}")
+            return False
+        try:
+            if prepare is not None:
+                await prepare(self)
+        except ChildError as error:
+            self.condemn(f"could not be prepared: {error}")
+            return False
+        return True
+
+    async def run(self, enter_service: Callable[[], Awaitable[None]]) -> ChildExit:
+        """Carry frames until the child ends or we are cancelled; either way it is gone on return, and its callers were
+        told."""
+        try:
+            async with trio.open_nursery() as outer:
+                outer.start_soon(self._read_stderr)
+                async with trio.open_nursery() as nursery:
+                    self._carrying = nursery.cancel_scope
+                    if self._dismissed:
+                        nursery.cancel_scope.cancel()
+                    nursery.start_soon(self._write_frames)
+                    nursery.start_soon(enter_service)
+                    if self._spec.silence_s < math.inf:
+                        nursery.start_soon(self._watch_silence)
+                    if self._spec.memory_bytes is not None:
+                        nursery.start_soon(self._watch_memory, self._spec.memory_bytes)
+                    await self._read_frames()
+                    nursery.cancel_scope.cancel()
+                wait_s = self._spec.grace_s if self._dismissed else self._spec.dying_s
+                if not await _end_process(self._process, wait_s) and not self._dismissed:
+                    # Our own signal is not what ended it: it had gone away before.
+                    self._reason = self._reason or f"it closed its pipe, and had not ended {wait_s:g} s later"
+                with trio.move_on_after(KILL_S):
+                    await self._stderr_ended.wait()
+                outer.cancel_scope.cancel()
+        finally:
+            if self._process.returncode is None:
+                with trio.CancelScope(shield=True):
+                    await _end_process(self._process, self._spec.grace_s)
+            self._tell_callers()
+        return self._end()
+
+    def dismiss(self) -> None:
+        """End the process in order: `run` returns when it is gone."""
+        self._dismissed = True
+        if self._carrying is not None:
+            self._carrying.cancel()
+
+    async def _watch_memory(self, limit_bytes: int) -> None:
+        held = await wait_over(self.pid, limit_bytes)
+        self.condemn(f"it held {held / 1e9:.2f} GB of memory, more than its limit of {limit_bytes / 1e9:.2f} GB")
+
+    async def _watch_silence(self) -> None:
+        every_s = min(LOOK_S, self._spec.silence_s / LOOKS)
+        while True:
+            await trio.sleep(every_s)
+            # Looks are counted: while the machine slept, or this process was stopped, nobody could be heard.
+            self._silent_s += every_s
+            allowed_s = max((waiting.silence_s for waiting in self._waiting.values()), default=math.inf)
+            if self._silent_s >= allowed_s:
+                self.condemn(f"it owed replies, and was silent for {allowed_s:g} s: it hangs")
+
+    def _end(self) -> ChildExit:
+        if self._exit is None:
+            code = self._process.returncode
+            self._exit = ChildExit(
+                name=self._spec.name, returncode=code, reason=self._reason, stderr_tail=tuple(self._tail)
+            )
+        return self._exit
+
+    def _tell_callers(self) -> None:
+        self._to_write.close()
+        for waiting in self._waiting.values():
+            waiting.replied.set()
+            self._slots.release()
+        self._waiting.clear()
+
+    def condemn(self, reason: str) -> None:
+        """Kill it, and have its end say why."""
+        self._reason = self._reason or reason
+        _signal_group(self.pid, signal.SIGKILL)
+
+    async def _write_frames(self) -> None:
+        """Consumes frames from callers, one at a time; ends when the child closes its stdin (it is ending then)."""
+        with suppress(trio.BrokenResourceError):
+            async for frame in self._to_write:
+                await self._stdin.send_all(frame)
+
+    async def _read_frames(self) -> None:
+        """Consumes the child's frames until its stdout ends; one that we cannot read condemns it."""
+        try:
+            while (prefix := await self._read_exactly(PREFIX.size)) is not None:
+                head_size, body_size = frame_sizes(prefix)
+                head, body = await self._read_exactly(head_size), await self._read_exactly(body_size)
+                if head is None or body is None:
+                    return
+                self._take_frame(*decode_frame(head, body))
+        except BadFrame as error:
+            self.condemn(f"it does not speak the pipe's format ({error}); is something printing on its stdout?")
+
+    async def _read_exactly(self, size: int) -> bytes | None:
+        """Return `size` bytes, or None when the stream ends before."""
+        data = bytearray()
+        while len(data) < size:
+            part = await self._stdout.receive_some(min(size - len(data), READ_BYTES))
+            if not part:
+                return None
+            data += part
+        return bytes(data)
+
+    def _take_frame(self, header: Header, arrays: Arrays) -> None:
+        self._silent_s = 0.0
+        match header:
+            case {"event": "ready"}:
+                self._ready.set()
+            case {"event": "waiting", "text": str(text)} if not self._ready.is_set():
+                self._waits = text
+                self._on_frame(header, arrays)
+            case {"event": str()}:
+                self._on_frame(header, arrays)
+            case {"id": int(request)} if (waiting := self._waiting.pop(request, None)) is not None:
+                waiting.reply = (header, arrays)
+                waiting.replied.set()
+                self._slots.release()
+            case _:
+                raise BadFrame(f"neither an event nor a reply to a request of ours: {str(header)[:200]}")
+
+    async def _read_stderr(self) -> None:
+        pending = b""
+        while part := await self._stderr.receive_some(MAX_STDERR_LINE_BYTES):
+            *lines, pending = (pending + part).replace(b"\r", b"\n").split(b"\n")
+            if len(pending) > MAX_STDERR_LINE_BYTES:
+                lines, pending = [*lines, pending], b""
+            for line in lines:
+                self._say(line)
+        self._say(pending)
+        self._stderr_ended.set()
+
+    def _say(self, line: bytes) -> None:
+        if text := visible(line.decode(errors="replace").rstrip()):
+            self._tail.append(text)
+            self._on_event(ChildSaid(name=self._spec.name, line=text))
+
+
+def _piped(stream: Stream | None) -> Stream:
+    assert stream is not None, "opened with three pipes"
+    return stream
+
+
+async def _end_process(process: trio.Process, grace_s: float) -> bool:
+    """End a process and whatever it left in its group: close stdin and wait, then SIGTERM and wait, then SIGKILL.
+    Return whether it ended without a signal of ours."""
+    await _piped(process.stdin).aclose()
+    by_itself = True
+    for wait_s, then in ((grace_s, signal.SIGTERM), (TERM_S, signal.SIGKILL), (KILL_S, signal.SIGKILL)):
+        with trio.move_on_after(wait_s):
+            await process.wait()
+            break
+        by_itself = False
+        _signal_group(process.pid, then)
+    # A trainer's ranks or a data loader's workers may have outlived the process that was to end them.
+    _signal_group(process.pid, signal.SIGKILL)
+    return by_itself
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)

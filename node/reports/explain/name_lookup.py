@@ -1,0 +1,138 @@
+"""What somebody means by a name: a peer, a lease, a record.
+
+    12D3KooW...NXTN4h    a peer, by its id or the end of that
+    fc6f3622             a lease or a record, by the beginning of its id
+    fc6f3622/0           a record, by its lease and its place in it, as reports have it
+    atlas                a peer, by what it calls itself
+
+What always holds: what is meant is never guessed. Ids win over names, which peers choose for themselves; a name is held
+against those that reports show, so that two peers that look alike have one name, which is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from node.reports.text import formatting as words
+from node.runtime.errors import UsageError
+from protocol.core.ids import PeerId
+
+LEAST_CHARS = 4
+"""Of an id, or its beginning or end: fewer fit too much."""
+
+NAMES = 128
+"""Characters of what a peer says of itself."""
+
+MATCHES_SHOWN = 8
+
+PLACE = re.compile(r"([0-9a-fA-F]+)/([0-9]{1,9})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeantLease:
+    """A lease: all of it, the one record in it, or what was decided of the place `index`."""
+
+    lease: bytes
+    record: bytes | None = None
+    index: int | None = None
+
+
+def meant_in(db: sqlite3.Connection, name: str) -> PeerId | MeantLease:
+    """The one thing in a ledger that is called `name`. Raises UsageError."""
+    prefix, index = split(name)
+    peers = peers_by_id(db, name)
+    leases = _ids(db, "SELECT lease FROM leases WHERE substr(lower(hex(lease)), 1, ?) = ?", prefix)
+    records = _ids(db, "SELECT DISTINCT record FROM records WHERE substr(lower(hex(record)), 1, ?) = ?", name)
+    if not (peers or leases or records):
+        if (peer := peer_by_name(db, name)) is not None:
+            return peer
+        require_long(prefix)
+    require_one(name, [*peers, *(f"lease {one.hex()}" for one in leases), *(f"record {one.hex()}" for one in records)])
+    if peers:
+        return peers[0]
+    if leases:
+        return MeantLease(lease=leases[0], index=index)
+    return MeantLease(lease=_lease_of(db, records[0]), record=records[0])
+
+
+def peers_by_id(db: sqlite3.Connection, text: str, role: str | None = None) -> list[PeerId]:
+    """The peers whose ids are, or end in, `text`; only those of `role` if there is one."""
+    if len(text) < LEAST_CHARS:
+        return []
+    rows = db.execute(
+        "SELECT peer FROM peers WHERE substr(peer, -?1) = ?2 AND (?3 IS NULL OR role = ?3) ORDER BY peer",
+        (len(text), text, role),
+    )
+    return [PeerId(peer) for (peer,) in rows]
+
+
+def peer_by_name(db: sqlite3.Connection, text: str, role: str | None = None) -> PeerId | None:
+    """The peer that calls itself `text`, None if there is none. Raises UsageError where several do."""
+    if not (wanted := words.plain_name(text, NAMES)):
+        return None
+    rows = db.execute("SELECT peer, name FROM peers WHERE ?1 IS NULL OR role = ?1 ORDER BY peer", (role,))
+    shown = [(PeerId(peer), {words.plain_name(name), words.plain_name(name, NAMES)}) for peer, name in rows]
+    found = [peer for peer, names in shown if wanted in names]
+    if len(found) > 1:
+        raise UsageError(f"Several peers call themselves {wanted!r}; name one by its id:\n{_listed(found)}")
+    return found[0] if found else None
+
+
+def split(name: str) -> tuple[str, int | None]:
+    """A lease and a place in it; any other name as it is."""
+    found = PLACE.fullmatch(name)
+    return (name, None) if found is None else (found[1], int(found[2]))
+
+
+def is_hex(text: str) -> bool:
+    """Whether it may be the beginning of a lease's or a record's id."""
+    return all(character in "0123456789abcdef" for character in text.lower())
+
+
+def require_long(name: str) -> None:
+    """Raises UsageError for what is too short for an id, and is no peer's name."""
+    if len(name) < LEAST_CHARS:
+        raise UsageError(f"{name!r} is too short: name at least {LEAST_CHARS} characters of an id.")
+
+
+IN_A_LEDGER = (
+    "Name the beginning of a lease's or a record's id (hex, as reports and events tell them), or a peer by its id, the "
+    "end of that, or its name."
+)
+
+IN_RECEIPTS = (
+    "Name the beginning of a lease's or a record's id (hex, as reports and events tell them), or this node by its id, "
+    "or the end of that. A lease that was not delivered has no receipt, and of others a node's books hold nothing: the "
+    "operator can tell."
+)
+
+
+def require_one(name: str, found: Sequence[str], names: str = IN_A_LEDGER) -> None:
+    """Raises UsageError unless one thing was found; `names`: what there is to be named."""
+    if not found:
+        raise UsageError(f"Nothing here is called {name!r}. {names}")
+    if len(found) > 1:
+        raise UsageError(f"{name!r} fits several; name more of it:\n{_listed(found)}")
+
+
+def _ids(db: sqlite3.Connection, sql: str, prefix: str) -> list[bytes]:
+    """Those that begin with `prefix`, in hex; one more at most than are shown."""
+    if len(prefix) < LEAST_CHARS:
+        return []
+    rows = db.execute(f"{sql} LIMIT ?", (len(prefix), prefix.lower(), MATCHES_SHOWN + 1))
+    return [found for (found,) in rows]
+
+
+def _lease_of(db: sqlite3.Connection, record: bytes) -> bytes:
+    """The lease under which a record was trained on or admitted, or else came first."""
+    sql = "SELECT lease FROM records WHERE record = ? ORDER BY step IS NULL, rule <> 'admitted', rowid LIMIT 1"
+    ((lease,),) = db.execute(sql, (record,))
+    return bytes(lease)
+
+
+def _listed(found: Sequence[str]) -> str:
+    shown = "\n".join(f"  {one}" for one in found[:MATCHES_SHOWN])
+    return shown + ("\n  ..." if len(found) > MATCHES_SHOWN else "")

@@ -1,0 +1,325 @@
+"""The plots of a run: which there are, what is drawn in each, and the sentence that says it.
+
+Pure. What always holds: a plot of what the ledger does not hold is left out; figures that are no numbers are not drawn;
+no curve has more than CURVE_POINTS points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from node.reports.html.charts.cost_curve import Costs
+from node.reports.html.charts.learning_curve import reward, together
+from node.reports.html.charts.plot import Bar, Line, Look, Plot, Row
+from node.reports.html.charts.scale import Point, mean, smoothed, thinned
+from node.reports.html.charts.series import bands, line, restarts, step_points
+from node.reports.model.history import BINS, FINEST, Bins, History, Judged, Span, joined
+from node.reports.model.report import SwarmReport
+from node.reports.text import formatting as words
+
+MAX_LAGS = 24
+"""Bars of the lags; older ones share the last."""
+
+
+def plots(report: SwarmReport, costs: Costs) -> list[Plot]:
+    """The other plots, those left out of which there is nothing to draw."""
+    history = report.history or History()
+    found = [
+        *([] if together(report) else [reward(report)]),
+        _utilisation(report),
+        _lag(report, history),
+        _lags(report),
+        _versions(report),
+        _version_bytes(report),
+        _judged(report, history),
+        cost(report, costs),
+        _peers(report, history),
+        _length(report),
+        _figure(report, "entropy", "Entropy of the policy", "nats", Look.PURPLE),
+        _figure(report, "mismatch_kl", "Policy against its rollouts, KL", "nats", Look.INK),
+        _figure(report, "grad_norm", "Norm of the gradient", "no unit", Look.INK),
+    ]
+    return [plot for plot in found if not plot.is_empty]
+
+
+def cost(report: SwarmReport, costs: Costs) -> Plot:
+    """Cost against the planned cost."""
+    free = not costs.total and not costs.planned_total
+    lines = (
+        Line(name="cost", points=costs.spent, look=Look.BLUE, area=True),
+        Line(name="planned", points=costs.planned, look=Look.GREEN),
+    )
+    return Plot(
+        key="cost",
+        title="Cost of rollout peers",
+        unit=costs.currency,
+        said=cost_sentence(costs),
+        wall=report.wall_s,
+        lines=() if free else lines,
+    )
+
+
+def cost_sentence(costs: Costs) -> str:
+    """What rollout peers cost, what was planned, and by how much the one is more."""
+    if not costs.total and not costs.planned_total:
+        return "Nobody asked for money."
+    said = words.money(costs.total, costs.currency)
+    others = f" {costs.others} who ask for another currency are not in it." if costs.others else ""
+    if costs.planned_total is None:
+        return f"{said}; no plan was made.{others}"
+    planned = words.money(costs.planned_total, costs.currency)
+    if costs.excess is None:
+        return f"{said}; planned was nothing.{others}"
+    way = "more" if costs.excess >= 0 else "less"
+    return f"{said}, {words.share(abs(costs.excess))} {way} than the {planned} of the plans that stood.{others}"
+
+
+def timeline(key: str, judged: Sequence[Judged], rows: Sequence[Row], wall_s: float) -> Plot:
+    """When a peer was here, and what it delivered meanwhile."""
+    admitted, refused = sum(one.admitted for one in judged), sum(one.refused for one in judged)
+    width = words.duration(judged[0].width_s) if judged else "0 s"
+    lines = _judged_lines(judged) if admitted + refused else (Line(name="admitted", points=(), look=Look.BLUE),)
+    return Plot(
+        key=key,
+        title="Timeline",
+        unit="rollouts per minute",
+        said=f"{words.counted(admitted, 'rollout')} admitted, {refused:,} rejected, counted every {width}; above, when "
+        "it was here.",
+        wall=wall_s,
+        lines=lines,
+        rows=tuple(rows),
+        exact=_rate,
+    )
+
+
+def presence_rows(here: Sequence[Span], planned: Sequence[Span], wall_s: float) -> Iterator[Row]:
+    """When a peer was here, and when the plan wanted it to be on, if it ever did."""
+    yield Row(name="here", spans=tuple(here), look=Look.BLUE)
+    if planned:
+        yield Row(name="plan", spans=joined(planned, gap_s=wall_s / FINEST), look=Look.GREEN)
+
+
+# What each plot is made of
+
+
+def _utilisation(report: SwarmReport) -> Plot:
+    """By stretch of time: training as a share of training and waiting, of the steps that ended in it."""
+    bins = Bins(wall_s=report.wall_s)
+    sums: dict[int, list[float]] = {}
+    for step in report.steps:
+        spent = sums.setdefault(bins.of(step.at_s), [0.0, 0.0])
+        spent[0] += step.train_s
+        spent[1] += step.waited_s
+    points = [
+        ((at + 0.5) * bins.width_s, trained / (trained + waited))
+        for at, (trained, waited) in sorted(sums.items())
+        if trained + waited > 0
+    ]
+    said = f"Trained {words.share(report.utilisation)} of its time, else waited for rollouts."
+    return Plot(
+        key="utilisation",
+        title="Utilisation of the learner",
+        unit="share of time",
+        said=said,
+        wall=report.wall_s,
+        lines=(Line(name="training", points=tuple(points), look=Look.BLUE, area=True),),
+        marks=restarts(report),
+        high=1.0,
+        show=lambda value: f"{100 * value:.0f}%",
+        exact=words.share,
+    )
+
+
+def _lag(report: SwarmReport, history: History) -> Plot:
+    known = [(step.at_s, history.lags[step.step]) for step in report.steps if step.step in history.lags]
+    average = sum(lag * number for lag, number in report.lags.items()) / report.trained if report.trained else 0.0
+    window = "" if report.staleness is None else f"; S = {report.staleness} allowed"
+    return Plot(
+        key="lag",
+        title="Lag of trained rollouts",
+        unit="steps",
+        said=f"{words.steps(average)} on average, {max(report.lags, default=0)} at most{window}.",
+        wall=report.wall_s,
+        lines=(
+            Line(name="mean of a step", points=thinned([(at, lag.mean) for at, lag in known]), look=Look.BLUE),
+            Line(name="largest", points=thinned([(at, float(lag.largest)) for at, lag in known], take=max),
+                 look=Look.ORANGE),
+        ),
+        marks=restarts(report),
+        limit=None if report.staleness is None else (float(report.staleness), f"S = {report.staleness}"),
+    )  # fmt: skip
+
+
+def _lags(report: SwarmReport) -> Plot:
+    """Share of trained rollouts by lag, from 0 to the window."""
+    bars: tuple[Bar, ...] = ()
+    if report.lags:
+        top = min(max(*report.lags, report.staleness or 0, 1), MAX_LAGS)
+        counts = [0] * (top + 1)
+        for lag, number in report.lags.items():
+            counts[min(max(lag, 0), top)] += number
+        older = max(report.lags) > top
+        bars = tuple(
+            Bar(label=f"{lag}+" if older and lag == top else str(lag), value=number / report.trained)
+            for lag, number in enumerate(counts)
+        )
+    return Plot(
+        key="lags",
+        title="How old rollouts were",
+        unit="share of trained rollouts",
+        said=f"{words.counted(report.trained, 'rollout')} {words.were(report.trained)} trained on; none older than the "
+        "window S may be.",
+        across="lag (steps)",
+        bars=bars,
+        show=_short_share,
+        exact=words.share,
+    )
+
+
+def _short_share(value: float) -> str:
+    return "<1%" if 0 < value < 0.01 else f"{100 * value:.0f}%"
+
+
+def _versions(report: SwarmReport) -> Plot:
+    """Which version was the newest when: it falls back where the learner restarted."""
+    numbers = [(version.at_s, float(version.version.version)) for version in report.versions]
+    numbers.sort()
+    each = ""
+    if len(numbers) > 1:
+        each = f", one every {_seconds((numbers[-1][0] - numbers[0][0]) / (len(numbers) - 1))} on average"
+    again = len(report.incarnations) - 1
+    restarted = f"; the learner restarted {words.times(again)}" if again > 0 else ""
+    return Plot(
+        key="versions",
+        title="Policy versions",
+        unit="training step of the newest",
+        said=f"{words.counted(len(numbers), 'version')} {words.were(len(numbers))} published{each}{restarted}.",
+        wall=report.wall_s,
+        lines=(Line(name="version", points=thinned(numbers, take=max), look=Look.BLUE, steps=True),),
+        marks=restarts(report),
+        exact=lambda value: f"{value:,.0f}",
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{words.figure(seconds)} s" if seconds < 60 else words.duration(seconds)
+
+
+def _version_bytes(report: SwarmReport) -> Plot:
+    of_each = sorted((version.at_s, float(version.new_bytes)) for version in report.versions)
+    power, unit = _bytes_unit(max((size for _, size in of_each), default=0.0))
+    typical = mean([size for _, size in of_each]) if of_each else 0.0
+    return Plot(
+        key="bytes",
+        title="New in each version",
+        unit=unit,
+        said=f"{words.size(round(typical))} on average of {words.size(report.weight_bytes)} a version:"
+        " chunks that the version before did not have.",
+        wall=report.wall_s,
+        lines=(line("new", [(at, size / power) for at, size in of_each], Look.BLUE, markers=len(of_each) < BINS),),
+        marks=restarts(report),
+    )
+
+
+def _bytes_unit(largest: float) -> tuple[float, str]:
+    for power, unit in ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")):
+        if largest >= power:
+            return power, unit
+    return 1.0, "B"
+
+
+def _judged(report: SwarmReport, history: History) -> Plot:
+    return Plot(
+        key="judged",
+        title="Rollouts that came in",
+        unit="per minute",
+        said=f"{report.admitted:,} admitted and {report.rejected:,} rejected.",
+        wall=report.wall_s,
+        lines=_judged_lines(history.judged) if report.admitted + report.rejected else (),
+        marks=restarts(report),
+        exact=_rate,
+    )
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else words.figure(value)
+
+
+def _judged_lines(judged: Sequence[Judged]) -> tuple[Line, ...]:
+    middle = [one.at_s + one.width_s / 2 for one in judged]
+    admitted = zip(middle, (one.admitted_per_min for one in judged), strict=True)
+    refused = zip(middle, (one.refused_per_min for one in judged), strict=True)
+    lines = [Line(name="admitted", points=tuple(admitted), look=Look.BLUE, area=True)]
+    if any(one.refused for one in judged):
+        lines.append(Line(name="rejected", points=tuple(refused), look=Look.ORANGE))
+    return tuple(lines)
+
+
+def _peers(report: SwarmReport, history: History) -> Plot:
+    """How many rollout peers were here, and how many the plan wanted to be on."""
+    rollout = {peer.peer for peer in report.rollout_peers}
+    here = _present([span for peer, spans in history.spans.items() if peer in rollout for span in spans], report.wall_s)
+    planned = [(max(0.0, plan.at_s), float(len(plan.active))) for plan in report.plans]
+    most = max((number for _, number in here), default=0.0)
+    return Plot(
+        key="peers-here",
+        title="Rollout peers",
+        unit="peers",
+        said=f"{len(rollout):,} took part, at most {most:.0f} at a time.",
+        wall=report.wall_s,
+        lines=(
+            Line(name="here", points=thinned(here, take=max) if rollout else (), look=Look.BLUE, steps=True, area=True),
+            Line(name="on by plan", points=thinned(planned, take=max), look=Look.GREEN, steps=True),
+        ),
+        marks=restarts(report),
+        exact=lambda value: f"{value:g}",
+    )
+
+
+def _present(spans: Sequence[tuple[float, float]], wall_s: float) -> list[Point]:
+    """How many of `spans` are under way: a point wherever that changes. Who was here at the end stays to the end."""
+    ending = 0.999 * wall_s
+    changes = [(max(0.0, began), 1) for began, _ in spans] + [(ended, -1) for _, ended in spans if ended < ending]
+    number, found = 0, {0.0: 0.0}
+    for at, change in sorted(changes):
+        number += change
+        found[at] = float(number)
+    return list(found.items())
+
+
+def _length(report: SwarmReport) -> Plot:
+    """How long what was trained on was."""
+    points = step_points([step for step in report.steps if step.rollouts], lambda step: step.tokens / step.rollouts)
+    tokens, rollouts = sum(step.tokens for step in report.steps), sum(step.rollouts for step in report.steps)
+    return Plot(
+        key="length",
+        title="Length of trained rollouts",
+        unit="tokens per rollout",
+        said=f"{words.figure(tokens / max(rollouts, 1))} tokens on average; drawn is the mean of each step.",
+        wall=report.wall_s,
+        lines=(line("tokens", points, Look.BLUE),),
+        marks=restarts(report),
+    )
+
+
+def _figure(report: SwarmReport, name: str, title: str, unit: str, look: Look) -> Plot:
+    """One of the trainer's figures, step by step."""
+    known = [step for step in report.steps if isinstance(step.metrics.get(name), int | float)]
+    points = step_points(known, lambda step: float(step.metrics[name]))
+    curve = smoothed(points)
+    said = f"{_small(curve[0][1])} at first, {_small(curve[-1][1])} in the end." if curve else ""
+    return Plot(
+        key=name.replace("_", "-"),
+        title=title,
+        unit=unit,
+        said=said,
+        wall=report.wall_s,
+        lines=(line(title, points, look),) if len(points) > 1 else (),
+        marks=restarts(report),
+        bands=bands(report),
+        band="an alarm stood",
+    )
+
+
+def _small(value: float) -> str:
+    return "less than 0.0001" if 0 < abs(value) < 1e-4 else words.figure(value)

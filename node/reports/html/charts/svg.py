@@ -1,0 +1,298 @@
+"""A plot as SVG, with what it says in words and as a table.
+
+Pure. What always holds: the drawing has a title and a description, and below it stands a table of its points; colours
+come from the page's style, so one drawing serves light and dark; a line that has another colour has other dashes or
+markers as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from node.reports.html.charts.data_table import numbers, time_title
+from node.reports.html.charts.markup import Attribute, Child, Fragment, num, tag
+from node.reports.html.charts.plot import Line, Look, Plot, Row
+from node.reports.html.charts.scale import Point, TimeUnit, ceiling, ticks, time_unit
+
+Y_TICKS = 5
+BAR_LABELS = 14
+"""As many numbers fit below the bars of a small plot."""
+
+LABEL_WIDTH = 62.0
+"""Room that a number below the time axis asks for."""
+
+ROW_HEIGHT = 17.0
+MARKS_DRAWN = 60
+"""More ticks than this along a plot would be a line: every k-th is drawn then."""
+
+MARK_WIDTH = 105.0
+"""Room that the name of a mark asks for; where marks stand closer, one of them is named."""
+
+MARKED = 40
+"""More markers would run into each other: every k-th point has one then. The ends always have."""
+
+LEFT, RIGHT, TOP, BOTTOM = 46.0, 12.0, 22.0, 34.0
+"""Room around a plot: for numbers, and for the unit above them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """Of a drawing, in pixels of its own; a page shows it as wide as there is room."""
+
+    width: float
+    height: float
+
+
+SMALL = Size(width=400, height=236)
+"""On a phone about as large as it is drawn, so that its text can be read there."""
+
+WIDE = Size(width=960, height=320)
+STRIP = Size(width=960, height=200)
+"""As wide as a page is on a desk, or nearly; the second for what has one line."""
+
+
+def figure(plot: Plot, *, wide: Size | None = None, level: int = 3) -> Fragment:
+    """The plot with its heading, sentence, legend, drawing and table. With `wide` it is drawn twice: a page shows the
+    one that fits.
+    """
+    drawings = [drawn(plot, SMALL, variant="narrow" if wide else "")]
+    if wide is not None:
+        drawings.append(drawn(plot, wide, variant="wide"))
+    return tag(
+        "figure",
+        tag(
+            "figcaption",
+            tag(f"h{level}", plot.title),
+            tag("p", plot.said),
+        ),
+        _legend(plot),
+        drawings,
+        numbers(plot),
+        class_="plot",
+    )
+
+
+def drawn(plot: Plot, size: Size, *, variant: str = "") -> Fragment:
+    """The drawing alone."""
+    frame = _Frame.of(plot, size)
+    name = f"{plot.key}-{variant}" if variant else plot.key
+    return tag(
+        "svg",
+        tag("title", plot.title, id=f"{name}-title"),
+        tag("desc", plot.said, id=f"{name}-desc"),
+        list(_background(plot, frame)),
+        [_line(line, frame) for line in plot.lines],
+        list(_bars(plot, frame)),
+        list(_axes(plot, frame)),
+        list(_rows(plot.rows, frame)),
+        viewBox=f"0 0 {num(size.width)} {num(size.height)}",
+        role="img",
+        aria_labelledby=f"{name}-title",
+        aria_describedby=f"{name}-desc",
+        class_=variant or None,
+        **({} if plot.bars else frame.scale()),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Frame:
+    """Where the plot itself lies, and what its axes cover."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+    wall: float
+    low: float
+    high: float
+    unit: TimeUnit
+
+    @classmethod
+    def of(cls, plot: Plot, size: Size) -> _Frame:
+        values = [y for line in plot.lines for _, y in line.points] + [bar.value for bar in plot.bars]
+        values += [plot.limit[0]] if plot.limit else []
+        low = min(values, default=0.0) if plot.low is None else min([plot.low, *values])
+        room = 1.1 if plot.limit else 1.0  # for the name of the limit
+        high = ceiling(room * max(values, default=1.0), Y_TICKS) if plot.high is None else plot.high
+        if not high > low:
+            high = low + (abs(low) or 1.0)
+        return cls(
+            left=LEFT,
+            right=size.width - RIGHT,
+            top=TOP + (ROW_HEIGHT * len(plot.rows) + 6 if plot.rows else 0),
+            bottom=size.height - BOTTOM,
+            wall=plot.wall if plot.wall > 0 else 1.0,
+            low=low,
+            high=high,
+            unit=time_unit(plot.wall),
+        )
+
+    def scale(self) -> dict[str, Attribute]:
+        """What the script needs to know what stands below the pointer."""
+        wall = self.wall / self.unit.seconds
+        return {
+            "data_left": self.left, "data_right": self.right, "data_top": self.top, "data_bottom": self.bottom,
+            "data_wall": f"{wall:.12g}", "data_unit": self.unit.name,
+        }  # fmt: skip
+
+    def x(self, at: float) -> float:
+        share = min(max(at / self.wall, 0.0), 1.0)
+        return self.left + share * (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        share = min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
+        return self.bottom - share * (self.bottom - self.top)
+
+
+def _background(plot: Plot, frame: _Frame) -> Iterator[Fragment]:
+    for began, ended in plot.bands:
+        left = frame.x(began)
+        yield tag(
+            "rect",
+            x=left,
+            y=frame.top,
+            width=max(2.0, frame.x(ended) - left),
+            height=frame.bottom - frame.top,
+            class_="band",
+        )
+    for value in ticks(frame.low, frame.high, Y_TICKS):
+        yield tag("line", x1=frame.left, x2=frame.right, y1=frame.y(value), y2=frame.y(value), class_="grid")
+    every = max(1, -(-len(plot.marks) // MARKS_DRAWN))
+    for mark in [mark for mark in plot.marks if not mark.name][::every]:
+        x = frame.x(mark.at)
+        yield tag("line", x1=x, x2=x, y1=frame.top, y2=frame.top + 5, class_="tick")
+    free = frame.left
+    for mark in plot.marks:
+        if mark.name:
+            x = frame.x(mark.at)
+            yield tag("line", x1=x, x2=x, y1=frame.top, y2=frame.bottom, class_="mark")
+            if x >= free:
+                fits = x + MARK_WIDTH <= frame.right
+                yield _text(mark.name, x + 4 if fits else x - 4, frame.bottom - 6, "start" if fits else "end")
+                free = x + MARK_WIDTH
+
+
+def _line(line: Line, frame: _Frame) -> Child:
+    """The curve, what lies below it, and its markers."""
+    points = [(frame.x(at), frame.y(value)) for at, value in line.points]
+    if not points:
+        return None
+    path = _steps(points, frame) if line.steps else points
+    run = "L".join(f"{num(x)} {num(y)}" for x, y in path)
+    look = line.look.value
+    parts: list[Fragment] = []
+    if line.area:
+        floor = num(frame.bottom)
+        closed = f"M{num(path[0][0])} {floor}L{run}L{num(path[-1][0])} {floor}Z"
+        parts.append(tag("path", d=closed, class_=f"area {look}"))
+    parts.append(tag("path", d=f"M{run}", class_=f"line {look} quiet" if line.quiet else f"line {look}"))
+    if line.markers:
+        every = max(1, -(-len(points) // MARKED))
+        shown = points[::every] if points[::every][-1] == points[-1] else [*points[::every], points[-1]]
+        parts += [marker(line.look, x, y) for x, y in shown]
+    elif len(points) == 1:
+        parts.append(marker(line.look, *points[0]))
+    return parts
+
+
+def _steps(points: Sequence[Point], frame: _Frame) -> list[Point]:
+    """Each value until the next one, the last to the end of the plot."""
+    path: list[Point] = []
+    for (x, y), (until, _) in zip(points, [*points[1:], (frame.right, 0.0)], strict=True):
+        path += [(x, y), (until, y)]
+    return path
+
+
+def marker(look: Look, x: float, y: float) -> Fragment:
+    """The marker of a line: a shape for each colour."""
+    match look:
+        case Look.ORANGE:
+            return tag("rect", x=x - 3.2, y=y - 3.2, width=6.4, height=6.4, class_="marker orange")
+        case Look.GREEN:
+            corners = f"{num(x)},{num(y - 4.2)} {num(x + 4)},{num(y + 3)} {num(x - 4)},{num(y + 3)}"
+            return tag("polygon", points=corners, class_="marker green")
+        case Look.PURPLE:
+            corners = f"{num(x)},{num(y - 4.4)} {num(x + 4.4)},{num(y)} {num(x)},{num(y + 4.4)} {num(x - 4.4)},{num(y)}"
+            return tag("polygon", points=corners, class_="marker purple")
+        case _:
+            return tag("circle", cx=x, cy=y, r=3.4, class_=f"marker {look.value}")
+
+
+def _bars(plot: Plot, frame: _Frame) -> Iterator[Fragment]:
+    if not plot.bars:
+        return
+    slot = (frame.right - frame.left) / len(plot.bars)
+    every = -(-len(plot.bars) // BAR_LABELS)
+    for number, bar in enumerate(plot.bars):
+        width = min(0.72 * slot, 48.0)
+        middle = frame.left + (number + 0.5) * slot
+        top = frame.y(bar.value)
+        yield tag(
+            "rect", x=middle - width / 2, y=top, width=width, height=max(0.0, frame.bottom - top), class_="bar green"
+        )
+        if number % every == 0 or number == len(plot.bars) - 1:
+            yield _text(bar.label, middle, frame.bottom + 14, "middle")
+        if slot >= 30:
+            yield _text(plot.show(bar.value), middle, top - 4, "middle", "value")
+
+
+def _axes(plot: Plot, frame: _Frame) -> Iterator[Fragment]:
+    """The lower axis, the numbers of both, and what they are."""
+    yield tag("line", x1=frame.left, x2=frame.right, y1=frame.bottom, y2=frame.bottom, class_="axis")
+    for value in ticks(frame.low, frame.high, Y_TICKS):
+        yield _text(plot.show(value), frame.left - 6, frame.y(value) + 4, "end")
+    yield _text(plot.unit, 2, frame.top - 10, "start", "unit")
+    if plot.limit is not None:
+        value, name = plot.limit
+        yield tag("line", x1=frame.left, x2=frame.right, y1=frame.y(value), y2=frame.y(value), class_="limit")
+        yield _text(name, frame.right, frame.y(value) - 4, "end", "value")
+    if plot.bars:
+        yield _text(plot.across, (frame.left + frame.right) / 2, frame.bottom + 29, "middle", "unit")
+        return
+    wall = frame.wall / frame.unit.seconds
+    most = max(2, int((frame.right - frame.left) / LABEL_WIDTH))
+    for tick in ticks(0.0, wall, most):
+        x = frame.x(tick * frame.unit.seconds)
+        yield tag("line", x1=x, x2=x, y1=frame.bottom, y2=frame.bottom + 4, class_="axis")
+        yield _text(f"{tick:g}", x, frame.bottom + 16, "middle")
+    yield _text(time_title(frame.unit), frame.right, frame.bottom + 30, "end", "unit")
+
+
+def _rows(rows: Sequence[Row], frame: _Frame) -> Iterator[Fragment]:
+    for number, row in enumerate(rows):
+        y = 4 + ROW_HEIGHT * number
+        yield _text(row.name, frame.left - 6, y + 10, "end")
+        boxes = [_box(frame, began, ended, y, ROW_HEIGHT - 7) for began, ended in row.spans]
+        if boxes:
+            yield tag("path", d="".join(boxes), class_=f"bar {row.look.value}")
+
+
+def _box(frame: _Frame, began: float, ended: float, y: float, height: float) -> str:
+    """A stretch of time as a part of a path, wide enough to be seen."""
+    left = frame.x(began)
+    width = max(1.5, frame.x(ended) - left)
+    return f"M{num(left)} {num(y)}h{num(width)}v{num(height)}h{num(-width)}z"
+
+
+def _text(content: str, x: float, y: float, anchor: str, kind: str = "") -> Fragment:
+    return tag("text", content, x=x, y=y, text_anchor=anchor, class_=kind or None)
+
+
+def _legend(plot: Plot) -> Fragment | None:
+    """Which line is which, where there are several."""
+    named = [line for line in plot.lines if line.points and not line.quiet]
+    entries = [tag("li", _swatch(line), " ", line.name) for line in named] if len(named) > 1 else []
+    if plot.bands and plot.band:
+        sign = tag("svg", tag("rect", x=0, y=0, width=26, height=12, class_="band"), **_SIGN)
+        entries.append(tag("li", sign, " ", plot.band))
+    return tag("ul", entries, class_="legend") if entries else None
+
+
+_SIGN: dict[str, str] = {"viewBox": "0 0 26 12", "class_": "sign", "aria_hidden": "true"}
+
+
+def _swatch(line: Line) -> Fragment:
+    look = line.look.value
+    sign = marker(line.look, 13, 6) if line.markers else None
+    return tag("svg", tag("path", d="M0 6L26 6", class_=f"line {look}"), sign, **_SIGN)

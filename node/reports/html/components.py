@@ -1,0 +1,86 @@
+"""What several parts of the page are made of: figures in large, pairs, tables, sections, and how people are named.
+
+Pure. What always holds: a table stands in a region that scrolls by itself, so that no page is wider than its screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from node.reports.html.charts.data_table import scrolling
+from node.reports.html.charts.markup import Child, Fragment, strangers, tag
+from node.reports.model.report import PeerReport
+from node.reports.text import formatting as words
+from protocol.core.ids import PeerId, short
+
+NAME_CHARS = 48
+"""Of a name on the page; a table has room for it, and a longer one says nothing more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """A figure in large, what it is, and a word on it."""
+
+    name: str
+    value: str
+    more: str = ""
+
+
+def tiles(figures: Iterable[Tile], *, kind: str = "") -> Fragment:
+    """The figures side by side, as pairs of name and value."""
+    cells = [
+        tag("div", tag("dt", one.name), tag("dd", tag("b", one.value), tag("span", one.more) if one.more else None))
+        for one in figures
+    ]
+    return tag("dl", cells, class_=f"tiles {kind}".rstrip())
+
+
+def pairs(rows: Iterable[tuple[str, Child]]) -> Fragment:
+    """Names and what there is to say of each."""
+    return tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in rows], class_="pairs")
+
+
+def section(key: str, title: str, *children: Child) -> Fragment:
+    """A part of the overview, with its heading."""
+    heading = tag("h2", title, id=f"{key}-title")
+    return tag("section", heading, children, id=key, aria_labelledby=f"{key}-title")
+
+
+def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[Child]], *, kind: str = "") -> Fragment:
+    """A table whose first cells name their rows."""
+    head = tag("thead", tag("tr", [tag("th", heading, scope="col") for heading in headings]))
+    body = [tag("tr", tag("th", first, scope="row"), [tag("td", cell) for cell in rest]) for first, *rest in rows]
+    whole = tag("table", tag("caption", caption), head, tag("tbody", body), class_=kind or None)
+    return scrolling(caption, whole)
+
+
+def name_of(peer: PeerReport) -> str:
+    """What a peer calls itself, on one line; its role if it does not say."""
+    return words.plain_name(peer.name, NAME_CHARS) or peer.role.value
+
+
+def known_as(peer: PeerReport) -> Fragment:
+    """A peer's name, and the end of its id, which nobody else has."""
+    return tag("span", strangers(name_of(peer)), " ", tag("code", short(peer.peer)))
+
+
+def page_id(peer: PeerId) -> str:
+    """The id of the part of the page that is about `peer`."""
+    return f"peer={peer}"
+
+
+def link_to(peer: PeerId, *children: Child) -> Fragment:
+    """A link to the part of the page that is about `peer`."""
+    return tag("a", children, href=f"#peer={quote(peer, safe='')}")
+
+
+def small_share(value: float) -> str:
+    """A share of what there is some of, which is not shown as nothing."""
+    return "<0.1%" if 0 < value < 0.001 else words.share(value)
+
+
+def shortened(text: str, limit: int) -> str:
+    """Text of a stranger, not longer than asked."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,144 @@
+"""From what each peer did in its stays to the accounts of versions, starts and days.
+
+Pure. What always holds: within a stay everything is spread evenly, costs by the time at work and not by that of
+standing by; tokens count when their records came; the rows of a table add up to what the report says of the run, to
+the last token, byte and millionth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+
+from node.reports.model.costs import Account, Accounts
+from node.reports.model.report import Incarnation, PeerReport, Publication, Role
+from node.reports.model.stays import Stay
+from node.reports.model.time_spread import Piece, divided
+
+DAY_MS = 86_400_000
+
+MAX_DAYS = 36_525
+"""A hundred years of them: a ledger whose clock was set otherwise has its oldest days as one."""
+
+BEFORE = "before"
+"""The name of what came before the first version."""
+
+Received = tuple[int, int]
+"""When records came, in milliseconds since 1970, and how many of their tokens count."""
+
+
+def accounts_of(
+    peers: Sequence[PeerReport],
+    *,
+    started_ms: int,
+    ended_ms: int,
+    incarnations: Sequence[Incarnation],
+    versions: Sequence[Publication],
+    received: Iterable[Received],
+) -> Accounts:
+    """Return the accounts of a run of these peers."""
+    ledger = _Ledger(peers, [((at_ms - started_ms) / 1000, tokens) for at_ms, tokens in received])
+    began_s, ended_s = ledger.began_s, max((ended_ms - started_ms) / 1000, ledger.ended_s)
+    published = sorted(versions, key=lambda version: version.at_s)
+    named = [BEFORE, *(str(version.version) for version in published)]
+    by_version = ledger.table(named, [version.at_s for version in published], began_s, ended_s)
+    starts = [str(one.number) for one in incarnations] or ["1"]
+    by_run = ledger.table(starts, [one.at_s for one in incarnations[1:]], began_s, ended_s)
+    days = _days(started_ms + round(1000 * began_s), started_ms + round(1000 * ended_s))
+    cuts = [(day_ms - started_ms) / 1000 for day_ms in days[1:]]
+    by_day = ledger.table([_date(day_ms) for day_ms in days], cuts, began_s, ended_s)
+    return Accounts(
+        versions=by_version[1:] if by_version[0].is_empty else by_version,
+        runs=by_run,
+        days=tuple(day for day in by_day if not day.is_empty),
+    )
+
+
+def cost_pieces(peer: PeerReport) -> list[Piece]:
+    """What a peer costs, over the time that it was at work."""
+    return _pieces(peer, peer.cost, lambda stay: stay.active_s)
+
+
+def _pieces(peer: PeerReport, amount: float, weight: Callable[[Stay], float]) -> list[Piece]:
+    """`amount` over the stays of a peer by weight; where none weighs anything, when the first began."""
+    whole = sum(weight(stay) for stay in peer.stays)
+    if amount and not whole > 0:
+        began_s = min((stay.began_s for stay in peer.stays), default=0.0)
+        return [Piece(began_s=began_s, ended_s=began_s, amount=amount)]
+    return [
+        Piece(began_s=stay.began_s, ended_s=stay.ended_s, amount=amount * weight(stay) / whole)
+        for stay in peer.stays
+        if whole > 0 and weight(stay)
+    ]
+
+
+class _Ledger:
+    """Everything that is spread, and the integers that it adds up to."""
+
+    def __init__(self, peers: Sequence[PeerReport], tokens: Sequence[tuple[float, int]]) -> None:
+        stays = [stay for peer in peers for stay in peer.stays]
+        self.began_s = min((stay.began_s for stay in stays), default=0.0)
+        self.ended_s = max((stay.ended_s for stay in stays), default=0.0)
+        self._is_metered = any(peer.joules is not None for peer in peers)
+        self._tokens = [Piece(began_s=at_s, ended_s=at_s, amount=amount) for at_s, amount in tokens]
+        self._num_tokens = sum(amount for _, amount in tokens)
+        self._peers = peers
+        self._active = self._spread(lambda peer: peer.active_s, lambda stay: stay.active_s)
+        self._standby = self._spread(lambda peer: peer.standby_s, lambda stay: stay.standby_s)
+        self._joules = self._spread(lambda peer: peer.joules or 0.0, lambda stay: stay.joules)
+        self._up = self._spread(lambda peer: peer.bytes_up, lambda stay: stay.bytes_up)
+        self._down = self._spread(lambda peer: peer.bytes_down, lambda stay: stay.bytes_down)
+
+    def _spread(self, amount: Callable[[PeerReport], float], weight: Callable[[Stay], float]) -> list[Piece]:
+        return [piece for peer in self._peers for piece in _pieces(peer, amount(peer), weight)]
+
+    def table(self, names: Sequence[str], cuts: Sequence[float], began_s: float, ended_s: float) -> tuple[Account, ...]:
+        """A row for each name: before, between and behind the cuts, of which there is one less."""
+        peers = self._peers
+        active = divided(round(1000 * sum(peer.active_s for peer in peers)), self._active, cuts)
+        standby = divided(round(1000 * sum(peer.standby_s for peer in peers)), self._standby, cuts)
+        joules = divided(round(sum(peer.joules or 0.0 for peer in peers)), self._joules, cuts)
+        up = divided(sum(peer.bytes_up for peer in peers), self._up, cuts)
+        down = divided(sum(peer.bytes_down for peer in peers), self._down, cuts)
+        tokens = divided(self._num_tokens, self._tokens, cuts)
+        costs = {
+            currency: (self._costs(currency, Role.ROLLOUT, cuts), self._costs(currency, Role.LEARNER, cuts))
+            for currency in sorted({peer.price.currency for peer in peers if peer.cost_micros})
+        }
+        bounds = [min([began_s, *cuts]), *cuts, max([ended_s, *cuts])]
+        return tuple(
+            Account(
+                name=name,
+                began_s=bounds[at],
+                ended_s=bounds[at + 1],
+                active_ms=active[at],
+                standby_ms=standby[at],
+                costs={currency: asked[at] + own[at] for currency, (asked, own) in costs.items()},
+                learners={currency: own[at] for currency, (_, own) in costs.items() if any(own)},
+                joules=joules[at] if self._is_metered else None,
+                bytes_up=up[at],
+                bytes_down=down[at],
+                tokens=tokens[at],
+            )
+            for at, name in enumerate(names)
+        )
+
+    def _costs(self, currency: str, role: Role, cuts: Sequence[float]) -> list[int]:
+        peers = [peer for peer in self._peers if peer.price.currency == currency and peer.role is role]
+        pieces = [piece for peer in peers for piece in cost_pieces(peer)]
+        return divided(sum(peer.cost_micros for peer in peers), pieces, cuts)
+
+
+def _days(began_ms: int, ended_ms: int) -> list[int]:
+    """Midnights (UTC) from that before the beginning to that before the end."""
+    last = ended_ms // DAY_MS
+    first = max(min(began_ms // DAY_MS, last), last - MAX_DAYS + 1)
+    return [day * DAY_MS for day in range(first, last + 1)]
+
+
+def _date(day_ms: int) -> str:
+    """As 2026-01-31; a moment that no calendar has, by its number of days since 1970."""
+    try:
+        return f"{datetime.fromtimestamp(day_ms / 1000, UTC):%Y-%m-%d}"
+    except (OverflowError, OSError, ValueError):
+        return str(day_ms // DAY_MS)

@@ -1,0 +1,112 @@
+"""A volunteer's report of its own work, from the receipts on its own disk.
+
+It has the shape of the peer's row at the learner. What only the learner knows (share of batches, credit for relaying)
+is None; the reputation is what the learner said last; leases are those that a receipt answers; the cost is all time at
+work at the latest price, as the learner reckons it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from node.reports.model.costs import CostTerms
+from node.reports.model.history import FINEST, Bins, PeerHistory, Span, joined
+from node.reports.model.report import LeaseCounts, OwnReport, PeerReport, RefusedRecord, Role
+from node.reports.model.stays import Presence, stays_of
+from node.state.receipts import Receipts, Session
+from protocol.accounting.cost import Price
+from protocol.core.ids import PeerId
+from protocol.work import Rule
+
+REFUSED_SHOWN = 8
+"""Enough to see a pattern; all of them are in the file."""
+
+TRAFFIC_SHOWN = 64
+"""As many as a node is ever told of at once."""
+
+
+def own_report(
+    receipts: Receipts,
+    *,
+    peer: PeerId,
+    name: str = "",
+    engine: str = "",
+    machine: str = "",
+    price: Price | None = None,
+    with_history: bool = False,
+    per_kwh: float | None = None,
+) -> OwnReport:
+    """Return the report of the node `peer`, as it calls itself, from what is in `receipts`, with when it did what if so
+    asked.
+
+    `price` is what it asks today, for a node without any session yet; `per_kwh` what a kWh costs its owner. Raises
+    ReceiptsError.
+    """
+    sums, sessions = receipts.sums(), receipts.sessions()
+    delivered, late = sums.receipts, receipts.leases_with(Rule.LATE, Rule.UNKNOWN_LEASE)
+    dates = [date for s in sessions for date in (s.began_ms, s.ended_ms)]
+    dates += [date for date in (sums.first_ms, sums.last_ms) if date is not None]
+    asked = sessions[-1].price if sessions else price or Price()
+    known = receipts.reputation()
+    stays = stays_of(map(_presence, sessions), min(dates, default=0))
+    row = PeerReport(
+        peer=peer,
+        name=name,
+        role=Role.ROLLOUT,
+        engine=engine,
+        machine=machine,
+        price=asked,
+        leases=LeaseCounts(issued=delivered, delivered=delivered, late=late),
+        verdicts=sums.verdicts,
+        tokens=sums.tokens,
+        trained=None,
+        dropped=None,
+        share=None,
+        bytes_up=sum(s.bytes_up for s in sessions),
+        bytes_down=sum(s.bytes_down for s in sessions),
+        bytes_relayed=None,
+        active_s=sum(stay.active_s for stay in stays),
+        standby_s=0.0,
+        engine_s=sums.engine_s,
+        first_seen_ms=min(dates, default=0),
+        last_seen_ms=max(dates, default=0),
+        reputation=None if known is None else known.note.reputation,
+        stays=stays,
+    )
+    refused = tuple(
+        RefusedRecord(lease=v.lease, index=v.index, rule=v.rule, detail=v.detail, at_ms=v.issued_ms)
+        for v in receipts.refused(REFUSED_SHOWN)
+    )
+    return OwnReport(
+        peer=row,
+        receipts=sums.receipts,
+        oldest=sums.oldest,
+        newest=sums.newest,
+        refused=refused,
+        traffic=tuple(receipts.traffic(TRAFFIC_SHOWN)),
+        reputed_ms=None if known is None else known.note.issued_ms,
+        spans=_spans(sessions, row) if with_history else (),
+        history=_history(receipts, row) if with_history else None,
+        terms=CostTerms(currency=asked.currency, per_kwh=per_kwh),
+    )
+
+
+def _spans(sessions: Sequence[Session], row: PeerReport) -> tuple[Span, ...]:
+    wall_s = (row.last_seen_ms - row.first_seen_ms) / 1000
+    stays = [((s.began_ms - row.first_seen_ms) / 1000, (s.ended_ms - row.first_seen_ms) / 1000) for s in sessions]
+    return joined(stays, gap_s=wall_s / FINEST)
+
+
+def _history(receipts: Receipts, row: PeerReport) -> PeerHistory:
+    bins = Bins(wall_s=(row.last_seen_ms - row.first_seen_ms) / 1000)
+    return PeerHistory(judged=bins.filled(receipts.judged(row.first_seen_ms, 1000 * bins.width_s)))
+
+
+def _presence(session: Session) -> Presence:
+    return Presence(
+        began_ms=session.began_ms,
+        ended_ms=session.ended_ms,
+        bytes_up=session.bytes_up,
+        bytes_down=session.bytes_down,
+        energy=session.energy,
+    )

@@ -1,0 +1,167 @@
+"""Numbers and names as people read them.
+
+What always holds: a name that a peer chose comes out without control or direction characters and not longer than asked,
+so that nobody's name can move our cursor or stretch our tables.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+from node.config.swarm_config import mode_of
+from protocol.accounting.cost import MICROS
+from protocol.accounting.energy import JOULES_PER_KWH
+from protocol.core.dates import date as date
+from protocol.core.dates import moment as moment
+
+NAME_CHARS = 16
+"""Enough to tell machines apart; longer names would squeeze the figures beside them at 80 columns."""
+
+NOTHING = "-"
+
+
+def regime(staleness: int) -> str:
+    """The mode of a run with its window S."""
+    return f"{mode_of(staleness)}, staleness window S = {staleness}" if staleness else "sequential, S = 0"
+
+
+def plain_name(name: str, limit: int = NAME_CHARS) -> str:
+    """`name` on one line, without control and direction characters, shortened to `limit` characters.
+
+    They are left out, not written out as `protocol.core.visible` does, so that two names that look alike are one.
+    """
+    clean = " ".join("".join(" " if unicodedata.category(c)[0] in "CZ" else c for c in name).split())
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def count(value: int | None) -> str:
+    """12345 as 12,345."""
+    return NOTHING if value is None else f"{value:,}"
+
+
+def counted(number: int, one: str, several: str = "") -> str:
+    """1 as "1 lease", 12345 as "12,345 leases"; `several` where that is not `one` with an s."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+
+
+def were(number: int) -> str:
+    """The verb that goes with so many."""
+    return "was" if number == 1 else "were"
+
+
+def risen(first: float, last: float, *, once: bool) -> str:
+    """A score from the first evaluation to the last; `once`: there was no other, so there is one figure."""
+    return f"{last:.3f}" if once else f"{first:.3f} to {last:.3f}"
+
+
+def steps(number: float) -> str:
+    """A mean of training steps: 1 step, 1.25 steps."""
+    shown = figure(number)
+    return "1 step" if shown == "1" else f"{shown} steps"
+
+
+def times(number: int) -> str:
+    """How often: once, 3 times."""
+    return "once" if number == 1 else f"{number:,} times"
+
+
+def share(value: float | None) -> str:
+    """A share in [0, 1] as per cent."""
+    return NOTHING if value is None else f"{100 * value:.1f}%"
+
+
+def rate(value: float | None) -> str:
+    """A rate with three significant digits."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def figure(value: float | None) -> str:
+    """A figure of any size with three significant digits."""
+    return NOTHING if value is None else f"{value:.3g}"
+
+
+SCALES = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
+
+
+def large(value: float | None) -> str:
+    """A figure that may be very large, three significant digits: 12,300, 1.3 million, over 10^15."""
+    if value is None or value < 999.5:
+        return figure(value)
+    whole = float(f"{value:.3g}")
+    if whole >= 1e15:
+        return "over 10^15"
+    for scale, name in SCALES:
+        if whole >= scale:
+            return f"{whole / scale:.3g} {name}"
+    return f"{whole:,.0f}"
+
+
+def rarity(odds: float) -> str:
+    """In how many lives an honest peer looks like this once; NOTHING where that is in any life."""
+    return NOTHING if (shown := large(odds)) == "1" else shown
+
+
+def once_in(odds: float) -> str:
+    """The same at the end of a sentence: once in 12,300 lives."""
+    return "at any time" if (shown := rarity(odds)) == NOTHING else f"once in {shown} lives"
+
+
+def size(num_bytes: int) -> str:
+    """Bytes in binary units, three significant digits."""
+    amount = float(num_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 999.5:
+            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.3g} {unit}"
+        amount /= 1024
+    return f"{amount:,.3g} TiB" if amount < 999.5 else f"{amount:,.0f} TiB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 42 s, 3 min 20 s, 5 h 12 min, 3 d 4 h."""
+    whole = round(seconds)
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86_400
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{minutes} min {whole % 60} s"
+    if days < 2:
+        return f"{hours} h {minutes % 60} min"
+    return f"{days} d {hours % 24} h"
+
+
+def hours(seconds: float) -> str:
+    """Seconds in hours, exact enough for a demo of three minutes and a run of a month."""
+    value = seconds / 3600
+    return f"{value:.3f}" if value < 10 else f"{value:,.1f}"
+
+
+def kwh(joules: float | None) -> str:
+    """Joules in kWh, three significant digits however few they are."""
+    if joules is None:
+        return NOTHING
+    value = joules / JOULES_PER_KWH
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}" if value >= 0.0001 else "0" if not value else "<0.0001"
+
+
+def money(units: float | None, currency: str) -> str:
+    """An amount in whole units of `currency` (empty: not named): two decimals, more where the amount would vanish."""
+    if units is None:
+        return NOTHING
+    if units == 0:
+        return f"0 {currency}".rstrip()
+    decimals = 2 if units >= 1 else 4 if units >= 0.001 else 7
+    return f"{units:,.{decimals}f} {currency}".rstrip()
+
+
+def cents(value: float | None, currency: str) -> str:
+    """Hundredths of a unit of `currency` (empty: not named), three significant digits."""
+    if value is None:
+        return NOTHING
+    return f"{rate(value) if value >= 0.0001 or not value else '<0.0001'} {currency}".rstrip()
+
+
+def money_of(micros: int, currency: str) -> str:
+    """An amount in millionths of `currency`."""
+    return money(micros / MICROS, currency)

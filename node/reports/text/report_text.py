@@ -1,0 +1,454 @@
+"""Reports in words and tables, for a terminal and for a file.
+
+Pure: a report in, a string out. First the story in a few lines, then the tables (`node.reports.text.peer_columns`),
+then every rule that refused a record, explained in words. For a file, the same in plain ASCII rules and without
+colours.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+from rich.box import SIMPLE_HEAD, Box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from node.reports.model.audits import ban_in_words, bans_in_words
+from node.reports.model.costs import Reference, cents_per_thousand, money_for
+from node.reports.model.objective_figures import RECENT, by_lag, recent, spells
+from node.reports.model.report import Evaluation, KeptCheckpoint, OwnReport, Role, SwarmReport
+from node.reports.model.verdict_meanings import MEANINGS
+from node.reports.text import formatting as words
+from node.reports.text.cost_table import account_tables
+from node.reports.text.peer_columns import known_as, left_out, tables
+from node.reports.text.reputation_text import advice, in_a_line
+from node.runtime.safe_console import HarmlessConsole
+from node.state.receipts import PeerTraffic
+from protocol.accounting.cost import MICROS
+from protocol.accounting.energy import MAX_WATTS, EnergySource
+from protocol.core.ids import short
+from protocol.work import Rule
+
+FILE_WIDTH = 100
+"""Columns of a report that goes to a file or a pipe: what most mail and editors show whole."""
+
+MAX_LAGS_LISTED = 6
+"""One line; wider distributions are told by their mean and end."""
+
+ALARMS_LISTED = 12
+
+CHECKPOINTS_LISTED = 24
+"""Some lines; the JSON form has all."""
+
+LAGS_LISTED = 12
+"""As many windows are smaller than that; the JSON form has all."""
+
+GAP = 2
+
+BANS_LISTED = 20
+"""In a terminal, the latest; `--all` and the page have all, and `volery why` tells of each."""
+
+CHANGES_LISTED = 12
+"""The latest changes of the plan; the JSON form has all."""
+
+DOUBTED_LISTED = 6
+"""Peers whose joules are not believed; the table marks each of them."""
+
+SOURCES = {
+    EnergySource.NVML: "by GPUs' meters",
+    EnergySource.RAPL: "by processors' meters",
+    EnergySource.TABLE: "by the table",
+    EnergySource.OWNER: "by what owners say",
+    EnergySource.OTHER: "from elsewhere",
+}
+"""What a sum of joules is called, by where it comes from."""
+
+PEERS_LISTED = 6
+"""With whom chunks were exchanged: a few lines; the JSON form has more."""
+
+DASHES = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+"""One line of dashes under the headings."""
+
+
+def as_terminal(report: SwarmReport | OwnReport, *, width: int, color: bool = True, everyone: bool = False) -> str:
+    """The report for a terminal of `width` columns, with escape sequences where `color`. `everyone`: each peer has a
+    row, and each ban a line, however many there are."""
+    return _drawn(report, width, SIMPLE_HEAD, color=color, everyone=everyone)
+
+
+def as_text(report: SwarmReport | OwnReport, *, width: int = FILE_WIDTH, everyone: bool = False) -> str:
+    """The report without colours or line drawing, for files and pipes."""
+    return _drawn(report, width, DASHES, color=False, everyone=everyone)
+
+
+def _drawn(report: SwarmReport | OwnReport, width: int, box: Box, *, color: bool, everyone: bool) -> str:
+    out = io.StringIO()
+    console = HarmlessConsole(
+        file=out, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False,
+        emoji=False, markup=False, legacy_windows=False, safe_box=False,
+    )  # fmt: skip
+    match report:
+        case SwarmReport():
+            parts = [_heading(f"Swarm {short(report.swarm)}"), _pairs(story(report))]
+            verdicts = report.verdicts
+        case OwnReport():
+            parts = [_heading(f"Work of {known_as(report.peer)}"), _pairs(own_story(report))]
+            verdicts = report.peer.verdicts
+    parts += _alarms(report) + _by_lag(report) if isinstance(report, SwarmReport) else []
+    parts += _left_out(report, everyone) if isinstance(report, SwarmReport) else []
+    if isinstance(report, OwnReport) or report.peers:
+        parts += [tables(report, width=width, box=box, everyone=everyone)]
+    parts += [account_tables(report, width=width, box=box)] if isinstance(report, SwarmReport) and report.peers else []
+    parts += [_legend(verdicts)]
+    parts += _bans(report, everyone) + _plans(report) if isinstance(report, SwarmReport) else []
+    parts += _refusals(report) if isinstance(report, OwnReport) else []
+    console.print(Group(*parts))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
+    began = datetime.fromtimestamp(report.started_ms / 1000, UTC)
+    yield "time", f"{words.duration(report.wall_s)} from {began:%Y-%m-%d %H:%M} UTC"
+    restarts = len(report.incarnations) - 1
+    again = f"; the learner restarted {words.times(restarts)}" if restarts > 0 else ""
+    each = f" of {words.size(report.weight_bytes)}" if report.versions else ""
+    steps, versions = (
+        words.counted(len(report.steps), "training step"),
+        words.counted(len(report.versions), "version"),
+    )
+    yield "policy", f"{steps}, {versions}{each} published{again}"
+    if scores := report.surviving_evaluations:
+        first, last, once = scores[0], scores[-1], len(scores) == 1
+        yield (
+            "accuracy",
+            f"greedy {words.risen(first.greedy, last.greedy, once=once)}, "
+            f"sampled {words.risen(first.sampled, last.sampled, once=once)}"
+            f"{_passes(first, last, once=once)} ({words.counted(last.prompts, 'held-out prompt')})",
+        )
+        for task, figures in last.tasks.items():
+            before = {} if once else first.tasks.get(task, {})
+            yield _task_name(task), ", ".join(_risen(metric, before, figures) for metric in figures)
+    if report.staleness is not None:
+        yield "mode", words.regime(report.staleness)
+    if report.utilisation is not None:
+        busy = words.share(report.utilisation)
+        yield "learner", f"trained {busy} of its time, else waited for rollouts{_pace(report)}"
+    old = report.dropped - report.uninformative
+    unused = f", {old:,} of them too old when a batch formed" if old else ""
+    alike = f", {report.uninformative:,} in groups with one reward, which teach nothing" if report.uninformative else ""
+    later = f", {report.later_turns:,} of them later turns of an episode" if report.later_turns else ""
+    yield "rollouts", f"{report.admitted:,} admitted{later}{unused}{alike}, {report.rejected:,} rejected"
+    if report.unable.nodes:
+        yield "nodes", report.unable.text
+    if report.fruitless is not None:
+        yield "leases", str(report.fruitless)
+    if report.verifying_share is not None:
+        yield "verifying", _verifying(report)
+    if (said := _trust(report)) is not None:
+        yield "trust", said
+    yield "lag", _lags(report)
+    if said := objective_line(recent(report.steps)):
+        yield "objective", said
+    if report.steps:
+        yield "alarms", _alarm_counts(report)
+    if report.checkpoints:
+        yield "checkpoints", _checkpoints(report)
+    yield "cost", _cost(report)
+    if (reference := report.terms.reference) is not None:
+        yield "reference", _against(report, reference)
+    yield from _energy(report)
+
+
+def _trust(report: SwarmReport) -> str | None:
+    """Who was banned and who is in quarantine; None where nobody was looked at."""
+    waits = f"; {report.num_quarantined:,} in quarantine" if report.num_quarantined else ""
+    if report.banned:
+        trained = sum(peer.trained or 0 for peer in report.banned)
+        reasons = bans_in_words(peer.audits for peer in report.banned if peer.audits is not None)
+        who = f"banned {len(report.banned):,} of {words.counted(len(report.rollout_peers), 'rollout peer')} ({reasons})"
+        theirs = (
+            f"{trained:,} of the {words.counted(report.trained, 'rollout')} trained on {words.were(trained)} theirs"
+        )
+        return f"{who}{waits}; {theirs}"
+    looked = any(peer.audits is not None for peer in report.peers)
+    return f"nobody was banned{waits}" if looked or waits else None
+
+
+def _verifying(report: SwarmReport) -> str:
+    audits, choices = (report.engine_s.get(what, 0.0) for what in ("audits", "choices"))
+    share = words.share(report.verifying_share)
+    drawn = f", what peers may have chosen {words.duration(choices)}" if choices else ""
+    return f"audits took an engine {words.duration(audits)}{drawn}: {share} of the time"
+
+
+def _passes(first: Evaluation, last: Evaluation, *, once: bool) -> str:
+    """pass@k, where one sample does not say it already."""
+    if last.samples == 1:
+        return ""
+    before = {} if once else {f"pass@{k}": value for k, value in first.pass_at.items()}
+    now = {f"pass@{k}": value for k, value in last.pass_at.items()}
+    return "".join(f", {_risen(metric, before, now)}" for metric in now)
+
+
+def _risen(metric: str, before: Mapping[str, float], now: Mapping[str, float]) -> str:
+    begun = f"{before[metric]:.3f} to " if metric in before else ""
+    return f"{metric} {begun}{now[metric]:.3f}"
+
+
+def _task_name(task: str) -> str:
+    return f" {words.plain_name(task, 12)}"
+
+
+def own_story(report: OwnReport) -> Iterator[tuple[str, str]]:
+    yield "peer", report.peer.peer
+    if report.newest is None:
+        yield "receipts", "none yet: the learner has judged nothing of this node's work"
+        return
+    yield "receipts", f"{report.receipts:,} from the learner, at its versions {report.oldest} to {report.newest}"
+    if report.traffic:
+        yield "chunks", "; ".join(_exchanged(one) for one in report.traffic[:PEERS_LISTED])
+    yield "engine", f"generated for {words.duration(report.peer.engine_s)}"
+    yield from _energy(report)
+    if report.peer.reputation is not None and report.reputed_ms is not None:
+        found = f"{in_a_line(report.peer.reputation)} So the learner said at {words.moment(report.reputed_ms)}."
+        yield "reputation", " ".join([found, *advice(report.peer.reputation)])
+    yield "not here", "share of batches and credit for relaying: only the learner knows them"
+
+
+def _exchanged(traffic: PeerTraffic) -> str:
+    return f"{short(traffic.peer)}: {words.size(traffic.bytes_up)} up, {words.size(traffic.bytes_down)} down"
+
+
+def _lags(report: SwarmReport) -> str:
+    """How many steps behind the learner the rollouts were that it trained on."""
+    if not report.lags:
+        return "all that was trained on came from logs" if report.steps else "nothing trained on yet"
+    if len(report.lags) > MAX_LAGS_LISTED:
+        mean = sum(lag * number for lag, number in report.lags.items()) / report.trained
+        return f"{mean:.1f} steps on average, at most {max(report.lags)}{_window(report)}"
+    shares = ", ".join(f"{lag}: {words.share(number / report.trained)}" for lag, number in report.lags.items())
+    return f"{shares} of trained rollouts, in steps{_window(report)}"
+
+
+def _window(report: SwarmReport) -> str:
+    return "" if report.staleness is None else f" ({report.staleness} allowed)"
+
+
+def _pace(report: SwarmReport) -> str:
+    return "" if report.mean_step_s is None else f"; a step every {words.rate(report.mean_step_s)} s"
+
+
+def _cost(report: SwarmReport) -> str:
+    if not report.costs:
+        return "nothing: nobody asks for money"
+    amounts = ", ".join(words.money_of(micros, currency) for currency, micros in report.costs.items())
+    learners = {peer.price.currency: peer.cost_micros for peer in report.peers if peer.role is Role.LEARNER}
+    own = ", ".join(words.money_of(micros, currency) for currency, micros in learners.items() if micros)
+    of_it = f" ({own} of it the learner's)" if own else ""
+    if not report.tokens:
+        return f"{amounts}{of_it}"
+    return f"{amounts}{of_it}, which is {_cents(report.costs, report.tokens)} per 1000 admitted tokens"
+
+
+def _cents(costs: Mapping[str, int], tokens: int) -> str:
+    each = [(currency, cents_per_thousand(micros, tokens)) for currency, micros in costs.items()]
+    return ", ".join(words.cents(cents, f"cents ({currency})") for currency, cents in each)
+
+
+def _against(report: SwarmReport, reference: Reference) -> str:
+    """What rollout peers cost beside a rented machine."""
+    currency, asked = report.terms.currency, report.rollout_costs
+    name = words.plain_name(reference.name, 48) or "a rented machine"
+    rented = (
+        f"{name}, at {words.money(reference.per_hour, currency)} an hour and {words.rate(reference.tokens_per_s)} "
+        f"tokens per s, would cost {words.cents(100 * reference.per_1000_tokens, 'cents')}"
+    )
+    if not report.tokens:
+        return rented
+    each = _cents(asked, report.tokens) if asked else "nothing"
+    both = {*asked} <= {currency} and reference.per_1000_tokens
+    mine = asked.get(currency, 0) / MICROS / report.tokens * 1000
+    share = f", {words.share(mine / reference.per_1000_tokens)} of that" if both else ""
+    return f"{rented}; rollout peers cost {each} per 1000 admitted tokens{share}"
+
+
+def _energy(report: SwarmReport | OwnReport) -> Iterator[tuple[str, str]]:
+    """Joules, from where they are known, and what they cost; claims that are not believed, in a line of their own."""
+    sums: defaultdict[EnergySource, float] = defaultdict(float)
+    for peer in report.peers:
+        for source, joules in peer.energy.items():
+            sums[source] += joules
+    if sums:
+        parts = [f"{words.kwh(sums[source])} {SOURCES[source]}" for source in EnergySource if source in sums]
+        paid = money_for(sum(sums.values()), report.terms.per_kwh)
+        price = "" if paid is None else f"; electricity for {words.money(paid, report.terms.currency)}"
+        yield "energy", f"{words.kwh(sum(sums.values()))} kWh, as told: {', '.join(parts)}{price}"
+    silent = [peer for peer in report.peers if peer.joules is None and not peer.joules_disbelieved]
+    doubted = [peer for peer in report.peers if peer.joules_disbelieved]
+    if sums and silent:
+        yield "", f"{len(silent):,} of {len(report.peers):,} told nothing, and are not in it"
+    if doubted:
+        joules = sum(peer.joules_disbelieved for peer in doubted)
+        who = ", ".join(known_as(peer) for peer in doubted[:DOUBTED_LISTED])
+        more = f" and {len(doubted) - DOUBTED_LISTED:,} more" if len(doubted) > DOUBTED_LISTED else ""
+        yield (
+            "" if sums else "energy",
+            f"not believed, since it is more than {MAX_WATTS / 1000:g} kW: {words.kwh(joules)} kWh of {who}{more}",
+        )
+
+
+def _heading(title: str) -> RenderableType:
+    return Padding(Text(title, style="bold"), (1, 0, 0, 1))
+
+
+def _grid(*, fixed: int) -> Table:
+    """Columns without rules: `fixed` that keep to one line, and a last one that wraps."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(fixed):
+        grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def _pairs(pairs: Iterator[tuple[str, str]]) -> RenderableType:
+    grid = _grid(fixed=1)
+    for name, value in pairs:
+        grid.add_row(Text(name, style="dim"), Text(value))
+    return Padding(grid, (0, 0, 1, 1))
+
+
+def _legend(verdicts: Mapping[Rule, int]) -> RenderableType:
+    """What each rule that refused something means, with the number of records."""
+    refused = [(rule, number) for rule, number in verdicts.items() if rule is not Rule.ADMITTED]
+    if not refused:
+        return Padding(Text(none_rejected(sum(verdicts.values()))), (0, 0, 0, 1))
+    grid = _grid(fixed=2)
+    for rule, number in refused:
+        meaning = MEANINGS[rule]
+        blame = Text("; counts against honesty", style="red") if meaning.blames else Text("")
+        grid.add_row(rule.value, Text(words.count(number), justify="right"), Text(meaning.words).append(blame))
+    return Padding(Group(Text("Rejected, and why", style="bold"), grid), (0, 0, 0, 1))
+
+
+def _by_lag(report: SwarmReport) -> list[RenderableType]:
+    """What the trainer made of tokens, by their lag, of late."""
+    rows = by_lag(report.steps)
+    if not any("kl" in row for row in rows.values()):
+        return []
+    table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim")
+    for heading in ("lag", "tokens", "mean ratio", "KL, nats", "clipped", "effective", "reward"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for lag, row in list(rows.items())[:LAGS_LISTED]:
+        table.add_row(
+            lag, words.count(round(row["tokens"])), words.figure(row.get("ratio")), words.figure(row.get("kl")),
+            words.share(row.get("clip_share")), words.share(row.get("ess")), words.figure(row.get("reward")),
+        )  # fmt: skip
+    more = len(rows) - LAGS_LISTED
+    rest = [Text(f"and {words.counted(more, 'more lag')}, in the JSON form", style="dim")] if more > 0 else []
+    title = Text(f"Trained tokens by lag, {last_steps(min(RECENT, len(report.steps)))}", style="bold")
+    return [Padding(Group(title, table, *rest), (0, 0, 1, 1))]
+
+
+def _alarm_counts(report: SwarmReport) -> str:
+    found = spells(report.alarms)
+    standing = sum(spell.ended is None for spell in found)
+    return f"{len(found)} raised, {standing} of them standing" if found else "none was raised"
+
+
+def _checkpoints(report: SwarmReport) -> str:
+    """Which are kept, to go on from or to go back to, with the scores of their versions."""
+    told = [f"{one.step:,}{_worth(one)}" for one in report.checkpoints]
+    more = len(told) - CHECKPOINTS_LISTED
+    shown = ", ".join(told[:CHECKPOINTS_LISTED]) + (f", and {words.counted(more, 'newer one')}" if more > 0 else "")
+    return f"kept of {'step' if len(told) == 1 else 'steps'} {shown}"
+
+
+def _worth(one: KeptCheckpoint) -> str:
+    if one.sampled is None:
+        return ""
+    of = "" if one.evaluated == one.step else f" at {one.evaluated:,}"
+    return f" (sampled {one.sampled:.3f}{of})"
+
+
+def none_rejected(judged: int) -> str:
+    """Where no rule refused anything of so many records."""
+    return "No record was rejected." if judged else "No record was judged yet."
+
+
+def last_steps(number: int) -> str:
+    """A heading's end."""
+    return "last step" if number == 1 else f"last {number} steps"
+
+
+def _alarms(report: SwarmReport) -> list[RenderableType]:
+    """What went another way than usual."""
+    found = spells(report.alarms)
+    if not found:
+        return []
+    grid = _grid(fixed=2)
+    for spell in found[-ALARMS_LISTED:]:
+        when = f"step {spell.began} on" if spell.ended is None else f"steps {spell.began} to {spell.ended}"
+        name = Text(spell.alarm.replace("_", " "), style="red" if spell.ended is None else "")
+        grid.add_row(when, name, Text(spell.said))
+    title = "Alarms" if len(found) <= ALARMS_LISTED else f"Alarms, the last {ALARMS_LISTED} of {len(found)}"
+    return [Padding(Group(Text(title, style="bold"), grid), (0, 0, 1, 1))]
+
+
+def objective_line(figures: Mapping[str, float]) -> str:
+    """The figures of an objective in a line; those that are not known are left out."""
+    told = (
+        ("entropy", "entropy {} nats", words.figure),
+        ("mismatch_kl", "KL to the rollouts {}", words.figure),
+        ("ess", "effective sample {}", words.share),
+        ("weight_ess", "within bounds {}", words.share),
+        ("clip_share", "clipped {}", words.share),
+    )
+    return ", ".join(form.format(show(figures[name])) for name, form, show in told if name in figures)
+
+
+def _left_out(report: SwarmReport, everyone: bool) -> list[RenderableType]:
+    said = left_out(report, everyone=everyone)
+    return [Padding(Text(said), (0, 0, 1, 1))] if said else []
+
+
+def _bans(report: SwarmReport, everyone: bool) -> list[RenderableType]:
+    """Who was banned, when, why, and what it cost; the latest, or everyone."""
+    banned = report.banned
+    if not banned:
+        return []
+    grid = _grid(fixed=1)
+    shown = banned if everyone else banned[-BANS_LISTED:]
+    for peer in shown:
+        assert peer.audits is not None
+        said = ban_in_words(known_as(peer), peer.audits, judged=peer.judged, trained=peer.trained or 0)
+        grid.add_row(Text(words.duration(peer.audits.banned_at_s or 0.0), justify="right"), Text(said))
+    title = "Bans" if len(shown) == len(banned) else f"Bans, the last {BANS_LISTED} of {len(banned):,}"
+    return [Padding(Group(Text(title, style="bold"), grid), (1, 0, 0, 1))]
+
+
+def _plans(report: SwarmReport) -> list[RenderableType]:
+    """Who was switched on and off, when and why."""
+    changes = [(plan.at_s, reason) for plan in report.plans for reason in plan.reasons]
+    if not changes:
+        return []
+    grid = _grid(fixed=1)
+    for at_s, reason in changes[-CHANGES_LISTED:]:
+        grid.add_row(Text(words.duration(at_s), justify="right"), Text(words.plain_name(reason, 512)))
+    title = "Plans" if len(changes) <= CHANGES_LISTED else f"Plans, the last {CHANGES_LISTED} of {len(changes)} changes"
+    return [Padding(Group(Text(title, style="bold"), grid), (1, 0, 0, 1))]
+
+
+def _refusals(report: OwnReport) -> list[RenderableType]:
+    if not report.refused:
+        return []
+    grid = _grid(fixed=3)
+    for record in report.refused:
+        at = datetime.fromtimestamp(record.at_ms / 1000, UTC)
+        said = words.plain_name(record.detail, 512)
+        grid.add_row(f"{at:%m-%d %H:%M:%S}", f"{short(record.lease)}/{record.index}", record.rule.value, Text(said))
+    return [Padding(Group(Text("Latest rejections, in the learner's words (UTC)", style="bold"), grid), (1, 0, 0, 1))]

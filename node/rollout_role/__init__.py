@@ -1,0 +1,16 @@
+"""The rollout node: it leases prompts, generates with the newest version it holds, signs and delivers.
+
+- `app`: the composition root
+- `availability`: whether the node may work now
+- `command`: `volery join`
+- `dry_run`: `volery join --dry-run`
+- `line_events`: what of a connection's life is an event
+- `owner_control`: what its owner asks
+- `proof_client`: proofs that records were trained on
+- `receipt_revisions`: verdicts that were revised
+- `resource_limits`: how much of the machine it may take
+- `retries`: how long it goes on trying what fails
+- `serving_version`: which version is in service
+- `worker`: its loops
+- `yield_to_programs`: makes room for programs of its owner
+"""

@@ -1,0 +1,212 @@
+"""`volery join --dry-run`: who the operator is, what would run here, within which limits, and what would be sent.
+
+What always holds: nothing is leased, installed or written, no engine is started, and the node's own key is not used:
+the learner sees an address and a key that is forgotten afterwards, and nobody has joined. What the operator claims is
+told apart from what was checked. A wrong invite is refused in the same words as by `volery join`.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import trio
+
+from node.config.engine_requirements import accepted_dtypes
+from node.config.swarm_config import GB, NodeConfig
+from node.engine import selection as engine_choice
+from node.network.first_contact import ask_terms, find_swarm, require_certified
+from node.network.transport import machine_name, open_transport
+from node.reports.text.formatting import plain_name, size
+from node.rollout_role.resource_limits import in_force
+from node.runtime.events import Clock
+from node.state.identities import require_node
+from node.state.keys import KEY_BYTES, load_key
+from node.state.rollout_state import swarm_directory
+from protocol.core.errors import PeerError
+from protocol.core.genesis import Genesis, LearnerCertificate, read_genesis
+from protocol.core.identity import peer_id_of
+from protocol.core.ids import PeerId, PublicKey
+from protocol.core.invite import Invite
+from protocol.versions import exchange
+from protocol.versions.announcement import open_announcement
+from protocol.versions.manifest import SignedManifest
+from swarm.transport.interface import StreamBroken, StreamRefused, Transport, unreported
+from swarm.versions.manifest_search import ManifestSearch, ask
+
+COMFORTABLE = 3.25
+"""Times the model that a quota holds in comfort: in service, newest, being fetched, and patches."""
+
+ABOUT_CHARS, FILES_SHOWN = 160, 8
+"""Of what an operator says of a task, and of a model's files: what fits a line or two."""
+
+REFUSED = ", which this swarm refuses: leave it out"
+REFUSED_DTYPE = ', which this swarm refuses: set it to "{}"'
+NOT_TOLD = "not told before a node joins: by an older volery, or the line broke"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What was learnt without joining. `terms` None: they are not told; `newest` None: there is no version yet."""
+
+    genesis: Genesis
+    learner: PeerId
+    certificate: LearnerCertificate | None
+    terms: exchange.TellTerms | None
+    newest: SignedManifest | None
+
+
+async def look(invite: Invite, config: NodeConfig, wait_s: float) -> Found:
+    """Ask the learner that `invite` names. Raises UsageError or RunError, as joining would."""
+    # It only dials out, under a key of its own: a look is nobody's.
+    network = msgspec.structs.replace(config.network, listen=[], announce=[])
+    async with open_transport(secrets.token_bytes(KEY_BYTES), network) as transport:
+        learner, told = await find_swarm(transport, invite, wait_s)
+        genesis, _ = read_genesis(told.genesis)
+        terms = await ask_terms(transport, learner, told, invite)
+        certificate = None if terms is None else require_certified(terms, learner, invite, now_ms=Clock.now_ms())
+        newest = await _newest(transport, learner, invite)
+    return Found(genesis=genesis, learner=learner, certificate=certificate, terms=terms, newest=newest)
+
+
+async def _newest(transport: Transport, learner: PeerId, invite: Invite) -> SignedManifest | None:
+    try:
+        answer = await ask(transport, learner, exchange.AskNewest())
+        if not isinstance(answer, exchange.TellNewest) or not answer.announcement:
+            return None
+        newest = open_announcement(answer.announcement, invite.authority, now_ms=Clock.now_ms())
+        search = ManifestSearch(transport=transport, authority=invite.authority, report=unreported)
+        return await search.find(newest.manifest, size_bytes=newest.manifest_bytes, in_a_hurry=lambda: True)
+    except (StreamRefused, StreamBroken, trio.TooSlowError, PeerError):
+        return None
+
+
+async def show_join(invite: Invite, config: NodeConfig, *, state: Path | None, wait_s: float) -> str:
+    """What joining would mean, for people to read. Raises UsageError or RunError."""
+    if state is not None:
+        require_node(state)
+    choice = engine_choice.choose_engine(config.engine, engine_choice.look(config.engine))
+    config = msgspec.structs.replace(config, engine=choice.section)
+    return "\n".join(story(await look(invite, config, wait_s), invite, config, state=state, why=choice.why))
+
+
+def story(found: Found, invite: Invite, config: NodeConfig, *, state: Path | None, why: str) -> Iterator[str]:
+    """The lines of it; `why` the engine of `config` was chosen."""
+    yield "Nothing was leased, fetched or written, and nobody has joined."
+    yield from _paragraph("Operator and swarm, checked", _who(found, invite))
+    yield from _paragraph("What would run, as the operator says", _claims(found.terms))
+    yield from _paragraph("The model, from the signed manifest", _model(found.newest, config))
+    yield from _paragraph("This node", _node(invite, config, state, why, found.terms))
+    yield from _paragraph("Limits in force", list(in_force(config).items()))
+    yield from _paragraph("What would be sent", _sent(config))
+
+
+def _paragraph(title: str, rows: Sequence[tuple[str, str]]) -> Iterator[str]:
+    yield ""
+    yield title
+    width = max(len(key) for key, _ in rows)
+    for key, value in rows:
+        yield f"  {key:{width}}  {value}".rstrip()
+
+
+def _who(found: Found, invite: Invite) -> list[tuple[str, str]]:
+    rows = [
+        ("swarm", f"{plain_name(found.genesis.name)!r}, founded {_day(found.genesis.created_ms)}"),
+        ("swarm id", invite.swarm.hex()),
+        ("operator's key", f"{peer_id_of(PublicKey(invite.operator))}, as the invite has it"),
+        ("learner", found.learner),
+    ]
+    if found.certificate is not None:
+        rows.append(("", f"certified by the operator until {_day(found.certificate.not_after_ms)}"))
+    return rows
+
+
+def _claims(terms: exchange.TellTerms | None) -> list[tuple[str, str]]:
+    if terms is None:
+        return [("tasks", NOT_TOLD)]
+    rows = [("model", plain_name(terms.model) or "without a name")]
+    for task in terms.tasks:
+        share = f"{100 * task.share:.0f} % of the prompts"
+        rows.append(("task", f"{plain_name(task.name)}, {share}: {plain_name(task.about, ABOUT_CHARS)}"))
+    if not terms.tasks:
+        rows.append(("task", "none: this learner trains on logs, and leases nothing"))
+    turns = f", in up to {terms.max_turns} turns" if terms.max_turns > 1 else ""
+    tokens = f"at most {terms.max_new_tokens} tokens"
+    rows.append(("work", f"{terms.group_size} completions of a prompt, of {tokens}{turns}"))
+    engines = "also with quantised weights" if exchange.QUANTIZED in terms.ext else "with the weights as they are"
+    if dtypes := accepted_dtypes(terms.ext):
+        engines += f", computing in {plain_name(dtypes[0])}"
+    rows.append(("engines", engines))
+    rows.append(("run", f"training step {terms.step} of {terms.steps}, staleness window {terms.staleness}"))
+    return rows
+
+
+def _model(newest: SignedManifest | None, config: NodeConfig) -> list[tuple[str, str]]:
+    if newest is None:
+        return [("version", "none is published yet, so its size is not known")]
+    manifest = newest.manifest
+    values: Counter[str] = Counter()
+    for tensor in manifest.tensors:
+        values[tensor.dtype] += math.prod(tensor.shape)
+    kinds = ", ".join(f"{number:,} values in {dtype}" for dtype, number in values.most_common())
+    total = manifest.total_bytes
+    room = config.store.quota_gb * GB
+    more = " ..." if len(manifest.files) > FILES_SHOWN else ""
+    fits = "fits" if total * COMFORTABLE <= room else "is tight" if 2 * total <= room else "does not fit"
+    return [
+        ("version", f"{newest.version}, published {_day(manifest.created_ms)}"),
+        ("size", f"{size(total)} to fetch, in {len(manifest.files)} files; {fits} in the quota"),
+        ("weights", kinds or "none"),
+        ("files", f"{', '.join(entry.name for entry in manifest.files[:FILES_SHOWN])}{more}"),
+    ]
+
+
+def _node(
+    invite: Invite, config: NodeConfig, state: Path | None, why: str, terms: exchange.TellTerms | None
+) -> list[tuple[str, str]]:
+    home = state or swarm_directory(invite.authority.swarm) / "node-1"
+    key = home / "node.key"
+    free = shutil.disk_usage(next(parent for parent in (home, *home.absolute().parents) if parent.exists())).free
+    engine = config.engine
+    scheme = engine.scheme_in_force
+    welcome = terms is None or exchange.QUANTIZED in terms.ext
+    dtypes = () if terms is None else accepted_dtypes(terms.ext)
+    dtype = engine.compute_dtype_in_force
+    odd = bool(dtypes) and dtype not in dtypes
+    return [
+        ("state", f"{home}{'' if state else ', or the next that is free'}; {size(free)} free there"),
+        ("key", str(load_key(key).peer_id) if key.exists() else "made when you join"),
+        ("engine", f"{engine.kind} ({why}), device {engine.device}"),
+        *([("", f"quantization {scheme}{'' if welcome else REFUSED}")] if scheme else []),
+        *([("", f'compute_dtype "{dtype}"{REFUSED_DTYPE.format(plain_name(dtypes[0]))}')] if odd else []),
+        ("listens", ", ".join(config.network.listen) or "nowhere: it only dials out"),
+    ]
+
+
+def _sent(config: NodeConfig) -> list[tuple[str, str]]:
+    price = config.price
+    addresses = ", ".join(config.network.announce) or "those you listen on"
+    return [
+        ("to the learner", f"name {config.name!r}, price {price.per_hour:g} {price.currency} an hour,"),
+        ("", f"engine {config.engine.kind!r} and how its weights are quantised, machine {machine_name()!r};"),
+        ("", "every few seconds what is installed, work pending, bytes moved, seconds of generation,"),
+        ("", f"tokens per second of a first trial, for how long your hours go on{_joules(config)};"),
+        ("", "completions with log probabilities and timings, and who gave you which chunks, signed"),
+        ("to every member", f"your peer id, IP address and addresses ({addresses}); chunks of the model that you hold"),
+        ("to nobody", "anything else: no telemetry, no model hub, none of your files"),
+    ]
+
+
+def _joules(config: NodeConfig) -> str:
+    return ", joules that the machine took while lent" if config.energy.report else ""
+
+
+def _day(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(min(at_ms, 253_370_764_800_000) / 1000, UTC):%Y-%m-%d}"

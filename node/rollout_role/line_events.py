@@ -1,0 +1,93 @@
+"""What a rollout node hears over its work line beside leases: whom to dial, what to log, what to drop.
+
+What always holds: of two peers that can both be dialled one dials; nothing that is heard raises; whoever the learner
+introduced has the budgets of a member here, and nobody else but whom we dialled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from node.network.first_contact import apart
+from node.runtime.events import Clock, EventLog
+from protocol.core.ids import PeerId
+from protocol.work import Introduction, LeaseRecall
+from swarm.transport.interface import DialFailed, Transport
+from swarm.work.client import Connected, Disconnected, LineEvent, NoLease, ReceiptRevised
+
+CLOCK_TOLERATED_MS = 5 * 60 * 1000
+"""Between our clock and the learner's, before it is said: leases are reckoned by the learner's, hours by ours."""
+
+
+@dataclass(kw_only=True)
+class Neighbours:
+    """Dials the peers the learner introduces, so that chunks travel among peers and not from the learner alone.
+
+    Of two peers that can both be dialled the one with the smaller id dials, or each pair would dial twice.
+    """
+
+    transport: Transport
+    _introduced: set[PeerId] = field(default_factory=set)
+
+    def trust(self, peers: Iterable[PeerId]) -> None:
+        """These are our neighbours now, in the learner's word, and no longer those of before: no strangers to us."""
+        introduced = set(peers)
+        for peer in self._introduced - introduced:
+            self.transport.distrust(peer)
+        for peer in introduced - self._introduced:
+            self.transport.trust(peer)
+        self._introduced = introduced
+
+    async def meet(self, introduction: Sequence[tuple[PeerId, Sequence[str]]]) -> None:
+        """Dial those we should; what fails is tried again with the next introduction."""
+        me = self.transport.peer_id
+        reachable = bool(self.transport.addresses())
+        for peer, addresses in introduction:
+            if peer == me or not addresses or peer in self.transport.connected() or (reachable and peer < me):
+                continue
+            try:
+                await self.transport.dial(list(addresses))
+            except DialFailed:
+                continue
+
+
+def line_reporter(
+    events: EventLog,
+    meet: Callable[[Introduction], None],
+    recalled: Callable[[LeaseRecall], None],
+    revised: Callable[[ReceiptRevised], None],
+    now_ms: Callable[[], int] = Clock.now_ms,
+) -> Callable[[LineEvent], None]:
+    """What the work line's events become: log lines, introductions to peers, dropped leases, later receipts.
+
+    How far our clock is from the learner's is said once.
+    """
+    is_clock_told = False
+
+    def tell_clock(learners_ms: int) -> None:
+        nonlocal is_clock_told
+        offset_ms = learners_ms - (here_ms := now_ms())
+        if abs(offset_ms) > CLOCK_TOLERATED_MS and not is_clock_told:
+            is_clock_told = True
+            events.emit("clock_differs", offset_s=round(offset_ms / 1000), text=apart(here_ms, learners_ms))
+
+    def on_event(event: LineEvent) -> None:
+        match event:
+            case Connected(learner=learner, welcome=welcome):
+                tell_clock(welcome.now_ms)
+                newest = str(welcome.newest) if welcome.newest else None
+                events.emit("joined", learner=learner, staleness=welcome.staleness, newest=newest)
+                meet(Introduction(peers=welcome.peers))
+            case Disconnected(reason=reason, pause_s=pause, refused=refused):
+                events.emit("turned_away" if refused else "learner_unreachable", reason=reason, retry_s=round(pause, 1))
+            case Introduction():
+                meet(event)
+            case LeaseRecall():
+                recalled(event)
+            case ReceiptRevised():
+                revised(event)
+            case NoLease(reason=reason):
+                events.emit("no_lease", reason=reason)
+
+    return on_event

@@ -1,0 +1,111 @@
+"""The owner of a machine, as its rollout node hears and answers them: pause, resume and drain carried out, and told.
+
+What always holds: a node that is paused when it starts makes nothing first; while it drains it can still be paused, and
+then what it had not made goes back at once, and be told another end; what commands on this machine read
+(`node.state.status_file`) is at most LOOK_S old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from node.learner_role.peers.trouble_reports import in_words
+from node.reports.text.formatting import counted
+from node.rollout_role.worker import RolloutRole
+from node.runtime.errors import RunError
+from node.runtime.events import Clock
+from node.runtime.loop_delay import LoopFigures
+from node.state.owner_orders import LOOK_S, Drain, Orders, OwnerSignals
+from node.state.status_file import Noticeboard, Standing
+
+PAUSED = "owner"
+"""Who holds the shift while the node is paused by its owner."""
+
+
+class Drained(Exception):
+    """Nothing is leased any more, as the owner wished. The message says what became of what was."""
+
+
+@dataclass(kw_only=True)
+class Owner:
+    """See the module's paragraph.
+
+    Args:
+        root: the node's state directory, where orders come in and its standing is shown.
+        limits: those in force, as people read them, by their keys.
+        loop: how long the event loop made others wait of late.
+        trouble: told, in a sentence, what cannot be done.
+    """
+
+    root: Path
+    signals: OwnerSignals
+    role: RolloutRole
+    limits: Mapping[str, str]
+    trouble: Callable[[str], None]
+    loop: Callable[[], LoopFigures | None] = lambda: None
+    orders: Orders = field(init=False)
+    _order: Drain | None = None
+    _draining: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    def __post_init__(self) -> None:
+        self.orders = Orders(self.root)
+        self.orders.forget_drain()
+        self._heed_pause()
+
+    async def obey(self) -> None:
+        """Do as told until cancelled; wakes on a signal, and every LOOK_S. Raises Drained."""
+        board = Noticeboard(self.root)
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    self._heed_pause()
+                    if (order := self.orders.drained) is not None and order != self._order:
+                        self._order = order
+                        self._draining.cancel()  # the newest order counts: it may bring an end where there was none
+                        self._draining = trio.CancelScope()
+                        nursery.start_soon(self._drain, order, self._draining)
+                        await trio.lowlevel.checkpoint()  # it has begun when it is shown
+                    board.show(Standing(doing=self._doing(), limits=dict(self.limits), loop=self.loop()))
+                    with trio.move_on_after(LOOK_S):
+                        await self.signals.told.wait()
+        finally:
+            board.clear()
+
+    def _heed_pause(self) -> None:
+        try:
+            self.signals.heed(self.orders)
+        except RunError as error:
+            self.trouble(str(error))
+        if by := self.orders.paused_by:
+            self.role.shift.hold(PAUSED, f"paused by {by}")
+        else:
+            self.role.shift.release(PAUSED)
+
+    async def _drain(self, order: Drain, scope: trio.CancelScope) -> None:
+        """Finish what is leased, say goodbye, end; unless `scope` is cancelled before it is finished."""
+        within_s = None if order.deadline_ms is None else max(0.0, (order.deadline_ms - Clock.now_ms()) / 1000)
+        left: int | None = None
+        with scope:
+            left = await self.role.drain(within_s)
+        if left is None:
+            return
+        await self.role.leave()
+        self.orders.forget_drain()
+        late = "was not delivered in time and goes" if left == 1 else "were not delivered in time and go"
+        others = f"{counted(left, 'lease')} {late} to others"
+        raise Drained(f"Drained: {others if left else 'all that was leased is delivered'}.")
+
+    def _doing(self) -> str:
+        if self.role.is_draining:
+            return f"draining, {counted(len(self.role.holding), 'lease')} to deliver"
+        shift = self.role.shift
+        if shift.is_on:
+            return in_words(self.role.patience.told) or (
+                "at work" if self.role.line.is_up else "not connected to the learner"
+            )
+        why = shift.held or f"outside its hours, until {shift.turns_at}"
+        return f"{why}; the engine's memory is free" if self.role.service.has_freed_memory else why

@@ -1,0 +1,52 @@
+"""Later receipts of the learner's: what an audit found after a delivery was acknowledged.
+
+What always holds: of a lease the latest receipt is kept, as it was signed; what comes is written one after the other on
+a worker thread, and is bounded by WAITING, which is more than a learner says on one line at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import trio
+
+from node.runtime.events import EventLog
+from node.state.receipts import Receipts
+from swarm.work.client import ReceiptRevised
+
+WAITING = 1024
+"""Later receipts that wait to be written."""
+
+Channel = tuple[trio.MemorySendChannel[ReceiptRevised], trio.MemoryReceiveChannel[ReceiptRevised]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Revisions:
+    """See the module's paragraph."""
+
+    receipts: Receipts
+    events: EventLog
+    _channel: Channel = field(default_factory=lambda: trio.open_memory_channel[ReceiptRevised](WAITING))
+
+    def heard(self, change: ReceiptRevised) -> None:
+        """The learner told this one; does not wait."""
+        try:
+            self._channel[0].send_nowait(change)
+        except trio.WouldBlock:
+            self.events.emit("revision_dropped", lease=change.receipt.lease.hex()[:8])
+
+    async def work(self) -> None:
+        """Write what is told, until cancelled."""
+        async for change in self._channel[1]:
+            receipt = change.receipt
+            if not await trio.to_thread.run_sync(self.receipts.revise, receipt, change.raw):
+                continue
+            refused = next((verdict for verdict in receipt.verdicts if not verdict.admitted), None)
+            self.events.emit(
+                "receipt_revised",
+                lease=receipt.lease.hex()[:8],
+                refused=sum(not verdict.admitted for verdict in receipt.verdicts),
+                reason=refused.rule.value if refused else None,
+                detail=refused.detail if refused else None,
+                tokens=receipt.tokens,
+            )

@@ -1,0 +1,57 @@
+"""What a volunteer's machine is asked for at most: every limit of a `node.toml`, in the words that people read.
+
+What always holds: a limit that can be set is in LIMITS, so `volery status` and the table of the guide name the same
+ones; of one that does nothing on this machine that is said.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+
+import psutil
+
+from node.config.swarm_config import GB, NodeConfig
+from node.engine.factory import half_the_cores
+from node.engine.vllm_install import has_gpu
+
+NONE = "none"
+
+
+def _memory(config: NodeConfig) -> str:
+    machine = psutil.virtual_memory().total
+    if (allowed := config.limits.ram_bytes(machine)) is None:
+        return NONE
+    return f"{allowed / GB:.1f} GB{', which is no limit on this machine' if allowed >= machine else ''}"
+
+
+def _vram(config: NodeConfig) -> str:
+    if (share := config.limits.vram_share) is None:
+        return NONE
+    is_lacking = sys.platform == "linux" and not has_gpu()
+    return f"{100 * share:g} % of a GPU" + (", and this machine has none of NVIDIA's" if is_lacking else "")
+
+
+def _mbit(value: float | None) -> str:
+    return NONE if value is None else f"{value:g} Mbit/s"
+
+
+LIMITS: Mapping[str, Callable[[NodeConfig], str]] = {
+    "[engine] hours": lambda config: config.engine.hours or "always",
+    "[engine] nice": lambda config: str(config.engine.nice),
+    "[engine] threads": lambda config: str(config.engine.threads or half_the_cores()),
+    "[engine] batch_rollouts": lambda config: str(config.engine.batch_rollouts),
+    "[limits] ram_gb": _memory,
+    "[limits] ram_share": _memory,
+    "[limits] vram_share": _vram,
+    "[limits] pause_for": lambda config: ", ".join(config.limits.pause_for) or "no program",
+    "[network] upload_mbit": lambda config: _mbit(config.network.upload_mbit),
+    "[network] download_mbit": lambda config: _mbit(config.network.download_mbit),
+    "[store] quota_gb": lambda config: f"{config.store.quota_gb:g} GB",
+}
+"""Each key that limits something, and what is in force of it. The two of memory have one value: the smaller counts."""
+
+
+def in_force(config: NodeConfig) -> dict[str, str]:
+    """What is in force, by key."""
+    return {key: shown(config) for key, shown in LIMITS.items()}

@@ -1,0 +1,503 @@
+"""The rollout role: follow the newest version, lease prompts, generate, sign, deliver, relay.
+
+What always holds: a record is signed with the version that made it and names its manifest; a lease is worked on only
+with a version at least as new as it asks for; at most two batches of leases are in hand (one generating, one waiting),
+so that a node never hoards work; what the learner recalls as too late is dropped at once; nothing is made while the
+machine is not lent (`node.rollout_role.availability`). Which version is in service, `node.rollout_role.serving_version`
+sees to; how long what fails is tried again, and what the learner is told of it, `node.rollout_role.retries`. What goes
+back for the owner's sake, or since the learner recalled it, is no failure.
+
+Loops: `_lease` keeps one batch of leases waiting; `_generate` consumes them; each delivery waits for its receipt in a
+task of its own; `_persevere` waits until nothing has worked for too long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+
+import trio
+
+from learner.scheduling.batch_speed import Speed
+from node.engine.interface import (
+    EngineCrashed,
+    EngineError,
+    EngineRefused,
+    Generation,
+    GenerationRequest,
+    PolicyEngine,
+)
+from node.engine.lease_requests import learners_clock, record_of, requests_of
+from node.engine.throughput import measure_speed
+from node.rollout_role.availability import Shift
+from node.rollout_role.retries import Event, Failed, Lent, Patience, Worked
+from node.rollout_role.serving_version import InService
+from node.runtime.events import EventLog
+from node.state.receipts import Receipts
+from protocol.accounting.relay_receipt import relay_receipt, sign_relay_receipt
+from protocol.core.identity import Keypair
+from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion, SwarmId
+from protocol.core.visible import first_line
+from protocol.trouble import TroubleKind
+from protocol.work import Lease, LeaseRecall, Rule, Started, sign_record
+from swarm.store import ChunkStore
+from swarm.transport.error_groups import first_cause
+from swarm.versions.follower import Arrival
+from swarm.work.client import MAX_UNDELIVERED, Granted, WorkLine
+
+LEASE, ENGINE = TroubleKind.LEASE, TroubleKind.ENGINE
+
+GOODBYE_S = 1.0
+"""How long a goodbye may take when we leave."""
+
+LATE = "they would be late: this node takes longer than is left until their deadline"
+LATE_IN_HOURS = f"{LATE}, or of its owner's hours"
+OVER = "the hours are over in which this machine's owner lends it"
+HELD = "this machine's owner needs it"
+"""What the learner is told of a pause; why is the owner's business."""
+DRAINED = "this node ends, and its owner gave it no longer"
+
+ASK_AGAIN_S = 10.0
+"""Pause after a batch none of which would be made within the owner's hours: who granted it thinks us faster than we
+are, and would grant as much again at once."""
+
+
+UNTRUE = "they were made with weights that are not the version's"
+FELL_BACK = "the engine went back to an older version than they were begun with"
+NOT_HERE = "the version these leases ask for did not arrive before their deadline"
+
+THANKS_WAITING = 16
+"""Relay receipts that wait to be written: one comes with a version, which takes seconds at least."""
+
+
+class GaveUp(Exception):
+    """Nothing has worked for too long. The message says what, why, and what the owner can do."""
+
+
+@dataclass(kw_only=True)
+class RolloutCounts:
+    """What this node did since it started, for the view and the heartbeat; `tokens_per_s` is measured once."""
+
+    admitted: int = 0
+    refused: int = 0
+    tokens: int = 0
+    pending: int = 0
+    engine_s: float = 0.0
+    tokens_per_s: float | None = None
+
+
+@dataclass(kw_only=True, eq=False)
+class _Begun:
+    """The batch that the engine generates: leases that were begun with `version`, and how to stop."""
+
+    version: PolicyVersion
+    leases: set[LeaseId]
+    scope: trio.CancelScope
+
+
+@dataclass(kw_only=True)
+class RolloutRole:
+    """See the module's paragraph. The application opens `line`; the engine takes `batch_rollouts` at a time.
+    `patience`: how long what fails is tried again."""
+
+    engine: PolicyEngine
+    store: ChunkStore
+    keypair: Keypair
+    swarm: SwarmId
+    line: WorkLine
+    receipts: Receipts
+    in_flight: Callable[[], ManifestHash | None]
+    batch_rollouts: int
+    now_ms: Callable[[], int]
+    events: EventLog
+    shift: Shift = field(default_factory=Shift)
+    patience: Patience = field(default_factory=Patience)
+    counts: RolloutCounts = field(default_factory=RolloutCounts)
+    holding: set[LeaseId] = field(default_factory=set)
+    service: InService = field(init=False)
+    _speed: Speed = field(default_factory=Speed)
+    _undelivered: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_UNDELIVERED))
+    _stirred: trio.Event = field(default_factory=trio.Event)
+    _in_hand: dict[LeaseId, Granted] = field(default_factory=dict)
+    _rollouts: dict[LeaseId, int] = field(default_factory=dict)
+    """Of what is held, as it was granted."""
+    _begun: _Begun | None = None
+    _asks_again_s: float = -math.inf
+    _asking: trio.CancelScope | None = None
+    _draining: bool = False
+    _paused: bool = False
+
+    def __post_init__(self) -> None:
+        self._thanks, self._thanked = trio.open_memory_channel[tuple[ManifestHash, bytes]](THANKS_WAITING)
+        self.service = InService(
+            engine=self.engine,
+            store=self.store,
+            in_flight=self.in_flight,
+            shift=self.shift,
+            events=self.events,
+            on_change=self._stir,
+            on_installed=self.line.beat_now,
+            patience=self.patience,
+            happened=self._happened,
+        )
+
+    @property
+    def installed(self) -> PolicyVersion | None:
+        """The version in service (`InService.installed`)."""
+        return self.service.installed
+
+    def arrived(self, arrival: Arrival) -> None:
+        """A version is complete in the store; the newest one is installed next."""
+        self.events.emit(
+            "version_fetched",
+            version=str(arrival.signed.version),
+            seconds=round(arrival.seconds, 3),
+            fetched_bytes=sum(arrival.obtained.fetched.by_peer.values()),
+            patch_bytes=arrival.obtained.patch_bytes,
+            patches=arrival.obtained.num_patches,
+            sources=len(arrival.obtained.fetched.by_peer),
+        )
+        self.service.offer(arrival.signed)
+        self._thank(arrival)
+
+    def fetch_failed(self, version: PolicyVersion, reason: str) -> None:
+        """The newest version could not be fetched. That may be up to the line, to others, or to the disk, so it is told
+        and never given up for."""
+        self._happened(Failed(kind=TroubleKind.FETCH, reason=first_line(reason), version=version, may_pass=True))
+
+    async def run(self) -> None:
+        """Work until cancelled. Raises EngineError when the engine cannot go on at all, and GaveUp, after a goodbye,
+        when nothing has worked for too long."""
+        # Nothing waits in the channel: `_lease` holds the batch that is next, which is enough to keep the engine busy.
+        send, receive = trio.open_memory_channel[list[Granted]](0)
+        try:
+            with first_cause():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self.shift.run, self._shift_changed)
+                    nursery.start_soon(self.service.run)
+                    nursery.start_soon(self._keep_thanks)
+                    nursery.start_soon(self._persevere)
+                    nursery.start_soon(self._lease, send)
+                    nursery.start_soon(self._generate, receive, nursery)
+        except EngineError as lost:  # the learner hears why, while there is still a line
+            self._happened(Failed(kind=ENGINE, reason=first_line(str(lost)), version=self.installed, is_final=True))
+            await self._end(str(lost))
+            raise
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it takes no more, and will end."""
+        return self._draining
+
+    async def drain(self, within_s: float | None) -> int:
+        """Take no more leases, and wait until all that are held were delivered and acknowledged.
+
+        After `within_s`, if it is given, those not made are given back; returns how many were not delivered by then.
+        """
+        self._draining = True
+        if self._asking is not None:
+            self._asking.cancel()
+        self.events.emit("drain_began", leases=len(self.holding), within_s=within_s)
+        with trio.move_on_after(math.inf if within_s is None else within_s):
+            while self.holding:
+                await self._stirred.wait()
+        undelivered = len(self.holding)
+        self._stop_making(DRAINED)
+        self.events.emit("drained", undelivered=undelivered)
+        return undelivered
+
+    async def leave(self, reason: str = "the node was stopped") -> None:
+        """Say goodbye if the learner can be reached, so that our leases go to others at once; within GOODBYE_S."""
+        with trio.move_on_after(GOODBYE_S):
+            await self.line.leave(reason)
+
+    def _happened(self, event: Event) -> None:
+        """Something failed, or worked: the learner is told what changes by it."""
+        if self.patience.handle(event, trio.current_time()):
+            self.line.beat_now()
+        self._stir()
+
+    async def _persevere(self) -> None:
+        """Wait until nothing has worked for too long. Raises GaveUp."""
+        while (why := self.patience.verdict(trio.current_time())) is None:
+            with trio.move_on_at(self.patience.ends_s):
+                await self._stirred.wait()
+        self.events.emit("gave_up", reason=why)
+        await self._end(why)
+        raise GaveUp(why)
+
+    async def _end(self, why: str) -> None:
+        """Give back what was not made, and say goodbye."""
+        self._stop_making(why)
+        await self.leave(first_line(why))
+
+    async def _measure(self) -> None:
+        speed = self.counts.tokens_per_s = await measure_speed(self.engine, self.batch_rollouts)
+        self.events.emit("speed_measured", tokens_per_s=round(speed, 1))
+        self.line.beat_now()
+
+    def _thank(self, arrival: Arrival) -> None:
+        """Sign who relayed the version to us, for the learner to credit. What it gave us itself needs no thanks."""
+        signed = arrival.signed
+        givers = {chunk: peer for chunk, peer in arrival.obtained.fetched.givers.items() if peer != signed.signer}
+        if (receipt := relay_receipt(signed.hash, givers)) is not None:
+            raw = sign_relay_receipt(self.keypair, self.swarm, receipt)
+            self.line.relayed(raw)
+            with suppress(trio.WouldBlock):
+                self._thanks.send_nowait((signed.hash, raw))
+
+    async def _keep_thanks(self) -> None:
+        """Keep what we signed of others, for our own books."""
+        async for manifest, raw in self._thanked:
+            await trio.to_thread.run_sync(self.receipts.relayed, manifest, raw, self.now_ms())
+
+    async def _lease(self, batches: trio.MemorySendChannel[list[Granted]]) -> None:
+        while True:
+            granted: list[Granted] = []
+            await self.shift.wait_on()
+            if self._draining:
+                return
+            with self.shift.until_over(), trio.CancelScope() as self._asking:
+                while self.installed is None:  # before the first version, or after a rest
+                    await self._stirred.wait()
+                while self._in_hand and self.patience.fails(LEASE, ENGINE):  # no batch ahead, or two would fail for one
+                    await self._stirred.wait()
+                await trio.sleep_until(max(self._asks_again_s, self.patience.again_s(LEASE, ENGINE)))
+                if self.counts.tokens_per_s is None:  # before the first lease, so that nothing else runs meanwhile
+                    await self._measure()
+                granted = self._not_held(await self.line.request_leases(self.batch_rollouts))
+            if not granted:
+                continue
+            self.holding |= {LeaseId(grant.lease.id) for grant in granted}
+            self._in_hand |= {LeaseId(grant.lease.id): grant for grant in granted}
+            self._rollouts |= {LeaseId(grant.lease.id): len(grant.lease.seeds) for grant in granted}
+            self._count_pending()
+            if self.shift.is_on:
+                await batches.send(granted)
+            else:  # they came as the hours ended, or with the pause
+                self._give_up(granted, self._why_not)
+
+    @property
+    def _why_not(self) -> str:
+        """Why nothing is made now, for the learner."""
+        return HELD if self.shift.held else OVER
+
+    def _shift_changed(self) -> None:
+        """The machine is lent, or is not any more: then what was not made goes back, and it is the owner's. Or it is
+        not lent for another reason than before.
+        """
+        if self.shift.is_on and self._paused:
+            self.events.emit("resumed")
+        elif self.shift.is_on:
+            self.events.emit("hours_began", until=self.shift.turns_at)
+        elif self.shift.held:
+            self.events.emit("paused", why=self.shift.held)
+        else:
+            self.events.emit("hours_ended", again_at=self.shift.turns_at)
+        self._paused = bool(self.shift.held)
+        self._happened(Lent(is_on=self.shift.is_on))
+        if not self.shift.is_on:
+            self._stop_making(self._why_not)
+        self.line.beat_now()
+
+    def _stop_making(self, reason: str) -> None:
+        """Give back what was not made, and stop the engine in what it makes. What is being delivered stays."""
+        self._give_up(list(self._in_hand.values()), reason)
+        self._stir()
+        if self._begun is not None:
+            self._begun.scope.cancel()
+
+    async def _generate(self, batches: trio.MemoryReceiveChannel[list[Granted]], nursery: trio.Nursery) -> None:
+        async for granted in batches:
+            version = await self._await_version(granted)
+            granted = self._held(granted)
+            if not granted:
+                continue
+            if version is None:
+                failed = Failed(kind=LEASE, reason=NOT_HERE, version=self.installed, may_pass=True)
+                self._failed(granted, failed)
+                continue
+            if late := self._late(granted):
+                self._give_up(late, LATE if self.shift.left_s is None else LATE_IN_HOURS)
+                granted = granted[: -len(late)]
+            if not granted:
+                self._asks_again_s = trio.current_time() + ASK_AGAIN_S
+                continue
+            started_ms = self.now_ms()
+            try:
+                made = await self._generate_batch(granted, version)
+            except EngineError as error:
+                if not isinstance(error, EngineCrashed | EngineRefused):
+                    self._give_up(self._held(granted), str(error))
+                    raise  # given up: to lease more would only be to give it back
+                kind = ENGINE if isinstance(error, EngineCrashed) else LEASE
+                self._failed(granted, Failed(kind=kind, reason=first_line(str(error)), version=version))
+                continue
+            finally:
+                self._begun = None
+            if not await self.service.trusts(
+                span.version.manifest for _, mine in made for one in mine for span in one.spans
+            ):
+                self._failed(granted, Failed(kind=LEASE, reason=UNTRUE, version=version))
+                continue
+            if any(span.version.name < version for _, mine in made for one in mine for span in one.spans):
+                self._failed(granted, Failed(kind=LEASE, reason=FELL_BACK, version=version))
+                continue
+            if made:
+                self._happened(Worked(kind=LEASE))
+                self._speed.observe(sum(len(mine) for _, mine in made), (self.now_ms() - started_ms) / 1000)
+            made = [(grant, mine) for grant, mine in made if self._in_hand.pop(LeaseId(grant.lease.id), None)]
+            for grant, mine in made:
+                await self._undelivered.acquire()
+                nursery.start_soon(self._deliver, grant, mine, started_ms)
+
+    async def _await_version(self, granted: Sequence[Granted]) -> PolicyVersion | None:
+        """Wait until a version is in service that all leases accept, but for those that are recalled meanwhile; None
+        when their deadline passes first, or none is left.
+        """
+        deadline_ms = min(grant.lease.deadline_ms - grant.clock_offset_ms for grant in granted)
+        with trio.move_on_after(max(0.0, (deadline_ms - self.now_ms()) / 1000)):
+            while held := self._held(granted):
+                if (installed := self.installed) is not None and installed >= max(one.lease.minimum for one in held):
+                    return installed
+                await self._stirred.wait()
+        return None
+
+    def _not_held(self, granted: Sequence[Granted]) -> list[Granted]:
+        """Each lease once, and none that is being made or delivered: who grants one again has lost count."""
+        named = {LeaseId(grant.lease.id): grant for grant in granted}
+        return [grant for lease, grant in named.items() if lease not in self.holding]
+
+    def _held(self, granted: Sequence[Granted]) -> list[Granted]:
+        """Those that were not given back."""
+        return [grant for grant in granted if LeaseId(grant.lease.id) in self._in_hand]
+
+    async def _generate_batch(
+        self, granted: Sequence[Granted], version: PolicyVersion
+    ) -> list[tuple[Granted, Sequence[Generation]]]:
+        """What the engine makes of each lease; nothing when all were recalled. Raises EngineError."""
+        for grant in granted:
+            self.line.started(Started(lease=grant.lease.id, version=version))
+        began = trio.current_time()
+        with trio.CancelScope() as scope:
+            self._begun = _Begun(version=version, leases={LeaseId(grant.lease.id) for grant in granted}, scope=scope)
+            made = iter(await self._complete([request for grant in granted for request in requests_of(grant.lease)]))
+        if scope.cancelled_caught:
+            self.counts.engine_s += trio.current_time() - began
+            return []
+        shares: list[tuple[Granted, Sequence[Generation]]]
+        shares = [(grant, list(islice(made, len(grant.lease.seeds)))) for grant in granted]
+        self.counts.engine_s += sum(completion.generation_s for _, mine in shares for completion in mine)
+        return shares
+
+    def recalled(self, recall: LeaseRecall) -> None:
+        """Give back those of the leases that were begun with a version too old to be of use, or would be now; stop the
+        engine when nothing is left of what it generates. Others, and what is being delivered, stay as they are.
+        """
+        named = [grant for lease in recall.leases if (grant := self._in_hand.get(LeaseId(lease))) is not None]
+        hopeless = [grant for grant in named if self._made_with(grant) < recall.minimum]
+        if hopeless:
+            self._give_up(hopeless, f"the learner takes only what {recall.minimum} or a newer version makes")
+            self._stir()
+            if self._begun is not None and not self._begun.leases & self._in_hand.keys():
+                self._begun.scope.cancel()
+
+    def _made_with(self, grant: Granted) -> PolicyVersion:
+        """The version that the lease was begun with, or would be now."""
+        if self._begun is not None and LeaseId(grant.lease.id) in self._begun.leases:
+            return self._begun.version
+        return grant.lease.minimum if self.installed is None else max(self.installed, grant.lease.minimum)
+
+    def _stir(self) -> None:
+        """Wake who waits for a version, for leases that may have gone, or for what failed to work."""
+        self._stirred.set()
+        self._stirred = trio.Event()
+
+    def _late(self, granted: Sequence[Granted]) -> Sequence[Granted]:
+        """The last ones, which would be delivered after their deadline by what the engine took of late: others make
+        them sooner, and hear of them now. One is always tried, or a node could never find out that it has become
+        faster; but nothing that would not be made within the owner's hours.
+        """
+        left_s = self.shift.left_s
+        kept = len(granted)
+        end_ms = math.inf if left_s is None else self.now_ms() + 1000 * left_s
+        while kept > 0:
+            rollouts = sum(len(grant.lease.seeds) for grant in granted[:kept])
+            deadline_ms = min(grant.lease.deadline_ms - grant.clock_offset_ms for grant in granted[:kept])
+            made_ms = self.now_ms() + 1000 * self._speed.seconds(rollouts)
+            if made_ms <= end_ms and (kept == 1 or made_ms <= deadline_ms):
+                break
+            kept -= 1
+        return granted[kept:]
+
+    async def _complete(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        """Generate; once more when the engine crashed under us, since by then it was restarted."""
+        try:
+            return await self.engine.generate(requests)
+        except EngineCrashed as crash:
+            self.events.emit("engine_crashed", reason=first_line(str(crash)))
+            return await self.engine.generate(requests)
+
+    def _failed(self, granted: Sequence[Granted], failed: Failed) -> None:
+        """Give back those of the leases that are still held; with none it is nobody's failure: all were recalled, or
+        went back as the owner needs the machine."""
+        if held := self._held(granted):
+            self._give_up(held, failed.reason)
+            self._happened(failed)
+
+    def _give_up(self, granted: Sequence[Granted], reason: str) -> None:
+        if not granted:
+            return
+        leases = [LeaseId(grant.lease.id) for grant in granted]
+        self.events.emit("leases_given_back", leases=len(leases), reason=first_line(reason))
+        self.line.give_back(leases, reason[:500])
+        self._settle(granted)
+
+    async def _deliver(self, grant: Granted, completions: Sequence[Generation], started_ms: int) -> None:
+        lease = grant.lease
+        # Signing a group takes milliseconds of pure CPU; a worker thread keeps the network's turn short.
+        records = await trio.to_thread.run_sync(
+            self._sign_all, lease, completions, learners_clock(started_ms, grant.clock_offset_ms)
+        )
+        receipt, raw = await self.line.deliver(LeaseId(lease.id), records)
+        engine_s = sum(completion.generation_s for completion in completions)
+        with trio.CancelScope(shield=True):  # what was acknowledged is written, also when we are about to leave
+            await trio.to_thread.run_sync(lambda: self.receipts.add(receipt, raw, engine_s=engine_s))
+        self._undelivered.release()
+        self._settle([grant])
+        admitted = sum(verdict.admitted for verdict in receipt.verdicts)
+        self.counts.admitted += admitted
+        self.counts.refused += len(receipt.verdicts) - admitted
+        self.counts.tokens += receipt.tokens
+        refused = next((verdict for verdict in receipt.verdicts if verdict.rule is not Rule.ADMITTED), None)
+        self.events.emit(
+            "receipt",
+            lease=lease.id.hex()[:8],
+            admitted=admitted,
+            refused=len(receipt.verdicts) - admitted,
+            reason=refused.rule.value if refused else None,
+            detail=refused.detail if refused else None,
+            tokens=receipt.tokens,
+        )
+
+    def _settle(self, granted: Sequence[Granted]) -> None:
+        for grant in granted:
+            self.holding.discard(LeaseId(grant.lease.id))
+            self._in_hand.pop(LeaseId(grant.lease.id), None)
+            self._rollouts.pop(LeaseId(grant.lease.id), None)
+        self._count_pending()
+        self._stir()
+
+    def _count_pending(self) -> None:
+        before, self.counts.pending = self.counts.pending, sum(self._rollouts.values())
+        if self.counts.pending != before:
+            self.events.emit("work_pending", rollouts=self.counts.pending)
+
+    def _sign_all(self, lease: Lease, completions: Sequence[Generation], started_ms: int) -> list[bytes]:
+        return [
+            sign_record(self.keypair, self.swarm, record_of(lease, index, completion, started_ms))
+            for index, completion in enumerate(completions)
+        ]

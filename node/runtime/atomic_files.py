@@ -1,0 +1,84 @@
+"""Files that somebody named for a result: written whole or not at all.
+
+What always holds: afterwards the path is the new file, or what it was before, and nothing is left beside it. Only a
+file is ever replaced: no directory and no device, whoever asks. Where a name has no ending that says what it is, only
+what the same command wrote before is replaced (`require_own`): a key or a ledger is never lost to a slip.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from node.runtime.errors import RunError, UsageError
+
+PICTURE = ".png"
+PAGE = ".html"
+
+
+def require_place(path: Path, option: str, *, ending: str = "", makes_directory: bool = False) -> None:
+    """Find out, before any work is done for it, that `path`, named after `option`, could be written.
+
+    With `makes_directory` its directory need not be there yet. Raises UsageError where its name has another `ending`,
+    RunError where it cannot be written.
+    """
+    if ending and path.suffix.lower() != ending:
+        raise UsageError(f"{option} {path}: what is written there ends in {ending}. Name such a file.")
+    try:
+        directory = _replaced(path).parent
+        while makes_directory and not directory.exists():
+            directory = directory.parent
+        if not directory.is_dir():
+            raise _error(errno.ENOTDIR if directory.exists() else errno.ENOENT)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise _error(errno.EACCES)
+    except OSError as error:
+        raise cannot_write(path, option, error) from None
+
+
+def require_own(path: Path, option: str, what: str, is_own: Callable[[Path], bool]) -> None:
+    """Find out beforehand that nothing is lost when `path`, named after `option`, is replaced: it is new, or `is_own`.
+
+    `what` says what anything else is, as "no recording"; an empty file is that, too, since it may be a lock.
+    Raises UsageError; RunError where `is_own` raises OSError.
+    """
+    try:
+        if not path.is_file() or is_own(path):
+            return
+    except OSError as error:
+        raise cannot_write(path, option, error) from None
+    raise UsageError(f"{option} {path}: what is there is {what}, and was not touched. Name another file, or remove it.")
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a file beside `path`, and put that in its place. Raises OSError."""
+    target = _replaced(path)
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+    partial.touch(exist_ok=False)  # nobody's link lies there
+    try:
+        write(partial)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def cannot_write(path: Path | str, option: str, error: OSError, *, named: str = "file") -> RunError:
+    """What is said of that; `named` says what `option` takes, a file or a directory."""
+    return RunError(f"{path} cannot be written: {error.strerror}. Name another {named} after {option}.")
+
+
+def _replaced(path: Path) -> Path:
+    """The file that `path` leads to. Raises OSError where that is something else."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise _error(errno.EISDIR)
+    if target.exists() and not target.is_file():
+        raise OSError(errno.EINVAL, "It is a device, not a file")
+    return target
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))

@@ -1,0 +1,98 @@
+"""Whether a state directory still has the keys that it worked with.
+
+A key that is gone is not made anew in silence: invites name the learner's key, receipts the node's, and whoever has
+either would look for the fault in a firewall. What lies beside a key remembers whose it was, and what is signed cannot
+be wrong about that.
+
+    learner.key     its certificate names it        operator.key   the genesis names it
+    lease.secret    the ledger has a mark of it
+    node.key        its receipts name it            receipts.sqlite   `about.json` is written once there is one
+
+What always holds: a start and its `--dry-run` refuse in the same words, before anything is made; each refusal says how
+to restore what was, and how to go on without it.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from learner.ledger.ledger import Ledger
+from node.runtime.errors import RunError, UsageError
+from node.state.keys import load_key
+from node.state.receipts import Receipts, ReceiptsError
+from protocol.core.identity import Keypair, peer_id_of
+from protocol.core.ids import PeerId, PublicKey
+
+ABOUT_FILE = "about.json"
+"""What a node last said of itself, for its own report: written at each start, after its receipts were opened."""
+
+
+def require_learner(path: Path, learner: Keypair | None, certified: PublicKey) -> None:
+    """Refuse another learner's key at `path`, or none (None), than the one that the certificate beside it is for.
+    Raises UsageError."""
+    if learner is not None and learner.public == certified:
+        return
+    was, certificate = peer_id_of(certified), path.with_name("certificate")
+    found = "is missing" if learner is None else f"is {learner.peer_id}'s"
+    raise UsageError(
+        f"{path} {found}, and {certificate} is for {was}, whom every invite names. Restore {path.name} from a copy. If "
+        f"that is lost, or was meant to change: move {certificate} away as well, start with operator.key there, and "
+        "hand out the new invite; the old ones are dead then."
+    )
+
+
+def changes_since(ledger: Ledger, learner: Keypair, secret: bytes) -> Iterator[str]:
+    """What to tell of keys that are others than at the start before, which nothing forbids."""
+    before = ledger.marked("learner", learner.peer_id.encode())
+    if before not in (None, learner.peer_id.encode()):
+        yield (
+            f"This learner is {learner.peer_id} now, and was {(before or b'').decode(errors='replace')}: hand out the "
+            "new invite, the old ones are dead."
+        )
+    mark = hmac.digest(secret, b"which secret this is", "sha256")
+    if ledger.marked("secret", mark) not in (None, mark):
+        yield (
+            "lease.secret is another than before. Leases that are open keep their seeds, and no audit of them changes; "
+            "which groups are audited from now on follows from the new one. Restore the old one only if this one was "
+            "not meant."
+        )
+
+
+def require_node(root: Path) -> None:
+    """Refuse a node's state whose key or receipts are gone, though it has worked. Makes nothing. Raises UsageError,
+    RunError."""
+    key, books, about = root / "node.key", root / "receipts.sqlite", root / ABOUT_FILE
+    if _is_empty(books):
+        if about.exists():
+            raise RunError(
+                f"{books} is missing or empty, and {about} tells that this node has worked: the receipts for that are "
+                f"gone. Restore {books.name} from a copy. If there is none: move {about.name} away as well, and the "
+                "node begins new books; what the learner counted stays counted there."
+            )
+        return
+    known = key.exists() or key.is_symlink()
+    own = load_key(key).peer_id if known else None
+    try:
+        with closing(Receipts(books, read_only=True)) as receipts:
+            named = receipts.peers()
+    except ReceiptsError as error:
+        raise RunError(str(error)) from error
+    if named and own not in named:
+        raise UsageError(_not_the_key(key, own, named[0]))
+
+
+def _not_the_key(key: Path, own: PeerId | None, named: PeerId) -> str:
+    found = "is missing" if own is None else f"is {own}'s"
+    return (
+        f"{key} {found}, and the receipts beside it are {named}'s. Restore {key.name} from a copy: with another key "
+        f"this node is a newcomer. If that is what you want, move receipts.sqlite and {ABOUT_FILE} away as well, and "
+        "keep them: they are what is left of that peer's work."
+    )
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether nothing lies there, or a file without a byte, which SQLite would take for a new one."""
+    return not path.exists() or (path.is_file() and path.stat().st_size == 0)

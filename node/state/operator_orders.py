@@ -1,0 +1,83 @@
+"""What an operator decides of a peer: ban and pardon. One file for each in the learner's state directory.
+
+    <state>/orders/<time>-<number>.json      {"order": "ban", "peer": "12D3Koo...", "reason": "..."}     `volery ban`
+                                             {"order": "pardon", "peer": "12D3Koo..."}                   `volery pardon`
+
+A file tells a learner that is not running as well. What always holds: a file appears whole; orders are obeyed in the
+order in which they were given, once each, and are removed when what follows from them is in the ledger; a file that is
+no order is left where it is, and said.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from learner.artifacts.regular_file import read_file
+from node.runtime.errors import RunError
+from protocol.core.codec import PeerText, ready
+
+FOLDER = "orders"
+SUFFIX = ".json"
+MAX_WAITING = 256
+"""Orders that are read at a time; nobody gives more in a second."""
+
+
+class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="order"):
+    """What is decided of `peer`."""
+
+    peer: PeerText
+
+
+class Ban(Order, frozen=True, tag="ban"):
+    """It is not welcome any more, and what it made is not trained on."""
+
+    reason: str
+
+
+class Pardon(Order, frozen=True, tag="pardon"):
+    """It may come back, and is a newcomer."""
+
+
+class NoOrder(ValueError):
+    """A file that is none; it names the file and what is wrong."""
+
+
+@dataclass(frozen=True)
+class PeerOrders:
+    """The orders in the state directory `root`."""
+
+    root: Path
+
+    def give(self, order: Ban | Pardon) -> None:
+        """Leave it for the learner. Raises RunError."""
+        folder = self.root / FOLDER
+        name = f"{time.time_ns():020}-{secrets.token_hex(4)}"
+        draft = folder / f".{name}"
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            draft.write_bytes(msgspec.json.encode(order))
+            draft.replace(folder / f"{name}{SUFFIX}")
+        except OSError as error:
+            raise RunError(f"{folder} cannot be written: {error.strerror}. Check who owns it, and the disk.") from None
+
+    def waiting(self) -> list[Path]:
+        """The files that wait, the oldest first. Empty where nobody ever gave an order."""
+        folder = self.root / FOLDER
+        try:
+            return sorted(path for path in folder.iterdir() if path.suffix == SUFFIX)[:MAX_WAITING]
+        except FileNotFoundError:
+            return []
+
+
+def read_order(path: Path) -> Ban | Pardon:
+    """The order in a file. Raises NoOrder."""
+    try:
+        order: Ban | Pardon = msgspec.json.decode(read_file(path), type=ready(Ban | Pardon))
+    except (OSError, ValueError, RecursionError) as error:
+        raise NoOrder(f"{path} is no order and was left where it is ({error}). Remove it.") from None
+    return order

@@ -1,0 +1,153 @@
+"""What an owner tells a node on the same machine: pause, resume, drain. Files in its state directory, and two signals.
+
+    <state>/paused    while it is there, the node makes nothing     `volery pause`, SIGUSR1; `volery resume`, SIGUSR2
+    <state>/drain     the node delivers what it has leased and ends `volery drain`
+
+A file needs nobody who listens: it tells a node that is not running as well, survives a restart of machine or node, and
+asks for no more than the right to write there. (A socket would be lost with the process, a process id may be another
+program's by now.) What always holds: a node is paused while the file is there and at no other time, whoever made it,
+and hears of it within LOOK_S; an order to drain is for the node that runs, and gone when the next one starts.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import trio
+
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import parse_json
+from node.runtime.early_signals import remembered
+from node.runtime.errors import RunError
+
+LOOK_S = 1.0
+"""Between looks at the files. A look is two system calls, and nobody waits for a pause with a stop watch."""
+
+BY_COMMAND = "`volery pause`"
+BY_SIGNAL = "SIGUSR1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drain:
+    """Deliver what is leased and end. At `deadline_ms` since 1970, if there is one, what is left is given back."""
+
+    deadline_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Orders:
+    """The files in the state directory `root`."""
+
+    root: Path
+
+    @property
+    def pause_file(self) -> Path:
+        return self.root / "paused"
+
+    @property
+    def drain_file(self) -> Path:
+        return self.root / "drain"
+
+    def pause(self, by: str) -> None:
+        """From now on the node is paused; `by` says through what. Raises RunError."""
+        if not self.pause_file.exists():
+            self._write(self.pause_file, {"by": by, "at": round(time.time(), 3)})
+
+    def resume(self) -> None:
+        """From now on it is not. Raises RunError."""
+        _remove(self.pause_file)
+
+    def drain(self, order: Drain) -> None:
+        """Tell the node that runs here. Raises RunError."""
+        self._write(self.drain_file, {"deadline_ms": order.deadline_ms})
+
+    def forget_drain(self) -> None:
+        """Whoever it was for is gone, or has done it. Raises RunError."""
+        _remove(self.drain_file)
+
+    @property
+    def paused_by(self) -> str:
+        """Through what the node is paused, empty if it is not. A file that says nothing, as `touch` makes, counts."""
+        if not self.pause_file.exists():
+            return ""
+        by = _read(self.pause_file).get("by")
+        return by if isinstance(by, str) and by else f"the file {self.pause_file}"
+
+    @property
+    def drained(self) -> Drain | None:
+        """The order to drain, None if there is none."""
+        if not self.drain_file.exists():
+            return None
+        deadline_ms = _read(self.drain_file).get("deadline_ms")
+        return Drain(deadline_ms=deadline_ms if isinstance(deadline_ms, int) else None)
+
+    def _write(self, path: Path, told: dict[str, object]) -> None:
+        draft = path.with_name(f".{path.name}.draft")
+        try:
+            draft.write_text(json.dumps(told), encoding="utf-8")
+            draft.replace(path)
+        except OSError as error:
+            raise RunError(f"{path} cannot be written: {error.strerror}. Check who owns it, and the disk.") from None
+
+
+def _read(path: Path) -> dict[str, object]:
+    with suppress(OSError, ValueError):
+        told = parse_json(read_file(path))
+        if isinstance(told, dict):
+            return told
+    return {}
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(f"{path} cannot be removed: {error.strerror}. Check who owns it.") from None
+
+
+@dataclass(eq=False)
+class OwnerSignals:
+    """The last of SIGUSR1 (pause) and SIGUSR2 (resume) that came: `wanted`, None once it was heeded."""
+
+    wanted: bool | None = None
+    told: trio.Event = field(default_factory=trio.Event)
+
+    def heed(self, orders: Orders) -> None:
+        """Make the files say what the signal said. Raises RunError."""
+        wanted, self.wanted = self.wanted, None
+        self.told = trio.Event()
+        if wanted:
+            orders.pause(BY_SIGNAL)
+        elif wanted is not None:
+            orders.resume()
+
+
+@contextmanager
+def owner_signals() -> Iterator[OwnerSignals]:
+    """While inside, the two signals are remembered, where they would end the process otherwise; with what came since
+    the program began (`node.runtime.early_signals`)."""
+    signals = OwnerSignals()
+    token = trio.lowlevel.current_trio_token()
+
+    def wake() -> None:
+        signals.told.set()
+
+    def tell(number: int, _frame: FrameType | None) -> None:
+        signals.wanted = number == signal.SIGUSR1
+        token.run_sync_soon(wake, idempotent=True)
+
+    before = {number: signal.signal(number, tell) for number in (signal.SIGUSR1, signal.SIGUSR2)}
+    if signals.wanted is None and (early := remembered()) is not None:
+        tell(early, None)
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

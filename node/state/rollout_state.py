@@ -1,0 +1,100 @@
+"""What a rollout node keeps on disk: one directory per swarm and node on this machine.
+
+    <state>/node.key  store/  receipts.sqlite  events.jsonl  lock
+
+What always holds: a directory is used by one process at a time; when none is named, the first free one of `node-1`,
+`node-2`, ... below the user's data directory is taken, so several nodes of one swarm on one machine keep out of each
+other's way and find their own again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from learner.artifacts.regular_file import open_lock
+from node.runtime.errors import RunError, UsageError
+from protocol.core.ids import SwarmId
+
+MAX_NODES = 64
+"""Nodes of one swarm on one machine, when directories are chosen for them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolunteerHome:
+    """A state directory that is ours until the program ends."""
+
+    root: Path
+    lock: BinaryIO
+
+    @property
+    def key(self) -> Path:
+        return self.root / "node.key"
+
+    @property
+    def store(self) -> Path:
+        return self.root / "store"
+
+    @property
+    def receipts(self) -> Path:
+        return self.root / "receipts.sqlite"
+
+    @property
+    def events(self) -> Path:
+        return self.root / "events.jsonl"
+
+
+def open_volunteer_home(state: Path | None, swarm: SwarmId) -> VolunteerHome:
+    """Take `state`, or the first free directory for `swarm`. Raises RunError naming the directory."""
+    if state is not None:
+        home = _take(state)
+        if home is None:
+            raise RunError(f"{state} is used by another volery node. Choose another directory with --state.")
+        return home
+    base = swarm_directory(swarm)
+    for number in range(1, MAX_NODES + 1):
+        if (home := _take(base / f"node-{number}")) is not None:
+            return home
+    raise RunError(f"{base}: all {MAX_NODES} directories are in use. Name another with --state.")
+
+
+def data_directory() -> Path:
+    """Where nodes keep their state unless told otherwise: $VOLERY_HOME, or volery below the user's data directory.
+
+    Raises UsageError when there is neither.
+    """
+    if home := os.environ.get("VOLERY_HOME"):
+        return Path(home)
+    try:
+        return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "volery"
+    except RuntimeError:  # in a container, with a user that nobody has heard of
+        raise UsageError(
+            "This user has no home directory to keep a node's state in. Set VOLERY_HOME to a directory that it may use."
+        ) from None
+
+
+def swarm_directory(swarm: SwarmId) -> Path:
+    """Where the nodes of one swarm keep their state unless told otherwise."""
+    return data_directory() / swarm.hex()[:16]
+
+
+def _take(root: Path) -> VolunteerHome | None:
+    if (root / "learner.key").exists():
+        raise UsageError(f"{root} is a learner's state. Name another directory with --state.")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        lock = open_lock(root / "lock")
+    except OSError as error:
+        raise RunError(f"{root} cannot be used: {error.strerror}. Name a writable directory with --state.") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    except OSError as error:
+        lock.close()
+        raise RunError(f"{root} cannot be locked: {error.strerror}. Name another directory with --state.") from None
+    return VolunteerHome(root=root, lock=lock)

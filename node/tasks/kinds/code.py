@@ -1,0 +1,173 @@
+"""Tasks of programs: one JSON object a line with `prompt` and tests, all of which the policy's program must pass.
+
+What always holds: a program runs in `node.tasks.sandbox.bubblewrap` or not at all; what it should print never enters
+the sandbox, each test of input and output runs in one of its own, and the reward is 0 for whatever does not end in
+time, with a stop id, or with exit code 0. Asserts run in the policy's own process, after its program, and end with a
+word that nobody knew before, so that leaving early passes nothing; a program that goes looking for that word there
+could find it, or return what says that it is equal to anything. With `asserts=apart` they run in a sandbox of their own
+(`node.tasks.sandbox.isolated_asserts`), where it can do neither, and are about plain data.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from node.tasks.answers.code_blocks import program_of
+from node.tasks.api.interface import Chat, Completion, Option, Problem, Task, TaskArguments, TaskKind
+from node.tasks.kinds.problem_files import FILE_OPTIONS, ProblemFile, PromptRow, prompt_of, read_problems, read_row
+from node.tasks.sandbox.bubblewrap import SandboxLimits, require_sandbox, run
+from node.tasks.sandbox.isolated_asserts import asserted
+
+MAX_TESTS = 256
+"""Of one problem: at some 30 ms each for the sandbox alone, more would take a verifier's whole time."""
+
+
+class _Test(msgspec.Struct, kw_only=True):
+    """What a program reads, and what it then prints, compared but for white space at the ends of lines and of all."""
+
+    input: str = ""
+    output: str
+
+
+class _Row(PromptRow, kw_only=True):
+    tests: list[_Test] = msgspec.field(default_factory=list)
+    asserts: list[str] | str = ""
+    answer: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeProblem(Problem):
+    """`tests` are (input, output); `asserts` is a program that fails unless all is well, "" where there is none."""
+
+    tests: tuple[tuple[str, str], ...]
+    asserts: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeTask(ProblemFile):
+    """See the module's paragraph.
+
+    `total_s` is for all tests of a completion; `partial`: the share of them that passes counts; `bare`: a completion
+    without a block is a program as a whole; `apart`: asserts run where the program cannot reach them.
+    """
+
+    name: str
+    limits: SandboxLimits
+    total_s: float
+    partial: bool
+    bare: bool
+    apart: bool = False
+    python: str = ""
+    levels: int = 1
+
+    @property
+    def fingerprint(self) -> str:
+        how = f"{'share' if self.partial else 'all'}{'/bare' if self.bare else ''}{'/apart' if self.apart else ''}"
+        return f"code/{self.digest}/{how}/{len(self.kept_back)}/{self.trained}"
+
+    def require(self) -> None:
+        """Raises TaskError where programs cannot be run."""
+        require_sandbox(self.python, self.limits)
+
+    def reward(self, problem: Problem, completion: Completion) -> float:
+        assert isinstance(problem, CodeProblem), "a problem of this task"
+        program = program_of(completion.text, bare=self.bare)
+        if not completion.finished or program is None:
+            return 0.0
+        until = time.monotonic() + self.total_s
+        total = len(problem.tests) + bool(problem.asserts)
+        passed = 0
+        for number in range(total):
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                break
+            limits = replace(self.limits, time_s=min(self.limits.time_s, left_s))
+            if number < len(problem.tests):
+                passed += self._prints(program, *problem.tests[number], limits)
+            else:
+                passed += self._holds(program, problem.asserts, limits)
+            if not self.partial and passed <= number:
+                return 0.0
+        return passed / total if self.partial else float(passed == total)
+
+    def _prints(self, program: str, given: str, wanted: str, limits: SandboxLimits) -> bool:
+        ran = run(program, stdin=given.encode(), limits=limits, python=self.python)
+        return ran.exit_code == 0 and _lines(ran.output.decode(errors="replace")) == _lines(wanted)
+
+    def _holds(self, program: str, asserts: str, limits: SandboxLimits) -> bool:
+        word = secrets.token_hex(16)
+        if self.apart:
+            ran = asserted(program, asserts, word, limits=limits, python=self.python)
+        else:
+            ran = run(program, tests=f"{asserts}\nprint('\\n{word}')\n", limits=limits, python=self.python)
+        return ran.exit_code == 0 and ran.output.decode(errors="replace").rstrip().endswith(word)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+def _read_problem(line: bytes, *, chat: Chat) -> CodeProblem:
+    """Raises ValueError that says what is wrong."""
+    row = read_row(line, _Row)
+    prompt, template = prompt_of(row, chat)
+    asserts = row.asserts if isinstance(row.asserts, str) else "\n".join(row.asserts)
+    if not row.tests and not asserts.strip():
+        raise ValueError("has neither `tests` nor `asserts`")
+    if len(row.tests) > MAX_TESTS:
+        raise ValueError(f"has {len(row.tests)} tests, and {MAX_TESTS} are the most")
+    try:
+        compile(asserts, "asserts", "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: brackets without end
+        raise ValueError(f"`asserts` is no Python: {str(error) or 'it is nested too deeply'}") from error
+    tests = tuple((test.input, test.output) for test in row.tests)
+    return CodeProblem(prompt=prompt, answer=row.answer, chat=template, tests=tests, asserts=asserts)
+
+
+def _right(problem: Problem) -> object:
+    """What is the same for two lines exactly where the same programs are right."""
+    assert isinstance(problem, CodeProblem), "a problem of this task"
+    return problem.tests, problem.asserts
+
+
+def _build_code(arguments: TaskArguments) -> Task:
+    chat = Chat(arguments.text("chat"))
+    fields: dict[str, Any] = read_problems(arguments, lambda line: _read_problem(line, chat=chat), _right)
+    return CodeTask(
+        name="code",
+        limits=SandboxLimits(
+            time_s=arguments.number("time_s"),
+            memory_mb=arguments.integer("memory_mb"),
+            processes=arguments.integer("processes"),
+        ),
+        total_s=arguments.number("total_s"),
+        partial=arguments.text("reward") == "share",
+        bare=arguments.text("bare") == "yes",
+        apart=arguments.text("asserts") == "apart",
+        python=arguments.text("python"),
+        **fields,
+    )
+
+
+CODE = TaskKind(
+    name="code",
+    summary='a file of lines {"prompt": ..., "tests": [{"input", "output"}], "asserts": [...]}; programs in a sandbox',
+    build=_build_code,
+    argument="PATH",
+    options=(
+        Option(key="reward", default="all", help="1 if all tests pass, or their share", choices=("all", "share")),
+        Option(key="asserts", default="inside", help="where they run", choices=("inside", "apart")),
+        Option(key="time_s", default=5.0, help="seconds for each test", minimum=0.1, maximum=600),
+        Option(key="total_s", default=20.0, help="seconds for all tests of a completion", minimum=0.1, maximum=3600),
+        Option(key="memory_mb", default=512, help="of each process of a program", minimum=64, maximum=65_536),
+        Option(key="processes", default=8, help="of a program, threads counted", minimum=1, maximum=256),
+        Option(key="bare", default="no", help="take a completion without a block whole", choices=("no", "yes")),
+        Option(key="python", default="", help="the interpreter; /usr/bin/python3 unless named"),
+        *FILE_OPTIONS,
+    ),
+)

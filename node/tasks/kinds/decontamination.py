@@ -1,0 +1,161 @@
+"""What must not be trained on: problems from a date on, and texts that are in a file of excluded ones.
+
+What always holds: a text is compared by what is left of it without case, punctuation and spacing (`normalised`), so a
+copy that was only typeset anew is found; when in doubt nothing is trained on: a date that names a year or a month alone
+counts as its last day. A line that cannot be read names file and number."""
+
+from __future__ import annotations
+
+import calendar
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import parse_line, without_mark
+from node.tasks.api.interface import TaskError
+
+MAX_GRAMS = 1 << 22
+"""N-grams of excluded texts that are remembered: some 300 MB, ten times what the common benchmarks have together."""
+
+_HEX = re.compile(r"[0-9a-fA-F]{64}")
+_DATE = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?(?![\d])")
+
+
+def normalised(text: str) -> str:
+    """`text` in Unicode's NFKC form and without case: its letters, digits and marks, other characters as one space."""
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    return " ".join("".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in plain).split())
+
+
+def text_hash(text: str) -> str:
+    """SHA-256 of the normalised text in UTF-8, as 64 hexadecimal digits: what a file of hashes holds."""
+    return hashlib.sha256(normalised(text).encode()).hexdigest()
+
+
+def read_date(value: Any) -> date:
+    """The day that a line or an option names: YYYY, YYYY-MM or YYYY-MM-DD, and whatever follows; the last day of a year
+    or a month. Raises ValueError that says what is wrong.
+    """
+    found = _DATE.match(str(value)) if isinstance(value, int | str) and not isinstance(value, bool) else None
+    if found is None:
+        raise ValueError(f"{str(value)[:40]!r} is no date; write YYYY-MM-DD")
+    year, month = int(found[1]), int(found[2] or 12)
+    try:
+        return date(year, month, int(found[3]) if found[3] else calendar.monthrange(year, month)[1])
+    except (ValueError, calendar.IllegalMonthError):
+        raise ValueError(f"{found[0]!r} is no day of the calendar") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Excluded:
+    """Texts that must not be trained on, as hashes of the whole and, where `ngram` > 0, of all so many words in a row.
+
+    `path` is the file they come from.
+    """
+
+    path: Path
+    whole: frozenset[str]
+    grams: frozenset[int]
+    ngram: int
+
+    def __contains__(self, prompt: object) -> bool:
+        return any(
+            text_hash(text) in self.whole or any(gram in self.grams for gram in _grams(text, self.ngram))
+            for text in texts_of(prompt)
+        )
+
+
+def read_excluded(path: Path, ngram: int) -> Excluded:
+    """Read a file of one excluded text a line: 64 hexadecimal digits of `text_hash`, a JSON object with `hash`, `text`
+    or `prompt`, or the text itself. Raises TaskError that names the line.
+    """
+    try:
+        lines = read_file(path).split(b"\n")
+    except OSError as error:
+        raise TaskError(
+            f"{path}: cannot be read: {error.strerror}. Name a file of texts or hashes in exclude=."
+        ) from error
+    whole: set[str] = set()
+    grams: set[int] = set()
+    for number, line in enumerate(lines, start=1):
+        if not without_mark(line).strip():
+            continue
+        try:
+            texts = _read_line(line)
+        except ValueError as error:
+            raise TaskError(f"{path}:{number}: {error}. Correct the line, or remove it.") from error
+        whole.update(text.lower() if _HEX.fullmatch(text) else text_hash(text) for text in texts)
+        grams.update(gram for text in texts for gram in _grams(text, ngram))
+        if len(grams) > MAX_GRAMS:
+            raise TaskError(
+                f"{path}:{number}: more than {MAX_GRAMS} n-grams up to here. Exclude fewer texts, or ngram=0."
+            )
+    if not whole:
+        raise TaskError(f"{path}: holds no lines. Write one text, or its hash, a line; or leave exclude= out.")
+    return Excluded(path=path, whole=frozenset(whole), grams=frozenset(grams), ngram=ngram)
+
+
+def texts_of(prompt: Any) -> list[str]:
+    """The texts that a prompt is compared by: itself; of messages, what all say together and what each user says, since
+    a system prompt around a problem makes it no other. Raises ValueError for what is no prompt.
+    """
+    if isinstance(prompt, str):
+        return [prompt]
+    if not isinstance(prompt, list | tuple):
+        raise ValueError("`prompt` is neither text nor a list of messages")
+    said = [(_of(one, "role"), _of(one, "content")) for one in prompt]
+    if not all(isinstance(content, str) for _, content in said):
+        raise ValueError("`prompt` holds a message without `content`")
+    return ["\n".join(content for _, content in said), *(content for role, content in said if role == "user")]
+
+
+def _of(message: Any, name: str) -> Any:
+    return message.get(name) if isinstance(message, dict) else getattr(message, name, None)
+
+
+def _read_line(line: bytes) -> list[str]:
+    """The excluded texts, or one's hash. Raises ValueError that says what is wrong."""
+    try:
+        text = without_mark(line).decode().strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start}") from error
+    texts = _read_object(text) if text.startswith("{") else [text]
+    if not all(map(normalised, texts)):
+        raise ValueError("holds a text without letters or digits, which would be like any other such")
+    return texts
+
+
+def _read_object(text: str) -> list[str]:
+    row = parse_line(text.encode(), dict[str, Any])
+    if "hash" in row:
+        if not isinstance(row["hash"], str) or not _HEX.fullmatch(row["hash"]):
+            raise ValueError("`hash` is not 64 hexadecimal digits")
+        return [row["hash"]]
+    for key in ("text", "prompt"):
+        if key in row:
+            return texts_of(row[key])
+    raise ValueError("has none of the keys `hash`, `text` and `prompt`")
+
+
+def _grams(text: str, ngram: int) -> Iterator[int]:
+    """Hashes of all `ngram` words in a row; of none where that is 0 or there are fewer."""
+    if ngram == 0:
+        return
+    words = normalised(text).split()
+    for first in range(len(words) - ngram + 1):
+        digest = hashlib.blake2b(" ".join(words[first : first + ngram]).encode(), digest_size=8).digest()
+        yield int.from_bytes(digest, "big")
+
+
+def counted(reasons: Iterable[str]) -> str:
+    """How often each reason occurs, as words: "40 dated 2024-06-01 or later, 3 in exclude.txt"."""
+    counts: dict[str, int] = {}
+    for reason in reasons:
+        counts[reason] = counts.get(reason, 0) + 1
+    return ", ".join(f"{count} {reason}" for reason, count in counts.items())

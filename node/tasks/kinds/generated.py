@@ -1,0 +1,169 @@
+"""Tasks that need no download: reversal, sorting, arithmetic. Small alphabets, exact answers, no end of problems.
+
+What always holds: a problem is drawn from a generator seeded by kind, options, seed and index, and only
+`Random.random` is used, whose stream Python promises to keep. A prompt's digest decides on which side it lies,
+training or held out, so the sides cannot meet whatever the seeds. The reward is 1.0 for exactly the answer followed
+by a stop id, else 0.0."""
+
+from __future__ import annotations
+
+import hashlib
+import string
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from learner.curriculum.problem_index import place_of
+from node.tasks.api.interface import Completion, Option, Problem, Task, TaskArguments, TaskError, TaskKind
+
+HELD_OUT_ONE_IN = 8
+"""Share of the prompts held out: training keeps its variety, and 2**12 prompts give 512 to be evaluated on."""
+
+MAX_DRAWS = 2_000
+"""A draw lands on the wanted side once in 8 times or oftener; so many failures mean that this side is empty."""
+
+
+class Dice:
+    """Uniform draws for one problem."""
+
+    def __init__(self, *seeds: object) -> None:
+        self._random = Random("/".join(map(str, seeds)))
+
+    def below(self, bound: int) -> int:
+        """An integer in [0, bound); the bias of about bound / 2**53 is of no account here."""
+        return int(self._random.random() * bound)
+
+    def between(self, low: int, high: int) -> int:
+        """An integer in [low, high]."""
+        return low + self.below(high - low + 1)
+
+    def text(self, alphabet: str, length: int) -> str:
+        return "".join(alphabet[self.below(len(alphabet))] for _ in range(length))
+
+
+Draw = Callable[[Dice, int], tuple[str, str]]
+"""(dice, level) -> (prompt, answer)"""
+
+
+def is_held_out(prompt: str) -> bool:
+    """The side of a prompt, by its digest."""
+    return hashlib.blake2b(prompt.encode(), digest_size=8).digest()[0] % HELD_OUT_ONE_IN == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedTask:
+    """A task of `draw`; see the module's paragraph. `label` is the kind with its options, the root of all seeds."""
+
+    name: str
+    label: str
+    seed: int
+    draw: Draw
+    levels: int = 1
+    is_cheap: bool = True
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.label}/{self.seed}"
+
+    def problem(self, index: int) -> Problem:
+        return self._draw_on_side(index, f"training/{self.seed}", held_out=False)
+
+    def held_out(self, index: int) -> Problem:
+        return self._draw_on_side(index, "held out", held_out=True)
+
+    def reward(self, problem: Problem, completion: Completion) -> float:
+        return float(completion.finished and completion.text == problem.answer)
+
+    def _draw_on_side(self, index: int, side: str, *, held_out: bool) -> Problem:
+        dice = Dice(self.label, side, index)
+        _, level = place_of(index, self.levels)
+        for _ in range(MAX_DRAWS):
+            prompt, answer = self.draw(dice, level)
+            if is_held_out(prompt) == held_out:
+                return Problem(prompt=prompt, answer=answer)
+        raise TaskError(f"task {self.label} has too few different problems at level {level}; make its options larger.")
+
+
+def label_of(name: str, arguments: TaskArguments) -> str:
+    """The kind called `name` with its options."""
+    return ",".join([name, *(f"{key}={value}" for key, value in sorted(arguments.options.items()))])
+
+
+def with_both_sides(task: GeneratedTask) -> GeneratedTask:
+    """`task`, which can draw problems on both sides. Raises TaskError now instead of in the middle of a run."""
+    for level in range(task.levels):
+        task.problem(level)
+        task.held_out(level)
+    return task
+
+
+def _generated(name: str, arguments: TaskArguments, draw: Draw, levels: int = 1) -> Task:
+    label = label_of(name, arguments)
+    return with_both_sides(GeneratedTask(name=name, label=label, seed=arguments.seed, draw=draw, levels=levels))
+
+
+def _build_reverse(arguments: TaskArguments) -> Task:
+    letters, alphabet = arguments.integer("letters"), string.ascii_lowercase[: arguments.integer("alphabet")]
+
+    def draw(dice: Dice, _level: int) -> tuple[str, str]:
+        word = dice.text(alphabet, letters)
+        return f"rev:{word}=", word[::-1]
+
+    return _generated("reverse", arguments, draw)
+
+
+def _build_sort(arguments: TaskArguments) -> Task:
+    digits = arguments.integer("digits")
+
+    def draw(dice: Dice, _level: int) -> tuple[str, str]:
+        numbers = dice.text(string.digits, digits)
+        return f"sort:{numbers}=", "".join(sorted(numbers))
+
+    return _generated("sort", arguments, draw)
+
+
+def _draw_arithmetic(dice: Dice, level: int) -> tuple[str, str]:
+    """Levels: a+b of one digit; of two; a-b of two, may be negative; a*b of two digits by one; a+b-c of three."""
+    match level:
+        case 0:
+            a, b = dice.between(0, 9), dice.between(0, 9)
+            return f"{a}+{b}=", str(a + b)
+        case 1:
+            a, b = dice.between(10, 99), dice.between(10, 99)
+            return f"{a}+{b}=", str(a + b)
+        case 2:
+            a, b = dice.between(10, 99), dice.between(10, 99)
+            return f"{a}-{b}=", str(a - b)
+        case 3:
+            a, b = dice.between(10, 99), dice.between(2, 9)
+            return f"{a}*{b}=", str(a * b)
+        case _:
+            a, b, c = (dice.between(100, 999) for _ in range(3))
+            return f"{a}+{b}-{c}=", str(a + b - c)
+
+
+def _build_arithmetic(arguments: TaskArguments) -> Task:
+    return _generated("arithmetic", arguments, _draw_arithmetic, arguments.integer("levels"))
+
+
+REVERSE = TaskKind(
+    name="reverse",
+    summary='a word backwards: "rev:abcdef=" -> "fedcba"',
+    build=_build_reverse,
+    options=(
+        Option(key="letters", default=6, help="letters in a word", minimum=2, maximum=256),
+        Option(key="alphabet", default=26, help="how many different letters, from a on", minimum=4, maximum=26),
+    ),
+)
+SORT = TaskKind(
+    name="sort",
+    summary='digits in ascending order: "sort:83514=" -> "13458"',
+    build=_build_sort,
+    options=(Option(key="digits", default=5, help="digits in a problem", minimum=2, maximum=256),),
+)
+ARITHMETIC = TaskKind(
+    name="arithmetic",
+    summary='sums that grow harder with success: "3+4=" -> "7", up to "512+204-987=" -> "-271"',
+    build=_build_arithmetic,
+    options=(Option(key="levels", default=5, help="difficulties, from one-digit sums on", minimum=1, maximum=5),),
+)

@@ -1,0 +1,227 @@
+"""Sokoban: push every box onto a goal, by letters, reading the board after each turn.
+
+What always holds: a board is made backwards, from all boxes on goals by pulls, so every one can be solved, and the way
+back is its reference answer; a board's state is folded from what was said, never kept; a move that a wall or a box
+forbids changes nothing. A board is one line, its rows parted by "|", in the usual letters: # wall, - floor, . goal,
+$ box, * box on a goal, @ player, + player on a goal. Problems are drawn as those of `node.tasks.kinds.generated`; see
+Echo (arXiv 2508.05387) for Sokoban as a task of a swarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from node.tasks.api.interface import Completion, Option, Problem, Task, TaskArguments, TaskError, TaskKind, Turn
+from node.tasks.kinds.generated import Dice, GeneratedTask, label_of, with_both_sides
+
+Cell = tuple[int, int]
+"""(row, column)"""
+
+STEPS: dict[str, Cell] = {"u": (-1, 0), "d": (1, 0), "l": (0, -1), "r": (0, 1)}
+OPPOSITE = {"u": "d", "d": "u", "l": "r", "r": "l"}
+
+MAX_SAID = 256
+"""Letters of a turn that are looked at: more than any board here needs."""
+
+PLAYED = 4096
+"""Turns whose outcome is remembered, some kilobytes each: an episode is replayed at each of its turns, and 64 turns of
+MAX_SAID letters took the node a second."""
+
+WALK = 24
+"""Steps of the walk backwards for each box: about as many as move it across the larger boards."""
+
+WALLS_ONE_IN = 8
+"""Share of the inner cells that are walls: corridors, and still room for boxes."""
+
+MAX_BOARDS = 20
+"""Boards begun until one has no box left on a goal; of those with some, the one with the fewest is taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Board:
+    """A position. `walls` holds the border, too."""
+
+    rows: int
+    columns: int
+    walls: frozenset[Cell]
+    goals: frozenset[Cell]
+    boxes: frozenset[Cell]
+    player: Cell
+
+    @property
+    def is_solved(self) -> bool:
+        return self.boxes == self.goals
+
+    def moved(self, letter: str) -> Board:
+        """After one step; the same where it is not possible, or `letter` is none of "udlr"."""
+        if letter not in STEPS:
+            return self
+        to = _beside(self.player, letter)
+        if to in self.walls:
+            return self
+        if to not in self.boxes:
+            return self._with(self.boxes, to)
+        beyond = _beside(to, letter)
+        if beyond in self.walls or beyond in self.boxes:
+            return self
+        return self._with(self.boxes - {to} | {beyond}, to)
+
+    def pulled(self, letter: str) -> Board | None:
+        """After a step backwards that takes along the box behind, if there is one; None where it is not possible."""
+        to, behind = _beside(self.player, letter), _beside(self.player, OPPOSITE[letter])
+        if to in self.walls or to in self.boxes:
+            return None
+        boxes = self.boxes - {behind} | {self.player} if behind in self.boxes else self.boxes
+        return self._with(boxes, to)
+
+    def text(self) -> str:
+        return "|".join(
+            "".join(self._letter((row, column)) for column in range(self.columns)) for row in range(self.rows)
+        )
+
+    def _with(self, boxes: frozenset[Cell], player: Cell) -> Board:
+        return Board(
+            rows=self.rows, columns=self.columns, walls=self.walls, goals=self.goals, boxes=boxes, player=player
+        )
+
+    def _letter(self, cell: Cell) -> str:
+        if cell in self.walls:
+            return "#"
+        plain, on_goal = ("@", "+") if cell == self.player else ("$", "*") if cell in self.boxes else ("-", ".")
+        return on_goal if cell in self.goals else plain
+
+
+def _beside(cell: Cell, letter: str) -> Cell:
+    down, right = STEPS[letter]
+    return cell[0] + down, cell[1] + right
+
+
+def read_board(text: str) -> Board:
+    """The board that `Board.text` wrote."""
+    cells = {(r, c): letter for r, row in enumerate(text.split("|")) for c, letter in enumerate(row)}
+
+    def where(letters: str) -> frozenset[Cell]:
+        return frozenset(cell for cell, letter in cells.items() if letter in letters)
+
+    [player] = where("@+")
+    return Board(
+        rows=1 + max(row for row, _ in cells),
+        columns=1 + max(column for _, column in cells),
+        walls=where("#"),
+        goals=where(".*+"),
+        boxes=where("$*"),
+        player=player,
+    )
+
+
+@lru_cache(maxsize=PLAYED)
+def played(board: Board, said: str) -> Board:
+    """After the letters of a turn, or up to where they solve it."""
+    for letter in said[:MAX_SAID].lower():
+        if board.is_solved:
+            break
+        board = board.moved(letter)
+    return board
+
+
+def draw_board(dice: Dice, *, rows: int, columns: int, boxes: int) -> tuple[Board, str]:
+    """A board that is not solved, and letters that solve it."""
+    best: tuple[Board, str] | None = None
+    for _ in range(MAX_BOARDS):
+        found = _walked_back(dice, _solved(dice, rows, columns, boxes))
+        away = len(found[0].boxes - found[0].goals)
+        if best is None or away > len(best[0].boxes - best[0].goals):
+            best = found
+        if away == boxes:
+            break
+    if best is None or best[0].is_solved:
+        raise TaskError("task 'sokoban': no box can be moved on so small a board. Raise rows or columns.")
+    return best
+
+
+def _solved(dice: Dice, rows: int, columns: int, boxes: int) -> Board:
+    """Some walls, the boxes on their goals, the player beside."""
+    border = {(r, c) for r in range(rows) for c in range(columns) if r in (0, rows - 1) or c in (0, columns - 1)}
+    inner = [(r, c) for r in range(1, rows - 1) for c in range(1, columns - 1)]
+    taken = [inner.pop(dice.below(len(inner))) for _ in range(boxes + 1)]
+    walls = border | {cell for cell in inner if dice.below(WALLS_ONE_IN) == 0}
+    goals = frozenset(taken[1:])
+    return Board(rows=rows, columns=columns, walls=frozenset(walls), goals=goals, boxes=goals, player=taken[0])
+
+
+def _walked_back(dice: Dice, board: Board) -> tuple[Board, str]:
+    """A random walk that pulls, without its loops; what was walked, read backwards, solves where it ends."""
+    path: list[Board] = [board]
+    letters: list[str] = []
+    for _ in range(WALK * len(board.boxes)):
+        letter = "udlr"[dice.below(4)]
+        if (after := path[-1].pulled(letter)) is None:
+            continue
+        if after in path:
+            place = path.index(after)
+            del path[place + 1 :], letters[place:]
+        else:
+            path.append(after)
+            letters.append(letter)
+    return path[-1], "".join(OPPOSITE[letter] for letter in reversed(letters))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SokobanTask(GeneratedTask):
+    """See the module's paragraph. `tries` turns; `shares`: a box on a goal at the end counts by itself."""
+
+    tries: int
+    shares: bool
+
+    def answer_turn(self, problem: Problem, turns: Sequence[Turn], said: str) -> str | None:
+        """The board as it is now; None when it is solved, or no turn is left."""
+        board = played(self._board(problem, turns), said)
+        return None if board.is_solved or len(turns) + 1 >= self.tries else f"|{board.text()}="
+
+    def reward(self, problem: Problem, completion: Completion) -> float:
+        board = self._board(problem, completion.turns)
+        if completion.finished:
+            board = played(board, completion.text)
+        if self.shares:
+            return len(board.boxes & board.goals) / len(board.goals)
+        return float(board.is_solved)
+
+    def _board(self, problem: Problem, turns: Sequence[Turn]) -> Board:
+        board = read_board(str(problem.prompt).removeprefix("sokoban:").removesuffix("="))
+        for turn in turns:
+            board = played(board, turn.said)
+        return board
+
+
+def _build_sokoban(arguments: TaskArguments) -> Task:
+    rows, columns, boxes = (arguments.integer(key) for key in ("rows", "columns", "boxes"))
+
+    def draw(dice: Dice, _level: int) -> tuple[str, str]:
+        board, letters = draw_board(dice, rows=rows, columns=columns, boxes=boxes)
+        return f"sokoban:{board.text()}=", letters
+
+    task = SokobanTask(
+        name="sokoban",
+        label=label_of("sokoban", arguments),
+        seed=arguments.seed,
+        draw=draw,
+        tries=arguments.integer("tries"),
+        shares=arguments.text("reward") == "boxes",
+    )
+    return with_both_sides(task)
+
+
+SOKOBAN = TaskKind(
+    name="sokoban",
+    summary='turns: push boxes onto goals by letters of "udlr": "sokoban:#####|#@$.#|#####=" "r" -> solved',
+    build=_build_sokoban,
+    options=(
+        Option(key="rows", default=6, help="rows of the board, its walls counted", minimum=4, maximum=12),
+        Option(key="columns", default=6, help="columns, likewise", minimum=4, maximum=12),
+        Option(key="boxes", default=1, help="boxes to push", minimum=1, maximum=3),
+        Option(key="tries", default=8, help="turns in an episode", minimum=1, maximum=64),
+        Option(key="reward", default="solved", help="1 if solved, or boxes on goals", choices=("solved", "boxes")),
+    ),
+)

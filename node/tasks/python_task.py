@@ -1,0 +1,65 @@
+"""`python:MODULE:NAME`: a task of one's own, without a package: a class or function of a module beside swarm.toml.
+
+What always holds: code is imported only because the operator's own configuration names it, on the learner's side;
+nothing of a peer's chooses it. An installed module comes before a file of the same name beside swarm.toml, so that such
+a file cannot take the place of a library. Whatever goes wrong on the way is a TaskError that says where.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import replace
+from typing import Any
+
+from node.tasks.api.interface import Task, TaskArguments, TaskError, TaskKind
+from node.tasks.api.options import parse_options
+from node.tasks.gate import lacking_of
+
+
+def _build(arguments: TaskArguments) -> Task:
+    module_name, _, name = arguments.argument.partition(":")
+    if not (module_name and name):
+        raise TaskError(f"task 'python': {arguments.argument!r} is not MODULE:NAME, as in python:my_task:Countdown.")
+    found = _find(arguments, module_name, name)
+    if isinstance(found, TaskKind):
+        text = ",".join(f"{key}={value}" for key, value in arguments.options.items())
+        arguments = replace(arguments, options=parse_options(found, text))
+        found = found.build
+    try:
+        task = found(arguments)
+    except TaskError:
+        raise
+    except Exception as error:
+        raise TaskError(
+            f"task 'python': {name} of {module_name} cannot be built: {type(error).__name__}: {error}. It is called "
+            "with one TaskArguments, whose options are those of the spec, as text."
+        ) from error
+    if lacking := lacking_of(task):
+        raise TaskError(f"task 'python': {name} of {module_name} lacks {', '.join(lacking)}; see docs/tasks.md.")
+    built: Task = task
+    return built
+
+
+def _find(arguments: TaskArguments, module_name: str, name: str) -> Any:
+    if (beside := str(arguments.directory.resolve())) not in sys.path:
+        sys.path.append(beside)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise TaskError(
+            f"task 'python': module {module_name!r} cannot be imported: {type(error).__name__}: {error}. It is looked "
+            f"for among what is installed, and in {beside}."
+        ) from error
+    if not callable(found := getattr(module, name, None)) and not isinstance(found, TaskKind):
+        raise TaskError(f"task 'python': {module.__file__} has no class, function or TaskKind called {name!r}.")
+    return found
+
+
+PYTHON = TaskKind(
+    name="python",
+    summary="your own class, function or TaskKind, in a module beside swarm.toml or installed; options are handed on",
+    build=_build,
+    argument="MODULE:NAME",
+    free_options=True,
+)

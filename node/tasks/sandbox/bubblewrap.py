@@ -1,0 +1,371 @@
+"""A program that a policy wrote, run where it can do no harm: bubblewrap, with limits of the kernel's.
+
+What always holds: a program sees /usr, an interpreter, and an empty directory of its own in memory, and nothing else of
+the machine's files; it has no network, not even a loopback that leads anywhere, no environment, no capability, no
+terminal, and other processes do not exist for it; CPU time, memory, processes, open files and what it may write are
+bounded before its first line, and system calls by which it could hold memory that no limit counts, or reach for keys
+and namespaces, are forbidden (`node.tasks.sandbox.seccomp`); when the time is up, or its first process ends, all of
+them are killed with their namespace, whatever they have forked. There is no running without the sandbox: where it
+cannot be had, `require_sandbox` says what to type, and `run` raises.
+
+A verifier that runs as root gives its rights up first, to a user id that owns nothing: root's processes are not
+counted, so that no limit would stop a fork bomb. What is left to trust is the kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from node.tasks.api.interface import TaskError
+from node.tasks.sandbox.seccomp import call_filter
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+"""What programs run on unless the task names another: everybody can read it, and it needs nothing outside /usr."""
+
+NOBODY_FROM, NOBODY_COUNT = 61_184, 4_000
+"""User ids that systemd keeps for services made on the spot, and that root becomes: one for a verifier, by its pid."""
+
+MB = 1 << 20
+
+STACK_MB = 16
+"""Twice what is usual, for recursion; each thread takes as much of the address space."""
+
+START_S = 10.0
+"""Beyond a program's own time, to make namespaces on a machine under load; then the sandbox is taken for broken."""
+
+BURIAL_S = 1.0
+"""For the kernel to end a namespace: it is a matter of milliseconds."""
+
+LAUNCHER = """
+import os, resource, sys
+status, program, tests, *limits = map(int, sys.argv[1:])
+names = ("AS", "CPU", "NPROC", "NOFILE", "FSIZE", "CORE", "STACK")
+for name, limit in zip(names, limits, strict=True):
+    resource.setrlimit(getattr(resource, "RLIMIT_" + name), (limit, limit))
+try:
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+except OSError:
+    pass
+os.write(status, b"+")
+os.close(status)
+def read(number):
+    with open(number, "rb") as file:
+        return file.read()
+source, sys.argv = read(program), ["program.py"]
+space = {"__name__": "__main__", "__builtins__": __builtins__}
+exec(compile(source, "program.py", "exec"), space)
+if tests >= 0:
+    sys.stdout.flush()
+    exec(compile(read(tests), "tests.py", "exec"), space)
+"""
+"""Runs inside, first of all: takes the limits, says that it is there, then runs the program, and tests in its names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SandboxLimits:
+    """`time_s` of the wall clock, and as many seconds of CPU in each process; `memory_mb` of address space for each of
+    at most `processes`; `output_mb` that it may print, and as much in any file, of `disk_mb` in all."""
+
+    time_s: float = 5.0
+    memory_mb: int = 512
+    processes: int = 8
+    open_files: int = 32
+    output_mb: int = 1
+    disk_mb: int = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What came of a program: what it printed (bytes, no more than it may), and how its first process ended.
+
+    `exit_code` as a shell has it, 128 and more being signals; None: it was killed when its time was up.
+    """
+
+    output: bytes
+    exit_code: int | None
+
+
+def require_bubblewrap(what: str = "programs are") -> None:
+    """Raises TaskError, with what to type, unless bubblewrap is here. `what` is run in it, with its verb."""
+    if shutil.which("bwrap") is None:
+        raise TaskError(
+            f"{what} run in bubblewrap, which is not installed here. Run: sudo apt-get install -y bubblewrap (dnf and "
+            "pacman have it by the same name; there is none but on Linux), or have rewards computed where it is: "
+            "[[verifiers.machine]]."
+        )
+
+
+@lru_cache(maxsize=8)
+def require_sandbox(python: str = "", limits: SandboxLimits | None = None) -> None:
+    """Raises TaskError, with what to type, unless programs can be run here on the interpreter `python`, within
+    `limits` but for time."""
+    require_bubblewrap()
+    if not Path(python or SYSTEM_PYTHON).exists():
+        raise TaskError(
+            f"{python or SYSTEM_PYTHON} is not there to run programs on. Run: sudo apt-get install -y python3, or name "
+            "another interpreter in the task's python=."
+        )
+    ran = run("print('here')", limits=replace(limits or SandboxLimits(), time_s=START_S), python=python)
+    if ran.output != b"here\n":
+        raise TaskError(
+            f"the sandbox runs, and {python or SYSTEM_PYTHON} in it does not: {ran}. Name another in python=, or raise "
+            "memory_mb= and processes=."
+        )
+
+
+def run(
+    program: str,
+    *,
+    stdin: bytes = b"",
+    tests: str | None = None,
+    limits: SandboxLimits | None = None,
+    python: str = "",
+) -> Ran:
+    """Run a Python program, and `tests` after it among its names, and wait until all that it started is gone.
+
+    Blocks, for `time_s` and START_S at most. Raises TaskError when there is no sandbox to be had.
+    """
+    with sandboxed(program, stdin=stdin, tests=tests, limits=limits, python=python) as running:
+        return running.wait()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """A program in its sandbox. Obtained from `sandboxed`; the numbers are descriptors."""
+
+    process: subprocess.Popen[bytes]
+    bounds: SandboxLimits
+    hear: int
+    named: int
+    printed: int
+    complained: int
+
+    def wait(self) -> Ran:
+        """Wait until it ends or its time is up, and all that it started is gone. Raises TaskError if it never began."""
+        began, exit_code = _wait(self.process, self.hear, self.named, self.bounds.time_s)
+        if not began:
+            said = os.pread(self.complained, 4096, 0).decode(errors="replace").strip()
+            raise TaskError(broken(said or f"bwrap ended with exit code {exit_code}"))
+        return Ran(output=os.pread(self.printed, self.bounds.output_mb * MB, 0), exit_code=exit_code)
+
+    def end(self) -> None:
+        """End it, with all that it started; does nothing when that is done."""
+        if self.process.returncode is None:
+            _wait(self.process, self.hear, self.named, 0.0)
+
+
+@contextmanager
+def sandboxed(
+    program: str,
+    *,
+    stdin: bytes = b"",
+    tests: str | None = None,
+    limits: SandboxLimits | None = None,
+    python: str = "",
+    line: int = -1,
+) -> Iterator[Running]:
+    """Start what `run` runs, with the descriptor `line` open there, too, unless it is -1; end it with the scope."""
+    bounds = limits or SandboxLimits()
+    with (
+        given(program.encode(errors="replace")) as source,
+        given((tests or "").encode(errors="replace")) as asserted,
+        given(stdin) as fed,
+        given(b"") as printed,
+        given(b"") as complained,
+        given(b"") as named,
+        given(call_filter()) as forbidden,
+        _pipe() as (hear, tell),
+    ):
+        wanted = -1 if tests is None else asserted
+        inside = _launched(python, bounds, (tell, source, wanted))
+        told = ("--info-fd", str(named), "--seccomp", str(forbidden))
+        command = [*_walls(bounds, python), *_doors(), *told, *inside]
+        handed = [tell, source, asserted, named, forbidden, *([] if line < 0 else [line])]
+        process = _start(command, (fed, printed, complained), handed)
+        os.close(tell)
+        running = Running(
+            process=process, bounds=bounds, hear=hear, named=named, printed=printed, complained=complained
+        )
+        try:
+            yield running
+        finally:
+            running.end()
+
+
+def _walls(bounds: SandboxLimits, python: str) -> list[str]:
+    """bwrap's options, but for /proc."""
+    return [
+        *shut({"HOME": "/tmp"}),
+        "--die-with-parent",
+        *("--dev", "/dev", "--size", str(bounds.disk_mb * MB), "--tmpfs", "/tmp", "--chdir", "/tmp"),
+        # After those, since it may lie below them.
+        *(word for prefix in _prefixes(python) for word in ("--ro-bind", prefix, prefix)),
+        # Read-only, or files there, which no limit counts, would fill the memory.
+        *("--remount-ro", "/dev"),
+    ]
+
+
+def shut(environment: Mapping[str, str]) -> list[str]:
+    """bwrap with what every sandbox has: namespaces of its own for everything, no capability, /usr, and no environment
+    but this beside the usual."""
+    kinds = ("user", "pid", "ipc", "net", "uts")
+    usual = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
+    return [
+        "bwrap",
+        *(f"--unshare-{kind}" for kind in kinds),
+        # As its first process: bwrap's own would be left, dead, to the machine's init to bury.
+        *("--as-pid-1", "--unshare-cgroup-try", "--new-session", "--cap-drop", "ALL", "--clearenv"),
+        *(word for name, value in {**usual, **environment}.items() for word in ("--setenv", name, value)),
+        *("--ro-bind", "/usr", "/usr"),
+        *_shortcuts(),
+    ]
+
+
+@lru_cache(maxsize=1)
+def _doors() -> tuple[str, ...]:
+    """The rest of them, the first that work here.
+
+    Namespaces of a program's own, which are most of what it could try on the kernel, are forbidden, where bwrap knows
+    how (0.8.0); a container that hides parts of its /proc lets nobody make another: then there is none.
+    """
+    proc, no_more = ("--proc", "/proc"), ("--disable-userns",)
+    for found in ((*no_more, *proc), proc, no_more, ()):
+        options = (*found, "--remount-ro", "/")
+        process = _start([*_walls(SandboxLimits(), ""), *options, "true"], (subprocess.DEVNULL,) * 3, ())
+        if process.wait() == 0:
+            return options
+    return options
+
+
+def _shortcuts() -> Iterator[str]:
+    """/bin, /lib and their like: links into /usr on most systems, directories on others."""
+    for path in map(Path, ("/bin", "/sbin", "/lib", "/lib32", "/lib64")):
+        if path.is_symlink():
+            yield from ("--symlink", os.readlink(path), str(path))
+        elif path.is_dir():
+            yield from ("--ro-bind", str(path), str(path))
+
+
+@lru_cache(maxsize=8)
+def _prefixes(python: str) -> tuple[str, ...]:
+    """What an interpreter that was named needs outside /usr. Raises TaskError when it does not run."""
+    if not python:
+        return ()
+    ask = "import sys; print(sys.prefix); print(sys.base_prefix)"
+    try:
+        done = subprocess.run([python, "-I", "-c", ask], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise TaskError(f"python={python} does not run: {error}. Name an interpreter, or leave it out.") from error
+    return tuple(prefix for prefix in dict.fromkeys(done.stdout.split("\n")) if prefix and prefix != "/usr")
+
+
+def _launched(python: str, bounds: SandboxLimits, descriptors: Sequence[int]) -> list[str]:
+    """The interpreter with the launcher; the order of descriptors and limits is the launcher's."""
+    limits = (
+        bounds.memory_mb * MB,
+        math.ceil(bounds.time_s) + 1,
+        bounds.processes,
+        bounds.open_files,
+        bounds.output_mb * MB,
+        0,
+        STACK_MB * MB,
+    )
+    flags = ("-s", "-B", "-X", "utf8", "-c", LAUNCHER)
+    return [python or SYSTEM_PYTHON, *flags, *map(str, (*descriptors, *limits))]
+
+
+def _start(command: Sequence[str], streams: Sequence[int], passed: Sequence[int]) -> subprocess.Popen[bytes]:
+    nobody = NOBODY_FROM + os.getpid() % NOBODY_COUNT if os.geteuid() == 0 else None
+    stdin, stdout, stderr = streams
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=passed,
+            cwd="/",
+            env={"PATH": os.environ.get("PATH", os.defpath)},
+            user=nobody,
+            group=nobody,
+            extra_groups=None if nobody is None else [],
+        )
+    except OSError as error:
+        raise TaskError(broken(str(error))) from error
+
+
+def _wait(process: subprocess.Popen[bytes], hear: int, named: int, time_s: float) -> tuple[bool, int | None]:
+    """Whether the program began, and its exit code, or None when the time was up; either way all of it was killed."""
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        began = _is_readable(hear, START_S) and os.read(hear, 1) == b"+"
+        ended = _is_readable(pidfd, time_s if began else 1.0)
+    finally:
+        if process.poll() is None:
+            end_first(os.pread(named, 4096, 0), pidfd)
+        os.close(pidfd)
+        process.kill()  # and with it, since it dies with its parent, all that may be left
+        exit_code = process.wait()
+    return began, exit_code if ended else None
+
+
+def end_first(info: bytes, pidfd: int) -> None:
+    """Kill the first process of the namespace, and so all of it; bwrap, which is `pidfd`, then buries it and ends.
+    Killing bwrap itself does as much, but leaves the burial to the machine's init, and in many containers there is
+    none. `info` is what bwrap wrote to its --info-fd."""
+    try:
+        os.kill(json.loads(info)["child-pid"], signal.SIGKILL)
+    except (ValueError, KeyError, ProcessLookupError):
+        return  # it has not got so far, or is ending
+    _is_readable(pidfd, BURIAL_S)
+
+
+def _is_readable(descriptor: int, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(math.ceil(timeout_s * 1000)))
+
+
+@contextmanager
+def given(content: bytes) -> Iterator[int]:
+    """A file without a name that holds `content`, open at its beginning."""
+    descriptor = os.memfd_create("given", os.MFD_CLOEXEC)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(content)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    """(to hear, to tell); the caller closes the latter."""
+    hear, tell = os.pipe()
+    try:
+        yield hear, tell
+    finally:
+        os.close(hear)
+
+
+def broken(said: str) -> str:
+    """Why nothing can be run, of what bwrap said, and what to do."""
+    return (
+        f"the sandbox cannot be started: {said}. bubblewrap needs user namespaces. Where a kernel withholds them, as "
+        "root: sysctl -w kernel.unprivileged_userns_clone=1 (Debian), sysctl -w "
+        "kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); a container needs them permitted by its seccomp "
+        "profile. Or have rewards computed on another machine: [[verifiers.machine]]. Nothing is run without."
+    )

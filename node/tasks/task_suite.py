@@ -1,0 +1,344 @@
+"""What the learner asks and what answers are worth: tasks, their curriculum and their held-out prompts, all in tokens.
+
+What always holds: the reward of (prompt index, tokens) is a pure function, so a recovered record is worth what it was,
+and any thread may ask for it; the curriculum moves only when a group is judged, on one thread, and its state travels
+with every checkpoint. Several tasks share one space of indexes (`learner.curriculum.problem_index`); with one, an index
+is the task's own. Which prompt comes next is decided here at once; what it says takes a task's time, and is prepared
+elsewhere (`node.learner_role.scheduling.prompt_writer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from learner.curriculum.difficulty_levels import LevelCursor
+from learner.curriculum.epochs import PassCursor
+from learner.curriculum.mixture import Curriculum, Cursor, OtherTask, Part
+from learner.curriculum.offline_stream import OfflineStream
+from learner.curriculum.problem_index import part_of
+from learner.rollouts.environment import MAX_EPISODE_TOKENS, ONE_TURN, EpisodeLimits, Reply, Said
+from learner.rollouts.leases import Prompt
+from node.config.swarm_config import CurriculumSection, LearnSection, MixtureTask, SwarmConfig
+from node.config.unused_keys import idle_key_of_tasks
+from node.learner_role.training.evaluation import HeldOut
+from node.runtime.errors import naming
+from node.runtime.user_paths import as_path
+from node.tasks.api.interface import Chat, TaskError
+from node.tasks.gate import Gate
+from node.tasks.offline_data import Logs, read_logs
+from node.tasks.registry import open_task
+from node.tasks.tokenized_task import EncodedTask
+from node.tasks.tokenizer import TextCodec, limit_of, vocabulary_of
+
+LOOKED_AT = 64
+"""Training prompts of each task that are looked at before a start: where none of them leaves room for an answer, hardly
+any other will."""
+
+MAX_SKIPPED = 4096
+"""Prompts in a row that may be passed over: a data set of nothing else would keep the learner looking for ever."""
+
+Written = tuple[int, ...] | str
+"""The token ids of a prompt, or why it cannot be asked."""
+
+
+@dataclass(kw_only=True)
+class Schooling:
+    """See the module's paragraph. `tasks` by their names, in the order of the indexes; `held_out` is fixed for the
+    run; `limits` end episodes of tasks of several turns. `offline`: logs beside what the swarm makes, if there are.
+
+    A prompt that leaves no room for `max_new_tokens` is never leased, since no engine could take it, and would give
+    back all that it was leased with; nor is one that the tokenizer or its chat template cannot write, or one line of
+    many would end a run that is days old. `told` hears of each task's first. `origins`: by task, with which `spec`,
+    `directory` and `seed` another process opens the same. `looked_at`: by task, of the first LOOKED_AT training prompts
+    those that can be asked, one at least. `moved` is called when other prompts may come next.
+    """
+
+    codec: TextCodec
+    tasks: Mapping[str, EncodedTask]
+    curriculum: Curriculum
+    held_out: list[HeldOut]
+    looked_at: Mapping[str, Sequence[tuple[int, ...]]]
+    limits: EpisodeLimits = ONE_TURN
+    offline: OfflineStream | None = None
+    logs: Logs | None = None
+    origins: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    told: Callable[[str], None] = lambda text: None
+    moved: Callable[[], None] = lambda: None
+    _skipping: set[str] = field(default_factory=set)
+    _skipped: int = 0
+    """Prompts passed over since the last one that could be asked."""
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Token ids that end a completion."""
+        return tuple(sorted(self.codec.stop_ids))
+
+    @property
+    def notes(self) -> list[tuple[str, str]]:
+        """What the operator is told of the tasks, each with the task's name."""
+        return [
+            (name, note)
+            for name, encoded in self.tasks.items()
+            if encoded.gate.finite is not None
+            for note in encoded.gate.finite.notes
+        ] + ([("offline", self.logs.note)] if self.logs else [])
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether some task has several turns."""
+        return any(encoded.gate.has_turns for encoded in self.tasks.values())
+
+    def next_prompt(self) -> Prompt:
+        """The next prompt to lease, which the task writes now. Raises TaskError when MAX_SKIPPED in a row cannot be
+        asked."""
+        prompt = self.draw(self.written)
+        assert prompt is not None, "whoever writes now always has it"
+        return prompt
+
+    def written(self, index: int) -> Written:
+        """What the prompt of `index` says. Asks the task, which takes its time."""
+        inner, name = self.place(index)
+        return _written(name, self.tasks[name], inner)
+
+    def upcoming(self, count: int) -> list[int]:
+        """Indexes that come next if nothing is observed meanwhile: at least one, at most `count`."""
+        return self.curriculum.upcoming(count)
+
+    def draw(self, written: Callable[[int], Written | None]) -> Prompt | None:
+        """The next prompt to lease, as `written` has it; None, and nothing is drawn, if it does not have it yet.
+
+        Prompts that cannot be asked are passed over. Raises TaskError when those are MAX_SKIPPED in a row.
+        """
+        while (said := written(index := self.upcoming(1)[0])) is not None:
+            assert self.curriculum.next_index() == index, "what comes next was told before"
+            _, name = self.place(index)
+            why = said if isinstance(said, str) else _too_long(name, len(said), self.limits)
+            if not why and not isinstance(said, str):
+                self._skipped = 0
+                self.moved()
+                return Prompt(task=name, index=index, tokens=said)
+            self._pass_over(name, why)
+        return None
+
+    def _pass_over(self, name: str, why: str) -> None:
+        self._skipped += 1
+        if self._skipped >= MAX_SKIPPED:
+            raise TaskError(f"{why}; none of the {MAX_SKIPPED} before it can be asked either. {SHORTER}")
+        if name not in self._skipping:
+            self._skipping.add(name)
+            self.told(f"{why}; such prompts are passed over")
+        self.moved()
+
+    def first_prompts(self) -> list[tuple[int, ...]]:
+        """The first prompt of each task that can be asked, among those that were looked at."""
+        return [asked[0] for asked in self.looked_at.values()]
+
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of the longest prompt that can be asked, among those that were looked at."""
+        return max(len(prompt) for asked in self.looked_at.values() for prompt in asked)
+
+    def place(self, index: int) -> tuple[int, str]:
+        """Which problem of which task an index names."""
+        inner, number = part_of(index, len(self.tasks))
+        return inner, self.curriculum.parts[number].name
+
+    def reward(self, index: int, tokens: tuple[int, ...]) -> float:
+        """The reward of completion `tokens` to training prompt `index`."""
+        inner, name = self.place(index)
+        return self.tasks[name].reward(inner, tokens)
+
+    def environment(self, index: int, said: Said, transcript: int) -> Reply:
+        """What comes back to `said` in training problem `index`: an answer, or the reward; see `Environment`."""
+        inner, name = self.place(index)
+        return self.tasks[name].reply(inner, said, transcript, self.limits)
+
+    def observe(self, index: int, mean_reward: float) -> None:
+        """A group of prompt `index` was admitted with this mean reward: what the curriculum goes by."""
+        self.curriculum.observe(index, mean_reward)
+        self.moved()
+
+    def expected(self, index: int) -> float | None:
+        """The mean reward that groups of prompt `index` have been known to earn; None while nothing is known."""
+        return self.curriculum.expected(index)
+
+    def state(self) -> dict[str, Any]:
+        """The curriculum's state and that of the logs, for a checkpoint."""
+        offline = {"offline": self.offline.state()} if self.offline else {}
+        return {**self.curriculum.state(), **offline}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint's state. Raises TaskError when it belongs to other tasks."""
+        try:
+            self.curriculum.restore(state)
+        except OtherTask as other:
+            raise TaskError(
+                f"the task is not the one this run began with ({other}): its options, its seed or its file changed, or "
+                "the tasks of the mixture did. Put them back, or start a new run in another directory."
+            ) from None
+        if self.offline is not None:
+            self.offline.restore(state.get("offline"))
+        self.moved()
+
+
+SHORTER = "Lower [learn] max_new_tokens, or ask shorter prompts."
+
+
+def _too_long(name: str, prompt: int, limits: EpisodeLimits) -> str:
+    """Why a prompt of so many tokens of the task called `name` cannot be asked; "" when it can."""
+    if limits.allow(0, prompt):
+        return ""
+    return (
+        f"task {name}: a prompt of {prompt} tokens and [learn] max_new_tokens = {limits.turn_tokens} are more than the "
+        f"{limits.tokens} that the model, or max_episode_tokens, allows"
+    )
+
+
+def _written(name: str, encoded: EncodedTask, index: int) -> Written:
+    """What the training prompt of `index` of the task called `name` says."""
+    try:
+        return encoded.prompt(index)
+    except TaskError as error:
+        return f"task {name}: {error}"
+
+
+def _look_at(name: str, encoded: EncodedTask, limits: EpisodeLimits, reason: str) -> list[tuple[int, ...]]:
+    """Of the first LOOKED_AT training prompts those that can be asked.
+
+    Raises TaskError when none can be written, or none leaves room for an answer. `reason` says why the model takes no
+    longer sequence; "" where that is its size.
+    """
+    found = [_written(name, encoded, index) for index in range(LOOKED_AT)]
+    written = [one for one in found if not isinstance(one, str)]
+    if not written:
+        raise TaskError(f"{found[0]}; so it is with all {LOOKED_AT} prompts that were looked at")
+    if why := _too_long(name, min(map(len, written)), limits):
+        raise TaskError(f"{why}, and it is the shortest of {LOOKED_AT}. {SHORTER}{reason}")
+    return [one for one in written if limits.allow(0, len(one))]
+
+
+def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
+    """Open the configured tasks with the model's tokenizer; paths in a spec are relative to `base`.
+
+    Raises TaskError, beginning with the key that it is about.
+    """
+    directory = Path(config.model.directory)
+    with naming("[model] directory"):
+        codec = TextCodec.load(directory)
+        limit = limit_of(directory)
+    positions, reason = (limit.tokens, limit.why and f" {limit.why}.") if limit else (None, "")
+    limits = episode_limits(config.learn, positions, reason)
+    parts, tasks, held_out, origins, looked_at = [], {}, [], {}, {}
+    for number, one in enumerate(config.task.tasks):
+        with naming("[task] spec" if config.task.spec else f"[task] mixture[{number}].spec"):
+            task = EncodedTask(
+                task=open_task(one.spec, directory=base, seed=config.learn.seed),
+                codec=codec,
+            )
+            parts.append(part_of_mixture(one, task.gate, config.curriculum, config.learn.seed))
+            tasks[one.title] = task
+            origins[one.title] = {"spec": one.spec, "directory": str(base.resolve()), "seed": config.learn.seed}
+            looked_at[one.title] = _look_at(one.title, tasks[one.title], limits, reason)
+            held_out += held_out_of(tasks[one.title], config.task.held_out, limits, name=one.title)
+    gates = [encoded.gate for encoded in tasks.values()]
+    if idle := idle_key_of_tasks(
+        config,
+        any_finite=any(gate.finite is not None for gate in gates),
+        any_turns=any(gate.has_turns for gate in gates),
+        any_dear=not all(gate.is_cheap for gate in gates),
+    ):
+        raise TaskError(idle)
+    schooling = Schooling(
+        codec=codec,
+        tasks=tasks,
+        curriculum=Curriculum(parts=parts),
+        held_out=held_out,
+        looked_at=looked_at,
+        limits=limits,
+        origins=origins,
+    )
+    if config.offline.path is not None:
+        with naming("[offline] path"):
+            logs = read_logs(
+                base / as_path(config.offline.path),
+                codec,
+                Chat(config.offline.chat),
+                positions=positions,
+                vocabulary=vocabulary_of(directory),
+            )
+            _require_pairs(config, logs)
+        schooling.logs = logs
+        schooling.offline = OfflineStream(
+            groups=logs.groups,
+            rollouts=config.offline_rollouts,
+            fingerprint=logs.digest,
+            seed=f"offline/{config.learn.seed}",
+        )
+    return schooling
+
+
+def _require_pairs(config: SwarmConfig, logs: Logs) -> None:
+    if (chosen := config.trainer.pairs_by) and logs.pairs < len(logs.groups):
+        raise TaskError(
+            f"{logs.path}: {len(logs.groups) - logs.pairs} of {len(logs.groups)} groups are no pairs, and [trainer] "
+            f"{chosen} learns from pairs alone. Leave two completions of each, or choose another objective."
+        )
+
+
+def episode_limits(learn: LearnSection, positions: int | None, reason: str = "") -> EpisodeLimits:
+    """How far an episode may go with a model of so many positions, which has no more for that `reason`. Raises
+    TaskError when that is not far enough.
+    """
+    most = min(positions or MAX_EPISODE_TOKENS, MAX_EPISODE_TOKENS)
+    if (tokens := learn.max_episode_tokens or most) > most:
+        raise TaskError(
+            f"[learn] max_episode_tokens = {tokens} is more than the {most} positions of the model. Lower it, or leave "
+            f"it out to take them all.{reason}"
+        )
+    return EpisodeLimits(turns=learn.max_turns, tokens=tokens, turn_tokens=learn.max_new_tokens)
+
+
+def part_of_mixture(one: MixtureTask, task: Gate, how: CurriculumSection, seed: int) -> Part:
+    """A task with the cursor that goes with it: passes over one that has an end, levels of one that has none."""
+    cursor: Cursor = (
+        PassCursor(
+            size=task.finite.size,
+            seed=f"{one.title}/{seed}",
+            low=how.low,
+            high=how.high,
+            easy_first=how.order == "easy_first",
+            priors=task.finite.pass_rates,
+        )
+        if task.finite is not None
+        else LevelCursor(levels=task.levels)
+    )
+    return Part(name=one.title, fingerprint=task.fingerprint, weight=one.weight, cursor=cursor)
+
+
+def held_out_of(encoded: EncodedTask, count: int, limits: EpisodeLimits = ONE_TURN, *, name: str = "") -> list[HeldOut]:
+    """The first `count` held-out prompts of the task called `name`, each with its reward and what is answered there.
+
+    Fewer where a finite task has fewer: the same prompt twice would tell nothing new; and without those that leave no
+    room for an answer.
+    """
+    if encoded.gate.finite is not None:
+        count = min(count, encoded.gate.finite.num_held_out)
+    return [
+        HeldOut(
+            prompt=prompt,
+            reward=partial(encoded.held_out_reward, index),
+            reply=partial(_held_out_reply, encoded, index, limits),
+            task=name or encoded.gate.name,
+            index=index,
+        )
+        for index in range(count)
+        if limits.allow(0, len(prompt := encoded.held_out_prompt(index)))
+    ]
+
+
+def _held_out_reply(encoded: EncodedTask, index: int, limits: EpisodeLimits, said: Said, transcript: int) -> Reply:
+    return encoded.held_out_reply(index, said, transcript, limits)

@@ -1,0 +1,99 @@
+"""What a person sees while something runs: the live view, or plain lines when stdout is not a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import rich.console
+import trio
+
+from node.runtime.errors import RunError
+from node.runtime.safe_console import HarmlessConsole
+from node.runtime.shutdown import STOPPED_EXIT_CODE, Stopped, stop_when_told
+from node.ui.live_view import ViewState, shown
+from swarm.transport.error_groups import first_cause
+
+T = TypeVar("T")
+
+REFRESH_S = 0.5
+"""How often the screen is drawn anew: often enough to look alive, cheap beside the work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terminal:
+    """The screen of one program, while it is open."""
+
+    console: rich.console.Console
+    state: ViewState
+    refresh: Callable[[], None]
+
+    def say(self, text: str) -> None:
+        """Print `text` as it is, above the live view if there is one; long lines stay whole, so that they can be
+        copied.
+        """
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    async def keep_fresh(self) -> None:
+        """Redraw until cancelled."""
+        began = trio.current_time()
+        while True:
+            self.state.tick(trio.current_time() - began)
+            self.refresh()
+            await trio.sleep(REFRESH_S)
+
+    def say_stopped(self, *lines: str) -> int:
+        """Say what the program did until somebody stopped it; return the exit code. Call it when the live view is over,
+        so that it stands below that, and stays in sight.
+        """
+        self.say("\n".join(line for line in lines if line))
+        return STOPPED_EXIT_CODE
+
+    @property
+    def is_live(self) -> bool:
+        return self.console.is_terminal
+
+
+async def run_shown(
+    terminal: Terminal, program: Callable[[], Awaitable[T]], *, leave: Callable[[], Awaitable[None]] | None = None
+) -> T:
+    """Run `program` to its end while `terminal` is kept fresh, and return its outcome.
+
+    Raises what ends it by its own type; Stopped, after `leave`, when somebody asks the program to stop. An output that
+    cannot be written any more is raised, too, after `leave`.
+    """
+
+    async def keep_fresh() -> None:
+        try:
+            await terminal.keep_fresh()
+        except (OSError, RunError):  # a reader who went away (`| head`), or a full disk: leave in order all the same
+            if leave is not None:
+                await leave()
+            raise
+
+    try:
+        with first_cause():
+            async with trio.open_nursery() as nursery:
+                await nursery.start(stop_when_told, leave)
+                nursery.start_soon(keep_fresh)
+                outcome = await program()
+                nursery.cancel_scope.cancel()
+    except Stopped:
+        terminal.state.activity = "stopped"
+        raise
+    return outcome
+
+
+@contextmanager
+def open_terminal(state: ViewState, *, plain: bool, aside: bool = False) -> Iterator[Terminal]:
+    """Show `state` while inside; with `plain`, as lines even on a terminal; with `aside` on stderr, since stdout is for
+    what another program reads."""
+    console = HarmlessConsole(file=sys.stderr if aside else sys.stdout, force_terminal=False if plain else None)
+    with shown(console, state) as refresh:
+        try:
+            yield Terminal(console=console, state=state, refresh=refresh)
+        finally:
+            refresh()  # what happened last comes before what is said next

@@ -1,0 +1,324 @@
+"""Who writes prompts and says what completions are worth: the node itself where a task is cheap, verifiers' processes
+for all others.
+
+What always holds: the loops of the node never wait for a task's code on their own thread; whatever a task does, here or
+there, each question gets a reply. One that nobody could answer ends its episode, with a reward of 0 or as void as the
+operator has chosen (`[verifiers] on_failure`), is an event, and is told in words now and then; of a task of which all
+first rewards fail that is said once, plainly; only where everything fails the run ends. What may wait is bounded by who
+asks: the deliveries that are under way, an evaluation, and the prompts that are prepared
+(`node.learner_role.scheduling.prompt_writer`).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from learner.rollouts.environment import Ended, Question, Reply, Said
+from node.config.swarm_config import VerifiersSection
+from node.engine.factory import child_events
+from node.learner_role.training.evaluation import HeldOut, HeldOutQuestion
+from node.runtime.errors import RunError, naming
+from node.runtime.events import EventLog
+from node.tasks.api.interface import Problem, TaskError
+from node.tasks.first_reward import require_reward
+from node.tasks.gate import Place
+from node.tasks.grading import Asked, Judgement
+from node.tasks.sandbox.confined_library import close_all
+from node.tasks.task_suite import Schooling, Written
+from node.tasks.tokenized_task import Replying
+from node.verifiers.pool import VERIFIER, Failure, PoolTerms, VerifierPool, open_pool
+from swarm.transport.error_groups import first_cause
+
+MAX_USUAL = 8
+"""Verifiers on this machine unless the file says how many: half of its cores, since rollouts may be made here, too."""
+
+FAILED_IN_A_ROW = 256
+"""So many questions without one answer are no strange completions: the task is broken, and the run would learn that."""
+
+NEVER_RIGHT = 16
+"""So many first questions of one task without an answer are told as what they are: two groups of eight. Chance and odd
+completions explain one or two of them."""
+
+MAX_POSED = 256
+"""Problems that are remembered beside their prompts, since an answer between two turns goes through the same chat
+template: those that batches of episodes are at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Spot:
+    """What is asked: problem `index` of the task called `title`."""
+
+    title: str
+    index: int
+    held_out: bool
+    said: Said
+    transcript: int
+
+
+@dataclass(kw_only=True)
+class Verifiers:
+    """See the module's paragraph. Cheap tasks can be asked at once, others once `opened` is entered."""
+
+    schooling: Schooling
+    section: VerifiersSection
+    events: EventLog
+    failures: int = 0
+    _in_a_row: int = 0
+    _unwritten: int = 0
+    """Prompts in a row that no verifier could write."""
+    _never: dict[str, int] = field(default_factory=dict)
+    """Questions without an answer of each task that has not answered one; -1: it has, or that was told."""
+    _posed: dict[tuple[str, Place], Problem] = field(default_factory=dict)
+    _pool: VerifierPool | None = None
+    _there: trio.Event = field(default_factory=trio.Event)
+    _thread: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
+    """Deliveries ask all at once: on a thread each they would leave the node's own little of the interpreter."""
+    _desk: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
+    """Where prompts are written: a task that is slow at them holds up no reward."""
+
+    @property
+    def pooled(self) -> list[str]:
+        """Titles of the tasks that verifiers are asked for."""
+        if not _commands(self.section):
+            return []
+        return [title for title, encoded in self.schooling.tasks.items() if not encoded.gate.is_cheap]
+
+    @property
+    def writers(self) -> int:
+        """How many prompts are written at a time: as many as half of the verifiers, so that rewards, which peers wait
+        for, find one soon."""
+        return max(1, len(_commands(self.section)) // 2)
+
+    def is_pooled(self, index: int) -> bool:
+        """Whether verifiers are asked for the training problem of `index`."""
+        _, title = self.schooling.place(index)
+        return not self.schooling.tasks[title].gate.is_cheap and bool(_commands(self.section))
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Start the verifiers, if any task needs them, and end them with the scope. Raises RunError."""
+        if not self.pooled:
+            self._there.set()
+            yield
+            return
+        terms = PoolTerms(
+            tasks={title: self.schooling.origins[title] for title in self.pooled},
+            fingerprints={
+                part.name: part.fingerprint for part in self.schooling.curriculum.parts if part.name in self.pooled
+            },
+            timeout_s=self.section.timeout_s,
+            memory_gb=self.section.memory_gb,
+        )
+        async with open_pool(_commands(self.section), terms, lambda name: child_events(self.events, name)) as pool:
+            self._pool = pool
+            self._there.set()
+            yield
+
+    async def replies(self, questions: Sequence[Question]) -> list[Reply]:
+        """What comes back in training problems, in the order of the questions. Raises RunError, see FAILED_IN_A_ROW."""
+        places = []
+        for one in questions:
+            index, title = self.schooling.place(one.index)
+            places.append(_Spot(title=title, index=index, held_out=False, said=one.said, transcript=one.transcript))
+        return await self._all(places, self._thread)
+
+    async def held_out_replies(self, questions: Sequence[HeldOutQuestion]) -> list[Reply]:
+        """The same in held-out problems."""
+        return await self._all([_held_out(held, said, transcript) for held, said, transcript in questions])
+
+    async def prompts(self, indexes: Sequence[int]) -> list[Written]:
+        """What these training prompts say, in order. Raises RunError after FAILED_IN_A_ROW that nobody could write."""
+        pooled = set(self.pooled)
+        found: dict[int, Written] = {}
+        if here := [index for index in indexes if self.schooling.place(index)[1] not in pooled]:
+            written = self.schooling.written
+            said = await trio.to_thread.run_sync(lambda: [written(index) for index in here], limiter=self._desk)
+            found.update(zip(here, said, strict=True))
+        for index in indexes:
+            if index not in found:
+                found[index] = await self._prompt(index)
+        return [found[index] for index in indexes]
+
+    async def _prompt(self, index: int) -> Written:
+        inner, title = self.schooling.place(index)
+        problem = await self._problem(title, Place(index=inner))
+        if isinstance(problem, Failure):
+            self._unwritten += 1
+            if self._unwritten >= FAILED_IN_A_ROW:
+                raise _broken("prompts could not be written", problem)
+            return f"task {title}: {problem.detail}"
+        self._unwritten = 0
+        encoded = self.schooling.tasks[title]
+        try:
+            return await trio.to_thread.run_sync(encoded.written, problem, limiter=self._desk)
+        except TaskError as error:
+            return f"task {title}: {error}"
+
+    async def _problem(self, title: str, place: Place) -> Problem | Failure:
+        """What a pooled task asks there, as a verifier has it."""
+        if (known := self._posed.pop((title, place), None)) is None:
+            await self._there.wait()
+            assert self._pool is not None
+            found = await self._pool.pose(title, place)
+            if isinstance(found, Failure):
+                return found
+            known = found
+        if self.schooling.tasks[title].gate.has_turns:  # else nobody asks for it again
+            self._posed[title, place] = known  # the last that was asked for is forgotten last
+        if len(self._posed) > MAX_POSED:
+            del self._posed[next(iter(self._posed))]
+        return known
+
+    def environment(self, index: int, said: Said, transcript: int) -> Reply:
+        """The same for one training problem, asked from a worker thread, which waits."""
+        [reply] = trio.from_thread.run(self.replies, [Question(index=index, said=said, transcript=transcript)])
+        return reply
+
+    async def _all(self, places: Sequence[_Spot], thread: trio.CapacityLimiter | None = None) -> list[Reply]:
+        pooled = set(self.pooled)
+        here = [number for number, place in enumerate(places) if place.title not in pooled]
+        there = [number for number, place in enumerate(places) if place.title in pooled]
+        found: dict[int, Reply] = {}
+        if here:
+            replies = await trio.to_thread.run_sync(
+                lambda: [self._answered_here(places[number]) for number in here], limiter=thread
+            )
+            found.update(
+                (number, self._settled(places[number], reply)) for number, reply in zip(here, replies, strict=True)
+            )
+        if there:
+            await self._there.wait()
+            assert self._pool is not None
+            waiting = iter(there)
+
+            async def ask() -> None:
+                for number in waiting:
+                    found[number] = self._settled(places[number], await self._asked(places[number]))
+
+            with first_cause():
+                async with trio.open_nursery() as nursery:
+                    for _ in range(min(len(there), self._pool.size)):
+                        nursery.start_soon(ask)
+        return [found[number] for number in range(len(places))]
+
+    def _answered_here(self, place: _Spot) -> Reply | Failure:
+        encoded, limits = self.schooling.tasks[place.title], self.schooling.limits
+        reply = encoded.held_out_reply if place.held_out else encoded.reply
+        try:
+            return reply(place.index, place.said, place.transcript, limits)
+        except TaskError as error:
+            return Failure(how="raised", detail=str(error))
+
+    async def _asked(self, place: _Spot) -> Reply | Failure:
+        assert self._pool is not None
+        replying = self.schooling.tasks[place.title].replying(
+            place.index, place.said, place.transcript, self.schooling.limits, held_out=place.held_out
+        )
+        # Tokens to text and back take their time.
+        step = await trio.to_thread.run_sync(_advanced, replying, None, limiter=self._thread)
+        while isinstance(step, Asked | Place):
+            answer: Judgement | Problem | Failure
+            if isinstance(step, Place):
+                answer = await self._problem(place.title, step)
+            else:
+                answer = await self._pool.judge(place.title, step)
+            if isinstance(answer, Failure):
+                return answer
+            step = await trio.to_thread.run_sync(_advanced, replying, answer, limiter=self._thread)
+        return step
+
+    def _settled(self, place: _Spot, reply: Reply | Failure) -> Reply:
+        """The reply as the learner goes on with it. Raises RunError when everything fails."""
+        if isinstance(reply, Failure):
+            return self._failed(place, reply)
+        self._in_a_row, self._never[place.title] = 0, -1
+        return reply
+
+    def _failed(self, place: _Spot, failure: Failure) -> Reply:
+        """Raises RunError when everything fails."""
+        self.failures += 1
+        void = self.section.on_failure == "drop"
+        self.events.emit(
+            "reward_failed",
+            task=place.title,
+            index=place.index,
+            held_out=place.held_out,
+            how=failure.how,
+            detail=failure.detail,
+        )
+        self._in_a_row += 1
+        if self._in_a_row >= FAILED_IN_A_ROW:
+            raise _broken("rewards could not be computed", failure)
+        worth = "Its group is dropped." if void else "It counts as 0."
+        if self.failures & (self.failures - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
+            self.events.emit(
+                "trouble",
+                text=f"{self.failures} rewards could not be computed; the newest, of problem {place.index} of task "
+                f"{place.title}: {failure.detail}. {worth}",
+            )
+        self._doubt(place.title, failure)
+        return Ended(reward=0.0, failure=f"{failure.how}: {failure.detail}", void=void)
+
+    def _doubt(self, title: str, failure: Failure) -> None:
+        """Say once of a task that it has not judged a single completion."""
+        if (failed := self._never.get(title, 0)) < 0:
+            return
+        self._never[title] = failed + 1
+        if failed + 1 == NEVER_RIGHT:
+            self._never[title] = -1
+            self.events.emit(
+                "trouble",
+                text=f"Task {title} has not judged one of its first {NEVER_RIGHT} completions, so nothing can be "
+                f"learnt from it: {failure.detail}. Stop the learner, mend the task, and start again.",
+            )
+
+
+def require_here(schooling: Schooling, section: VerifiersSection) -> None:
+    """Raises TaskError when a task needs something for its rewards that is not here, or gives none, unless only other
+    machines compute them."""
+    if section.workers == 0 and section.machine:
+        return
+    for title, encoded in schooling.tasks.items():
+        encoded.gate.require()
+        if not encoded.gate.is_ours:
+            with naming(f"[task] {title}"):
+                require_reward(encoded.gate)
+    close_all()  # verifiers have their own
+
+
+def _broken(what: str, failure: Failure) -> RunError:
+    return RunError(
+        f"The last {FAILED_IN_A_ROW} {what}, the newest since {failure.detail}. Mend the task or raise [verifiers] "
+        "timeout_s, then start again: nothing that was acknowledged is lost."
+    )
+
+
+def _held_out(held: HeldOut, said: Said, transcript: int) -> _Spot:
+    return _Spot(title=held.task, index=held.index, held_out=True, said=said, transcript=transcript)
+
+
+def _advanced(replying: Replying, answer: Judgement | Problem) -> Asked | Place | Reply | Failure:
+    """What to ask next, or the reply."""
+    try:
+        return replying.send(answer)
+    except StopIteration as end:
+        reply: Reply = end.value
+        return reply
+    except TaskError as error:
+        return Failure(how="raised", detail=str(error))
+
+
+def _commands(section: VerifiersSection) -> list[tuple[str, Sequence[str]]]:
+    """(name, command) of each verifier."""
+    here = min(MAX_USUAL, max(1, (os.cpu_count() or 2) // 2)) if section.workers is None else section.workers
+    commands: list[tuple[str, Sequence[str]]] = [(f"verifier {number}", VERIFIER) for number in range(1, here + 1)]
+    for machine in section.machine:
+        for _ in range(machine.workers):
+            commands.append((f"verifier {len(commands) + 1} ({shlex.join(machine.command)})", machine.command))
+    return commands

@@ -38,7 +38,8 @@ from harness import (
 
 from learner.monitoring.eval_scores import Scores
 from node.config.loader import read_swarm_config
-from node.config.swarm_config import EngineSection, SwarmConfig
+from node.config.node_config import EngineSection
+from node.config.swarm_config import SwarmConfig
 from node.engine.factory import open_engine
 from node.engine.interface import InstalledVersion
 from node.learner_role.training.evaluation import EvaluationTerms, evaluate

@@ -27,9 +27,9 @@ from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, m
 from benchmarks.live.swarm import Plant, count_events, open_program, wait_until
 from benchmarks.network.payload import write_payload
 from learner.provisioning.estimation.recording import FILE
+from node.config.invite_text import INVITE_FILE
 from node.learner_role.command import EVENTS_FILE
 from node.runtime.events import Clock
-from node.state.learner_state import INVITE_FILE
 from node.tasks.tokenizer import write_character_tokenizer
 from protocol.core.invite import read_invite
 

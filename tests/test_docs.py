@@ -22,7 +22,7 @@ import pytest
 import typer.main
 
 from node.cli.main import app
-from node.commands.demo.command import Recipe
+from node.commands.demo.recipe import Recipe
 from node.config import swarm_config as configuration
 from node.learner_role.training.warm_start import WarmStartTerms
 from node.reports import summary, swarm_report

@@ -26,9 +26,9 @@ from benchmarks.network.payload import write_payload
 from benchmarks.network.requirements import NetworkUnavailable
 from learner.provisioning.estimation.recording import FILE
 from node.commands.demo.node_process import GRACE_S
+from node.config.invite_text import INVITE_FILE
 from node.learner_role.command import EVENTS_FILE
 from node.runtime.shutdown import STOP_ON_EOF
-from node.state.learner_state import INVITE_FILE
 from node.tasks.tokenizer import write_character_tokenizer
 
 PORT = 4001

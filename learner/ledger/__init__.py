@@ -10,6 +10,7 @@ file holds it, so that what belongs together reaches the disk together.
 - `rows`: what is written to the ledger and read from it, as values
 - `sqlite`: the file itself: its tables, its format, its sums
 - `training`: incarnations, steps, published versions, evaluations and checkpoints
+- `troubles`: what rollout nodes say that they cannot do
 - `trust`: what audits found, which peers are banned, which verdicts were revised
 - `work`: leases, the verdicts on their records, and receipts
 """

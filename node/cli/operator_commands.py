@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from node.cli.arguments import whole_text
+from node.cli.options import whole_text
 from node.runtime.stdout import say
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def _require_kept(reason: str) -> None:
 def _meant(name: str, target: Path | None) -> Meant:
     """The peer that is to be told of. Raises UsageError, RunError."""
     from learner.ledger.sqlite.database import LedgerError, snapshot
-    from node.cli.status import find_place
     from node.runtime.errors import RunError, UsageError
+    from node.state.locate import find_place
 
     place = find_place(target)
     if not place.is_learner:
@@ -115,8 +115,8 @@ def _meant(name: str, target: Path | None) -> Meant:
 
 def _meant_in(db: sqlite3.Connection, name: str, state: Path) -> Meant:
     from node.reports.explain.name_lookup import peer_by_name, peers_by_id
-    from node.reports.text.formatting import plain_name
     from node.runtime.errors import UsageError
+    from node.runtime.formatting import plain_name
 
     found = peers_by_id(db, name, ROLE)
     if len(found) > 1:

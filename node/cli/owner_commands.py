@@ -72,8 +72,8 @@ def drain(
 
 def roots(state: Path | None, *, all_nodes: bool) -> list[Path]:
     """State directories of the rollout nodes that are meant. Raises UsageError."""
-    from node.cli.status import find_place, known_places
     from node.runtime.errors import UsageError
+    from node.state.locate import find_place, known_places
 
     if state is not None and all_nodes:
         raise UsageError("Name a state directory, or choose --all, not both.")

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from node.cli.arguments import whole_text
+from node.cli.options import whole_text
 from node.runtime.stdout import say
 
 receipts = typer.Typer(

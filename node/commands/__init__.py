@@ -2,6 +2,8 @@
 
 - `demo`: `volery demo`
 - `drill`: `volery drill`
+- `export`: `volery export`
+- `init`: `volery init`
 - `plan`: `volery plan`
 - `samples`: `volery show`
 - `simulate`: `volery simulate`

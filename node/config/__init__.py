@@ -5,10 +5,10 @@ key and the next step, before anything is made.
 - `daily_hours`: hours of the day in which a node may work
 - `engine_requirements`: what an operator requires of engines, as both ends read it
 - `error_messages`: what is wrong with a file, in a sentence
+- `invite_text`: an invite in what somebody typed, pasted or keeps in a file
 - `loader`: reads a file
 - `node_config`: the volunteer's file
 - `preflight`: what a start needs, found before anything is made
 - `swarm_config`: the operator's file
-- `template`: what `volery init` writes
 - `unused_keys`: keys that the rest of the file makes idle
 """

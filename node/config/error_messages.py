@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from node.config.swarm_config import Section
+from node.config.common import Section
 
 _UNKNOWN = re.compile(r"Object contains unknown field `([^`]+)`")
 _TYPES = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")

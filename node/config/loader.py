@@ -16,22 +16,24 @@ import msgspec
 from learner.artifacts.regular_file import read_file
 from learner.artifacts.text_files import NotText, parse_toml
 from learner.rollouts.leases import delivery_bytes
+from node.config.common import Section
 from node.config.daily_hours import HoursError, parse_hours
 from node.config.error_messages import explain_validation, lower, types_of
+from node.config.invite_text import refuse_invite
+from node.config.node_config import (
+    EngineSection,
+    NodeConfig,
+)
 from node.config.swarm_config import (
     CostSection,
     CurriculumSection,
-    EngineSection,
     LearnSection,
-    NodeConfig,
     OfflineSection,
-    Section,
     SwarmConfig,
     TaskSection,
     TrainerSection,
 )
 from node.config.unused_keys import idle_key, idle_key_of_node
-from node.network.invites import refuse_invite
 from node.runtime.errors import UsageError, naming, shortened
 from node.runtime.user_paths import as_path, real_path
 from protocol.core.limits import MAX_WORK_BYTES

@@ -15,7 +15,9 @@ from typing import Any
 import msgspec
 
 from learner.trainer_api.presets import CAPPING, CLIPPING, PRESETS
-from node.config.swarm_config import NodeConfig, OfflineSection, Section, SwarmConfig, TrainerSection
+from node.config.common import Section
+from node.config.node_config import NodeConfig
+from node.config.swarm_config import OfflineSection, SwarmConfig, TrainerSection
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.config.swarm_config import EnergySection, EngineSection, TrainerSection
+from node.config.common import EnergySection
+from node.config.node_config import EngineSection
+from node.config.swarm_config import TrainerSection
 from node.energy.meter import Counter, Power, Reading
 from node.energy.nvml import Gpu, Gpus, find_gpus
 from node.energy.rapl import POWERCAP, Rapl, find_rapl

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
 
-from node.config.swarm_config import GB, EngineSection, LimitsSection, SwarmConfig
+from node.config.common import GB
+from node.config.node_config import EngineSection, LimitsSection
+from node.config.swarm_config import SwarmConfig
 from node.engine.cheating import Cheat, CheatingEngine
 from node.engine.fake import FakeConfig, open_fake_engine
 from node.engine.interface import PolicyEngine
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.vllm import VllmConfig, open_vllm_engine
 from node.engine.worker_engine import WorkerEngine
-from node.processes.outcomes import ChildDied, ChildEvent, ChildSaid, ChildStarted
+from node.processes.event_log import child_events
 from node.processes.temp_directory import FOLDER
 from node.runtime.events import EventLog
 from node.runtime.user_paths import as_path
@@ -140,20 +142,3 @@ def _ram_bytes(limits: LimitsSection) -> int | None:
 
 def _kv_cache_bytes(section: EngineSection) -> int:
     return 0 if section.kv_cache_gb is None else max(1, round(section.kv_cache_gb * GB))
-
-
-def child_events(events: EventLog, name: str) -> Callable[[ChildEvent], None]:
-    """A child's life as events, under the name it has for people."""
-
-    def on_event(event: ChildEvent) -> None:
-        match event:
-            case ChildStarted(pid=pid, start_s=start_s):
-                events.emit("child_started", child=name, pid=pid, seconds=round(start_s, 2))
-            case ChildSaid(line=line):
-                events.emit("child_said", child=name, line=line)
-            case ChildDied(exit=exit):
-                events.emit("child_died", child=name, reason=exit.told, said="\n".join(exit.last_words))
-            case _:
-                events.emit("child_restarting" if hasattr(event, "attempt") else "child_abandoned", child=name)
-
-    return on_event

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from node.config.swarm_config import EngineSection
+from node.config.node_config import EngineSection
 from node.engine.vllm_install import VllmEnvironment, has_gpu, has_vllm, recorded
 from node.runtime.errors import UsageError
 from node.runtime.user_paths import as_path

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from node.config.swarm_config import GPU_MEMORY_UTILIZATION, OnNewVersion
+from node.config.node_config import GPU_MEMORY_UTILIZATION, OnNewVersion
 from node.engine.worker_engine import HANG_S, WorkerEngine, open_worker_engine, worker_argv
 from node.processes.outcomes import OnEvent
 from node.processes.spec import ChildSpec, RestartLimits

@@ -24,9 +24,9 @@ from typing import Literal
 from learner.artifacts.regular_file import read_file
 from learner.artifacts.text_files import parse_json
 from learner.trainer_api.exit_reasons import how_ended
+from node.runtime.atomic_files import write_durably
 from node.runtime.errors import RunError, UsageError
 from node.runtime.user_paths import as_path, real_path
-from node.state.learner_state import write_durably
 from node.state.rollout_state import data_directory
 
 VLLM_VERSION = "0.32.0"

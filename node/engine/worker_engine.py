@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import protocol.sampling
-from node.config.swarm_config import OnNewVersion
+from node.config.node_config import OnNewVersion
 from node.engine.interface import (
     Claim,
     EngineCrashed,

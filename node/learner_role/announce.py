@@ -14,11 +14,13 @@ import trio
 
 from learner.ledger.ledger import Ledger
 from learner.ledger.rows import PeerRow, StayRow
+from node.config.invite_text import INVITE_FILE
 from node.config.swarm_config import SwarmConfig
 from node.network.transport import machine_name
+from node.runtime.atomic_files import write_durably
 from node.runtime.errors import UsageError
 from node.runtime.events import Clock, EventLog
-from node.state.learner_state import INVITE_FILE, LearnerHome, write_durably
+from node.state.learner_state import LearnerHome
 from protocol.accounting.cost import MICROS
 from protocol.accounting.energy import EnergySource
 from protocol.core.errors import LocalProtocolError

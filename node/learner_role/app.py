@@ -25,10 +25,11 @@ from learner.provisioning.planner.review import Settings
 from learner.rollouts.buffer import Buffer
 from learner.rollouts.leases import LeaseTerms, Leasing
 from learner.trust.margins import Arithmetic
-from node.config.swarm_config import GB, NetworkSection, SwarmConfig
+from node.config.common import GB
+from node.config.swarm_config import NetworkSection, SwarmConfig
 from node.energy.meter_selection import devices_of_trainer, find_meters
 from node.energy.monitor import EnergyWatch
-from node.engine.factory import child_events, learners_engine, open_verifying_engine
+from node.engine.factory import learners_engine, open_verifying_engine
 from node.engine.interface import EngineError, PolicyEngine, VerifyingEngine
 from node.engine.worker_engine import WorkerEngine
 from node.learner_role.announce import LearnerPresence
@@ -54,8 +55,8 @@ from node.learner_role.training.base_model import hold_to_base
 from node.learner_role.training.evaluation import Evaluation, EvaluationTerms
 from node.learner_role.training.fixed_settings import note_fixed
 from node.learner_role.training.loop import TrainingLoop, TrainingTerms
-from node.learner_role.training.trainer_process import TRAINER, advantage_of, child_spec, load_request
-from node.learner_role.trial.trial_run import CallTrainer, trial_terms, try_out
+from node.learner_role.training.trainer_process import TRAINER, CallTrainer, advantage_of, child_spec, load_request
+from node.learner_role.trial.trial_run import trial_terms, try_out
 from node.learner_role.trust.audit_service import TrustDesk
 from node.learner_role.trust.auditor import AuditLoop
 from node.learner_role.trust.engine_budget import EngineTime
@@ -67,6 +68,7 @@ from node.network.budget_reports import FaultLog, tell_refusals
 from node.network.known_members import KnownMembers
 from node.network.transport import open_transport
 from node.processes.child import Child, open_child
+from node.processes.event_log import child_events
 from node.processes.outcomes import ChildCrashed, ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from node.runtime.errors import RunError
 from node.runtime.events import Clock, EventLog, Field

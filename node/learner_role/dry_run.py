@@ -2,7 +2,8 @@
 
 What always holds: no swarm is started, and nothing is left behind; what is printed is TOML, the configuration in force
 with every default in its place, and the rest as comments, so that it can be kept and used; a start looks at the same by
-the same function (`node.learner_role.command.look_at`) and makes the same trial, so that both refuse in the same words.
+the same function (`node.learner_role.preflight.look_at`) and makes the same trial, so that both refuse in the same
+words.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from learner.trainer_api.requests import Hyperparameters
 from learner.trust.audit_rate import NEWCOMER_GROUPS
 from node.config.swarm_config import SwarmConfig
 from node.engine.vllm_install import has_gpu
-from node.learner_role.command import Start, look_at
+from node.learner_role.preflight import Start, look_at
 from node.learner_role.training.footprint import Footprint, ModelFacts, compute_dtype, footprint_of, read_facts
 from node.learner_role.training.resume import LEDGER
 from node.learner_role.training.trainer_process import TRAINER, child_spec, load_request
 from node.learner_role.trial.isolated_trial import Tried, try_aside
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 from node.runtime.errors import about_keys_of
 from node.runtime.shutdown import STOPPED_EXIT_CODE, Stopped, stop_when_told
 from node.runtime.stdout import say

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import trio
 
-from node.reports.text.formatting import plain_name
 from node.runtime.errors import RunError, UsageError
+from node.runtime.formatting import plain_name
 from protocol.core.dates import ago, moment
 from protocol.core.errors import PeerError
 from protocol.core.genesis import LearnerCertificate, learner_of, open_certificate, read_genesis

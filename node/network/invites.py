@@ -1,88 +1,73 @@
-"""Take an invite out of what somebody typed, pasted or keeps in a file.
-
-Invariants:
-- Every command that takes an invite reads it here, so all accept the same: quotes, words around it, line breaks.
-- What was typed is tried as the name of a file only if no invite stands in it; nothing that the system says of such a
-  name leaves this module but as a UsageError.
-"""
+"""Show the invite of a learner, once more or for other addresses."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from learner.artifacts.regular_file import open_file
-from node.runtime.errors import UsageError, shortened
-from node.state.learner_state import INVITE_FILE
-from protocol.core.invite import PREFIX, Invite, InviteError, holds_invite, read_invite
+import msgspec
 
-MAX_INVITE_FILE_BYTES = 1 << 20
-"""A mail with an invite in it, and pictures; whoever names more has named another file."""
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import NotText, text_of
+from node.config.invite_text import INVITE_FILE
+from node.config.preflight import require_addresses
+from node.runtime.errors import RunError, UsageError
+from node.runtime.events import Clock
+from node.state.locate import find_place
+from protocol.core.errors import LocalProtocolError
+from protocol.core.invite import Invite, InviteError, read_invite, write_invite
 
-UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-"""How a file begins that Windows' PowerShell wrote with `>`."""
-
-COPY = "Copy the whole line that `volery learn` printed."
+HOUR_MS = 3_600_000
 
 
-def open_invite(text: str, *, now_ms: int) -> Invite:
-    """Read an invite from what somebody typed or pasted: a text around it, or the name of a file that holds one.
+def show_invite(config: Path, *, announce: Sequence[str], expires_h: float) -> str:
+    """The invite that the learner wrote when it last started, with other addresses or an end if so asked.
 
-    At `now_ms` 0 none has expired. Raises UsageError.
+    `announce` are addresses without the /p2p/ part, which is the learner's.
     """
-    if not text.strip():
-        raise UsageError(f"An empty text is no invite, which begins with {PREFIX}. {COPY}")
-    typed = text
-    if not is_invite(text):
-        text = _invite_file(text)
+    path = find_place(config).state / INVITE_FILE
+    if not path.exists():
+        raise UsageError(
+            f"{path} does not exist yet: start the swarm once with `volery learn {config}`. Where [network] listen = "
+            "[] nobody can join, and there is no invite."
+        )
+    text, invite = _kept_invite(path)
+    if not announce and not expires_h:
+        return text
+    require_addresses([], list(announce), announced_by="--announce")
+    learner = invite.addresses[0].rpartition("/p2p/")[2]
+    addresses = [_of_learner(address, learner) for address in announce]
     try:
-        return read_invite(text, now_ms=now_ms)
-    except InviteError as error:
-        raise UsageError(str(error) if text == typed else f"{typed.strip()}: {error}") from None
+        return write_invite(
+            msgspec.structs.replace(
+                invite,
+                addresses=addresses or invite.addresses,
+                expires_ms=Clock.now_ms() + round(expires_h * HOUR_MS) if expires_h else 0,
+            )
+        )
+    except LocalProtocolError as error:
+        raise UsageError(
+            f"--announce: {len(addresses)} addresses do not fit one invite ({error}). Name fewer."
+        ) from None
 
 
-def _invite_file(name: str) -> str:
-    """The text of the file `name`; of what is neither an invite nor the name of a file, the text itself.
-
-    Raises UsageError.
-    """
-    path = Path(name.strip())
+def _kept_invite(path: Path) -> tuple[str, Invite]:
+    """The invite in a learner's state, which wrote nothing else there. Raises RunError."""
     try:
-        if path.is_dir():
-            raise UsageError(f"{path} is a directory. Name the file in it that holds the invite, or paste the invite.")
-        with open_file(path) as file:
-            raw = file.read(MAX_INVITE_FILE_BYTES)
-        return raw.decode("utf-16" if raw.startswith(UTF_16) else "utf-8", errors="replace")
-    except FileNotFoundError:
-        if os.sep in name or path.suffix or path.name == INVITE_FILE:
-            raise UsageError(
-                f"{shortened(name)}: there is no such file (yet), and an invite begins with {PREFIX}. A learner writes "
-                f"{INVITE_FILE} into its state directory once peers can join. {COPY}"
-            ) from None
-    except PermissionError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}. {COPY}") from None
+        text = text_of(read_file(path)).strip()
+        return text, read_invite(text, now_ms=0)
     except OSError as error:
-        if os.path.lexists(path):
-            raise UsageError(f"{path} cannot be read: {error.strerror}. {COPY}") from None
-        # else it is longer than any name of a file
-    except ValueError:  # with what no name may have
-        pass
-    return name
+        why = f"cannot be read: {error.strerror}"
+    except NotText as error:
+        why = str(error)
+    except InviteError as error:
+        why = f"is damaged ({error})"
+    raise RunError(f"{path} {why}. Move it away; the next start of the learner writes it again.") from None
 
 
-def is_invite(text: str) -> bool:
-    """Whether an invite stands in `text`, and that is not the name of a file as well."""
-    return holds_invite(text) and not _exists(Path(text))
-
-
-def refuse_invite(named: Path, wanted: str) -> None:
-    """Raise UsageError where `named` is an invite that was taken for the name of a file; `wanted` says what is."""
-    if is_invite(str(named)):
-        raise UsageError(f"{shortened(str(named))} is an invite, which `volery join` takes. Name {wanted} here.")
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
+def _of_learner(address: str, learner: str) -> str:
+    """The address with the learner's name, which it may have already. Raises UsageError where it is another's."""
+    where, _, peer = address.partition("/p2p/")
+    if peer not in ("", learner):
+        raise UsageError(f"--announce {address}: {peer} is not this learner, which is {learner}. Leave /p2p/ away.")
+    return f"{where}/p2p/{learner}"

@@ -19,9 +19,9 @@ import trio
 
 from learner.artifacts.regular_file import read_file
 from learner.artifacts.text_files import parse_json
+from node.runtime.atomic_files import write_durably
 from node.runtime.errors import RunError
 from node.runtime.events import EventLog
-from node.state.learner_state import write_durably
 from protocol.core.ids import PeerId
 from swarm.transport.interface import Transport
 

@@ -6,7 +6,9 @@ import os
 import platform
 from contextlib import AbstractAsyncContextManager
 
-from node.config.swarm_config import BITS_PER_MBIT, NetworkSection, NodeNetworkSection
+from node.config.common import BITS_PER_MBIT
+from node.config.node_config import NodeNetworkSection
+from node.config.swarm_config import NetworkSection
 from swarm.libp2p import open_libp2p
 from swarm.transport.interface import Transport
 

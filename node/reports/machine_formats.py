@@ -57,7 +57,7 @@ from node.reports.model.objective_figures import by_lag, recent, spells
 from node.reports.model.report import OwnReport, PeerReport, Role, SwarmReport
 from node.reports.model.verdict_meanings import REFUSALS
 from node.reports.text.cost_table import KINDS, accounts
-from node.reports.text.formatting import plain_name
+from node.runtime.formatting import plain_name
 from protocol.accounting.cost import MICROS
 from protocol.accounting.energy import JOULES_PER_KWH, EnergySource
 from protocol.accounting.reputation import Reputation

@@ -17,8 +17,9 @@ from pathlib import Path
 import msgspec
 import trio
 
+from node.config.common import GB
 from node.config.daily_hours import parse_hours
-from node.config.swarm_config import GB, NodeConfig
+from node.config.node_config import NodeConfig
 from node.energy.meter_selection import devices_of, find_meters
 from node.energy.monitor import EnergyWatch
 from node.engine.factory import open_engine
@@ -26,9 +27,10 @@ from node.engine.interface import EngineError, PolicyEngine
 from node.engine.selection import choose_engine, look
 from node.network.budget_reports import FaultLog, tell_refusals
 from node.network.first_contact import ask_terms, find_swarm, require_certified
+from node.network.introductions import Neighbours
 from node.network.transport import machine_name, open_transport
 from node.rollout_role.availability import Shift
-from node.rollout_role.line_events import Neighbours, line_reporter
+from node.rollout_role.line_events import line_reporter
 from node.rollout_role.owner_control import Drained, Owner
 from node.rollout_role.proof_client import ProofKeeper, tally_in
 from node.rollout_role.receipt_revisions import Revisions
@@ -36,14 +38,15 @@ from node.rollout_role.resource_limits import in_force
 from node.rollout_role.retries import Patience
 from node.rollout_role.worker import GaveUp, RolloutCounts, RolloutRole
 from node.rollout_role.yield_to_programs import make_room
+from node.runtime.atomic_files import write_durably
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import Clock, EventLog
 from node.runtime.loop_watch import LoopWatch, watched_loop
 from node.state.identities import ABOUT_FILE, require_node
 from node.state.keys import load_or_create_key
-from node.state.learner_state import write_durably
 from node.state.owner_orders import OwnerSignals
-from node.state.receipts import PeerTraffic, Receipts, ReceiptsError
+from node.state.receipt_rows import PeerTraffic
+from node.state.receipts import Receipts, ReceiptsError
 from node.state.rollout_state import VolunteerHome, open_volunteer_home
 from protocol.accounting.cost import MICROS, Price
 from protocol.core.errors import Fault

@@ -19,14 +19,15 @@ from pathlib import Path
 import msgspec
 import trio
 
+from node.config.common import GB
 from node.config.engine_requirements import accepted_dtypes
-from node.config.swarm_config import GB, NodeConfig
+from node.config.node_config import NodeConfig
 from node.engine import selection as engine_choice
 from node.network.first_contact import ask_terms, find_swarm, require_certified
 from node.network.transport import machine_name, open_transport
-from node.reports.text.formatting import plain_name, size
 from node.rollout_role.resource_limits import in_force
 from node.runtime.events import Clock
+from node.runtime.formatting import plain_name, size
 from node.state.identities import require_node
 from node.state.keys import KEY_BYTES, load_key
 from node.state.rollout_state import swarm_directory

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import trio
 
-from node.learner_role.peers.trouble_reports import in_words
-from node.reports.text.formatting import counted
+from learner.ledger.troubles import in_words
 from node.rollout_role.worker import RolloutRole
 from node.runtime.errors import RunError
 from node.runtime.events import Clock
+from node.runtime.formatting import counted
 from node.runtime.loop_delay import LoopFigures
 from node.state.owner_orders import LOOK_S, Drain, Orders, OwnerSignals
 from node.state.status_file import Noticeboard, Standing

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 import trio
 
 from node.runtime.events import EventLog
-from node.state.receipts import KeptNote, KeptProof, KeptReputation, Receipts
+from node.state.receipt_rows import KeptNote, KeptProof, KeptReputation
+from node.state.receipts import Receipts
 from protocol.accounting.credit_note import open_credit_note
 from protocol.accounting.reputation_note import open_reputation_note
 from protocol.accounting.tally import open_tally, proven, tally_of

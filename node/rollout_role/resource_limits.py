@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 
 import psutil
 
-from node.config.swarm_config import GB, NodeConfig
+from node.config.common import GB
+from node.config.node_config import NodeConfig
 from node.engine.factory import half_the_cores
 from node.engine.vllm_install import has_gpu
 

@@ -24,7 +24,7 @@ import math
 from dataclasses import dataclass, field
 
 from node.config.swarm_config import PATIENCE_S
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 from protocol.core.ids import PolicyVersion
 from protocol.core.visible import one_line
 from protocol.trouble import MAX_TROUBLE_CHARS, Trouble, TroubleKind

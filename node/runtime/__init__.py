@@ -6,6 +6,7 @@ appear whole. Nothing here knows a swarm.
 - `early_signals`: signals that arrive before there is anybody to heed them
 - `errors`: what ends the program with a paragraph instead of a traceback
 - `events`: events.jsonl, and everybody who listens to it
+- `formatting`: numbers, times and names as people read them
 - `garbage_collection`: when the interpreter collects
 - `loop_delay`: how long the event loop makes others wait
 - `loop_watch`: who held the event loop, and for how long

@@ -4,7 +4,6 @@
 - `keys`: private keys
 - `learner_state`: a learner's directory
 - `locate`: which directory or configuration a command means
-- `model_export`: one stored version as a directory that transformers loads
 - `operator_orders`: bans and pardons of the operator, for a running learner
 - `owner_orders`: what an owner asks of a running node
 - `receipt_rows`: rows of the receipts, as values

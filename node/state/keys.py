@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 
 from learner.artifacts.regular_file import read_file
+from node.runtime.atomic_files import sync_directory
 from node.runtime.errors import RunError, UsageError
 from protocol.core.identity import Keypair
 
@@ -76,12 +77,3 @@ def _create(path: Path) -> None:
     finally:
         draft.unlink(missing_ok=True)
     sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Flush a directory's names to the disk, so that a file made in it is still there after a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -14,15 +14,15 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from learner.artifacts.regular_file import open_file, open_lock, read_file
+from node.runtime.atomic_files import write_durably
 from node.runtime.errors import RunError, UsageError
 from node.state.identities import require_learner
-from node.state.keys import load_key, load_or_create_key, load_or_create_secret, sync_directory
+from node.state.keys import load_key, load_or_create_key, load_or_create_secret
 from protocol.core.dates import DAY_MS, moment
 from protocol.core.errors import PeerError
 from protocol.core.genesis import (
@@ -35,9 +35,6 @@ from protocol.core.genesis import (
 )
 from protocol.core.identity import Keypair
 from protocol.core.ids import PublicKey
-
-INVITE_FILE = "invite"
-"""In a state directory: the string for volunteers, written when peers can join."""
 
 OPERATOR_KEY, LEARNER_KEY, SECRET = KEYS = ("operator.key", "learner.key", "lease.secret")
 
@@ -274,21 +271,3 @@ def _read(path: Path) -> bytes:
         return read_file(path)
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}. Check who owns it.") from None
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Write `path` whole or not at all, and on disk when this returns. Raises RunError naming it."""
-    draft = path.with_name(f".{path.name}.draft")
-    try:
-        with draft.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        sync_directory(path.parent)
-    except OSError as error:
-        with suppress(OSError):  # the disk that refused one may refuse the other
-            draft.unlink(missing_ok=True)
-        raise RunError(
-            f"{path} cannot be written: {error.strerror}. Free the disk or choose another directory."
-        ) from None

@@ -108,3 +108,14 @@ def _split_rest(kind: TaskKind, rest: str) -> tuple[str, str]:
     if not argument:
         raise TaskError(f"task {kind.name!r} needs {kind.argument}: {usage(kind)}.")
     return argument, last
+
+
+def list_tasks() -> str:
+    """Every task with its form and options."""
+    kinds, errors = list_kinds()
+    lines = []
+    for kind in kinds:
+        lines.append(f"{usage(kind)}\n    {kind.summary}")
+        lines += [f"    {option.key:12} {option.help} (default {option.default})" for option in kind.options]
+    lines += [f"not usable: {error}" for error in errors]
+    return "\n".join(lines)

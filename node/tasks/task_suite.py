@@ -24,11 +24,11 @@ from learner.rollouts.environment import MAX_EPISODE_TOKENS, ONE_TURN, EpisodeLi
 from learner.rollouts.leases import Prompt
 from node.config.swarm_config import CurriculumSection, LearnSection, MixtureTask, SwarmConfig
 from node.config.unused_keys import idle_key_of_tasks
-from node.learner_role.training.evaluation import HeldOut
 from node.runtime.errors import naming
 from node.runtime.user_paths import as_path
 from node.tasks.api.interface import Chat, TaskError
 from node.tasks.gate import Gate
+from node.tasks.held_out import HeldOut
 from node.tasks.offline_data import Logs, read_logs
 from node.tasks.registry import open_task
 from node.tasks.tokenized_task import EncodedTask

@@ -18,9 +18,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from node.config.swarm_config import regime
 from node.reports.model.report import Role
-from node.reports.text import formatting as words
 from node.reports.text.report_text import objective_line
+from node.runtime import formatting as words
 from protocol.core.ids import PeerId, short
 
 RATE_WINDOW_S = 30.0
@@ -199,7 +200,7 @@ def _header(state: ViewState) -> Text:
 
 def _learner_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
     of = f" of {state.steps}" if state.steps else ""
-    window = "" if state.staleness is None else f", {words.regime(state.staleness)}"
+    window = "" if state.staleness is None else f", {regime(state.staleness)}"
     yield "policy", Text(f"step {state.step}{of}, version {state.newest or words.NOTHING} published{window}")
     yield "reward", _reward(state)
     if state.greedy is not None and state.sampled is not None:

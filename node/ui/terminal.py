@@ -97,3 +97,7 @@ def open_terminal(state: ViewState, *, plain: bool, aside: bool = False) -> Iter
             yield Terminal(console=console, state=state, refresh=refresh)
         finally:
             refresh()  # what happened last comes before what is said next
+
+
+def go_on(again: str) -> str:
+    return f"Stopped. What was acknowledged is on disk; to go on, start {again} again."

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from node.reports.model.report import Role
-from node.reports.text.formatting import counted
 from node.runtime.events import EventLog, Field
+from node.runtime.formatting import counted
 from node.ui.live_view import PeerView, ViewState
 from protocol.core.ids import PeerId, short
 

@@ -21,14 +21,14 @@ import trio
 
 from learner.rollouts.environment import Ended, Question, Reply, Said
 from node.config.swarm_config import VerifiersSection
-from node.engine.factory import child_events
-from node.learner_role.training.evaluation import HeldOut, HeldOutQuestion
+from node.processes.event_log import child_events
 from node.runtime.errors import RunError, naming
 from node.runtime.events import EventLog
 from node.tasks.api.interface import Problem, TaskError
 from node.tasks.first_reward import require_reward
 from node.tasks.gate import Place
 from node.tasks.grading import Asked, Judgement
+from node.tasks.held_out import HeldOut, HeldOutQuestion
 from node.tasks.sandbox.confined_library import close_all
 from node.tasks.task_suite import Schooling, Written
 from node.tasks.tokenized_task import Replying

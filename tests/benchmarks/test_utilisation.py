@@ -16,7 +16,7 @@ from benchmarks.utilisation import Result, bars, fewer, planned, row
 from learner.provisioning.estimation.recording import Stepped
 from node.commands.plan.measured_run import read_run
 from node.config.loader import read_node_config, read_swarm_config
-from node.config.swarm_config import EngineSection
+from node.config.node_config import EngineSection
 from node.engine.factory import open_engine
 from node.engine.interface import GenerationRequest, InstalledVersion
 from node.runtime.events import EventLog

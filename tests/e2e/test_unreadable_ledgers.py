@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from learner.ledger.sqlite import database as ledger_file
-from node.learner_role.command import look_at
+from node.learner_role.preflight import look_at
 from node.runtime.events import Clock
 from node.state.learner_state import open_learner_home
 from tests.e2e.programs import Swarm

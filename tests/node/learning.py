@@ -42,7 +42,7 @@ from node.engine.interface import (
     Verified,
 )
 from node.learner_role.metrics.monitor import Watch
-from node.learner_role.peers.intake import IntakeLoop, asked_on_a_thread
+from node.learner_role.peers.intake import IntakeLoop
 from node.learner_role.peers.proof_service import ProofDesk
 from node.learner_role.peers.relay_credits import RelayDesk
 from node.learner_role.peers.session_service import LearnerDesk
@@ -60,6 +60,7 @@ from node.learner_role.trust.version_retention import KeptVersions
 from node.processes.outcomes import ChildCrashed, ChildExit, ChildRefused, OnFrame
 from node.runtime.events import EventLog, Field
 from node.state.operator_orders import PeerOrders
+from node.verifiers.interface import asked_on_a_thread
 from protocol.accounting.cost import Price
 from protocol.accounting.tally import tally_of
 from protocol.core.codec import pack_logprobs

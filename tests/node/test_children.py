@@ -20,9 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.trainer_api.exit_reasons import LINE_CHARS
-from node.engine.factory import child_events
 from node.processes.child import open_child
 from node.processes.child_process import Caller
+from node.processes.event_log import child_events
 from node.processes.memory_limit import held_bytes
 from node.processes.outcomes import (
     ChildAbandoned,

@@ -15,14 +15,8 @@ from hypothesis import strategies as st
 
 from learner.trainer_api.requests import Load, Lora
 from node.config.loader import read_node_config, read_swarm_config, replaced
-from node.config.swarm_config import (
-    LearnSection,
-    NodeConfig,
-    NodeNetworkSection,
-    SwarmConfig,
-    TrainerSection,
-    mode_of,
-)
+from node.config.node_config import NodeConfig, NodeNetworkSection
+from node.config.swarm_config import LearnSection, SwarmConfig, TrainerSection, mode_of
 from node.learner_role.training.trainer_process import TRAINER, launched, load_request
 from node.runtime.errors import UsageError
 from protocol.core.limits import MAX_WORK_BYTES

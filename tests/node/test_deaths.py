@@ -24,10 +24,10 @@ import protocol.sampling
 from learner.trainer_api import last_resort_exit as dying
 from learner.trainer_api.exit_reasons import FATAL
 from node.engine.common_worker import dying as engine_dying
-from node.engine.factory import child_events
 from node.learner_role.metrics.board import Row
 from node.learner_role.metrics.wandb import WandbSink
 from node.processes.child import open_child
+from node.processes.event_log import child_events
 from node.processes.outcomes import ChildCrashed, ChildDied, ChildEvent, ChildExit
 from node.processes.spec import ChildSpec, RestartLimits
 from node.runtime.events import EventLog

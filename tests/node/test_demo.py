@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from learner.trainer_api.presets import PRESETS
-from node.commands.demo.command import Demo, Recipe, recipe_for, swarm_toml
+from node.commands.demo.command import Demo
+from node.commands.demo.recipe import Recipe, recipe_for, swarm_toml
 from node.config.loader import read_swarm_config
 from node.reports.model.report import Role
 from node.runtime.errors import RunError, UsageError

@@ -17,11 +17,11 @@ from learner.ledger.ledger import Ledger
 from learner.ledger.rows import CheckpointRow
 from learner.trainer_api.presets import recipe_of
 from learner.trainer_api.requests import Hyperparameters
+from node.commands.init.command import write_swarm_config
 from node.config.loader import read_swarm_config
 from node.config.swarm_config import SwarmConfig, TrainerSection
-from node.config.template import write_swarm_config
-from node.learner_role.command import checked
 from node.learner_role.dry_run import show_dry_run, to_toml
+from node.learner_role.preflight import checked
 from node.learner_role.training.footprint import ModelFacts, footprint_of, read_facts
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import Clock

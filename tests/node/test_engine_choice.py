@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from node.config.loader import read_node_config
-from node.config.swarm_config import EngineSection
+from node.config.node_config import EngineSection
 from node.engine.selection import Here, choose_engine, look, table
 from node.engine.vllm_install import Build, VllmEnvironment, has_gpu, has_vllm, install, record_path, recorded
 from node.runtime.errors import RunError, UsageError

@@ -14,7 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from node.config.swarm_config import EngineSection
+from node.config.node_config import EngineSection
 from node.engine.common_worker.keepalive import ALIVE_S, Alive
 from node.engine.conformance import BAD, FIRST, SECOND, Subject, check_engine, check_verifying
 from node.engine.factory import open_engine

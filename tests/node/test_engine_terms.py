@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from node.config.engine_requirements import EngineTerms, accepted_dtypes
-from node.config.swarm_config import EngineSection
+from node.config.node_config import EngineSection
 from protocol.versions.exchange import COMPUTE_DTYPE, QUANTIZED
 
 STRICT = EngineTerms(compute_dtype="float32")

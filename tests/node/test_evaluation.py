@@ -25,11 +25,11 @@ from node.learner_role.training.evaluation import (
     TOGETHER,
     Evaluation,
     EvaluationTerms,
-    HeldOut,
     evaluate,
 )
 from node.reports import swarm_report
 from node.runtime.events import EventLog, Field
+from node.tasks.held_out import HeldOut
 from protocol.core.ids import PolicyVersion
 from protocol.versions.manifest import SignedManifest
 from swarm.store import ChunkStore

@@ -12,11 +12,11 @@ import pytest
 
 from learner.ledger.ledger import Ledger
 from learner.ledger.rows import CheckpointRow
+from node.commands.export.command import export_version
+from node.commands.init.command import write_swarm_config
 from node.config.loader import read_swarm_config
-from node.config.template import write_swarm_config
 from node.runtime.errors import RunError, UsageError
 from node.state.learner_state import open_learner_home
-from node.state.model_export import export_version
 from tests.e2e.hashing_trainer import STATE
 from tests.learner.working import NOW_MS
 

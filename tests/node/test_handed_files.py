@@ -15,10 +15,10 @@ from learner.artifacts.model_directory import BadModel, read_directory
 from learner.artifacts.text_files import TOO_DEEP
 from node.commands.plan.pool import read_pool
 from node.commands.statements.command import lines_of
+from node.config.invite_text import open_invite
 from node.config.loader import read_node_config, read_swarm_config
 from node.config.preflight import require_model
 from node.learner_role.training.footprint import read_facts
-from node.network.invites import open_invite
 from node.runtime.errors import NodeError
 from node.tasks.api.interface import Chat
 from node.tasks.kinds.decontamination import read_excluded

@@ -8,16 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from node.runtime.atomic_files import write_durably
 from node.runtime.errors import RunError, UsageError
 from node.state.keys import load_or_create_key
-from node.state.learner_state import (
-    DAY_MS,
-    RENEW_BEFORE_MS,
-    LearnerHome,
-    open_learner_home,
-    require_home,
-    write_durably,
-)
+from node.state.learner_state import DAY_MS, RENEW_BEFORE_MS, LearnerHome, open_learner_home, require_home
 from node.state.rollout_state import open_volunteer_home
 from protocol.core.genesis import open_certificate, read_genesis
 from tests.learner.working import NOW_MS, SWARM

@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from node.commands.init.command import PORTS, TEMPLATE, free_port, model_beside, write_swarm_config
+from node.config.common import Section
 from node.config.loader import read_swarm_config
-from node.config.swarm_config import NetworkSection, Section, SwarmConfig
-from node.config.template import PORTS, TEMPLATE, free_port, model_beside, write_swarm_config
+from node.config.swarm_config import NetworkSection, SwarmConfig
 from node.runtime.errors import RunError, UsageError
 from tests.disks import file_limit
 

@@ -17,7 +17,7 @@ from learner.ledger.sqlite.database import LedgerError
 from learner.rollouts.admission import GrantedLease
 from learner.rollouts.environment import Ended, Question, Reply, Said
 from node.learner_role.peers.intake import MAX_REPEATS, MAX_UNDER_WAY
-from node.learner_role.training.recovery import read_unconsumed
+from node.learner_role.scheduling.recovery import read_unconsumed
 from node.reports import as_text, own_report, swarm_report
 from node.state.receipts import Receipts
 from protocol.core.ids import PeerId

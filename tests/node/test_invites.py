@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.network.invites import is_invite, open_invite, refuse_invite
+from node.config.invite_text import is_invite, open_invite, refuse_invite
 from node.runtime.errors import UsageError
 from protocol.core.identity import Keypair
 from protocol.core.invite import Invite, write_invite

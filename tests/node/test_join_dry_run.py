@@ -11,18 +11,20 @@ import msgspec
 import pytest
 import trio
 
-from node.config.swarm_config import (
+from node.config.common import PriceSection
+from node.config.node_config import (
     EngineSection,
-    LearnSection,
     LimitsSection,
-    MixtureTask,
-    ModelSection,
-    NetworkSection,
     NodeConfig,
     NodeNetworkSection,
     NodeStoreSection,
+)
+from node.config.swarm_config import (
+    LearnSection,
+    MixtureTask,
+    ModelSection,
+    NetworkSection,
     OfflineSection,
-    PriceSection,
     SwarmConfig,
     SwarmSection,
     TaskSection,

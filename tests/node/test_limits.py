@@ -12,15 +12,17 @@ import msgspec
 import pytest
 import torch
 
+from node.config.common import GB
 from node.config.loader import read_node_config
-from node.config.swarm_config import GB, EngineSection, LimitsSection, NetworkSection, NodeConfig, NodeNetworkSection
+from node.config.node_config import EngineSection, LimitsSection, NodeConfig, NodeNetworkSection
+from node.config.swarm_config import NetworkSection
 from node.engine.factory import transformers_config, vllm_config
 from node.engine.interface import EngineCrashed
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.engine.transformers_worker.memory import GIB, default_kv_cache_bytes
 from node.engine.vllm_install import has_gpu
-from node.learner_role.command import adjusted
 from node.network.transport import open_transport
+from node.rollout_role.command import adjusted
 from node.rollout_role.resource_limits import LIMITS, in_force
 from node.runtime.errors import UsageError
 from swarm.libp2p.host import Host

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from node.cli.owner_commands import roots
-from node.cli.status import find_place
 from node.runtime.errors import UsageError
 from node.runtime.loop_delay import LoopFigures
 from node.state.keys import load_or_create_key
+from node.state.locate import find_place
 from node.state.owner_orders import BY_SIGNAL, Drain, Orders
 from node.state.status_file import FILE, Noticeboard, Standing, standing_of
 

@@ -15,7 +15,7 @@ from node.reports.model.report import Plan, SwarmReport
 from node.reports.plots.activity_strip import stretches
 from node.reports.plots.png import draw_png
 from node.reports.plots.run_plot import MAX_VERSION_LINES, MAX_VERSION_NUMBERS, _draw, draw_reward
-from node.reports.text.formatting import duration
+from node.runtime.formatting import duration
 from protocol.core.ids import PolicyVersion
 from tests.node.ledgers import ALPHA, BETA, demo_run, open_story
 

@@ -21,7 +21,8 @@ from node.reports.text.report_text import own_story
 from node.rollout_role.proof_client import checked_notes, checked_proofs, checked_reputation, tally_in
 from node.rollout_role.worker import RolloutRole
 from node.runtime.events import EventLog
-from node.state.receipts import KeptReputation, Receipts
+from node.state.receipt_rows import KeptReputation
+from node.state.receipts import Receipts
 from protocol.accounting.credit_note import CreditNote, RelayShare, sign_credit_note
 from protocol.accounting.reputation import DAY_MS, Band, ObservedDay
 from protocol.accounting.reputation_note import reputation_note, sign_reputation_note

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.reports.readers.receipts_report import own_report
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 from node.state import receipts as module
-from node.state.receipts import PeerTraffic, Receipts, ReceiptsError
+from node.state.receipt_rows import PeerTraffic
+from node.state.receipts import Receipts, ReceiptsError
 from protocol.accounting.cost import Price
 from protocol.accounting.energy import EnergySource
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion, RecordId

@@ -13,12 +13,12 @@ import trio
 import trio.testing
 
 from learner.ledger.sqlite.database import snapshot
-from node.cli.status import complete_versions
 from node.engine.interface import EngineRefused
 from node.learner_role.trust.audit_replay import OpenEngine, redrawn
 from node.reports.explain.audit_replay import KeptLease, kept_of
 from node.reports.explain.why import why_in_ledger
 from node.runtime.errors import RunError, UsageError
+from node.state.stored_versions import complete_versions
 from protocol.core.ids import LeaseId, ManifestHash
 from protocol.versions.manifest import SignedManifest
 from protocol.work import read_record, sign_record

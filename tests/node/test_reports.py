@@ -29,9 +29,10 @@ from node.reports.model.peer_rows import present_s
 from node.reports.model.report import PeerReport, Role, SwarmReport
 from node.reports.model.stays import Presence
 from node.reports.model.verdict_meanings import BLAMED, MEANINGS, REFUSALS
-from node.reports.text import formatting as words
 from node.reports.text.peer_columns import listed
-from node.state.receipts import PeerTraffic, Receipts
+from node.runtime import formatting as words
+from node.state.receipt_rows import PeerTraffic
+from node.state.receipts import Receipts
 from protocol.accounting.cost import Price
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Rule

@@ -18,8 +18,9 @@ import pytest
 
 from learner.ledger.ledger import Ledger
 from learner.ledger.rows import CheckpointRow
-from node.learner_role.command import learn, look_at
+from node.learner_role.command import learn
 from node.learner_role.dry_run import dry_run, show_dry_run
+from node.learner_role.preflight import look_at
 from node.learner_role.training.fixed_settings import fixed_settings
 from node.learner_role.trial.trial_run import trial_terms
 from node.runtime.errors import NodeError, RunError, UsageError

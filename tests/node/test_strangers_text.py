@@ -18,8 +18,8 @@ import trio
 from rich.table import Table
 from rich.text import Text
 
-from node.reports.text.formatting import plain_name
 from node.runtime.events import EventLog
+from node.runtime.formatting import plain_name
 from node.runtime.safe_console import HarmlessConsole
 from node.runtime.stdout import complain, say, tame_tracebacks
 from node.ui.live_view import Role, ViewState

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from learner.ledger.troubles import MOST_PEERS, NEWS_EVERY_S, Troubles, Unable, in_words
 from learner.monitoring.fruitless_leases import ALARM
 from learner.scheduling.lease_backoff import FREE_LEASES
 from node.learner_role.metrics.board import Series
 from node.learner_role.metrics.monitor import LOOK_S, NODES_AGAIN_S
 from node.learner_role.metrics.stall_detector import waits_for
-from node.learner_role.peers.trouble_reports import MOST_PEERS, NEWS_EVERY_S, Troubles, Unable, in_words
 from node.reports.readers.ledger_report import swarm_report
 from node.reports.text.report_text import as_text
 from protocol.core.ids import PeerId, PolicyVersion

@@ -18,9 +18,10 @@ from learner.trust.sequential_test import Found, Margin, count_above, log_eviden
 from learner.trust.standing import Confidence, after, pardoned
 from node.reports.explain.why import REFUSALS_SHOWN, why_in_ledger, why_in_receipts
 from node.reports.model.verdict_meanings import MEANINGS
-from node.reports.text.formatting import moment
 from node.runtime.errors import UsageError
-from node.state.receipts import KeptReputation, Receipts
+from node.runtime.formatting import moment
+from node.state.receipt_rows import KeptReputation
+from node.state.receipts import Receipts
 from protocol.accounting.reputation import DAY_MS, ObservedDay
 from protocol.accounting.reputation_note import reputation_note
 from protocol.core.digest import digest_of

@@ -14,15 +14,15 @@ import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
-from learner.trainer_api.presets import PRESETS
 from node.commands.demo.node_process import NodeProcess, family_pss_bytes, stop_all
-from node.config.swarm_config import EngineSection, mode_of
-from node.config.template import free_port
+from node.commands.demo.recipe import HELD_OUT, MAX_NEW_TOKENS, OBJECTIVE, TASK, Recipe, recipe_for, swarm_toml
+from node.commands.init.command import free_port
+from node.config.node_config import EngineSection
 from node.engine.selection import choose_engine, look
 from node.learner_role.training.tiny_model import StartingModel
 from node.learner_role.training.warm_start import TINY_QWEN3, VLLM_HEAD_DIM
@@ -30,7 +30,7 @@ from node.reports import as_terminal, as_text, draw_reward, roads_taken, summary
 from node.reports.model.audits import ban_in_words
 from node.reports.model.report import Role, SwarmReport
 from node.runtime.atomic_files import cannot_write
-from node.runtime.errors import RunError, UsageError
+from node.runtime.errors import RunError
 from node.runtime.events import EventLog
 from node.runtime.output_directory import prepare
 from node.runtime.shutdown import Stopped
@@ -39,10 +39,6 @@ from node.ui.terminal import Terminal, open_terminal, run_shown
 from node.ui.view_updates import apply
 
 CONFIG_FILE = "swarm.toml"
-TASK = "reverse:letters=6"
-HELD_OUT = 512
-MAX_NEW_TOKENS = 8
-"""Six letters, the end of sequence, and one to spare."""
 
 LEARNER_RESTARTS = 5
 FIRST_INVITE_S = 240.0
@@ -52,56 +48,6 @@ LEAVE_S = 15.0
 SAMPLE_S = 1.0
 """How often memory is measured and the view refreshed."""
 
-CONFIG = """\
-# Written by `volery demo`.
-[swarm]
-name = "demo"
-state = "learner"
-
-[network]
-listen = ["/ip4/127.0.0.1/tcp/{port}"]
-heartbeat_s = 1.0
-
-[model]
-directory = "model"
-weights_dtype = "float32"
-
-[task]
-spec = "{task}"
-held_out = {held_out}
-
-[learn]
-steps = {steps}
-mode = "{mode}"
-staleness = {staleness}
-publish_every = {publish_every}
-prompts_per_step = {prompts}
-group_size = {group}
-max_new_tokens = {max_new_tokens}
-ahead = {ahead}
-lease_s = 60.0
-seed = {seed}
-threads = 1
-
-[trainer]
-objective = "{objective}"
-learning_rate = {learning_rate}
-warmup_steps = {warmup_steps}
-decay_steps = {decay_steps}
-
-[plan]
-# Three nodes for two minutes, all of them wanted, also one that comes late: an engine may take half a minute to load.
-activate = false
-
-[evaluate]
-every_versions = {every_versions}
-
-[trust]
-arithmetic = "float32"
-
-[price]
-per_hour = 0.40
-"""
 
 NODE_CONFIG = """\
 # Written by `volery demo`.
@@ -123,57 +69,6 @@ CHEAT_NAME = "cheat"
 CHEAT = "greedy"
 """What the cheat does, where there is one: it takes the likeliest token each time, so its answers earn more than those
 of anybody who samples as asked. No reward tells."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """What the demo trains with. The figures behind the choice are in docs/demo.md."""
-
-    steps: int = 340
-    prompts: int = 64
-    group: int = 4
-    learning_rate: float = 8e-4
-    warmup_steps: int = 20
-    decay_steps: int = 400
-    publish_every: int = 1
-    every_versions: int = 10
-    ahead: float = 1.5
-
-
-OBJECTIVE = "topr"
-"""What the demo minimises unless another was asked for; its ratios are clipped as DAPO does, a little further up."""
-
-
-def recipe_for(objective: str, steps: int = Recipe.steps) -> Recipe:
-    """The demo's recipe, as that objective wants it. Raises UsageError when there is none of that name."""
-    if objective not in PRESETS:
-        raise UsageError(f"--objective: {objective!r} is none of {', '.join(PRESETS)}.")
-    recipe = Recipe(steps=steps)
-    # Preferences are learnt from pairs; as many completions a step.
-    return replace(recipe, prompts=recipe.prompts * recipe.group // 2, group=2) if objective == "dpo" else recipe
-
-
-def swarm_toml(recipe: Recipe, *, port: int, staleness: int, seed: int, objective: str = OBJECTIVE) -> str:
-    """The learner's configuration; with S = 0 in sequential mode."""
-    return CONFIG.format(
-        objective=objective,
-        port=port,
-        task=TASK,
-        held_out=HELD_OUT,
-        steps=recipe.steps,
-        mode=mode_of(staleness),
-        staleness=staleness,
-        publish_every=min(recipe.publish_every, max(1, staleness)),
-        prompts=recipe.prompts,
-        group=recipe.group,
-        max_new_tokens=MAX_NEW_TOKENS,
-        seed=seed,
-        ahead=recipe.ahead,
-        learning_rate=recipe.learning_rate,
-        warmup_steps=recipe.warmup_steps,
-        decay_steps=recipe.decay_steps,
-        every_versions=recipe.every_versions,
-    )
 
 
 PRICES = (0.05, 0.08, 0.12)

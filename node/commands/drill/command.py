@@ -24,7 +24,7 @@ from node.commands.drill.text import as_json, as_text
 from node.config.loader import read_swarm_config
 from node.config.swarm_config import SwarmConfig
 from node.engine.interface import EngineError
-from node.learner_role.command import checked
+from node.learner_role.preflight import checked
 from node.learner_role.training.tiny_model import MODEL, StartingModel
 from node.learner_role.training.warm_start import TINY_QWEN3
 from node.reports.model.report import Role

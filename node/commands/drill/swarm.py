@@ -20,11 +20,12 @@ from node.commands.drill.behaviours import Common
 from node.commands.drill.relays import Relayed, Relays
 from node.commands.drill.roster import Played, Troupe
 from node.commands.drill.shared_engine import Foundry
-from node.config.swarm_config import EngineSection, NetworkSection, SwarmConfig
+from node.config.invite_text import open_invite
+from node.config.node_config import EngineSection
+from node.config.swarm_config import NetworkSection, SwarmConfig
 from node.engine.factory import open_verifying_engine
 from node.learner_role.app import LearnerOutcome, run_learner
 from node.learner_role.scheduling.run_state import LearnerRun
-from node.network.invites import open_invite
 from node.runtime.events import EventLog
 from node.tasks.task_suite import Schooling
 from protocol.core.identity import Keypair

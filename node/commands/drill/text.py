@@ -9,7 +9,7 @@ from typing import Any
 from node.commands.drill.attacks import ABOUT, Attack
 from node.commands.drill.relays import Relayed
 from node.commands.drill.results import FIRST, Key, Outcome, cost_of
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from learner.provisioning.model.echo2 import GAMMA, QUORUM, explain_infeasible
 from learner.provisioning.model.windows import Infeasible, Outcome
 from node.commands.plan import number_text as numbers
 from node.commands.plan.plan import Plan
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 
 Lines = Iterator[tuple[str, str]]
 

@@ -18,7 +18,7 @@ from node.commands.plan import number_text as numbers
 from node.commands.plan.measured_run import Measured
 from node.commands.plan.plan import Plan
 from node.commands.plan.tables import KIND_CHARS, KINDS_LISTED, table
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 
 MAX_LAGS_LISTED = 8
 """One line; wider distributions are told by their mean and end."""

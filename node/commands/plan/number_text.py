@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 
 
 def machines(count: int) -> str:

@@ -16,7 +16,7 @@ from learner.provisioning.model.windows import Outcome
 from node.commands.plan.plan import Plan
 from node.reports.plots.png import draw_png
 from node.reports.plots.run_plot import BLUE, FAINT, GREEN, GREY, INK, ORANGE
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 from node.runtime.atomic_files import cannot_write
 
 if TYPE_CHECKING:

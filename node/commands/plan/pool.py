@@ -18,8 +18,8 @@ from typing import Any
 
 from node.commands.plan.pool_file import Row, read_tables
 from node.commands.plan.pool_keys import ABSENCES, CHANGES, COLUMNS, MAX_MACHINES, NAME_CHARS, SETTINGS, Key, judged
-from node.reports.text.formatting import plain_name
 from node.runtime.errors import UsageError
+from node.runtime.formatting import plain_name
 
 CURRENCY = re.compile(r"[A-Z]{3}")
 

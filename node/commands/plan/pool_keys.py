@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from node.reports.text.formatting import plain_name
 from node.runtime.errors import UsageError
+from node.runtime.formatting import plain_name
 
 MAX_MACHINES = 1000
 """As many as the exact choice was tried with, in seconds."""

@@ -15,8 +15,8 @@ from learner.artifacts.regular_file import open_file
 from learner.provisioning.estimation.recording import FILE, Recorded, RecordingError, read_lines
 from node.config.loader import read_swarm_config
 from node.config.swarm_config import SwarmConfig
-from node.reports.text.formatting import NAME_CHARS, plain_name
 from node.runtime.errors import UsageError
+from node.runtime.formatting import NAME_CHARS, plain_name
 from protocol.core.ids import short
 
 MAX_LINE_BYTES = 1 << 20

@@ -18,7 +18,7 @@ from learner.provisioning.model.what_if import Change
 from learner.provisioning.model.windows import Infeasible, Outcome, Window
 from node.commands.plan import number_text as numbers
 from node.commands.plan.plan import Plan
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 
 KIND_CHARS = 24
 """Of a machine's name: the columns beside it take the rest of 100."""

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from learner.ledger.sqlite.database import LedgerError, snapshot
-from node.cli.status import find_place, newest_complete
 from node.commands.samples.text import as_json, as_terminal, as_text
 from node.commands.samples.view import Decode, Shown, ShownGroup, chosen, shown_group
 from node.learner_role.metrics.sample_selection import KeptGroup
 from node.learner_role.metrics.sample_store import FILE, Sample, kept_versions, read_sample
 from node.runtime.errors import RunError, UsageError
 from node.runtime.stdout import is_screen, screen_width
+from node.state.locate import find_place
+from node.state.stored_versions import newest_complete
 from node.tasks.api.interface import TaskError
 from node.tasks.tokenizer import TextCodec
 from protocol.core.ids import PolicyVersion

@@ -17,7 +17,7 @@ from rich.cells import chop_cells
 from rich.text import Text
 
 from node.commands.samples.view import Part, Shown, ShownCompletion, ShownGroup
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 from node.runtime.safe_console import HarmlessConsole
 from protocol.core.ids import short
 from protocol.core.visible import visible

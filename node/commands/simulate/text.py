@@ -21,8 +21,8 @@ from node.commands.simulate.json_export import mode_of
 from node.commands.simulate.recorded_swarm import Replay
 from node.commands.simulate.result import Story
 from node.commands.simulate.scenario import WhatIf
-from node.reports.text import formatting as words
 from node.reports.text.report_text import DASHES, FILE_WIDTH
+from node.runtime import formatting as words
 
 LAGS_LISTED = 12
 PLANS_LISTED = 16

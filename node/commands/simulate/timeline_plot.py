@@ -20,7 +20,7 @@ from node.commands.simulate.json_export import mode_of
 from node.commands.simulate.result import Story
 from node.reports.plots.png import SIZE_IN, draw_png
 from node.reports.plots.run_plot import FAINT, INK
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 from node.runtime.atomic_files import cannot_write
 
 if TYPE_CHECKING:

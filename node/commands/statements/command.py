@@ -12,17 +12,17 @@ from pathlib import Path
 
 from learner.artifacts.regular_file import open_file
 from learner.artifacts.text_files import without_mark
-from node.cli.status import find_place
 from node.commands.statements.format import MAX_LINE_BYTES, write_lines
 from node.commands.statements.kinds import Shape, require_out
 from node.commands.statements.sources import as_receipt, head_of, open_books, peer_named, reputation_lines
 from node.commands.statements.text import WIDTH, proofs_text, receipts_json, receipts_text, verdict_json, verdict_text
 from node.commands.statements.verify import Expected, check_statement
-from node.network.invites import open_invite
+from node.config.invite_text import open_invite
 from node.runtime.atomic_files import cannot_write, write_whole
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import Clock
 from node.runtime.stdout import is_screen, screen_width
+from node.state.locate import find_place
 from protocol.core.errors import PeerError
 from protocol.core.identity import PEER_ID_CHARS, public_key_of
 from protocol.core.ids import PublicKey

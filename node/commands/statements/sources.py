@@ -16,13 +16,13 @@ from learner.artifacts.regular_file import read_file
 from learner.ledger.evidence import Evidence, evidence_of
 from learner.ledger.reputation import observed_days
 from learner.ledger.sqlite.database import LedgerError, snapshot
-from node.cli.status import Place
 from node.commands.statements.format import CreditLine, Head, Line, ProofLine, ReceiptLine, RelayLine, ReputationLine
-from node.reports.model.audits import audits_by_peer
 from node.reports.model.verdict_meanings import JUDGING
+from node.reports.readers.audits import audits_by_peer
 from node.reports.readers.ledger_report import last_moment_ms
 from node.runtime.errors import RunError, UsageError
 from node.state.keys import load_key
+from node.state.locate import Place
 from node.state.receipts import Receipts, ReceiptsError
 from protocol.accounting.reputation import DAY_MS
 from protocol.accounting.reputation_note import open_reputation_note, reputation_note, sign_reputation_note

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from node.commands.statements.tables import fitted, of_peers
 from node.commands.statements.verify import PeerSum, Proven, Statement
-from node.reports.text.formatting import date, plain_name
+from node.runtime.formatting import date, plain_name
 from protocol.accounting.reputation import COUNTS, DAY_MS
 from protocol.accounting.reputation_note import SHARES, ReputationNote
 from protocol.core.identity import peer_id_of

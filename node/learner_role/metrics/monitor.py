@@ -20,6 +20,7 @@ import trio
 
 from learner.ledger.ledger import Ledger
 from learner.ledger.rows import StepRow
+from learner.ledger.troubles import Unable
 from learner.monitoring import fruitless_leases as fruitless
 from learner.monitoring.alarms import HISTORY, Change, Watchman, observation
 from learner.monitoring.fruitless_leases import Loop
@@ -31,7 +32,6 @@ from node.learner_role.metrics.sample_selection import kept_of
 from node.learner_role.metrics.sample_store import Sample
 from node.learner_role.metrics.sinks import Outlet, Sink, fed
 from node.learner_role.metrics.stall_detector import Stillness, waits_for
-from node.learner_role.peers.trouble_reports import Unable
 from node.learner_role.scheduling.recorder import Recorder
 from node.learner_role.scheduling.run_state import LearnerRun
 from node.runtime.events import EventLog, Field

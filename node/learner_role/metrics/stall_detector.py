@@ -14,7 +14,7 @@ from statistics import median
 
 from learner.monitoring import fruitless_leases as fruitless
 from node.learner_role.scheduling.run_state import LearnerRun
-from node.reports.text.formatting import counted
+from node.runtime.formatting import counted
 
 STILL_S = 300.0
 """Peers that join, or a model of some size that is loaded, take minutes, and nobody need hear of it."""

@@ -1,4 +1,4 @@
-"""Sessions with peers: who joins, what they deliver, what they say they cannot do.
+"""Sessions with peers: who joins, what they deliver, what they are owed.
 
 - `forgotten_versions`: versions that this learner gave away and its ledger does not know
 - `intake`: deliveries, from the inbox to a verdict
@@ -6,5 +6,4 @@
 - `proof_service`: proofs that records were trained on
 - `relay_credits`: credit for relaying
 - `session_service`: who comes and goes
-- `trouble_reports`: what rollout nodes say that they cannot do
 """

@@ -12,7 +12,7 @@ meanwhile, MAX_UNDER_WAY deliveries at a time, and written once it is known.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -29,7 +29,7 @@ from learner.rollouts.admission import (
     manifests_of,
 )
 from learner.rollouts.buffer import UNINFORMATIVE, VOID
-from learner.rollouts.environment import Environment, Question, Reply, Said
+from learner.rollouts.environment import Question, Reply, Said
 from learner.rollouts.episodes import utterance_of
 from learner.scheduling import lease_backoff as givebacks
 from node.learner_role.scheduling.peer_recorder import Witness
@@ -37,6 +37,7 @@ from node.learner_role.scheduling.run_state import LearnerRun
 from node.learner_role.trust.audit_service import AUDIT_REASON, Fate, TrustDesk
 from node.reports.model.verdict_meanings import BLAMED
 from node.runtime.events import EventLog
+from node.verifiers.interface import Ask
 from protocol.core.identity import Keypair
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId, SwarmId, short
 from protocol.work import Acknowledgement, InboxFull, Receipt, Rule, SignedRecord, Verdict, sign_receipt
@@ -50,21 +51,6 @@ known by the time of a write is committed together, with one fsync."""
 MAX_REPEATS = 4
 """Of a delivery that is being judged: more than a node sends whose line breaks now and then. They take no room, or who
 repeats one could hold up all others; of more the oldest are told to come again."""
-
-
-Ask = Callable[[Sequence[Question]], Awaitable[Sequence[Reply]]]
-"""What comes back to what was said, in order: asked of an environment, wherever that is."""
-
-
-def asked_on_a_thread(environment: Environment) -> Ask:
-    """Ask an environment in this process."""
-
-    async def ask(questions: Sequence[Question]) -> Sequence[Reply]:
-        return await trio.to_thread.run_sync(
-            lambda: [environment(one.index, one.said, one.transcript) for one in questions]
-        )
-
-    return ask
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,5 +5,6 @@
 - `prompt_writer`: prompts, written before they are leased
 - `provisioner`: applies the plan
 - `recorder`: records what the run does
+- `recovery`: leases and rollouts that a restart finds in the ledger
 - `run_state`: what all services of a run share
 """

@@ -24,8 +24,8 @@ from learner.rollouts.leases import GRANT_BYTES
 from learner.scheduling.lease_backoff import FREE_LEASES
 from learner.scheduling.worker import Held
 from node.learner_role.scheduling.peer_recorder import Witness
+from node.learner_role.scheduling.recovery import granted_in
 from node.learner_role.scheduling.run_state import LearnerRun
-from node.learner_role.training.recovery import granted_in
 from node.runtime.events import EventLog
 from protocol.core.envelope import OVERHEAD_BYTES
 from protocol.core.identity import Keypair

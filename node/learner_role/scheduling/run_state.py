@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import trio
 
+from learner.ledger.troubles import Troubles, Unable
 from learner.scheduling.lease_scheduler import Workload
-from node.learner_role.peers.trouble_reports import Troubles, Unable
 from protocol.accounting.energy import EnergySource
 from protocol.core.ids import PeerId
 from protocol.versions.manifest import SignedManifest

@@ -8,7 +8,6 @@
 - `footprint`: how much memory and disk a run takes
 - `loop`: the loop
 - `publisher`: publishes versions
-- `recovery`: what a restart finds in the ledger
 - `restore`: brings the trainer to where a run goes on from
 - `resume`: begins a run with another's checkpoint
 - `step_rows`: a step as it is written to the ledger

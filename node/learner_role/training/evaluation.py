@@ -10,7 +10,7 @@ temperature; see `learner.monitoring.eval_scores`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 
@@ -18,10 +18,10 @@ import trio
 
 from learner.ledger.ledger import Ledger
 from learner.monitoring.eval_scores import Scores, score
-from learner.rollouts.environment import Ended, Reply, Said
 from node.engine.interface import EngineCrashed, EngineError, GenerationRequest, InstalledVersion, PolicyEngine
 from node.learner_role.training.episode_player import play
 from node.runtime.events import EventLog, Field
+from node.tasks.held_out import AskHeldOut, HeldOut, answered_on_a_thread
 from protocol.core.ids import PolicyVersion
 from protocol.versions.manifest import SignedManifest
 from swarm.store import ChunkStore, StoreError
@@ -34,38 +34,6 @@ SAMPLE_STRIDE = 1 << 23
 
 TOGETHER = 512
 """Completions that the engine is asked for at a time: what is held of a large evaluation is no more than these."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeldOut:
-    """One held-out prompt: token ids, the reward of a completion's token ids, and the name of its task.
-
-    `reply`: what comes back to what was said in a task of several turns; None: the completion is all. `index`: which of
-    its task's held-out problems it is.
-    """
-
-    prompt: tuple[int, ...]
-    reward: Callable[[tuple[int, ...]], float]
-    task: str = ""
-    reply: Callable[[Said, int], Reply] | None = None
-    index: int = 0
-
-    def answer(self, said: Said, transcript: int) -> Reply:
-        """The same for any task."""
-        return Ended(reward=self.reward(said[-1])) if self.reply is None else self.reply(said, transcript)
-
-
-HeldOutQuestion = tuple[HeldOut, Said, int]
-"""(problem, what was said, tokens of the transcript): the arguments of `HeldOut.answer`."""
-
-AskHeldOut = Callable[[Sequence[HeldOutQuestion]], Awaitable[Sequence[Reply]]]
-
-
-async def answered_on_a_thread(questions: Sequence[HeldOutQuestion]) -> Sequence[Reply]:
-    """Each problem's own answer, in this process."""
-    return await trio.to_thread.run_sync(
-        lambda: [held.answer(said, transcript) for held, said, transcript in questions]
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,13 +21,13 @@ from learner.ledger.rows import CheckpointRow
 from learner.ledger.sqlite.database import LedgerError, is_blank, require_sound
 from learner.ledger.sqlite.files import rescued_files
 from learner.ledger.training import checkpoints_of
-from node.cli.status import find_place
 from node.config.swarm_config import SwarmConfig
+from node.learner_role.scheduling.recovery import require_leases
 from node.learner_role.training.fixed_settings import SEED, TASKS, require_fixed
-from node.learner_role.training.recovery import require_leases
+from node.runtime.atomic_files import sync_directory
 from node.runtime.errors import RunError, UsageError, naming
-from node.state.keys import sync_directory
 from node.state.learner_state import open_learner_home
+from node.state.locate import find_place
 from protocol.core.genesis import Authority
 
 CHECKPOINTS = "checkpoints"

@@ -17,12 +17,13 @@ from typing import Any
 import trio
 
 from learner.monitoring.eval_scores import Scores
-from node.config.swarm_config import EngineSection
-from node.engine.factory import child_events, open_engine
+from node.config.node_config import EngineSection
+from node.engine.factory import open_engine
 from node.engine.interface import EngineError
 from node.learner_role.training.evaluation import EvaluationTerms
 from node.learner_role.training.warm_start import WarmStart, WarmStartTerms
 from node.processes.child import open_child
+from node.processes.event_log import child_events
 from node.processes.outcomes import ChildError
 from node.processes.spec import ChildSpec
 from node.runtime.atomic_files import cannot_write

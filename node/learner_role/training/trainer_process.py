@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from learner.trainer_api.presets import recipe_of
 from learner.trainer_api.requests import Hyperparameters
 from node.config.swarm_config import SwarmConfig, TrainerSection
 from node.processes.spec import READY_S, ChildSpec
+from protocol.core.pipe import Arrays, Header
 
 TRAINER = (sys.executable, "-m", "learner.training.server")
 """The command of the trainer's process."""
@@ -81,3 +82,7 @@ def advantage_of(config: SwarmConfig) -> str:
 
 def _threads(configured: int) -> int:
     return configured or max(1, (os.cpu_count() or 2) // 2)
+
+
+CallTrainer = Callable[[str, Mapping[str, object], Arrays | None], Awaitable[tuple[Header, Arrays]]]
+"""One request to the trainer, for its header and arrays. Raises ChildRefused, and what its owner raises."""

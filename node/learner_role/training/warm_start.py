@@ -17,9 +17,10 @@ import numpy as np
 
 from learner.monitoring.eval_scores import Scores
 from node.engine.interface import InstalledVersion, PolicyEngine
-from node.learner_role.training.evaluation import EvaluationTerms, HeldOut, evaluate
+from node.learner_role.training.evaluation import EvaluationTerms, evaluate
 from node.processes.child import Child
 from node.runtime.errors import RunError
+from node.tasks.held_out import HeldOut
 from node.tasks.tokenized_task import EncodedTask
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.core.pipe import Arrays

@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,15 +43,13 @@ from node.engine.interface import (
     Verified,
     VerifyingEngine,
 )
+from node.learner_role.training.trainer_process import CallTrainer
 from node.learner_role.trust.auditor import claim_of, found_of
 from node.processes.outcomes import ChildRefused
 from node.runtime.errors import RunError, UsageError
 from node.tasks.task_suite import Schooling
 from protocol.core.ids import ManifestHash, PolicyVersion
-from protocol.core.pipe import Arrays, Header
-
-CallTrainer = Callable[[str, Mapping[str, object], Arrays | None], Awaitable[tuple[Header, Arrays]]]
-"""One request to the trainer, for its header and arrays. Raises ChildRefused, and what its owner raises."""
+from protocol.core.pipe import Header
 
 TRIED = InstalledVersion(name=PolicyVersion(1, 0), manifest=ManifestHash(bytes(32)))
 """What the engine is told that it installs: a manifest that no version has."""

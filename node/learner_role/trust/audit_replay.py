@@ -19,7 +19,7 @@ from learner.rollouts.leases import own_lease
 from learner.trust.audit_queue import Agenda, Work, work_of
 from learner.trust.sequential_test import Audited, Found, Margin, count_above
 from learner.trust.standing import Confidence, after
-from node.config.swarm_config import EngineSection
+from node.config.node_config import EngineSection
 from node.engine.factory import open_verifying_engine
 from node.engine.interface import EngineError, VerifyingEngine
 from node.learner_role.trust.auditor import found_by

@@ -17,10 +17,10 @@ import trio
 from learner.rollouts.environment import Ended, Question, Reply
 from learner.trust.selection_test import Worth
 from node.engine.interface import EngineError, VerifyingEngine
-from node.learner_role.peers.intake import Ask
 from node.learner_role.trust.engine_budget import EngineTime
 from node.learner_role.trust.selection_service import ChoiceDesk, Doubt
 from node.runtime.events import EventLog
+from node.verifiers.interface import Ask
 from swarm.store import ChunkStore, StoreError
 
 

@@ -20,8 +20,9 @@ from learner.ledger.sqlite.database import has_table
 from learner.trust.margins import margins_of
 from learner.trust.sequential_test import TEST_ERROR, Audited, History, Margin, Measure, heard, log_evidence
 from learner.trust.standing import GROUP_ERROR, SUSPECT_EVIDENCE
-from node.reports.model.audits import Choosing, choosing_of, is_same
-from node.reports.text import formatting as words
+from node.reports.model.audits import Choosing, is_same
+from node.reports.readers.audits import choosing_of
+from node.runtime import formatting as words
 from protocol.core.ids import LeaseId, PeerId, short
 
 DIFFERENCES_SHOWN = 8

@@ -16,7 +16,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 from node.runtime.errors import UsageError
 from protocol.core.ids import PeerId
 

@@ -31,12 +31,13 @@ from node.reports.explain.name_lookup import (
     require_one,
     split,
 )
-from node.reports.model.audits import BannedBy, audits_by_peer, ban_in_words, choosing_of
+from node.reports.model.audits import BannedBy, ban_in_words
 from node.reports.model.report import Role
 from node.reports.model.verdict_meanings import MEANINGS
+from node.reports.readers.audits import audits_by_peer, choosing_of
 from node.reports.readers.ledger_report import last_moment_ms, reputations
-from node.reports.text import formatting as words
 from node.reports.text.reputation_text import advice, in_a_line, known_lately
+from node.runtime import formatting as words
 from node.runtime.errors import UsageError
 from node.state.receipts import Receipts
 from protocol.core.ids import LeaseId, PeerId, short

@@ -10,7 +10,7 @@ from node.reports.html.components import Tile, tiles
 from node.reports.model.audits import ban_in_words
 from node.reports.model.history import PeerHistory
 from node.reports.model.report import PeerReport
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 
 
 def audits(peer: PeerReport, history: PeerHistory) -> list[Fragment]:

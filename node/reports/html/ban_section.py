@@ -12,7 +12,7 @@ from node.reports.html.charts.markup import Fragment, strangers, tag
 from node.reports.html.components import Tile, known_as, link_to, section, table
 from node.reports.model.audits import BannedBy
 from node.reports.model.report import PeerReport, SwarmReport
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 from protocol.core.ids import PeerId
 
 BANS_SHOWN = 500

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from node.reports.html.charts.data_table import scrolling
 from node.reports.html.charts.markup import Child, Fragment, strangers, tag
 from node.reports.model.report import PeerReport
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 from protocol.core.ids import PeerId, short
 
 NAME_CHARS = 48

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from node.config.swarm_config import regime
 from node.reports.html.ban_section import ban_section, ban_tiles
 from node.reports.html.charts.cost_curve import Costs, costs_of
 from node.reports.html.charts.learning_curve import lead
@@ -20,8 +21,8 @@ from node.reports.model.history import PEERS_TOLD
 from node.reports.model.objective_figures import RECENT, by_lag, spells
 from node.reports.model.report import SwarmReport
 from node.reports.model.verdict_meanings import MEANINGS
-from node.reports.text import formatting as words
 from node.reports.text.report_text import last_steps, none_rejected, story
+from node.runtime import formatting as words
 from protocol.accounting.cost import MICROS
 from protocol.core.ids import PeerId, short
 from protocol.work import Rule
@@ -201,6 +202,6 @@ def _active(names: Mapping[PeerId, str], active: Sequence[PeerId], pages: Collec
 
 def heading(report: SwarmReport) -> tuple[str, str]:
     """The page's title, and the line below it."""
-    window = "" if report.staleness is None else f"; {words.regime(report.staleness)}"
+    window = "" if report.staleness is None else f"; {regime(report.staleness)}"
     dates = f"{words.moment(report.started_ms)} to {words.moment(report.ended_ms)}"
     return f"Swarm {short(report.swarm)}", f"{dates}, {words.duration(report.wall_s)}{window}."

@@ -15,8 +15,8 @@ from node.reports.html.components import Tile, name_of, pairs, section, shortene
 from node.reports.html.peer_page import energy, verdicts
 from node.reports.model.history import DETAIL_CHARS, PeerHistory
 from node.reports.model.report import OwnReport
-from node.reports.text import formatting as words
 from node.reports.text.report_text import own_story
+from node.runtime import formatting as words
 from protocol.core.ids import short
 
 

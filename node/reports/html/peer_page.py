@@ -30,9 +30,9 @@ from node.reports.model.history import DETAIL_CHARS, Evidence, History, PeerHist
 from node.reports.model.report import PeerReport, Role, SwarmReport
 from node.reports.model.verdict_meanings import MEANINGS
 from node.reports.plots.activity_strip import stretches
-from node.reports.text import formatting as words
 from node.reports.text.report_text import SOURCES
 from node.reports.text.reputation_text import BANDS, advice
+from node.runtime import formatting as words
 from protocol.accounting.energy import MAX_WATTS
 from protocol.core.ids import PeerId, short
 from protocol.work import Rule

@@ -14,8 +14,8 @@ from node.reports.html.charts.data_table import scrolling
 from node.reports.html.charts.markup import Fragment, tag
 from node.reports.html.components import known_as, link_to, name_of
 from node.reports.model.report import PeerReport, SwarmReport
-from node.reports.text import formatting as words
 from node.reports.text.peer_columns import Column, Section, sections
+from node.runtime import formatting as words
 from protocol.core.ids import PeerId, short
 
 PEERS_LISTED = 2000

@@ -14,16 +14,16 @@ from enum import Enum
 from typing import Any
 
 from learner.ledger.rows import TroubleRow
+from learner.ledger.troubles import Unable, unable_of
 from learner.monitoring.alarms import Change
 from learner.monitoring.fruitless_leases import Loop
 from node.config.swarm_config import Mode, mode_of
-from node.learner_role.peers.trouble_reports import Unable, unable_of
 from node.reports.model.audits import PeerAudits
 from node.reports.model.costs import NO_ACCOUNTS, NO_TERMS, Accounts, CostTerms, Reference, cents_per_thousand
 from node.reports.model.history import History, PeerHistory, Span
 from node.reports.model.stays import Stay
 from node.reports.model.verdict_meanings import BLAMED
-from node.state.receipts import PeerTraffic
+from node.state.receipt_rows import PeerTraffic
 from protocol.accounting.cost import MICROS, Price, cost_micros, per_thousand_tokens
 from protocol.accounting.energy import EnergySource
 from protocol.accounting.reputation import Band, Reputation

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from node.reports.model.report import SwarmReport
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 from protocol.core.ids import PeerId, short
 
 if TYPE_CHECKING:

@@ -12,11 +12,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from node.config.swarm_config import regime
 from node.reports.model.report import Evaluation, Publication, Step, SwarmReport
 from node.reports.plots.activity_strip import MAX_ROWS, draw_turns
 from node.reports.plots.objective_strip import draw_alarms, draw_figures, has_figures
 from node.reports.plots.png import draw_png
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,7 +110,7 @@ def _title(report: SwarmReport) -> str:
 
 
 def _subtitle(report: SwarmReport) -> str:
-    window = "" if report.staleness is None else f", {words.regime(report.staleness)}"
+    window = "" if report.staleness is None else f", {regime(report.staleness)}"
     busy = "" if report.utilisation is None else f", learner training {words.share(report.utilisation)} of the time"
     versions, rollouts = (
         words.counted(len(report.versions), "policy version"),

@@ -19,10 +19,10 @@ from learner.ledger.reputation import observed_days
 from learner.ledger.rows import TroubleRow
 from learner.ledger.sqlite.column_values import from_json, version_from
 from learner.ledger.sqlite.database import has_table, snapshot
+from learner.ledger.troubles import ORDER
 from learner.monitoring.fruitless_leases import ROUND_MS, ROUNDS, SPAN_MS, End, Loop
 from learner.rollouts.buffer import UNINFORMATIVE
-from node.learner_role.peers.trouble_reports import ORDER
-from node.reports.model.audits import PeerAudits, audits_by_peer
+from node.reports.model.audits import PeerAudits
 from node.reports.model.cost_allocation import Received, accounts_of
 from node.reports.model.costs import CostTerms
 from node.reports.model.objective_figures import changes_of
@@ -39,6 +39,7 @@ from node.reports.model.report import (
 )
 from node.reports.model.stays import Presence
 from node.reports.model.verdict_meanings import JUDGING
+from node.reports.readers.audits import audits_by_peer
 from node.reports.readers.ledger_history import read_history
 from protocol.accounting.cost import Price
 from protocol.accounting.energy import EnergySource

@@ -13,7 +13,8 @@ from node.reports.model.costs import CostTerms
 from node.reports.model.history import FINEST, Bins, PeerHistory, Span, joined
 from node.reports.model.report import LeaseCounts, OwnReport, PeerReport, RefusedRecord, Role
 from node.reports.model.stays import Presence, stays_of
-from node.state.receipts import Receipts, Session
+from node.state.receipt_rows import Session
+from node.state.receipts import Receipts
 from protocol.accounting.cost import Price
 from protocol.core.ids import PeerId
 from protocol.work import Rule

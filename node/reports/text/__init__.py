@@ -1,8 +1,7 @@
-"""A report in a terminal: numbers as people read them, columns that fit.
+"""A report in a terminal, in columns that fit.
 
 - `column_packing`: columns divided into tables that fit
 - `cost_table`: accounts
-- `formatting`: numbers, times and bytes
 - `peer_columns`: the columns of the table of peers
 - `report_text`: the whole report
 - `reputation_text`: reputations in words

@@ -14,8 +14,8 @@ from rich.padding import Padding
 
 from node.reports.model.costs import Account, CostTerms, cents_per_thousand, money_for
 from node.reports.model.report import Role, SwarmReport
-from node.reports.text import formatting as words
 from node.reports.text.peer_columns import Column, Section, Sheet, added, only_currency, packed
+from node.runtime import formatting as words
 
 ACCOUNTS_LISTED = 12
 """Rows of each kind in a terminal, the latest; the JSON and CSV forms have all."""

@@ -22,8 +22,9 @@ from rich.text import Text
 from node.reports.model.audits import PeerAudits
 from node.reports.model.costs import cents_per_thousand, money_for
 from node.reports.model.report import OwnReport, PeerReport, Role, SwarmReport
-from node.reports.text import formatting as words
 from node.reports.text.column_packing import packed_in
+from node.runtime import formatting as words
+from node.runtime.formatting import NAME_CHARS
 from protocol.accounting.energy import JOULES_PER_KWH
 from protocol.core.ids import short
 
@@ -288,7 +289,7 @@ def _cost_columns(currency: str | None) -> tuple[Column[PeerReport], ...]:
     )
 
 
-def known_as(peer: PeerReport, limit: int = words.NAME_CHARS) -> str:
+def known_as(peer: PeerReport, limit: int = NAME_CHARS) -> str:
     """A peer's name as far as it fits, and the end of its id."""
     return f"{words.plain_name(peer.name, limit) or peer.role.value} {short(peer.peer)}"
 
@@ -322,7 +323,7 @@ def tables(report: SwarmReport | OwnReport, *, width: int, box: Box, everyone: b
     peers = listed(report, everyone=everyone)
     whole = report if isinstance(report, SwarmReport) and len(report.peers) > 1 else None
     others = _others(report, peers) if isinstance(report, SwarmReport) and len(peers) < len(report.peers) else None
-    limit = words.NAME_CHARS if width >= ROOMY else NARROW_NAME_CHARS
+    limit = NAME_CHARS if width >= ROOMY else NARROW_NAME_CHARS
     names: Column[PeerReport] = Column(
         heading="peer",
         cell=lambda peer: known_as(peer, limit),

@@ -18,17 +18,18 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from node.config.swarm_config import regime
 from node.reports.model.audits import ban_in_words, bans_in_words
 from node.reports.model.costs import Reference, cents_per_thousand, money_for
 from node.reports.model.objective_figures import RECENT, by_lag, recent, spells
 from node.reports.model.report import Evaluation, KeptCheckpoint, OwnReport, Role, SwarmReport
 from node.reports.model.verdict_meanings import MEANINGS
-from node.reports.text import formatting as words
 from node.reports.text.cost_table import account_tables
 from node.reports.text.peer_columns import known_as, left_out, tables
 from node.reports.text.reputation_text import advice, in_a_line
+from node.runtime import formatting as words
 from node.runtime.safe_console import HarmlessConsole
-from node.state.receipts import PeerTraffic
+from node.state.receipt_rows import PeerTraffic
 from protocol.accounting.cost import MICROS
 from protocol.accounting.energy import MAX_WATTS, EnergySource
 from protocol.core.ids import short
@@ -134,7 +135,7 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
             before = {} if once else first.tasks.get(task, {})
             yield _task_name(task), ", ".join(_risen(metric, before, figures) for metric in figures)
     if report.staleness is not None:
-        yield "mode", words.regime(report.staleness)
+        yield "mode", regime(report.staleness)
     if report.utilisation is not None:
         busy = words.share(report.utilisation)
         yield "learner", f"trained {busy} of its time, else waited for rollouts{_pace(report)}"

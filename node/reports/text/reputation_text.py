@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 from protocol.accounting.reputation import HALF_LIFE_DAYS, QUARANTINE_STRIKES, Band, Reputation
 
 SHOWN = 0.995

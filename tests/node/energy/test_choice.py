@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from node.config.swarm_config import EnergySection, EngineSection, TrainerSection
+from node.config.common import EnergySection
+from node.config.node_config import EngineSection
+from node.config.swarm_config import TrainerSection
 from node.energy.meter_selection import (
     HIDDEN,
     UNKNOWN,

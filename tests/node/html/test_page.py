@@ -23,7 +23,8 @@ from node.reports.html.charts.markup import escaped
 from node.reports.html.charts.run_curves import plots
 from node.reports.html.charts.scale import CURVE_POINTS
 from node.reports.model.history import PEERS_TOLD
-from node.state.receipts import PeerTraffic, Receipts
+from node.state.receipt_rows import PeerTraffic
+from node.state.receipts import Receipts
 from protocol.accounting.cost import Price
 from protocol.core.ids import PeerId, PolicyVersion, short
 from protocol.core.visible import visible

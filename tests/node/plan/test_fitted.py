@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from learner.provisioning.estimation.recording import FILE, Began, Joined, Left, Published, Recorded, Stepped
+from node.commands.init.command import write_swarm_config
 from node.commands.plan.measured_run import read_run
 from node.commands.plan.recordings import MAX_LINE_BYTES, find_recording
-from node.config.template import write_swarm_config
 from tests.node.plan.calling import EXAMPLES, plan, planned, refusal
 from tests.node.plan.recorded import BROADCAST_S, GENERATION_S, PEERS, STEP_S, TRAIN_S, WAIT_S, run, write
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from node.reports.html.charts.markup import Child, Fragment, tag
 from node.reports.html.charts.plot import Plot
 from node.reports.html.charts.scale import TimeUnit, time_unit
-from node.reports.text.formatting import duration
+from node.runtime.formatting import duration
 
 SPANS_LISTED = 60
 """Of each row, in the table: who comes and goes more often than that is seen in the drawing."""

@@ -13,7 +13,7 @@ from node.reports.html.charts.plot import Line, Look, Mark, Plot
 from node.reports.html.charts.scale import smoothed, thinned
 from node.reports.html.charts.series import bands, line, restarts, step_points
 from node.reports.model.report import SwarmReport
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 
 
 def lead(report: SwarmReport) -> Plot:

@@ -12,7 +12,7 @@ from enum import Enum
 
 from node.reports.html.charts.scale import Point, compact
 from node.reports.model.history import Span
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 
 
 class Look(Enum):

@@ -15,7 +15,7 @@ from node.reports.html.charts.scale import Point, mean, smoothed, thinned
 from node.reports.html.charts.series import bands, line, restarts, step_points
 from node.reports.model.history import BINS, FINEST, Bins, History, Judged, Span, joined
 from node.reports.model.report import SwarmReport
-from node.reports.text import formatting as words
+from node.runtime import formatting as words
 
 MAX_LAGS = 24
 """Bars of the lags; older ones share the last."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import unicodedata
 
-from node.config.swarm_config import mode_of
 from protocol.accounting.cost import MICROS
 from protocol.accounting.energy import JOULES_PER_KWH
 from protocol.core.dates import date as date
@@ -18,11 +17,6 @@ NAME_CHARS = 16
 """Enough to tell machines apart; longer names would squeeze the figures beside them at 80 columns."""
 
 NOTHING = "-"
-
-
-def regime(staleness: int) -> str:
-    """The mode of a run with its window S."""
-    return f"{mode_of(staleness)}, staleness window S = {staleness}" if staleness else "sequential, S = 0"
 
 
 def plain_name(name: str, limit: int = NAME_CHARS) -> str:

@@ -24,7 +24,6 @@ from learner.artifacts.regular_file import open_file
 from learner.ledger.rows import CheckpointRow
 from learner.ledger.sqlite.database import LedgerError, is_blank
 from learner.ledger.training import checkpoints_of
-from node.cli.status import Place, complete_versions, find_place
 from node.config.loader import read_swarm_config
 from node.config.swarm_config import SwarmConfig
 from node.learner_role.training.resume import CHECKPOINTS, LEDGER
@@ -33,6 +32,8 @@ from node.processes.child import open_child
 from node.processes.outcomes import ChildError
 from node.processes.spec import ChildSpec
 from node.runtime.errors import RunError, UsageError
+from node.state.locate import Place, find_place
+from node.state.stored_versions import complete_versions
 from protocol.versions.manifest import SignedManifest
 
 

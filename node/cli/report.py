@@ -1,0 +1,176 @@
+"""`volery report` and `volery why`: read, then print or write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import parse_json
+from learner.ledger.sqlite.database import LedgerError
+from node import reports
+from node.cli.status import About
+from node.config.swarm_config import SwarmConfig
+from node.reports import OwnReport, SwarmReport, draw_reward, own_report, swarm_report
+from node.reports.explain.audit_replay import KeptLease
+from node.reports.explain.name_lookup import is_hex, split
+from node.reports.explain.why import Answer, why_in_ledger, why_in_receipts
+from node.reports.model.costs import CostTerms, Reference
+from node.runtime.atomic_files import PAGE, PICTURE, cannot_write, require_place
+from node.runtime.errors import RunError, UsageError
+from node.runtime.stdout import complain, is_screen, screen_width
+from node.state.identities import ABOUT_FILE
+from node.state.keys import load_key
+from node.state.learner_state import genesis_at
+from node.state.locate import Place, find_place
+from node.state.receipts import Receipts, ReceiptsError
+from node.state.stored_versions import complete_versions
+from protocol.core.ids import PeerId
+
+
+def cost_terms(config: SwarmConfig) -> CostTerms:
+    """What an operator's report holds costs against."""
+    cost, reference = config.cost, None
+    if cost.reference_per_hour is not None and cost.reference_tokens_per_s is not None:
+        reference = Reference(
+            name=cost.reference, per_hour=cost.reference_per_hour, tokens_per_s=cost.reference_tokens_per_s
+        )
+    return CostTerms(currency=config.price.currency, per_kwh=cost.per_kwh, reference=reference)
+
+
+def show_report(
+    target: Path | None,
+    *,
+    as_json: bool,
+    as_csv: bool,
+    by: str | None = None,
+    picture: Path | None = None,
+    html: Path | None = None,
+    everyone: bool = False,
+) -> str:
+    """The report of `target`, in the form asked for; drawn as well, and written as a page, where a file is named. `by`:
+    CSV of accounts of this kind, instead of peers. `everyone`: has a row in a terminal as well."""
+    if picture is not None:
+        require_place(picture, "--picture", ending=PICTURE)
+    if html is not None:
+        require_place(html, "--html", ending=PAGE)
+    report = read_report(find_place(target), with_history=html is not None)
+    if by is not None and isinstance(report, OwnReport):
+        raise UsageError(f"--by {by}: only a learner's ledger tells costs by {by}; name its swarm.toml.")
+    if picture is not None:
+        _draw(report, picture)
+        complain(f"Wrote {picture}")
+    if html is not None:
+        _write_page(report, html)
+        complain(f"Wrote {html}")
+    if as_json:
+        return reports.as_json(report)
+    if by is not None and isinstance(report, SwarmReport):
+        return reports.accounts_as_csv(report, by)
+    if as_csv:
+        return reports.as_csv(report)
+    if not is_screen():
+        return reports.as_text(report, everyone=everyone)
+    return reports.as_terminal(report, width=screen_width(), everyone=everyone)
+
+
+def _draw(report: SwarmReport | OwnReport, picture: Path) -> None:
+    if isinstance(report, OwnReport):
+        raise UsageError("--picture: there is a picture of a learner's run only; name its swarm.toml.")
+    try:
+        draw_reward(report, picture)
+    except OSError as error:
+        raise cannot_write(picture, "--picture", error) from None
+
+
+def _write_page(report: SwarmReport | OwnReport, path: Path) -> None:
+    try:
+        reports.write_html(report, path)
+    except OSError as error:
+        raise cannot_write(path, "--html", error) from None
+
+
+def read_report(place: Place, *, with_history: bool = False) -> SwarmReport | OwnReport:
+    """What the ledger or the receipts at `place` say, for a page with what happened when. Raises RunError."""
+    try:
+        if place.is_learner:
+            ledger, config = place.state / "ledger.sqlite", place.config
+            if config is None:
+                return swarm_report(ledger, with_history=with_history)
+            staleness, terms = config.learn.staleness, cost_terms(config)
+            return swarm_report(ledger, staleness=staleness, terms=terms, with_history=with_history)
+        receipts = Receipts(place.state / "receipts.sqlite", read_only=True)
+        try:
+            about = _about(place.state)
+            return own_report(
+                receipts,
+                peer=load_key(place.key).peer_id,
+                name=about.get("name", ""),
+                engine=about.get("engine", ""),
+                machine=about.get("machine", ""),
+                per_kwh=about.get("per_kwh"),
+                with_history=with_history,
+            )
+        finally:
+            receipts.close()
+    except (LedgerError, ReceiptsError) as error:
+        raise RunError(str(error)) from error
+
+
+def show_why(name: str, target: Path | None, *, replay: bool = False) -> Answer:
+    """Why `name`, a record, a lease or a peer, was judged as it was. Raises UsageError, RunError."""
+    place = find_place(target)
+    if replay and not place.is_learner:
+        raise UsageError(
+            f"--replay: {place.state} is a volunteer's node, and audits are the learner's. Ask the operator."
+        )
+    try:
+        if place.is_learner:
+            told = why_in_ledger(place.state / "ledger.sqlite", name, replay=replay)
+            return told if told.kept is None else _redrawn(told, told.kept, place)
+        receipts = Receipts(place.state / "receipts.sqlite", read_only=True)
+        try:
+            return Answer(text=why_in_receipts(receipts, name, _own_peer(place, name)))
+        finally:
+            receipts.close()
+    except (LedgerError, ReceiptsError) as error:
+        raise RunError(str(error)) from error
+
+
+def _own_peer(place: Place, name: str) -> PeerId | None:
+    """The node whose books these are; None where its key cannot be read and `name` may be a lease's, which needs none.
+
+    Raises UsageError, RunError.
+    """
+    try:
+        return load_key(place.key).peer_id
+    except (UsageError, RunError):
+        if is_hex(split(name)[0]):
+            return None
+        raise
+
+
+def _redrawn(told: Answer, kept: KeptLease, place: Place) -> Answer:
+    from node.learner_role.trust.audit_replay import redrawn
+
+    store = place.state / "store"
+    held = {one.hash: (one, store / "versions" / one.hash.hex()) for one in complete_versions(store)}
+    authority = genesis_at(place.state / "genesis")[1]
+    again = redrawn(kept, authority, held)
+    return Answer(text="\n".join([told.text, *again.lines]), agrees=again.agrees)
+
+
+def _about(state: Path) -> dict[str, Any]:
+    path = state / ABOUT_FILE
+    try:
+        found: dict[str, Any] = msgspec.to_builtins(msgspec.convert(parse_json(read_file(path)), About))
+        return found
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"{path} cannot be read ({error}). Move it away: it only holds what this node calls itself, and the next "
+            "start writes it again."
+        ) from None

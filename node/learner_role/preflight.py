@@ -1,0 +1,109 @@
+"""What `volery learn` and its dry run look at before anything is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from learner.ledger.rows import CheckpointRow
+from node.config.loader import read_swarm_config
+from node.config.preflight import require_addresses, require_clock, require_model
+from node.config.swarm_config import SwarmConfig
+from node.learner_role.metrics.open_sinks import require_sinks
+from node.learner_role.training.base_model import base_note
+from node.learner_role.training.fixed_settings import SEED, TASKS, require_fixed, require_groups
+from node.learner_role.training.footprint import require_targets
+from node.learner_role.training.resume import (
+    CHECKPOINTS,
+    LEDGER,
+    Origin,
+    checkpoints_in,
+    find_origin,
+    require_checkpoint,
+    require_ledger,
+    require_memory,
+    require_one,
+)
+from node.runtime.errors import about_keys_of
+from node.runtime.events import Clock
+from node.state.learner_state import require_home, require_state
+from node.tasks.task_suite import Schooling, open_schooling
+from node.verifiers.dispatch import require_here
+
+
+def checked(config: SwarmConfig, path: Path) -> Schooling:
+    """The tasks of `config`, which `path` holds, once all that can be looked at was. Raises UsageError, TaskError and
+    RunError, naming the file and the key.
+    """
+    with about_keys_of(path):
+        require_model(Path(config.model.directory))
+        require_targets(Path(config.model.directory), config.trainer)
+        require_addresses(config.network.listen, config.network.announce)
+        require_sinks(config.metrics)
+        require_state(Path(config.swarm.state))
+        require_memory(Path(config.swarm.state))
+        schooling = open_schooling(config, path.resolve().parent)
+        require_here(schooling, config.verifiers)
+        return schooling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a start begins with, once everything was looked at that can be without making anything.
+
+    `rows`, newest first, are the durable states that it may go on from; they lie in `checkpoints`. `origin` is the
+    checkpoint that a fork begins with. `note` tells what of the model is not as it was; "" if all is.
+    """
+
+    path: Path
+    config: SwarmConfig
+    schooling: Schooling
+    rows: Sequence[CheckpointRow]
+    checkpoints: Path
+    origin: Origin | None
+    note: str
+
+
+def look_at(path: Path, *, resume: bool = False, fork_from: str = "") -> Start:
+    """Look at all that `volery learn` with these options would begin with; `--dry-run` does the same, so both refuse
+    in the same words. Makes nothing. Raises UsageError, TaskError and RunError.
+    """
+    config = read_swarm_config(path)
+    require_clock(Clock.now_ms())
+    schooling = checked(config, path)
+    state = Path(config.swarm.state)
+    authority = require_home(state, now_ms=Clock.now_ms())
+    require_one(resume=resume, fork_from=fork_from)
+    if resume:
+        require_checkpoint(state)
+    if authority is not None:
+        require_ledger(state, authority)
+    origin = None
+    if fork_from:
+        origin = find_origin(fork_from, config, schooling.restore)
+    with about_keys_of(path):
+        rows = [origin.row] if origin else gone_on_from(config, schooling, state)
+        note = base_note(config, state / LEDGER)
+    return Start(
+        path=path,
+        config=config,
+        schooling=schooling,
+        rows=rows,
+        checkpoints=(origin.state if origin else state) / CHECKPOINTS,
+        origin=origin,
+        note=note,
+    )
+
+
+def gone_on_from(config: SwarmConfig, schooling: Schooling, state: Path) -> list[CheckpointRow]:
+    """The run's own durable states, which must be of these tasks and settings."""
+    require_fixed(config, state / LEDGER, (SEED,))
+    require_groups(config, state / LEDGER)
+    rows = checkpoints_in(state)
+    if rows:
+        before = schooling.state()
+        schooling.restore(rows[0].state)  # refuses other tasks
+        schooling.restore(before)  # where a start that finds no checkpoint readable begins
+    require_fixed(config, state / LEDGER, (TASKS,))
+    return rows

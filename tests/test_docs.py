@@ -23,7 +23,8 @@ import typer.main
 
 from node.cli.main import app
 from node.commands.demo.recipe import Recipe
-from node.config import swarm_config as configuration
+from node.config.node_config import LimitsSection, NodeConfig
+from node.config.swarm_config import SwarmConfig
 from node.learner_role.training.warm_start import WarmStartTerms
 from node.reports import summary, swarm_report
 from node.reports.model.verdict_meanings import BLAMED
@@ -40,6 +41,9 @@ COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[
 def named(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
+
+MOST_FILES = 16
+"""In a folder, its `__init__.py` included: as many as one looks through at a glance."""
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=named)
 
@@ -108,16 +112,32 @@ def test_quoted_paths_exist(page: Path) -> None:
     assert [path for path in ours if "NAME" not in path and not (ROOT / path).exists()] == []
 
 
-def test_the_architecture_names_every_module() -> None:
+def test_the_architecture_names_every_room() -> None:
     page = text_of(ROOT / "docs" / "architecture.md")
-    forgotten = []
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            name = str(path.relative_to(ROOT))
-            rooms = [f"`{'/'.join(path.relative_to(ROOT).parts[:depth])}/`" for depth in (2, 3)]
-            if not path.stem.startswith("__") and f"`{name}`" not in page and not any(room in page for room in rooms):
-                forgotten.append(name)
-    assert forgotten == []
+    assert [room for room in rooms() if f"`{room}/`" not in page] == []
+
+
+def test_every_room_says_what_is_in_it() -> None:
+    """A line for each file and folder, in the docstring of its `__init__.py`, and none for what is not there."""
+    assert len(rooms()) > 50
+    for room in rooms():
+        told = re.findall(
+            r"^- `(\w+)`: ", ast.get_docstring(ast.parse(text_of(ROOT / room / "__init__.py"))) or "", re.M
+        )
+        inside = [path for path in (ROOT / room).iterdir() if not path.name.startswith("_")]
+        there = [path.stem for path in inside if path.suffix == ".py" or (path / "__init__.py").exists()]
+        assert sorted(told) == sorted(there), room
+
+
+def test_no_room_is_crowded() -> None:
+    counts = {room: len(list((ROOT / room).glob("*.py"))) for room in rooms()}
+    assert {room: count for room, count in counts.items() if count > MOST_FILES} == {}
+
+
+def rooms() -> list[str]:
+    """Every folder of the packages that holds modules."""
+    found = {path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
 @lru_cache
@@ -242,7 +262,7 @@ def keys_by_heading(whole: type[msgspec.Struct]) -> dict[str, Keys]:
     return found
 
 
-FILES = ((OPERATOR, configuration.SwarmConfig), (VOLUNTEER, configuration.NodeConfig))
+FILES = ((OPERATOR, SwarmConfig), (VOLUNTEER, NodeConfig))
 
 
 @pytest.mark.parametrize(
@@ -271,7 +291,7 @@ def test_every_section_of_a_page_is_one_of_the_configuration(page: Path, whole: 
 
 def test_the_gaps_of_every_limit_are_told_among_the_threats() -> None:
     told = section(ROOT / "docs" / "threats.md", "## Open in 0.1.0")
-    for key in msgspec.structs.fields(configuration.LimitsSection):
+    for key in msgspec.structs.fields(LimitsSection):
         assert f"{key.encode_name}`" in told, key.encode_name
 
 

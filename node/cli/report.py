@@ -11,7 +11,6 @@ from learner.artifacts.regular_file import read_file
 from learner.artifacts.text_files import parse_json
 from learner.ledger.sqlite.database import LedgerError
 from node import reports
-from node.cli.status import About
 from node.config.swarm_config import SwarmConfig
 from node.reports import OwnReport, SwarmReport, draw_reward, own_report, swarm_report
 from node.reports.explain.audit_replay import KeptLease
@@ -174,3 +173,12 @@ def _about(state: Path) -> dict[str, Any]:
             f"{path} cannot be read ({error}). Move it away: it only holds what this node calls itself, and the next "
             "start writes it again."
         ) from None
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node last said of itself, as it lies in its state directory."""
+
+    name: str = ""
+    engine: str = ""
+    machine: str = ""
+    per_kwh: float | None = None

@@ -10,8 +10,6 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-import msgspec
-
 from node.cli.report import read_report
 from node.reports import OwnReport, SwarmReport
 from node.reports.model.objective_figures import spells
@@ -24,15 +22,6 @@ from node.state.owner_orders import Orders
 from node.state.status_file import standing_of
 from node.state.stored_versions import newest_complete
 from protocol.accounting.energy import JOULES_PER_KWH
-
-
-class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node last said of itself, as it lies in its state directory."""
-
-    name: str = ""
-    engine: str = ""
-    machine: str = ""
-    per_kwh: float | None = None
 
 
 def identities(state: Path | None) -> list[str]:

@@ -6,9 +6,15 @@ torch, transformers and safetensors). Processes of this worker:
     server, engine      asyncio: takes requests as they come, holds vLLM's AsyncLLM
     (vLLM's engine core and its workers, spawned by it)
         sampler         the seeded sampler, as one of vLLM's logits processors
-        weights         swaps weights in place, as an extension of vLLM's worker
+        weight_swap     swaps weights in place, as an extension of vLLM's worker
 
-What always holds: a completion is a function of the installed weights, the prompt and the seed; its logprobs are the
-sampler's own, never what vLLM calls logprobs; of every token it is known which version made it; everything that can be
-checked about new weights is checked before any is touched; nothing from a model directory is executed.
+Invariants: a completion is a function of the installed weights, the prompt and the seed. Its logprobs are the sampler's
+own, never what vLLM calls logprobs. Of every token it is known which version made it. Everything that can be checked
+about new weights is checked before any is touched. Nothing from a model directory is executed.
+
+- `engine`: vLLM's AsyncLLM: started, swapped in place, started anew
+- `model_contents`: what a model directory holds, from its files' headers
+- `sampler`: the seeded sampler inside vLLM
+- `server`: the service: completions begun as they are asked for, versions installed
+- `weight_swap`: weights swapped inside vLLM's workers
 """

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("node", "swarm", "learner", "protocol")
+PACKAGES = ("volery", "node", "swarm", "learner", "protocol")
 TENSOR_LIBRARIES = frozenset({"torch", "transformers", "vllm"})
 EXECUTING_FORMATS = frozenset({"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"})
 

@@ -18,7 +18,7 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("node", "swarm", "learner", "protocol")
+PACKAGES = ("volery", "node", "swarm", "learner", "protocol")
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 UNPINNED_EXTRAS = {"vllm"}
 """vLLM pins its own torch, so it lives in an environment of its own, outside constraints.txt."""
@@ -73,7 +73,7 @@ def test_console_script_starts_the_cli() -> None:
     assert callable(script.load())
 
 
-def test_wheel_holds_the_four_packages_and_the_licence(wheel: list[str]) -> None:
+def test_wheel_holds_the_packages_and_the_licence(wheel: list[str]) -> None:
     info = f"volery-{PROJECT['version']}.dist-info"
     assert {name.partition("/")[0] for name in wheel} == {*PACKAGES, info}
     assert f"{info}/licenses/LICENSE" in wheel

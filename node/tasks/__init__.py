@@ -9,6 +9,7 @@
 - `held_out`: held-out questions, and who is asked for their rewards
 - `kinds`: the tasks that come with the program
 - `offline_data`: logged completions
+- `port`: the old name of what is in `volery`, for one release
 - `python_task`: a task that the operator wrote
 - `registry`: from a name to a task
 - `sandbox`: walls around programs of strangers

@@ -1,0 +1,5 @@
+"""`python -m volery` is `volery`."""
+
+from node.cli.main import main
+
+main()

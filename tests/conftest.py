@@ -32,7 +32,7 @@ TESTS = Path(__file__).parent
 DURATIONS = TESTS / "durations.tsv"
 """Measured seconds of the tests that take one and more, so that workers begin with the longest files."""
 
-INTEGRATION_FILES = frozenset((TESTS / "integration.txt").read_text(encoding="ascii").splitlines())
+INTEGRATION_FILES = frozenset((TESTS / "not_unit.txt").read_text(encoding="ascii").splitlines())
 INTEGRATION_FOLDERS = (("architectures",), ("benchmarks",), ("e2e",), ("faults",), ("vllm",))
 OUTSIDE = ("subprocess.Popen", "socket.bind", "socket.connect", "os.fork", "os.posix_spawn")
 """Audit events of what no unit test does: start a process, or open a socket."""
@@ -96,4 +96,4 @@ def _stay_inside(event: str, arguments: tuple[object, ...]) -> None:
     """Fail what goes outside while a unit test runs."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "")
     if event in OUTSIDE and test:
-        pytest.fail(f"{test}: {event} in a unit test. List its file in tests/integration.txt.")
+        pytest.fail(f"{test}: {event} in a unit test. List its file in tests/not_unit.txt.")

@@ -29,9 +29,9 @@ from node.learner_role.training.warm_start import WarmStartTerms
 from node.reports import summary, swarm_report
 from node.reports.model.verdict_meanings import BLAMED
 from protocol.work import Rule
-from tests.node.ledgers import demo_run
+from tests.support.ledgers import demo_run
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
 OPERATOR, VOLUNTEER, DEMO = (ROOT / "docs" / f"{name}.md" for name in ("operator", "volunteer", "demo"))
 PACKAGES = ("node", "swarm", "learner", "protocol")
@@ -41,9 +41,6 @@ COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[
 def named(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
-
-MOST_FILES = 16
-"""In a folder, its `__init__.py` included: as many as one looks through at a glance."""
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=named)
 
@@ -110,34 +107,6 @@ def test_quoted_paths_exist(page: Path) -> None:
     quoted = re.findall(r"`((?:\w+/)+(?:\w+\.(?:py|md|toml|sh))?)`", text_of(page))
     ours = [path for path in quoted if path.split("/")[0] in {*PACKAGES, "tests", "docs", "tools"}]
     assert [path for path in ours if "NAME" not in path and not (ROOT / path).exists()] == []
-
-
-def test_the_architecture_names_every_room() -> None:
-    page = text_of(ROOT / "docs" / "architecture.md")
-    assert [room for room in rooms() if f"`{room}/`" not in page] == []
-
-
-def test_every_room_says_what_is_in_it() -> None:
-    """A line for each file and folder, in the docstring of its `__init__.py`, and none for what is not there."""
-    assert len(rooms()) > 50
-    for room in rooms():
-        told = re.findall(
-            r"^- `(\w+)`: ", ast.get_docstring(ast.parse(text_of(ROOT / room / "__init__.py"))) or "", re.M
-        )
-        inside = [path for path in (ROOT / room).iterdir() if not path.name.startswith("_")]
-        there = [path.stem for path in inside if path.suffix == ".py" or (path / "__init__.py").exists()]
-        assert sorted(told) == sorted(there), room
-
-
-def test_no_room_is_crowded() -> None:
-    counts = {room: len(list((ROOT / room).glob("*.py"))) for room in rooms()}
-    assert {room: count for room, count in counts.items() if count > MOST_FILES} == {}
-
-
-def rooms() -> list[str]:
-    """Every folder of the packages that holds modules."""
-    found = {path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
-    return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
 @lru_cache

@@ -11,13 +11,13 @@ import sys
 import tomllib
 import zipfile
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-ROOT = Path(__file__).parent.parent
+from tests.support.paths import ROOT
+
 PACKAGES = ("volery", "node", "swarm", "learner", "protocol")
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 UNPINNED_EXTRAS = {"vllm"}

@@ -171,7 +171,7 @@ def publication(place: Path) -> dict[str, float]:
 
 def publish(directory: Path, names: Arrays) -> None:
     """Sign `directory`, of which the trainer told `names`, as the first version of a swarm."""
-    from tests.learner.working import NOW_MS, SWARM, version
+    from tests.support.trainer_fixture import NOW_MS, SWARM, version
 
     assert isinstance(SWARM.learner, Keypair)
     publisher = Publisher(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)

@@ -4,8 +4,9 @@ tokenizer.json holds most of it. The model learnt from tokens that transformers 
 transformers adds from the other files, and ignores what it ignores.
 
 Invariants:
-- A text becomes the same ids as with transformers' PreTrainedTokenizerFast (tests/node/test_tokenizer_files.py compares
-  them): nothing is cut off or padded, whatever tokenizer.json says of truncation and padding. And the same ids always.
+- A text becomes the same ids as with transformers' PreTrainedTokenizerFast (tests/node/tasks/test_tokenizer_files.py
+  compares them): nothing is cut off or padded, whatever tokenizer.json says of truncation and padding. And the same ids
+  always.
 - Every special token that any of the files names is one token. Where tokenizer.json lacks one, it has the id that the
   other files give it.
 - A file that cannot be read is a TaskError that names it.

@@ -23,9 +23,9 @@ from node.runtime.events import EventLog
 from protocol.core.digest import digest_of
 from protocol.core.ids import ManifestHash
 from protocol.versions.safetensors_header import read_table
-from tests.learner.working import version
-from tests.node.plan.recorded import run as recorded
-from tests.node.plan.recorded import write
+from tests.support.recorded_runs import run as recorded
+from tests.support.recorded_runs import write
+from tests.support.trainer_fixture import version
 
 PLANT = Plant()
 

@@ -12,7 +12,7 @@ from node.tasks.tokenizer import write_character_tokenizer
 from tests.e2e.doom import VARIABLE
 from tests.e2e.models import write_half_taught
 from tests.e2e.programs import Machine, Swarm, free_port
-from tests.swarm.storing import safetensors_file
+from tests.support.store_fixture import safetensors_file
 
 TASK = "reverse:letters=2"
 """Small enough to be half learned in two seconds."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from node.tasks.tokenizer import write_character_tokenizer
 from tests.e2e.doom import VARIABLE
 from tests.e2e.programs import Machine, Swarm, free_port, wait_done, wait_event
-from tests.swarm.storing import safetensors_file
+from tests.support.store_fixture import safetensors_file
 
 STEPS = 6
 

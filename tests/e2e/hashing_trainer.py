@@ -29,7 +29,7 @@ from learner.trainer_api.requests import AnyRequest, Export, Load, Restore, Save
 from node.tasks.tokenizer import CHARACTER_VOCABULARY
 from protocol.core.pipe import Arrays, Header, encode_frame
 from tests.e2e.doom import Doom
-from tests.swarm.storing import safetensors_file
+from tests.support.store_fixture import safetensors_file
 
 STATE = "trainer.json"
 NOT_LOADED = 'no model is loaded; send "load" first'

@@ -14,7 +14,7 @@ from node.tasks.tokenizer import write_character_tokenizer
 from tests.e2e.programs import Machine, Program, Swarm, wait_event, wait_for
 from tests.e2e.refusing_engine import refusing_python
 from tests.e2e.test_bad_input import TROUBLE, check_paragraph
-from tests.swarm.storing import safetensors_file
+from tests.support.store_fixture import safetensors_file
 
 STEPS = 100_000
 """More than anybody waits for."""

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from random import Random
 
 import psutil
@@ -26,8 +25,7 @@ from tests.e2e.programs import (
     wait_for,
     wait_gone,
 )
-
-ROOT = Path(__file__).parents[2]
+from tests.support.paths import ROOT
 
 STEPS = 60
 """Some seconds of training, so that there is a middle in which somebody can be killed."""

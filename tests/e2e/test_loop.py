@@ -15,7 +15,7 @@ from node.config.swarm_config import NetworkSection
 from node.runtime.loop_watch import HELD_CPU_S
 from tests.e2e.ledger_rules import Run, check_admitted, check_nothing_lost, check_versions
 from tests.e2e.programs import Machine, Swarm, wait_done
-from tests.node.bytewise import EOS, VOCABULARY, write_byte_tokenizer
+from tests.support.byte_mutations import EOS, VOCABULARY, write_byte_tokenizer
 
 STEPS = 12
 MIXTURE = ("arc_agi", "leg_counting:max_animals=4", "chain_sum:max_terms=2", "spell_backward", "gcd")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.ledger_rules import Run, check_by_turns, check_ledger, check_receipts
 from tests.e2e.programs import Swarm, wait_done
-from tests.node.test_on_policy import BOUND
+from tests.integration.test_on_policy import BOUND
 
 STEPS = 6
 STALENESS = 3

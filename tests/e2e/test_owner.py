@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from tests.e2e.programs import Program, Swarm, wait_event, wait_for
-from tests.node.test_occupants import running
+from tests.node.rollout_role.test_yield_to_programs import running
 
 STEPS = 100_000
 """More than anybody waits for: these swarms are ended from outside."""

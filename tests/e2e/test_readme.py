@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.programs import Machine, Program, wait_for
+from tests.support.paths import ROOT
 
-README = Path(__file__).parents[2] / "README.md"
+README = ROOT / "README.md"
 COMMANDS = [shlex.split(line)[1:] for line in re.findall(r"(?m)^    (volery .*)$", README.read_text(encoding="utf-8"))]
 """Every line of its examples that calls us, without the first word."""
 

@@ -1,6 +1,6 @@
 """Tasks that people train on, in a swarm of real processes: ten steps of each, by the same code.
 
-Slow: six swarms. `tests/node/test_tasks_train.py` does the like without torch.
+Slow: six swarms. `tests/integration/test_tasks_train.py` does the like without torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.ledger_rules import Run, check_admitted, check_nothing_lost, check_versions
 from tests.e2e.programs import Machine, Swarm, free_port, wait_done
-from tests.node.bytewise import EOS, VOCABULARY, write_byte_tokenizer
+from tests.support.byte_mutations import EOS, VOCABULARY, write_byte_tokenizer
 
 STEPS = 10
 SPECS = {

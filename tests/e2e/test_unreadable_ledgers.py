@@ -25,8 +25,8 @@ from node.runtime.events import Clock
 from node.state.learner_state import open_learner_home
 from tests.e2e.programs import Swarm
 from tests.e2e.test_bad_input import check_paragraph
-from tests.node.learning import fast_directory
-from tests.node.ledgers import ALPHA, demo_run
+from tests.support.learner_fixture import fast_directory
+from tests.support.ledgers import ALPHA, demo_run
 
 RECORD = "00"
 """The beginning of some record's id, or of none."""

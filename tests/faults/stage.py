@@ -30,8 +30,8 @@ from benchmarks.network.founding import PORT
 from benchmarks.network.payload import FILE_NAME, HEADER_BYTES, write_payload
 from swarm.transport.error_groups import first_cause
 from tests.faults.node import Assignment, digest_of_files
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 DEADLINE_S = float(os.environ.get("VOLERY_TEST_DEADLINE_S", "120"))
 """For anything that is to happen: many times what it takes, since other people's machines are busy as well."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.learning import fast_directory
+from tests.support.learner_fixture import fast_directory
 
 VOCAB_SIZE = 64
 

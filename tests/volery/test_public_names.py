@@ -44,7 +44,8 @@ def test_a_name_that_is_none() -> None:
 
 def test_importing_it_loads_nothing_and_a_task_needs_no_torch() -> None:
     code = (
-        "import json, sys, volery; before = [n for n in sys.modules if n.split('.')[0] in ('node', 'learner', 'torch')]; "
+        "import json, sys, volery; "
+        "before = [name for name in sys.modules if name.split('.')[0] in ('node', 'learner', 'torch')]; "
         "volery.Task; print(json.dumps([before, 'torch' in sys.modules, 'node.tasks.api.interface' in sys.modules]))"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -11,8 +11,9 @@ from __future__ import annotations
 SCHEMA_VERSION = 7
 """Goes up when an old program could misread a new ledger, or spoil it: one of before episodes takes a turn for a group,
 one of before tallies leaves those of versions that it cuts off; and when evidence is reckoned otherwise, so that what
-was heard of a peer cannot go on, nor be heard again (`tests/learner/test_reckoning.py`); one of before `row_sums`
-would leave sums that are not those of the rows."""
+was heard of a peer cannot go on, nor be heard again (`tests/learner/ledger/sqlite/test_schema.py`); one of before
+`row_sums` would leave sums that are not those of the rows.
+"""
 
 READABLE = frozenset({1, 2, 6, SCHEMA_VERSION})
 """What this program reads, and makes SCHEMA_VERSION of when it writes: these older formats lack tables, and that is

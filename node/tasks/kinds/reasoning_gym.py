@@ -139,7 +139,7 @@ HARMLESS = frozenset(
     ]
 )
 """Its data sets in whose source, and whatever of the library that imports, nothing could execute a text: no `eval`, no
-sympy, and the like. `tests/node/test_gym_source.py` reads it again, and says which belong here."""
+sympy, and the like. `tests/integration/test_gym_source.py` reads it again, and says which belong here."""
 
 PROGRAM = Path(__file__).with_name("gym_program.py")
 

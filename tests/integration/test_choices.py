@@ -1,0 +1,481 @@
+"""What is not delivered is drawn by the learner: who gives back what it does not like is banned, who has to is not."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from learner.ledger.rows import ChoiceRow, LeaseRow
+from learner.rollouts.admission import AdmittedRecord, GrantedLease
+from learner.trust.selection_test import Choice, Worth
+from learner.trust.sequential_test import History, is_convicted, log_evidence
+from learner.trust.standing import Standing
+from node.engine.interface import EngineRefused, InstalledVersion
+from node.learner_role.trust.selection_checker import ChoiceLoop
+from node.learner_role.trust.selection_service import MAX_OF_A_PEER, MAX_ROUTINE, ChoiceDesk, Doubt, Made
+from node.reports.explain.why import why_in_ledger
+from node.state.operator_orders import Pardon, PeerOrders
+from protocol.core.codec import pack_logprobs
+from protocol.core.ids import PeerId, PolicyVersion
+from protocol.versions.staleness import Admissibility, judge
+from protocol.work import Delivery, Lease, Sampler, Span, read_record
+from tests.support.learner_fixture import (
+    FakePeer,
+    Judge,
+    Learner,
+    Settings,
+    hand_in,
+    honest_tokens,
+    open_learner,
+    until,
+)
+from tests.support.trainer_fixture import OTHER, PEER, SWARM, even_share, granted, lease_id, manifest, record, version
+
+pytestmark = pytest.mark.usefixtures("mock_clock")
+
+LONG = Settings(audits=True, steps=240, staleness=3)
+
+
+ALMOST_SURE = History(audits=50, log_wealth=(13.7,) * 6)
+"""One more group, and it is convicted."""
+
+OF_OTHER = f"WHERE peer = '{OTHER.peer_id}'"
+
+
+def lease_row(of: GrantedLease) -> LeaseRow:
+    return LeaseRow(
+        lease=of.id, peer=of.peer, task="even", prompt=0, rollouts=len(of.lease.seeds), issued_ms=0, deadline_ms=1,
+        envelope=b"",
+    )  # fmt: skip
+
+
+def forget(desk: ChoiceDesk) -> None:
+    """All that waits there."""
+    while waiting := desk.next():
+        for one in waiting:
+            desk.over(one)
+
+
+def worth(lease: Lease) -> float:
+    return sum(even_share(0, honest_tokens(seed)) for seed in lease.seeds)
+
+
+def good_ones(lease: Lease) -> bool:
+    """As only somebody can tell who knows what completions are worth."""
+    return worth(lease) > 5 / 3
+
+
+def rows(root: Path, sql: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(root / "ledger.sqlite")) as db:
+        return db.execute(sql).fetchall()
+
+
+async def test_who_gives_back_what_it_does_not_like_is_banned(tmp_path: Path) -> None:
+    honest, picky = FakePeer(), FakePeer(key=OTHER, keeps=good_ones)
+    async with open_learner(tmp_path, LONG) as learner:
+        await learner.train(honest, picky)
+        [banned] = learner.logged("peer_banned")
+        assert banned["peer"] == picky.id
+        assert "it chooses what it delivers" in str(banned["reason"])
+    [(heard,)] = rows(tmp_path, f"SELECT count(*) FROM choices {OF_OTHER}")
+    assert rows(tmp_path, "SELECT count(*) FROM decisions") == [(0,)], "no order of the operator's"
+    said = why_in_ledger(tmp_path / "ledger.sqlite", OTHER.peer_id, replay=True)
+    assert said.agrees
+    assert "It was banned by what it chose: " in said.text
+    assert "groups were drawn by the learner" in said.text
+    assert heard > 10
+    assert "the operator's ban" not in said.text
+    assert said.text.endswith("what it chose does, as the ledger says.")
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db, db:
+        db.execute(f"UPDATE choices SET ours = theirs, theirs = ours {OF_OTHER} AND heard = 2")
+    changed = why_in_ledger(tmp_path / "ledger.sqlite", OTHER.peer_id, replay=True)
+    assert not changed.agrees
+    assert "what the ledger has of all that it may have chosen is something else" in changed.text
+
+
+def lively(seed: int, of: PolicyVersion) -> tuple[int, ...]:
+    """Tokens that go by the version as well."""
+    return (random.Random(f"{seed} {of}").randrange(60) + 1, 2, 0)
+
+
+def best(lease: Lease, admitted: Sequence[PolicyVersion]) -> PolicyVersion:
+    """As only somebody can tell who makes the group with each of them."""
+    return max(admitted, key=lambda of: sum(even_share(0, lively(seed, of)) for seed in lease.seeds))
+
+
+async def test_who_sends_the_best_of_its_versions_is_banned(tmp_path: Path) -> None:
+    honest, choosy = FakePeer(draw=lively), FakePeer(key=OTHER, draw=lively, picks=best)
+    async with open_learner(tmp_path, LONG, judge=Judge(draws=lively)) as learner:
+        assert learner.choices is not None
+        learner.choices.desk.share = learner.choices.time.routine = 1.0
+        await learner.train(honest, choosy)
+        [banned] = learner.logged("peer_banned")
+        assert banned["peer"] == choosy.id
+        assert "it chooses what it delivers" in str(banned["reason"])
+        assert learner.logged("audit_failed") == [], "each token is its version's"
+    said = why_in_ledger(tmp_path / "ledger.sqlite", OTHER.peer_id, replay=True)
+    assert said.agrees
+    assert "had gained more by their version" in said.text
+
+
+async def test_who_always_takes_the_oldest_version_is_not(tmp_path: Path) -> None:
+    slow = FakePeer(key=OTHER, draw=lively, picks=lambda lease, admitted: min(admitted))
+    async with open_learner(tmp_path, LONG, judge=Judge(draws=lively)) as learner:
+        assert learner.choices is not None
+        learner.choices.desk.share = learner.choices.time.routine = 1.0
+        await learner.train(FakePeer(draw=lively), slow)
+        assert learner.logged("peer_banned") == []
+        assert learner.ledger.choice_history(slow.id).audits > 5
+
+
+async def test_who_gives_back_by_chance_is_not(tmp_path: Path) -> None:
+    dice = random.Random(1)
+    honest, busy = FakePeer(), FakePeer(key=OTHER, keeps=lambda lease: dice.random() < 0.3)
+    async with open_learner(tmp_path, Settings(audits=True, steps=80, staleness=3)) as learner:
+        await learner.train(honest, busy)
+        assert learner.logged("peer_banned") == []
+        history = learner.ledger.choice_history(busy.id)
+        assert history.audits > 20
+        assert not is_convicted(history)
+        assert not is_convicted(learner.ledger.choice_history(honest.id))
+
+
+async def test_what_was_heard_is_there_after_a_restart(tmp_path: Path) -> None:
+    dice = random.Random(2)
+    async with open_learner(tmp_path, Settings(audits=True, steps=8, staleness=3)) as learner:
+        await learner.train(FakePeer(), FakePeer(key=OTHER, keeps=lambda lease: dice.random() < 0.3))
+        before = learner.ledger.choice_history(OTHER.peer_id)
+    assert before.audits > 0
+    async with open_learner(tmp_path, Settings(audits=True, steps=8, staleness=3)) as again:
+        assert again.ledger.choice_history(OTHER.peer_id) == before
+
+
+async def test_who_is_pardoned_begins_anew(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, LONG) as learner:
+        await learner.train(FakePeer(), FakePeer(key=OTHER, keeps=good_ones))
+        assert len(learner.logged("peer_banned")) == 1
+    heard = rows(tmp_path, f"SELECT count(*) FROM choices {OF_OTHER}")
+    PeerOrders(tmp_path).give(Pardon(peer=OTHER.peer_id))
+    async with open_learner(tmp_path, LONG) as again:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(again.trust.watch)
+            await until(lambda: bool(again.logged("peer_pardoned")))
+            await until(lambda: not again.trust or again.trust.standing(OTHER.peer_id) is Standing.NEWCOMER)
+            nursery.cancel_scope.cancel()
+        assert again.ledger.choice_history(OTHER.peer_id).audits == 0
+    assert rows(tmp_path, "SELECT count(*) FROM choices WHERE heard < 0") == heard
+
+
+async def test_who_is_pardoned_while_its_ban_waits_is_not_banned(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
+        await learner.train(FakePeer())
+        assert learner.choices is not None
+        desk, peer = learner.choices.desk, OTHER.peer_id
+        await learner.trust.welcome(peer)
+        desk._known[peer] = ALMOST_SURE
+        lease = granted(999, size=2, peer=peer)
+        learner.ledger.leases_issued([lease_row(lease)])
+        of_other = InstalledVersion(name=version("1.1"), manifest=manifest(version("1.1")))
+        doubt = Doubt(granted=lease, withheld=0.5, other=of_other)
+        worst = [Worth(tokens=2, reward=reward) for reward in (0.0, 0.0, *[1.0] * 6)]
+        async with trio.open_nursery() as nursery, learner.trust._one:  # the operator's order is being obeyed
+            nursery.start_soon(desk.conclude, doubt, worst)
+            await until(lambda: bool(learner.logged("choice_drawn")))
+            await desk.forgive(peer)
+        assert learner.logged("peer_banned") == []
+        assert learner.ledger.choice_history(peer) == History()
+        again = granted(998, size=2, peer=peer)
+        learner.ledger.leases_issued([lease_row(again)])
+        desk._known[peer] = ALMOST_SURE
+        await desk.conclude(Doubt(granted=again, withheld=0.5, other=of_other), worst)
+        assert learner.logged("peer_banned") == [], "its peer was pardoned since"
+        await desk.conclude(Doubt(granted=again, withheld=0.5, other=of_other, pardons=1), worst)
+        assert len(learner.logged("peer_banned")) == 1
+
+
+async def test_of_who_is_banned_or_pardoned_nothing_waits_to_be_drawn(tmp_path: Path) -> None:
+    async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
+        desk, newest = choices.desk, max(learner.run.manifests)
+        for number, ends in ((901, "banned"), (902, "pardoned")):
+            desk.delivered(*delivered(learner, newest, newest, number=number))
+            desk.withdrawn(granted(number + 50, size=2, peer=PEER.peer_id), newest, "lost")
+            assert len(desk) == 2
+            if ends == "banned":
+                await learner.trust.convict(PEER.peer_id, "it chooses")
+            else:
+                await desk.forgive(PEER.peer_id)
+            assert (len(desk), desk.next(), desk._withheld) == (0, [], {})
+
+
+async def test_a_ban_that_a_crash_came_before_follows_with_the_next_group(tmp_path: Path) -> None:
+    """What was drawn is on disk before the ban is: here it alone is."""
+    async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
+        await learner.train(FakePeer())
+        lease = granted(998, size=2, peer=OTHER.peer_id)
+        learner.ledger.leases_issued([lease_row(lease)])
+        sure = ChoiceRow(
+            lease=lease.id, peer=OTHER.peer_id, at_ms=1, choice=Choice.WITHHELD, withheld=0.5, theirs=(), ours=(),
+            heard=50, log_wealth=(25.0,) * 6,
+        )  # fmt: skip
+        learner.ledger.choice_drawn(sure)
+    async with open_learner(tmp_path, Settings(audits=True, steps=2)) as again:
+        assert again.choices is not None
+        desk, next_one = again.choices.desk, granted(999, size=2, peer=OTHER.peer_id)
+        await again.trust.welcome(OTHER.peer_id)
+        best_ones = [Worth(tokens=2, reward=reward) for reward in (1.0, 1.0, *[0.0] * 6)]
+        await desk.conclude(Doubt(granted=next_one, withheld=0.5, other=None), best_ones)
+        [banned] = again.logged("peer_banned")
+        assert "of 50 groups" in str(banned["reason"])
+        assert again.ledger.choice_history(OTHER.peer_id).audits == 50
+
+
+async def test_an_engine_that_cannot_draw_it_costs_nobody_anything(tmp_path: Path) -> None:
+    def script(op: str) -> None:
+        if op == "generate":
+            raise EngineRefused("out_of_memory", "the prompt does not fit")
+
+    judge = Judge(script=script)
+    async with open_learner(tmp_path, Settings(audits=True, steps=8, staleness=3), judge=judge) as learner:
+        await learner.train(FakePeer(), FakePeer(key=OTHER, keeps=good_ones))
+        assert learner.logged("choice_impossible")
+        assert learner.logged("peer_banned") == []
+        assert learner.ledger.choice_history(OTHER.peer_id).audits == 0
+
+
+async def test_one_peer_cannot_crowd_out_the_others(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
+        await learner.train(FakePeer())
+        assert learner.choices is not None
+        desk, published = learner.choices.desk, learner.run.published
+        assert published is not None
+        for number in range(1, 2 * MAX_OF_A_PEER):
+            lease = granted(number, minimum=published.version)
+            desk.withdrawn(lease, published.version, "returned")
+        assert len(desk) == MAX_OF_A_PEER
+        desk.withdrawn(granted(99, minimum=published.version), published.version, "recalled")
+        other = granted(100, minimum=published.version, peer=OTHER.peer_id)
+        desk.withdrawn(other, None, "expired")
+        assert len(desk) == MAX_OF_A_PEER + 1
+        assert len(desk.next()) == MAX_OF_A_PEER + 1, "all of one version together"
+        for one in desk.next():
+            desk.over(one)
+        assert len(desk) == 0
+        assert desk.next() == []
+
+
+THIRD = PeerId("third")
+
+
+def delivered(
+    learner: Learner, *names: PolicyVersion, number: int = 999, peer: PeerId = PEER.peer_id
+) -> tuple[GrantedLease, list[AdmittedRecord]]:
+    """A group of these versions, a completion of each, that was admitted."""
+    lease = granted(number, size=len(names), minimum=names[0], prompt_index=0, peer=peer)
+    learner.ledger.leases_issued([lease_row(lease)])
+    raws = [
+        record(
+            lease.lease,
+            index,
+            tokens=honest_tokens(seed),
+            logprobs=pack_logprobs([-0.5] * 3),
+            spans=[Span(0, 3, name, learner.run.manifests[name])],
+        )
+        for index, (seed, name) in enumerate(zip(lease.lease.seeds, names, strict=True))
+    ]
+    return lease, [AdmittedRecord(signed=read_record(raw, SWARM.authority.swarm), reply=None) for raw in raws]
+
+
+@asynccontextmanager
+async def choosing(root: Path, settings: Settings, *, share: float = 1.0) -> AsyncIterator[tuple[Learner, ChoiceLoop]]:
+    """A learner that has trained, which looks at that share of what is delivered, and at nothing yet."""
+    async with open_learner(root, settings) as learner:
+        await learner.train(FakePeer())
+        assert learner.choices is not None
+        learner.choices.desk.share = share
+        forget(learner.choices.desk)
+        yield learner, learner.choices
+
+
+async def test_without_a_reason_the_newest_are_looked_at_and_no_more_than_a_few_wait(tmp_path: Path) -> None:
+    async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
+        desk = choices.desk
+        newest = max(learner.run.manifests)
+        pinned = learner.store._pins[learner.run.manifests[newest]]
+        for number in range(3 * MAX_ROUTINE):
+            peer = PeerId(f"peer {number % 3}")
+            desk.delivered(*delivered(learner, newest, newest, number=number + 1000, peer=peer))
+        assert [one.granted.id for one in desk.next()] == [
+            lease_id(number + 1000) for number in range(2 * MAX_ROUTINE, 3 * MAX_ROUTINE)
+        ]
+        assert desk.next(routine=False) == [], "nothing speaks against them"
+        begun = desk.next()[:3]
+        desk.begin(begun)
+        desk.delivered(*delivered(learner, newest, newest, number=5000))
+        assert [one for one in desk.next() if one in begun] == begun, "the store keeps what is being drawn"
+        forget(desk)
+        assert learner.store._pins[learner.run.manifests[newest]] == pinned
+
+
+async def test_who_has_evidence_against_it_is_looked_at_as_many_times_more(tmp_path: Path) -> None:
+    async with choosing(tmp_path, Settings(audits=True, steps=2), share=1 / 8) as (learner, choices):
+        desk = choices.desk
+        newest = max(learner.run.manifests)
+        desk._known[OTHER.peer_id] = History(audits=50, log_wealth=(math.log(24.0), -math.inf))
+        desk._known[THIRD] = History(audits=50, log_wealth=(-5.0, -5.0))
+        assert 8 < math.exp(log_evidence(desk._known[OTHER.peer_id])) < 100
+        looked_at = dict.fromkeys((PEER.peer_id, OTHER.peer_id, THIRD), 0)
+        for place, peer in enumerate(looked_at):
+            for number in range(1000 + 400 * place, 1200 + 400 * place):
+                desk.delivered(*delivered(learner, newest, newest, number=number, peer=peer))
+                looked_at[peer] += len(desk)
+                forget(desk)
+        assert looked_at[OTHER.peer_id] == 200
+        assert 10 < looked_at[PEER.peer_id] < 45
+        assert 10 < looked_at[THIRD] < 45, "honest for long is not honest for ever"
+
+
+async def test_without_a_reason_who_has_least_against_it_makes_room(tmp_path: Path) -> None:
+    async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
+        desk = choices.desk
+        newest = max(learner.run.manifests)
+        desk._known[OTHER.peer_id] = History(audits=50, log_wealth=(2.0, 2.0))
+        number = iter(range(1000, 2000))
+
+        def deliver(peer: PeerId) -> None:
+            desk.delivered(*delivered(learner, newest, newest, number=next(number), peer=peer))
+
+        def waiting() -> list[PeerId]:
+            return [one.granted.peer for one in desk._waiting]
+
+        for _ in range(MAX_OF_A_PEER):
+            deliver(OTHER.peer_id)
+        for peer in (PEER.peer_id, THIRD):
+            for _ in range(MAX_OF_A_PEER):
+                deliver(peer)
+        assert waiting() == [OTHER.peer_id] * 8 + [THIRD] * 8
+        desk._known = dict.fromkeys((PEER.peer_id, OTHER.peer_id, THIRD), desk._known[OTHER.peer_id])
+        deliver(FOURTH := PeerId("fourth"))
+        assert FOURTH not in waiting(), "nothing speaks against it"
+
+
+async def test_who_is_suspected_or_withholds_is_not_routine(tmp_path: Path) -> None:
+    async with choosing(tmp_path, Settings(audits=True, steps=2), share=0.999) as (learner, choices):
+        desk = choices.desk
+        newest = max(learner.run.manifests)
+        desk._known[OTHER.peer_id] = History(audits=50, log_wealth=(0.0, 12.0))
+        for number in range(1000, 1020):
+            desk.withdrawn(granted(number, minimum=newest, peer=THIRD), newest, "returned")
+        for place, peer in enumerate((PEER.peer_id, OTHER.peer_id, THIRD)):
+            forget(desk)
+            desk.share = 1 / 8 if peer == THIRD else 1.0
+            for number in range(2000 + 100 * place, 2040 + 100 * place):
+                desk.delivered(*delivered(learner, newest, newest, number=number, peer=peer))
+            assert desk.next()
+            assert bool(desk.next(routine=False)) is (peer != PEER.peer_id)
+
+
+async def test_a_group_that_used_every_version_there_is_ends_nothing(tmp_path: Path) -> None:
+    """The other version is then one that made a part of it as well."""
+    async with choosing(tmp_path, Settings(audits=True, steps=4, staleness=1)) as (learner, choices):
+        desk, run = choices.desk, learner.run
+        could = [of for of in sorted(run.manifests) if judge(run.chain, [of], run.window) is Admissibility.ADMISSIBLE]
+        assert len(could) == 2
+        before = desk.drawn
+        desk.delivered(*delivered(learner, *could))
+        [doubt] = desk.next()
+        assert doubt.other in [one.version for one in doubt.made]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(choices.work)
+            await until(lambda: desk.drawn > before)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_version_that_is_named_in_pieces_is_one_version(tmp_path: Path) -> None:
+    async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
+        newest = max(learner.run.manifests)
+        lease, group = delivered(learner, newest, newest)
+        cut = [Span(place, place + 1, newest, learner.run.manifests[newest]) for place in range(3)]
+        raws = [record(lease.lease, one.signed.record.index, tokens=one.signed.tokens, spans=cut) for one in group]
+        pieces = [AdmittedRecord(signed=read_record(raw, SWARM.authority.swarm), reply=None) for raw in raws]
+        choices.desk.delivered(lease, pieces)
+        [doubt] = choices.desk.next()
+        assert [made.index for made in doubt.made] == [0, 1]
+
+
+@pytest.mark.parametrize(("rule", "looks"), [("settings", True), ("recalled", False), ("orphaned", False)])
+async def test_what_is_answered_by_nothing_of_use_is_withheld(tmp_path: Path, rule: str, looks: bool) -> None:
+    async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices), trio.open_nursery() as nursery:
+        nursery.start_soon(learner.intake.work, learner.arriving)
+        newest = max(learner.run.manifests)
+        lease = granted(999, size=1, minimum=newest, prompt_index=0)
+        learner.ledger.leases_issued([lease_row(lease)])
+        learner.run.leasing.recover(lease)
+        if rule == "recalled":
+            learner.run.leasing.recall(lease.id)
+        if rule == "orphaned":
+            learner.run.chain = learner.run.chain.restarted(newest.version - 1)
+        spans = [Span(0, 3, newest, learner.run.manifests[newest])]
+        raw = record(lease.lease, 0, spans=spans, sampler=Sampler(temperature=0.25))
+        await hand_in(learner, PEER.peer_id, Delivery(lease=lease.id, records=[raw]))
+        found = [doubt.granted.id for doubt in choices.desk.next()]
+        assert found == ([lease.id] if looks else [])
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_put_together_again_is_not_looked_at_twice(tmp_path: Path) -> None:
+    async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
+        desk = choices.desk
+        newest = max(learner.run.manifests)
+        group = delivered(learner, newest, newest)
+        assert learner.trust.admitted(*group)
+        [doubt] = desk.next()
+        desk.over(doubt)
+        await learner.trust.recover([group])
+        assert desk.next() == []
+        assert learner.trust.agenda.next() is not None, "its audit is as owed as before"
+
+
+async def test_completions_of_several_versions_are_each_drawn_again_with_their_own(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
+        await learner.train(FakePeer())
+        assert learner.choices is not None
+        desk, lease = learner.choices.desk, granted(999, size=3, peer=OTHER.peer_id)
+        older, newer, other = (
+            InstalledVersion(name=version(name), manifest=manifest(version(name))) for name in ("1.1", "1.2", "1.3")
+        )
+        made = tuple(
+            Made(index=index, tokens=(index + 1, 0), version=of) for index, of in ((2, older), (0, newer), (1, newer))
+        )
+        doubt = Doubt(granted=lease, withheld=0.0, other=other, made=made)
+        asked = desk.requests(doubt)
+        assert list(doubt.versions) == [older, newer, other]
+        assert [of for of, _ in asked] == [older, newer, other, older, newer]
+        assert [len(requests) for _, requests in asked] == [2, 4, 9, 1, 2], "two of ours for each of theirs"
+        ours = [request.seed for _, requests in asked[:2] for request in requests]
+        seeds = [lease.lease.seeds[index] for index in (2, 0, 1)]
+        assert [request.seed for request in asked[2][1]] == [*seeds, *ours]
+        assert [request.seed for _, requests in asked[3:] for request in requests] == seeds
+        assert len({*ours, *seeds}) == 9
+        said, ours_here = [1.0, 0.0, 1.0], [*(0.0, 0.0), *(0.0, 1.0), *(0.0, 0.0)]
+        there, here = [0.0, 0.0, 1.0, *(0.0, 0.0, 1.0, 0.0, 0.0, 0.0)], [1.0, 0.0, 0.0]
+        learner.ledger.leases_issued([lease_row(lease)])
+        drawn = [Worth(tokens=2, reward=reward) for reward in [*said, *ours_here, *there]]
+        await desk.conclude(doubt, [*drawn, *(Worth(tokens=3, reward=reward) for reward in here)])
+    [(choice, theirs, ours_seen, heard)] = rows(tmp_path, f"SELECT choice, theirs, ours, heard FROM choices {OF_OTHER}")
+    assert (choice, heard) == ("delivered", 1)
+    gains = [[3, 1.0], [3, 0.0], [3, -1.0]]
+    assert json.loads(theirs) == [[2, one, gain] for one, gain in zip(said, gains, strict=True)], (
+        "both are our own draws"
+    )
+    assert json.loads(ours_seen) == [
+        [2, one, [2, one - other]] for one, other in zip(ours_here, there[3:], strict=True)
+    ]

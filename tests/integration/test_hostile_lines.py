@@ -1,0 +1,404 @@
+"""Whole lines of messages made wrong, through the reception to the desks and the ledger of a learner that goes on.
+
+A peer with a key of its own says what hypothesis draws, in any order, on one line after the other: messages at the
+bounds of what the protocol allows, messages distorted, and frames that are none. What always has to hold: nothing but
+the end of its line comes of what is no message, and its fault has a name; who is honest joins, works and is paid
+meanwhile; and what is in the books afterwards can be reported.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import operator
+import tracemalloc
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from node import reports
+from node.learner_role.peers import session_service as learner_desk
+from node.learner_role.peers.session_service import WELCOME_EVERY_S, WELCOMES_AT_ONCE
+from node.reports import swarm_report
+from protocol.accounting.cost import Price
+from protocol.accounting.energy import MAX_ENERGY_SOURCES, Energy, EnergySource
+from protocol.accounting.relay_receipt import RelayReceipt, sign_relay_receipt
+from protocol.core.codec import encode
+from protocol.core.errors import Fault
+from protocol.core.ids import PeerId, PolicyVersion
+from protocol.core.limits import (
+    MAX_ADDRESS_CHARS,
+    MAX_CHUNKS,
+    MAX_JOULES,
+    MAX_MICROS_PER_HOUR,
+    MAX_MILLIS,
+    MAX_SECONDS,
+    MAX_SPEED,
+    MAX_WORK_BYTES,
+    PROTOCOL_VERSION,
+)
+from protocol.trouble import MAX_TROUBLE_CHARS, MAX_TROUBLES, Trouble, TroubleKind
+from protocol.work import (
+    LEASE_RECALLS,
+    MAX_HOURS_LEFT_S,
+    PROOFS,
+    RECEIPT_REVISIONS,
+    WORK,
+    Delivery,
+    FromLearner,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    LeaseRequest,
+    LeaseReturn,
+    ProofRequest,
+    Refused,
+    Relayed,
+    Started,
+    Welcome,
+    open_lease,
+)
+from swarm.transport.event_rate import Rate
+from swarm.transport.framing import FrameStream
+from swarm.transport.interface import StreamBroken
+from swarm.work import server as reception
+from swarm.work.server import Reception
+from tests.integration.test_hostile_deliveries import examples
+from tests.support.growth_check import grown, rows_of, sizes_of
+from tests.support.learner_fixture import FakePeer, Learner, Settings, open_learner, until
+from tests.support.message_mutations import JUNK, distort, packed, tree_of
+from tests.support.trainer_fixture import OTHER, PEER, SWARM
+
+ROOMY = Settings(prompts=8, group_size=2, ahead=2.0, steps=99, audits=True)
+
+
+@pytest.fixture(autouse=True)
+def read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is said is what matters here; how fast it is read is tested in `tests/swarm/work/test_server.py`."""
+    monkeypatch.setattr(reception, "HEARTBEATS", Rate(per_s=1e9, burst=1e9))
+    monkeypatch.setattr(reception, "MESSAGES", Rate(per_s=1e9, burst=1e9))
+    monkeypatch.setattr(learner_desk, "LOGGED_BEATS", Rate(per_s=1e9, burst=1e9))
+
+
+COUNTS = st.sampled_from([0, 1, 2, 1000, 2**31, 2**52, 2**53 - 1])
+AMOUNTS = st.sampled_from([0.0, 5e-324, 1e-300, 0.5, 1.0, 1e6, MAX_SPEED])
+SECONDS = st.sampled_from([0.0, 5e-324, 0.5, 1e6, MAX_SECONDS])
+PRICES = st.sampled_from([0, 1, 2**31, MAX_MICROS_PER_HOUR])
+REASON = operator.itemgetter(slice(MAX_TROUBLE_CHARS))
+ADDRESSES = st.sampled_from(["", "=1+", "/ip4/1.2.3.4/tcp/1", "\N{SNOWMAN}" * 300])
+TEXTS = st.sampled_from(["", "a peer", "\0", "\x1b[2J", "=1+1", "\N{RIGHT-TO-LEFT OVERRIDE}x", "\N{SNOWMAN}" * 100])
+VERSIONS = st.builds(PolicyVersion, st.sampled_from([0, 1, 2, 2**53 - 1]), COUNTS)
+IDS = st.integers(0, 60).map(lambda number: number.to_bytes(16, "big"))
+"""Leases are numbered here, from 1; the last are nobody's yet."""
+UNDERSTOOD = st.sets(st.sampled_from([LEASE_RECALLS, PROOFS, RECEIPT_REVISIONS, "x"])).map(
+    lambda names: dict.fromkeys(names, b"\xff")
+)
+
+HELLOS = st.builds(
+    Hello,
+    protocol=st.just(PROTOCOL_VERSION),
+    name=TEXTS,
+    addresses=st.lists(ADDRESSES.map(lambda text: text[:MAX_ADDRESS_CHARS]), max_size=16),
+    price=st.builds(Price, micros_per_hour=PRICES, currency=st.sampled_from(["USD", "ZZZ"])),
+    engine=TEXTS,
+    machine=TEXTS,
+    leases=st.lists(IDS, max_size=8),
+    ext=UNDERSTOOD,
+)
+BEATS = st.builds(
+    Heartbeat,
+    installed=st.none() | VERSIONS,
+    pending=COUNTS,
+    bytes_up=COUNTS,
+    bytes_down=COUNTS,
+    engine_s=SECONDS,
+    tokens_per_s=AMOUNTS,
+    hours_left_s=st.none() | st.sampled_from([0.0, 5e-324, 1.0, MAX_HOURS_LEFT_S]),
+    energy=st.lists(
+        st.builds(Energy, st.sampled_from(list(EnergySource)[:4]), st.sampled_from([0.0, 5e-324, 1.0, MAX_JOULES])),
+        max_size=MAX_ENERGY_SOURCES,
+    ),
+    troubles=st.lists(
+        st.builds(Trouble, st.sampled_from(list(TroubleKind)[:4]), COUNTS, TEXTS.map(REASON), VERSIONS),
+        max_size=MAX_TROUBLES,
+    ),
+)
+
+
+@st.composite
+def relays(draw: st.DrawFn) -> Relayed:
+    author = draw(st.sampled_from([PEER, PEER, PEER, OTHER]))
+    receipt = RelayReceipt(
+        manifest=draw(st.binary(min_size=32, max_size=32)),
+        relays=draw(st.lists(st.sampled_from([OTHER.peer_id, PEER.peer_id, "x" * 52]), min_size=2, unique=True)),
+        first=draw(st.sampled_from([0, 1, MAX_CHUNKS - 1])),
+        givers=bytes(draw(st.lists(st.integers(0, 3), min_size=1, max_size=50))),
+    )
+    return Relayed(receipt=sign_relay_receipt(author, SWARM.authority.swarm, receipt))
+
+
+SAID: dict[str, st.SearchStrategy[Any]] = {
+    "heartbeat": BEATS,
+    "request": st.builds(LeaseRequest, rollouts=st.sampled_from([1, 7, 65_536])),
+    "started": st.builds(Started, lease=IDS, version=VERSIONS),
+    "return": st.builds(LeaseReturn, leases=st.lists(IDS, max_size=20), reason=TEXTS),
+    "delivery": st.builds(Delivery, lease=IDS, records=st.lists(st.binary(max_size=40), max_size=5)),
+    "relayed": relays(),
+    "proofs": st.builds(
+        ProofRequest,
+        version=VERSIONS,
+        place=COUNTS,
+        notes=COUNTS,
+        reputed=st.none() | st.sampled_from([0, 1, MAX_MILLIS]),
+    ),
+    "goodbye": st.builds(Goodbye, reason=TEXTS),
+    "hello": HELLOS,
+}
+
+
+LAST = ("goodbye", "hello")
+"""What ends a line."""
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[str, bytes]:
+    """A frame after the greeting, and how it was made wrong: at the bounds, distorted, or noise."""
+    match draw(st.sampled_from([*["legal"] * 17, "distorted", "noise", "junk"])):
+        case "legal":
+            name = draw(st.sampled_from([*[name for name in SAID if name not in LAST] * 4, *LAST]))
+            return name, encode(draw(SAID[name]))
+        case "distorted":
+            message = draw(st.sampled_from(sorted(SAID)).flatmap(SAID.__getitem__))
+            return "distorted", packed(distort(draw, tree_of(message)))
+        case "noise":
+            return "noise", draw(st.binary(max_size=60))
+        case _:
+            return "junk", packed(draw(st.sampled_from(JUNK)))
+
+
+@dataclass(kw_only=True)
+class Stage:
+    """A learner at version 1.0 that serves its line, and a hostile peer that is connected to it."""
+
+    learner: Learner
+    clock: MockClock
+    honest: FakePeer = field(default_factory=lambda: FakePeer(key=OTHER))
+    faults: list[tuple[PeerId, Fault, str]] = field(default_factory=list)
+    hostile: Any = None
+
+    async def speak(self, greeting: bytes, said: Sequence[bytes]) -> int:
+        """Say all of that on one line; return how many answers came before it ended."""
+        stream = await self.hostile.open_stream(SWARM.learner.peer_id, WORK)
+        frames = FrameStream(stream, MAX_WORK_BYTES)
+        heard = 0
+        try:
+            for body in (greeting, *said):
+                await frames.send_bytes(body)
+            await stream.send_eof()
+            while await frames.receive(FromLearner) is not None:
+                heard += 1
+        except StreamBroken:
+            pass
+        finally:
+            await stream.abort()
+        await until(lambda: PEER.peer_id not in self.learner.desk.reception._lines)  # type: ignore[union-attr]
+        await self.settle()
+        return heard
+
+    async def settle(self, pass_s: float = WELCOME_EVERY_S) -> None:
+        """Let some time pass: what is to be written is, who is silent is lost, and who was here may come again."""
+        await until(lambda: not self.learner.arriving.statistics().current_buffer_used)
+        await until(lambda: not self.learner.run.leasing.judging)
+        before = self.learner.desk.rounds
+        self.clock.jump(pass_s)
+        await until(lambda: self.learner.desk.rounds > before and not self.learner.desk.writing)
+
+
+@asynccontextmanager
+async def staged(root: Path, clock: MockClock, settings: Settings = ROOMY) -> AsyncIterator[Stage]:
+    async with open_learner(root, settings) as learner:
+        stage = Stage(learner=learner, clock=clock)
+        await learner.training.begin()
+        learner.desk.reception = Reception(
+            transport=learner.transport,
+            desk=learner.desk,
+            inbox=learner.inbox,
+            report=lambda peer, fault, detail: stage.faults.append((peer, fault, detail)),
+        )
+        learner.desk.reception.start()
+        async with (
+            learner.transport.network.node("hostile", peer_id=PEER.peer_id) as stage.hostile,
+            trio.open_nursery() as nursery,
+        ):
+            await stage.hostile.dial(learner.transport.addresses())
+            for loop in (
+                learner.desk.watch,
+                learner.desk.leases.serve,
+                learner.desk.relays.work,
+                learner.desk.proofs.work,
+            ):
+                nursery.start_soon(loop)
+            nursery.start_soon(learner.intake.work, learner.arriving)
+            nursery.start_soon(learner.trust.watch)
+            yield stage
+            nursery.cancel_scope.cancel()
+
+
+def require_reports(learner: Learner) -> None:
+    """What is in the books can be told, in every form."""
+    report = swarm_report(learner.ledger.path, with_history=True)
+    assert json.loads(reports.as_json(report))
+    assert reports.as_csv(report)
+    assert reports.as_text(report)
+    assert reports.as_terminal(report, width=120)
+    reports.write_html(report, learner.root / "report.html")
+    assert learner.recorded()
+
+
+async def work_once(stage: Stage) -> None:
+    """The honest peer joins, is leased to, delivers, and all of it is admitted."""
+    learner, honest = stage.learner, stage.honest
+    welcome = await learner.desk.welcome(honest.id, hello_of(honest))
+    assert isinstance(welcome, Welcome)
+    grant = await learner.desk.grant(honest.id, LeaseRequest(rollouts=2))
+    assert grant.leases, grant.reason
+    for raw in grant.leases:
+        lease = open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id)
+        await honest.answer(learner, lease)
+        assert all(verdict.admitted for verdict in honest.receipts[lease.id].verdicts)  # type: ignore[index]
+    await stage.settle()
+
+
+def hello_of(peer: FakePeer) -> Hello:
+    return Hello(protocol=PROTOCOL_VERSION, price=Price(), name="honest")
+
+
+@pytest.mark.parametrize("times", [80, pytest.param(1000, marks=pytest.mark.slow)], ids=["few", "many"])
+async def test_whatever_is_said_on_a_line_the_learner_goes_on(
+    tmp_path: Path, mock_clock: MockClock, times: int
+) -> None:
+    found, heard = Counter[Fault](), Counter[str]()
+    async with staged(tmp_path, mock_clock) as stage:
+
+        @examples(times)
+        @given(st.sampled_from([True] * 9 + [False]), HELLOS, st.lists(bodies(), min_size=4, max_size=30))
+        def say(greets: bool, hello: Hello, said: list[tuple[str, bytes]]) -> None:
+            greeting = encode(hello) if greets else said[0][1]
+            stage.faults.clear()
+            trio.from_thread.run(stage.speak, greeting, [body for _, body in said])
+            for peer, fault, detail in stage.faults:
+                assert (peer, bool(detail)) == (PEER.peer_id, True)
+                found[fault] += 1
+            heard.update(name for name, _ in stage.learner.log)
+            stage.learner.log.clear()
+
+        await trio.to_thread.run_sync(say)
+        assert found.keys() >= {Fault.MALFORMED, Fault.BROKEN_PROMISE, Fault.UNAUTHORISED}
+        assert heard.keys() >= {"peer_joined", "heartbeat", "leases_returned", "delivery_judged", "peer_left"}
+        await work_once(stage)
+        require_reports(stage.learner)
+
+
+async def test_counts_that_grow_without_end_end_at_their_bound(tmp_path: Path, mock_clock: MockClock) -> None:
+    """A node that says again and again that it was started anew, and has moved as much as can be said since."""
+    async with staged(tmp_path, mock_clock) as stage:
+        most = encode(Heartbeat(bytes_up=2**53 - 1, bytes_down=2**53 - 1, engine_s=MAX_SECONDS))
+        greeting = encode(Hello(protocol=PROTOCOL_VERSION, price=Price(micros_per_hour=MAX_MICROS_PER_HOUR)))
+        for _ in range(3):
+            await stage.speak(greeting, [most, encode(Heartbeat())] * 1100)
+        await work_once(stage)
+        require_reports(stage.learner)
+
+
+WARM_UP, MEASURED = 300, 1000
+LEFT_BYTES = 256 * 1024
+"""What 1000 messages of no use may leave in memory: 250 bytes each, of which SQLite's own are none."""
+
+
+async def test_a_thousand_messages_of_no_use_leave_nothing_behind(tmp_path: Path, mock_clock: MockClock) -> None:
+    """On one line: counts that go up and down, versions back and forth, leases of others, proofs of nothing."""
+    corpus: list[bytes] = []
+    of_no_use = [name for name in SAID if name not in (*LAST, "relayed", "request")]
+
+    @examples(WARM_UP + MEASURED)  # each another one: what is remembered of what was said shows
+    @given(st.sampled_from(of_no_use).flatmap(SAID.__getitem__))
+    def collect(message: Any) -> None:
+        corpus.append(encode(message))
+
+    collect()
+    async with staged(tmp_path, mock_clock) as stage, trio.open_nursery() as nursery:
+        learner = stage.learner
+        stream = await stage.hostile.open_stream(SWARM.learner.peer_id, WORK)
+        frames = FrameStream(stream, MAX_WORK_BYTES)
+        await frames.send_bytes(encode(Hello(protocol=PROTOCOL_VERSION, price=Price())))
+        nursery.start_soon(read_on, frames)
+
+        async def say(first: int, number: int) -> None:
+            for place in range(first, first + number):
+                if place % 50 == 0:
+                    await frames.send_bytes(encode(Heartbeat(bytes_up=place)))
+                    await until(partial(_has_heard, learner, place))
+                    await stage.settle(1.0)
+                await frames.send_bytes(corpus[place % len(corpus)])
+            # Whatever was said last, the peer has a version now, and has just been answered all that it asked.
+            await frames.send_bytes(encode(Heartbeat(bytes_up=first + number, installed=learner.run.chain.head)))
+            await until(partial(_has_heard, learner, first + number))
+            await stage.settle(1.0)
+            proofs = learner.desk.proofs
+            await until(lambda: not proofs._asked and not learner.desk.reception._waiting)
+            proofs._paid.clear()
+            await frames.send_bytes(encode(ProofRequest(version=PolicyVersion(0, 0))))
+            await until(lambda: proofs._paid != {} and not proofs._asked)
+            learner.log.clear()
+            gc.collect()
+
+        await say(0, WARM_UP)
+        parts = (learner.run, learner.desk, learner.intake, learner.recorder, learner.watch, learner.transport)
+        sizes, rows, recorded = sizes_of(*parts), rows_of(learner.ledger.path), len(learner.recorded())
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        await say(WARM_UP, MEASURED)
+        left = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+        assert PEER.peer_id in learner.run.present, "it was listened to until the end"
+        assert grown(sizes, sizes_of(*parts)) == {}
+        assert rows_of(learner.ledger.path) == rows
+        assert len(learner.recorded()) <= recorded + MEASURED // 50, "hours, at most twice a minute"
+        assert left < LEFT_BYTES, left
+        nursery.cancel_scope.cancel()
+
+
+def _has_heard(learner: Learner, place: int) -> bool:
+    return any(beat["bytes_up"] == place for beat in learner.logged("heartbeat"))
+
+
+async def read_on(frames: FrameStream) -> None:
+    """What is answered is read, and not looked at."""
+    while await frames.receive(FromLearner) is not None:
+        pass
+
+
+async def test_who_comes_and_goes_without_end_fills_no_ledger(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with staged(tmp_path, mock_clock) as stage:
+        ledger, greeting = stage.learner.ledger, Hello(protocol=PROTOCOL_VERSION, price=Price())
+        welcomed = [await stage.learner.desk.welcome(PEER.peer_id, greeting) for _ in range(WELCOMES_AT_ONCE)]
+        assert all(isinstance(one, Welcome) for one in welcomed)
+        refused = await stage.learner.desk.welcome(PEER.peer_id, greeting)
+        assert isinstance(refused, Refused)
+        assert refused.retry_after_ms == 1000 * WELCOME_EVERY_S
+        assert "line breaks" in refused.reason
+        assert rows_of(ledger.path)["presence"] == WELCOMES_AT_ONCE
+        assert isinstance(await stage.learner.desk.welcome(OTHER.peer_id, greeting), Welcome), "others may come"
+        mock_clock.jump(WELCOME_EVERY_S)
+        assert isinstance(await stage.learner.desk.welcome(PEER.peer_id, greeting), Welcome)
+        assert isinstance(await stage.learner.desk.welcome(PEER.peer_id, greeting), Refused)

@@ -1,0 +1,261 @@
+"""A node whose owner pauses, resumes and drains it, by files: over a network in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from learner.provisioning.estimation.recording import Withdrawn
+from node.rollout_role.owner_control import Drained, Owner
+from node.rollout_role.retries import Failed
+from node.rollout_role.worker import DRAINED, HELD, RolloutRole
+from node.runtime.events import EventLog
+from node.state.owner_orders import Drain, Orders, OwnerSignals
+from node.state.status_file import standing_of
+from protocol.core.ids import PolicyVersion
+from protocol.trouble import TroubleKind
+from swarm.testing.memory_transport import MemoryNetwork
+from swarm.transport.error_groups import first_cause
+from tests.support.learner_fixture import Learner, Settings, open_learner, until
+from tests.support.rollout_fixture import serve, work_with
+from tests.support.swarm_fixture import open_node
+from tests.support.trainer_fixture import SWARM
+
+ROOMY = Settings(steps=100_000, staleness=2, ahead=5.0)
+NEVER_S = 1e6
+"""Seconds per token of an engine that is never done."""
+
+
+class Owned:
+    """A role, its owner's hand on it, and what its node logs. `prepare` is told of the role before it begins."""
+
+    def __init__(self, root: Path, prepare: Callable[[RolloutRole], None] = lambda role: None) -> None:
+        self.root, self.prepare = root, prepare
+        self.orders, self.signals = Orders(root), OwnerSignals()
+        self.log: list[tuple[str, dict[str, Any]]] = []
+        self.here = trio.Event()
+
+    def __call__(self, role: RolloutRole, events: EventLog) -> None:
+        self.role = role
+        self.prepare(role)
+        events.listen(lambda name, fields: self.log.append((name, dict(fields))))
+        self.owner = Owner(
+            root=self.root, signals=self.signals, role=role, limits={"[engine] nice": "5"}, trouble=lambda text: None
+        )
+        self.lent_at_first = role.shift.is_on
+        self.here.set()
+
+    async def obey(self) -> None:
+        await self.here.wait()
+        await self.owner.obey()
+
+    def told(self, name: str) -> list[dict[str, Any]]:
+        return [fields for event, fields in self.log if event == name]
+
+    def look(self) -> None:
+        """As a signal does: the files are looked at now."""
+        self.signals.told.set()
+
+    @property
+    def doing(self) -> str:
+        standing = standing_of(self.root)
+        return "" if standing is None else standing.doing
+
+
+def never_tried(role: RolloutRole) -> None:
+    role.counts.tokens_per_s = 1.0  # no trial: this engine would not end it
+    role.service.free_after_s = 3600.0  # however slow the machine is on which this is tested
+
+
+async def run_owned(owned: Owned, tmp_path: Path, seconds: float, check: Callable[[Learner], Any]) -> None:
+    """Have a node work with a learner while `check` goes on; what ends the owner's hand ends it."""
+    network = MemoryNetwork()
+    with first_cause():
+        async with (
+            open_learner(tmp_path / "learner", ROOMY, network=network) as learner,
+            open_node(network, SWARM, tmp_path, "owned", follows=True) as node,
+            trio.open_nursery() as nursery,
+        ):
+            serve(learner)
+            nursery.start_soon(work_with, node, learner, tmp_path, seconds, owned)
+            nursery.start_soon(learner.train)
+            nursery.start_soon(owned.obey)
+            await owned.here.wait()
+            await check(learner)
+            nursery.cancel_scope.cancel()
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path) -> None:
+    (tmp_path / "learner").mkdir()
+
+
+async def test_paused_it_gives_back_says_so_and_resumed_it_works(tmp_path: Path) -> None:
+    owned = Owned(tmp_path, never_tried)
+
+    async def check(learner: Learner) -> None:
+        role = owned.role
+        await until(lambda: bool(learner.run.leasing.open) and role._begun is not None)
+        owned.orders.pause("`volery pause`")
+        owned.look()
+        await until(lambda: not role.shift.is_on)
+        assert owned.told("paused") == [{"why": "paused by `volery pause`"}]
+        assert role.holding == set()
+        [peer] = learner.run.present
+        await until(lambda: learner.run.worker(peer).until_ms <= learner.wall.ms)  # by its heartbeat
+        assert {fields["reason"] for fields in owned.told("leases_given_back")} == {HELD}
+        await until(lambda: not learner.run.leasing.open)
+        await until(lambda: owned.doing == "paused by `volery pause`")
+        withdrawn = [event for event in learner.recorded() if isinstance(event, Withdrawn)]
+        assert {event.status for event in withdrawn} == {"returned"}
+        owned.orders.resume()
+        owned.look()
+        await until(lambda: bool(learner.run.leasing.open) and role._begun is not None)
+        assert owned.told("resumed") == [{}]
+        assert owned.told("engine_rests") == [], "a short pause costs no more than it lasts"
+        await until(lambda: owned.doing == "at work")
+
+    await run_owned(owned, tmp_path, NEVER_S, check)
+    assert owned.doing == "", "who is gone says nothing"
+
+
+async def test_a_long_pause_frees_the_engines_memory_and_ends_with_the_newest_version(tmp_path: Path) -> None:
+    def impatient(role: RolloutRole) -> None:
+        role.service.free_after_s = 0.0
+
+    owned = Owned(tmp_path, impatient)
+
+    async def check(learner: Learner) -> None:
+        role = owned.role
+        await until(lambda: role.counts.admitted > 0)
+        owned.orders.pause("`volery pause`")
+        owned.look()
+        await until(lambda: owned.told("engine_rests") != [])
+        assert role.installed is None
+        owned.look()
+        await until(lambda: owned.doing == "paused by `volery pause`; the engine's memory is free")
+        made = len(owned.told("version_installed"))
+        owned.orders.resume()
+        owned.look()
+        await until(lambda: len(owned.told("version_installed")) > made)
+        await until(lambda: bool(role.holding))
+        admitted = role.counts.admitted
+        await until(lambda: role.counts.admitted > admitted)
+        log = [(name, fields.get("version")) for name, fields in owned.log]
+        woken = log.index(("engine_wakes", None))
+        newest = [version for name, version in log[:woken] if name == "version_fetched"][-1]
+        assert owned.told("version_installed")[made]["version"] >= newest
+
+    await run_owned(owned, tmp_path, 0.0, check)
+
+
+async def test_who_was_paused_before_it_started_begins_with_nothing(tmp_path: Path) -> None:
+    owned = Owned(tmp_path)
+    owned.orders.pause("`volery pause`")
+
+    async def check(learner: Learner) -> None:
+        assert not owned.lent_at_first, "before anything is done"
+        await until(lambda: owned.role.installed is not None)
+        await until(lambda: owned.told("paused") != [])
+        assert owned.told("speed_measured") == []
+        assert not learner.run.leasing.open
+        owned.orders.resume()
+        owned.look()
+        await until(lambda: owned.role.counts.admitted > 0)
+
+    await run_owned(owned, tmp_path, 0.0, check)
+
+
+async def test_drained_it_delivers_what_it_holds_and_takes_no_more(tmp_path: Path) -> None:
+    owned = Owned(tmp_path)
+    asked: list[int] = []
+
+    async def check(learner: Learner) -> None:
+        role = owned.role
+        await until(lambda: role.counts.admitted > 0 and bool(role.holding))
+        request = role.line.request_leases
+
+        async def requested(rollouts: int) -> Any:
+            asked.append(rollouts)
+            return await request(rollouts)
+
+        owned.orders.drain(Drain())
+        owned.look()
+        await until(lambda: role.is_draining)
+        role.line.request_leases = requested  # type: ignore[method-assign]
+        await trio.sleep_forever()
+
+    with pytest.raises(Drained, match=r"Drained: all that was leased is delivered\."):
+        await run_owned(owned, tmp_path, 0.0, check)
+    assert asked == []
+    assert owned.told("drained") == [{"undelivered": 0}]
+    assert owned.told("leases_given_back") == []
+    assert owned.orders.drained is None, "the next start works"
+
+
+async def test_a_drain_that_takes_too_long_gives_the_rest_back(tmp_path: Path) -> None:
+    owned = Owned(tmp_path, never_tried)
+
+    async def check(learner: Learner) -> None:
+        role = owned.role
+        await until(lambda: bool(learner.run.leasing.open) and role._begun is not None)
+        owned.orders.drain(Drain(deadline_ms=0))
+        owned.look()
+        await until(lambda: owned.told("drained") != [])
+        await trio.sleep_forever()
+
+    with pytest.raises(Drained, match=r"Drained: \d leases were not delivered in time and go to others\."):
+        await run_owned(owned, tmp_path, NEVER_S, check)
+    assert {fields["reason"] for fields in owned.told("leases_given_back")} == {DRAINED}
+
+
+async def test_a_drain_without_an_end_can_be_given_one(tmp_path: Path) -> None:
+    owned = Owned(tmp_path, never_tried)
+
+    async def check(learner: Learner) -> None:
+        role = owned.role
+        await until(lambda: bool(learner.run.leasing.open) and role._begun is not None)
+        owned.orders.drain(Drain())
+        owned.look()
+        await until(lambda: role.is_draining)
+        assert owned.told("drained") == []
+        owned.orders.drain(Drain(deadline_ms=0))
+        owned.look()
+        await trio.sleep_forever()
+
+    with pytest.raises(Drained, match=r"leases were not delivered in time and go to others"):
+        await run_owned(owned, tmp_path, NEVER_S, check)
+    assert [one["within_s"] for one in owned.told("drain_began")] == [None, 0.0]
+    assert len(owned.told("drained")) == 1
+
+
+async def test_an_order_to_drain_is_for_who_ran_then(tmp_path: Path) -> None:
+    Orders(tmp_path).drain(Drain())
+    owned = Owned(tmp_path)
+
+    async def check(learner: Learner) -> None:
+        await until(lambda: owned.role.counts.admitted > 0)
+        assert not owned.role.is_draining
+
+    await run_owned(owned, tmp_path, 0.0, check)
+
+
+async def test_a_node_that_cannot_work_says_so_to_its_owner(tmp_path: Path) -> None:
+    owned = Owned(tmp_path, never_tried)
+
+    async def check(learner: Learner) -> None:
+        await until(lambda: owned.doing == "at work")
+        failed = Failed(kind=TroubleKind.INSTALL, reason="no such attention", version=PolicyVersion(1, 7))
+        owned.role.patience.handle(failed, trio.current_time())
+        owned.look()
+        await until(lambda: owned.doing == "cannot install 1.7: no such attention")
+        owned.orders.pause("`volery pause`")
+        owned.look()
+        await until(lambda: owned.doing == "paused by `volery pause`")
+
+    await run_owned(owned, tmp_path, NEVER_S, check)

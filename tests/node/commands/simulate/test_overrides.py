@@ -1,0 +1,47 @@
+"""The figures of a real trainer are declared, and those that are declared as its own come from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from learner.training.server import Trainer
+from node.learner_role.metrics.collect import BY_LAG, is_trainers
+from protocol.core.pipe import Header
+from tests.learner.training.test_server import CONFIG, HYPERPARAMETERS, ok, rollouts
+from tests.node.learner_role.metrics.test_catalogue import FIGURES
+
+NOT_FIGURES = {"id", "ok", "seconds", "steps", "by_lag"}
+"""Of a reply: what belongs to the conversation, and what is told by lag."""
+
+OBJECTIVES: list[dict[str, Any]] = [{"objective": "grpo", "kl": 0.1}, {"objective": "ppo"}, {"objective": "dpo"}]
+
+
+def pairs(seed: int) -> Any:
+    """Rollouts in groups of two."""
+    arrays = rollouts(seed)
+    return arrays | {"group_sizes": arrays["group_sizes"].repeat(2) // 2}
+
+
+@pytest.fixture(scope="module")
+def replies(tmp_path_factory: pytest.TempPathFactory) -> list[Header]:
+    model = tmp_path_factory.mktemp("models") / "qwen3"
+    ok(Trainer(), "make_model", directory=str(model), config=CONFIG)
+    found = []
+    for objective in OBJECTIVES:
+        trainer = Trainer()
+        ok(trainer, "load", directory=str(model), hyperparameters=HYPERPARAMETERS | objective)
+        found.append(ok(trainer, "step", pairs(0)))
+    return found
+
+
+def test_a_trainers_figures_are_declared_and_told(replies: list[Header]) -> None:
+    told = {name for reply in replies for name in reply} - NOT_FIGURES
+    assert [name for name in told if not is_trainers(name)] == []
+    assert told == set(FIGURES) - {"offline_sequences"}  # the node's to tell
+
+
+def test_figures_by_lag_are_declared_and_told(replies: list[Header]) -> None:
+    told = {name for reply in replies for figures in reply["by_lag"].values() for name in figures}
+    assert told - {"reference_kl"} == set(BY_LAG) - {"reward"}  # the reward is the node's to tell

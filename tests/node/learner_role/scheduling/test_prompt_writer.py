@@ -1,0 +1,325 @@
+"""Prompts are written before they are leased: elsewhere, ahead, and without changing which of them comes."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from learner.rollouts.leases import Prompt
+from node.config.swarm_config import (
+    LearnSection,
+    MixtureTask,
+    ModelSection,
+    SwarmConfig,
+    SwarmSection,
+    TaskSection,
+    VerifiersSection,
+)
+from node.learner_role.scheduling.prompt_writer import AHEAD, PromptDesk
+from node.runtime.errors import RunError
+from node.runtime.events import EventLog
+from node.tasks.task_suite import Schooling, Written, open_schooling
+from node.tasks.tokenizer import write_character_tokenizer
+from node.verifiers.dispatch import FAILED_IN_A_ROW, Verifiers
+from tests.support.learner_fixture import until
+
+OWN = '''
+import os, threading, time
+from node.tasks.api.interface import Problem
+
+GATE = threading.Event()
+SEEN = set()
+
+
+class Own:
+    """Says where its problems were made; some of them are no problems, or never come."""
+
+    name, levels = "own", 1
+
+    def __init__(self, arguments):
+        self.fingerprint, self.options = "own", arguments.options
+
+    def problem(self, index):
+        SEEN.add(threading.get_ident())
+        if self.options.get("slow"):
+            GATE.wait(60)
+        if index > 63 and index % 3 == 1:  # the first 64 are looked at when the task is opened
+            match self.options.get("odd"):
+                case "dict":
+                    return {"prompt": "?"}
+                case "raise":
+                    raise KeyError(index)
+                case "hang":
+                    time.sleep(60)
+        if index > 63 and self.options.get("odd") == "all":
+            return None
+        return Problem(prompt=f"{index} {os.getpid()}")
+
+    def held_out(self, index):
+        return Problem(prompt=f"held out {index}")
+
+    def reward(self, problem, completion):
+        return 1.0
+
+
+class Cheap(Own):
+    is_cheap = True
+'''
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    (tmp_path / "model").mkdir()
+    write_character_tokenizer(tmp_path / "model")
+    return tmp_path
+
+
+def school(base: Path, *specs: str) -> Schooling:
+    mixture = [MixtureTask(spec=spec, name=f"task{number}") for number, spec in enumerate(specs)]
+    config = SwarmConfig(
+        swarm=SwarmSection(name="n"),
+        model=ModelSection(directory=str(base / "model")),
+        task=TaskSection(mixture=mixture, held_out=2),
+        learn=LearnSection(steps=1, max_new_tokens=8),
+    )
+    return open_schooling(config, base)
+
+
+def own(base: Path, spec: str) -> str:
+    """A module of its own for each test, so that none finds what another has left."""
+    name = f"own_{abs(hash(base)):x}"
+    (base / f"{name}.py").write_text(OWN)
+    return f"python:{name}:{spec}"
+
+
+async def at_once(schooling: Schooling, indexes: Sequence[int]) -> list[Written]:
+    await trio.lowlevel.checkpoint()
+    return [schooling.written(index) for index in indexes]
+
+
+def desk_of(schooling: Schooling, **parts: object) -> PromptDesk:
+    async def write(indexes: Sequence[int]) -> list[Written]:
+        return await at_once(schooling, indexes)
+
+    settings = {"write": write, "alone": lambda index: False, "writers": 2, "ready": lambda: None}
+    return PromptDesk(schooling=schooling, **{**settings, **parts})  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def working(desk: PromptDesk) -> AsyncIterator[PromptDesk]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(desk.work)
+        yield desk
+        nursery.cancel_scope.cancel()
+
+
+async def take(desk: PromptDesk) -> Prompt:
+    while (prompt := desk.next_prompt()) is None:
+        await trio.to_thread.run_sync(int)
+    return prompt
+
+
+MIXED = ("arithmetic:levels=3", "jsonl:few.jsonl:held_out=0", "reverse:letters=3")
+
+
+def few(base: Path) -> Path:
+    lines = [{"prompt": f"{number}+1=", "answer": str(number + 1)} for number in range(7)]
+    (base / "few.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return base
+
+
+@given(st.lists(st.one_of(st.none(), st.sampled_from([0.0, 0.5, 1.0])), max_size=60))
+def test_what_comes_is_what_would_come_without_the_desk(
+    tmp_path_factory: pytest.TempPathFactory, story: list[float | None]
+) -> None:
+    """Prompts (None) and rewards of the last of them, in any order: the same prompts, and the same state after each."""
+    base = tmp_path_factory.mktemp("same")
+    (base / "model").mkdir()
+    write_character_tokenizer(base / "model")
+    plain, other = school(few(base), *MIXED), school(base, *MIXED)
+
+    async def play() -> None:
+        async with working(desk_of(other)) as desk:
+            last = 0
+            for reward in story:
+                if reward is None:
+                    prompt = plain.next_prompt()
+                    assert await take(desk) == prompt
+                    last = prompt.index
+                else:
+                    for schooling in (plain, other):
+                        schooling.observe(last, reward)
+                assert other.state() == plain.state()
+
+    trio.run(play)
+
+
+async def test_a_checkpoint_goes_on_with_the_very_same_prompts_whatever_was_written_ahead(base: Path) -> None:
+    schooling = school(few(base), *MIXED)
+    async with working(desk_of(schooling)) as desk:
+        for _ in range(11):
+            schooling.observe((await take(desk)).index, 1.0)
+        await trio.testing.wait_all_tasks_blocked()
+        state = json.loads(json.dumps(schooling.state()))
+        following = [await take(desk) for _ in range(30)]
+    again = school(base, *MIXED)
+    async with working(desk_of(again)) as desk:
+        await take(desk)
+        again.restore(state)
+        assert [await take(desk) for _ in range(30)] == following
+
+
+async def test_enough_is_written_ahead_and_no_more(base: Path) -> None:
+    schooling, written = school(base, "reverse:letters=4"), list[int]()
+
+    async def write(indexes: Sequence[int]) -> list[Written]:
+        written.extend(indexes)
+        return await at_once(schooling, indexes)
+
+    async with working(desk_of(schooling, write=write)) as desk:
+        await trio.testing.wait_all_tasks_blocked()
+        assert written == list(range(AHEAD))
+        for _ in range(AHEAD // 2 - 1):
+            assert desk.next_prompt() is not None
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(written) == AHEAD
+        assert desk.next_prompt() is not None
+        await trio.testing.wait_all_tasks_blocked()
+        assert written == list(range(AHEAD + AHEAD // 2))
+
+
+async def test_very_long_prompts_are_written_ahead_by_their_tokens(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.learner_role.scheduling.prompt_writer.AHEAD_TOKENS", 300)
+    schooling, written = school(base, "reverse:letters=95"), list[int]()
+
+    async def write(indexes: Sequence[int]) -> list[Written]:
+        written.extend(indexes)
+        return await at_once(schooling, indexes)
+
+    async with working(desk_of(schooling, write=write, alone=lambda index: True, writers=1)):
+        await trio.testing.wait_all_tasks_blocked()
+    assert written == [0, 1, 2], "100 tokens each"
+
+
+async def test_who_has_waited_for_a_prompt_is_told_when_it_is_there(base: Path) -> None:
+    schooling, told, may = school(base, "reverse:letters=4"), list[bool](), trio.Event()
+
+    async def write(indexes: Sequence[int]) -> list[Written]:
+        await may.wait()
+        return await at_once(schooling, indexes)
+
+    async with working(desk_of(schooling, write=write, ready=lambda: told.append(True))) as desk:
+        assert desk.next_prompt() is None
+        before = schooling.state()
+        assert desk.next_prompt() is None
+        assert schooling.state() == before, "nothing is drawn before it is there"
+        await trio.testing.wait_all_tasks_blocked()
+        assert told == []
+        may.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert told == [True], "once"
+        assert desk.next_prompt() is not None
+
+
+# With tasks of an operator's own
+
+
+def verifiers_of(schooling: Schooling, **section: object) -> Verifiers:
+    settings = msgspec.convert({"workers": 1, **section}, VerifiersSection)
+    return Verifiers(schooling=schooling, section=settings, events=EventLog())
+
+
+def desk_with(verifiers: Verifiers) -> PromptDesk:
+    return PromptDesk(
+        schooling=verifiers.schooling,
+        write=verifiers.prompts,
+        alone=verifiers.is_pooled,
+        writers=verifiers.writers,
+        ready=lambda: None,
+    )
+
+
+def said(schooling: Schooling, prompt: Prompt) -> list[str]:
+    return schooling.codec.decode(prompt.tokens).split()
+
+
+async def test_prompts_are_written_in_a_verifiers_process(base: Path) -> None:
+    verifiers = verifiers_of(school(base, own(base, "Own")))
+    async with verifiers.opened(), working(desk_with(verifiers)) as desk:
+        found = [said(verifiers.schooling, await take(desk)) for _ in range(20)]
+    assert [int(index) for index, _ in found] == list(range(20))
+    [pid] = {int(pid) for _, pid in found}
+    assert pid != os.getpid()
+
+
+async def test_a_cheap_task_writes_them_on_a_thread_and_a_slow_one_holds_up_nobody(base: Path) -> None:
+    spec = own(base, "Cheap:slow=")
+    schooling = school(base, spec)
+    task = schooling.tasks["task0"].task
+    module = __import__(type(task).__module__)
+    module.SEEN.clear()
+    task.options["slow"] = "yes"  # type: ignore[attr-defined]
+    verifiers = verifiers_of(schooling)
+    assert verifiers.pooled == []
+    async with working(desk_with(verifiers)) as desk:
+        assert desk.next_prompt() is None
+        await until(lambda: bool(module.SEEN))  # it is at it, and we are not
+        assert desk.next_prompt() is None
+        module.GATE.set()
+        assert said(schooling, await take(desk)) == ["0", str(os.getpid())]
+    assert threading.get_ident() not in module.SEEN
+
+
+@pytest.mark.parametrize("odd", ["dict", "raise", "hang"])
+async def test_a_problem_that_is_none_or_never_comes_is_passed_over_and_told_once(base: Path, odd: str) -> None:
+    schooling = school(base, own(base, f"Own:odd={odd}"))
+    told: list[str] = []
+    schooling.told = told.append
+    schooling.curriculum.parts[0].cursor.ordinal = 64  # type: ignore[attr-defined]
+    verifiers = verifiers_of(schooling, timeout_s=0.5, workers=4)
+    async with verifiers.opened(), working(desk_with(verifiers)) as desk:
+        found = [(await take(desk)).index for _ in range(4)]
+    assert found == [65, 66, 68, 69]
+    [text] = told
+    assert text.startswith("task task0: ")
+    assert text.endswith("; such prompts are passed over")
+    says = {"dict": "gave no problem at index 64, but {'prompt': '?'}", "raise": "failed at index 64: KeyError"}
+    assert says.get(odd, "no answer within 0.5 s") in text
+
+
+async def test_a_task_that_writes_no_prompt_any_more_ends_the_run_with_a_sentence(base: Path) -> None:
+    verifiers = verifiers_of(school(base, own(base, "Own:odd=all")))
+    async with verifiers.opened():
+        written = await verifiers.prompts(range(64, 64 + FAILED_IN_A_ROW - 1))
+        assert all("gave no problem at index " in str(one) for one in written)
+        with pytest.raises(RunError, match=rf"last {FAILED_IN_A_ROW} prompts could not be written.*gave no problem"):
+            await verifiers.prompts([64])
+
+
+async def test_a_tokenizer_or_template_that_fails_on_a_prompt_is_no_end_either(base: Path) -> None:
+    template = "{% if '65' in messages[0].content %}{{ 1 // 0 }}{% endif %}{{ messages[0].content }}"
+    (base / "model" / "chat_template.jinja").write_text(template)
+    spec = own(base, "Own")
+    module = base / f"{spec.split(':')[1]}.py"
+    templated = OWN.replace('prompt=f"{index} {os.getpid()}"', 'prompt=f"{index}", chat=Chat.ALWAYS')
+    module.write_text(templated.replace("import Problem", "import Chat, Problem"))
+    schooling = school(base, spec)
+    told: list[str] = []
+    schooling.told = told.append
+    schooling.curriculum.parts[0].cursor.ordinal = 64  # type: ignore[attr-defined]
+    verifiers = verifiers_of(schooling)
+    async with verifiers.opened(), working(desk_with(verifiers)) as desk:
+        assert [(await take(desk)).index for _ in range(2)] == [64, 66]
+    [text] = told
+    assert "ZeroDivisionError" in text

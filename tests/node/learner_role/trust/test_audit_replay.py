@@ -1,0 +1,134 @@
+"""`volery why LEASE --replay`: what convicted a cheat is drawn again from what was kept, by another engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from learner.ledger.sqlite.database import snapshot
+from node.engine.interface import EngineRefused
+from node.learner_role.trust.audit_replay import OpenEngine, redrawn
+from node.reports.explain.audit_replay import KeptLease, kept_of
+from node.reports.explain.why import why_in_ledger
+from node.runtime.errors import RunError, UsageError
+from node.state.stored_versions import complete_versions
+from protocol.core.ids import LeaseId, ManifestHash
+from protocol.versions.manifest import SignedManifest
+from protocol.work import read_record, sign_record
+from tests.support.learner_fixture import FakePeer, Judge, Settings, open_learner
+from tests.support.trainer_fixture import OTHER, PEER, SWARM
+
+Held = Mapping[ManifestHash, tuple[SignedManifest, Path]]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A learner's state directory, after a run with a cheat."""
+    root = tmp_path_factory.mktemp("learner")
+
+    async def run() -> None:
+        async with open_learner(root, Settings(audits=True, steps=2, staleness=3)) as learner:
+            await learner.train(FakePeer(), FakePeer(key=OTHER, draw=lambda seed, version: (7, 7, 0)))
+
+    trio.run(run, clock=trio.testing.MockClock())
+    return root
+
+
+@pytest.fixture
+def lease(root: Path) -> LeaseId:
+    with snapshot(root / "ledger.sqlite") as db:
+        [(lease,)] = db.execute("SELECT lease FROM evidence ORDER BY rowid LIMIT 1").fetchall()
+    return LeaseId(lease)
+
+
+@pytest.fixture
+def kept(root: Path, lease: LeaseId) -> KeptLease:
+    with snapshot(root / "ledger.sqlite") as db:
+        found = kept_of(db, lease)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def held(root: Path) -> Held:
+    store = root / "store"
+    (store / "genesis").write_bytes(SWARM.genesis)
+    return {one.hash: (one, store / "versions" / one.hash.hex()) for one in complete_versions(store)}
+
+
+def judging(judge: Judge) -> OpenEngine:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Judge]:
+        yield judge
+
+    return opened  # type: ignore[return-value]
+
+
+def test_what_failed_fails_again(root: Path, lease: LeaseId, kept: KeptLease, held: Held) -> None:
+    found = redrawn(kept, SWARM.authority, held, opened=judging(Judge()))
+    assert found.agrees
+    assert found.lines[0].startswith(
+        f"Drawn again on this machine: {kept.counted.tokens} tokens, where the audit judged"
+    )
+    clearest = 4
+    counted, margin = kept.counted.counts[clearest], kept.margins[clearest]
+    assert counted.above > 0
+    same = f"{counted.above} of {counted.trials}"
+    assert found.lines[1 + clearest].endswith(
+        f"below the draw of its seed, lead {margin.leads}: {same} now, {same} then; {100 * margin.rate:g}% may be"
+    )
+    assert found.lines[-1] == "By itself the group fails, as it did then."
+    told = why_in_ledger(root / "ledger.sqlite", lease.hex(), replay=True)
+    assert told.kept == kept
+    assert "of 28 tokens, failed" in told.text or "failed: " in told.text
+
+
+def test_counts_that_say_something_else_are_told(kept: KeptLease, held: Held) -> None:
+    clean = tuple(replace(one, above=0) for one in kept.counted.counts)
+    said = replace(kept, counted=replace(kept.counted, counts=clean))
+    found = redrawn(said, SWARM.authority, held, opened=judging(Judge()))
+    assert not found.agrees
+    assert "fails now, and passed then" in found.lines[-1]
+
+
+def test_a_version_that_is_gone_an_engine_that_cannot_and_records_of_others_are_told(
+    kept: KeptLease, held: Held
+) -> None:
+    with pytest.raises(UsageError, match=r"--replay: version .* is no longer in the store.*volery why PEER --replay"):
+        redrawn(kept, SWARM.authority, {}, opened=judging(Judge()))
+
+    def script(op: str) -> None:
+        raise EngineRefused("no", "it has no weights")
+
+    with pytest.raises(RunError, match="The tokens cannot be drawn again here: it has no weights"):
+        redrawn(kept, SWARM.authority, held, opened=judging(Judge(script=script)))
+    with pytest.raises(RunError, match="cannot be read"):
+        redrawn(replace(kept, records=(b"x",)), SWARM.authority, held, opened=judging(Judge()))
+    with pytest.raises(RunError, match="No record is kept of this lease"):
+        redrawn(replace(kept, records=()), SWARM.authority, held, opened=judging(Judge()))
+
+
+def test_records_that_another_key_signed_are_no_evidence(kept: KeptLease, held: Held) -> None:
+    forged = sign_record(PEER, SWARM.authority.swarm, read_record(kept.records[0], SWARM.authority.swarm).record)
+    with pytest.raises(RunError, match="not its peer"):
+        redrawn(replace(kept, records=(forged,)), SWARM.authority, held, opened=judging(Judge()))
+
+
+def test_records_of_another_lease_are_no_evidence(kept: KeptLease, held: Held) -> None:
+    other = msgspec.structs.replace(read_record(kept.records[0], SWARM.authority.swarm).record, index=9)
+    with pytest.raises(RunError, match="is not of it"):
+        redrawn(replace(kept, records=(sign_record(OTHER, SWARM.authority.swarm, other),)), SWARM.authority, held)
+
+
+def test_a_lease_that_passed_has_nothing_to_draw_again(root: Path) -> None:
+    with snapshot(root / "ledger.sqlite") as db:
+        [(lease,), *_] = db.execute("SELECT lease FROM audits WHERE passed = 1").fetchall()
+    with pytest.raises(UsageError, match="nothing is kept of lease"):
+        why_in_ledger(root / "ledger.sqlite", lease.hex(), replay=True)

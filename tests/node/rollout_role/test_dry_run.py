@@ -1,0 +1,283 @@
+"""What is told before joining: asked of a real host over loopback, and as people read it; nobody joins by that."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+
+from node.config.common import PriceSection
+from node.config.node_config import (
+    EngineSection,
+    LimitsSection,
+    NodeConfig,
+    NodeNetworkSection,
+    NodeStoreSection,
+)
+from node.config.swarm_config import (
+    LearnSection,
+    MixtureTask,
+    ModelSection,
+    NetworkSection,
+    OfflineSection,
+    SwarmConfig,
+    SwarmSection,
+    TaskSection,
+    TrustSection,
+)
+from node.learner_role.peers.join_terms import WRONG_TOKEN, LearnerTerms, tasks_of
+from node.rollout_role.app import run_rollout
+from node.rollout_role.dry_run import Found, look, show_join, story
+from node.runtime.errors import UsageError
+from node.runtime.events import Clock, EventLog
+from node.state.keys import load_or_create_key
+from node.state.owner_orders import OwnerSignals
+from protocol.core.genesis import certify_learner, read_genesis
+from protocol.core.identity import Keypair
+from protocol.core.ids import PublicKey
+from protocol.core.invite import Invite
+from protocol.versions.exchange import NotTold, TellTerms
+from protocol.work import WORK
+from swarm.libp2p import open_libp2p
+from swarm.store import ChunkStore
+from swarm.transfer.serving import Knowledge, Serving
+from swarm.transport.interface import Stream, Transport
+from tests.support.store_fixture import small_model, small_swarm
+from tests.support.swarm_fixture import announce_manifest
+
+SWARM, STRANGERS = small_swarm(), small_swarm("strangers")
+SIGNED = SWARM.publish(small_model(1))
+YEAR_2100_MS = 4_102_444_800_000
+TOKEN = "sesame"
+CONFIG = SwarmConfig(
+    swarm=SwarmSection(name="test"),
+    model=ModelSection(directory="/models/Tiny-1B"),
+    learn=LearnSection(steps=300, staleness=2, group_size=16, max_new_tokens=512, prompts_per_step=4),
+    task=TaskSection(
+        mixture=[MixtureTask(spec="reverse:letters=3", weight=3.0), MixtureTask(spec="sort", name="numbers")]
+    ),
+    network=NetworkSection(join_token=TOKEN),
+)
+WHY = "there is no GPU of NVIDIA's here"
+NODE = NodeConfig(
+    name="attic",
+    engine=EngineSection(kind="transformers"),
+    network=NodeNetworkSection(listen=[]),
+    price=PriceSection(per_hour=0.35, currency="EUR"),
+    limits=LimitsSection(pause_for=["blender"]),
+)
+
+
+NOW_MS = Clock.now_ms()
+"""What the learner's clock says, unless a test sets it."""
+
+
+def terms_with(certificate: bytes = SWARM.certificate, now_ms: int = NOW_MS) -> LearnerTerms:
+    return LearnerTerms(config=CONFIG, certificate=certificate, max_turns=1, step=lambda: 7, now_ms=lambda: now_ms)
+
+
+@asynccontextmanager
+async def learner(
+    root: Path, terms: LearnerTerms | None, *, seed: bytes = SWARM.learner.seed, genesis: bytes = SWARM.genesis
+) -> AsyncIterator[tuple[Transport, list[Stream]]]:
+    """A host that answers as a learner does, with a version; and work lines that somebody opened."""
+    joined: list[Stream] = []
+
+    async def work(stream: Stream) -> None:
+        joined.append(stream)
+        await trio.sleep_forever()
+
+    with ChunkStore.open(root / "store", SWARM.authority) as store:
+        store.begin(SIGNED)
+        async with open_libp2p(seed, ["/ip4/127.0.0.1/tcp/0"], []) as transport:
+            newest = announce_manifest(SWARM, SIGNED)
+            answer = None if terms is None else terms.answer
+            knowledge = Knowledge(genesis=genesis, newest=lambda: newest, peers=list, terms=answer)
+            Serving(transport=transport, store=store, knowledge=knowledge).start()
+            transport.handle(WORK, work)
+            yield transport, joined
+
+
+def invite_to(transport: Transport, token: str = TOKEN) -> Invite:
+    return Invite(
+        operator=SWARM.operator.public, swarm=SWARM.authority.swarm, addresses=transport.addresses(), token=token
+    )
+
+
+async def test_all_is_told_and_nobody_joins(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    async with learner(tmp_path, terms_with()) as (transport, joined):
+        told = await show_join(invite_to(transport), NODE, state=state, wait_s=20.0)
+        assert joined == []
+    assert not state.exists()
+    lines = [" ".join(line.split()) for line in told.splitlines()]
+    for line in (
+        f"operator's key {SWARM.operator.peer_id}, as the invite has it",
+        f"swarm id {SWARM.authority.swarm.hex()}",
+        f"learner {SWARM.learner.peer_id}",
+        "model Tiny-1B",
+        "run training step 7 of 300, staleness window 2",
+        "work 16 completions of a prompt, of at most 512 tokens",
+        "[limits] pause_for blender",
+        "[store] quota_gb 64 GB",
+        "to the learner name 'attic', price 0.35 EUR an hour,",
+        "tokens per second of a first trial, for how long your hours go on, joules that the machine took while lent;",
+        "key made when you join",
+        'engine transformers ([engine] kind = "transformers"), device auto',
+    ):
+        assert line in lines, told
+    assert [line.split(" of the prompts")[0] for line in lines if line.startswith("task ")] == [
+        "task reverse, 75 %",
+        "task numbers, 25 %",
+    ]
+    [size] = [line for line in lines if line.startswith("size ")]
+    assert size.endswith(f"in {len(SIGNED.manifest.files)} files; fits in the quota")
+    assert "letters=3" not in told, "options stay with the learner"
+
+
+async def test_what_was_looked_at_is_what_the_learner_signed(tmp_path: Path) -> None:
+    async with learner(tmp_path, terms_with()) as (transport, _):
+        found = await look(invite_to(transport), NODE, 20.0)
+    assert found.learner == SWARM.learner.peer_id
+    assert found.newest is not None
+    assert found.newest.raw == SIGNED.raw
+    assert found.terms == terms_with().answer(TOKEN)
+
+
+async def test_a_wrong_token_is_refused_as_by_joining(tmp_path: Path) -> None:
+    async with learner(tmp_path, terms_with()) as (transport, _):
+        for token in ("", "please"):
+            with pytest.raises(UsageError, match="The learner refused this node: The join token is missing or wrong"):
+                await look(invite_to(transport, token), NODE, 20.0)
+
+
+async def test_who_speaks_for_another_swarm_is_refused_as_by_joining(tmp_path: Path) -> None:
+    async with learner(tmp_path, terms_with(), genesis=STRANGERS.genesis) as (transport, _):
+        with pytest.raises(UsageError, match="The invite is for another swarm than the one that answers"):
+            await look(invite_to(transport), NODE, 20.0)
+
+
+FOREIGN = certify_learner(
+    STRANGERS.operator, SWARM.authority, learner=PublicKey(SWARM.learner.public), not_before_ms=0,
+    not_after_ms=YEAR_2100_MS,
+)  # fmt: skip
+ENDED = certify_learner(
+    SWARM.operator, SWARM.authority, learner=PublicKey(SWARM.learner.public), not_before_ms=0, not_after_ms=1000
+)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "seed"),
+    [(FOREIGN, SWARM.learner.seed), (ENDED, SWARM.learner.seed), (SWARM.certificate, bytes(range(32)))],
+    ids=["of another operator", "of another time", "of another key"],
+)
+async def test_terms_of_who_is_not_the_learner_are_not_believed(
+    tmp_path: Path, certificate: bytes, seed: bytes
+) -> None:
+    async with learner(tmp_path, terms_with(certificate), seed=seed) as (transport, _):
+        assert transport.peer_id == Keypair(seed).peer_id
+        with pytest.raises(UsageError, match="does not speak for its swarm"):
+            await look(invite_to(transport), NODE, 20.0)
+
+
+DAY_MS = 86_400_000
+HOLDS = certify_learner(
+    SWARM.operator, SWARM.authority, learner=PublicKey(SWARM.learner.public), not_before_ms=NOW_MS + DAY_MS,
+    not_after_ms=NOW_MS + 90 * DAY_MS,
+)  # fmt: skip
+"""By a learner's clock that is two days ahead of ours."""
+
+
+async def test_a_clock_that_is_wrong_here_is_no_fault_of_the_operators(tmp_path: Path) -> None:
+    async with learner(tmp_path, terms_with(HOLDS, NOW_MS + 2 * DAY_MS)) as (transport, _):
+        with pytest.raises(UsageError) as caught:
+            await look(invite_to(transport), NODE, 20.0)
+    said = str(caught.value)
+    assert said.startswith("This machine's clock is probably wrong: it says 20")
+    assert "and is 2.0 days behind the learner's, which says 20" in said
+    assert "timedatectl set-ntp true" in said
+    assert "Ask the operator" not in said
+
+
+async def test_joining_says_it_in_the_same_words(tmp_path: Path) -> None:
+    config = msgspec.structs.replace(NODE, engine=EngineSection(kind="fake"))
+    async with learner(tmp_path, terms_with(HOLDS, NOW_MS + 2 * DAY_MS)) as (transport, joined):
+        with pytest.raises(UsageError, match=r"This machine's clock is probably wrong: it says .* is 2\.0 days behind"):
+            await run_rollout(
+                invite_to(transport), config, EventLog(), state=tmp_path / "state", wait_s=20.0,
+                on_ready=lambda home, role: None, signals=OwnerSignals(),
+            )  # fmt: skip
+        assert joined == []
+
+
+async def test_of_an_older_learner_whose_clock_is_not_known_both_causes_are_told(tmp_path: Path) -> None:
+    async with learner(tmp_path, terms_with(HOLDS, 0)) as (transport, _):
+        with pytest.raises(UsageError, match=r"Set this clock if it is wrong; else ask the operator"):
+            await look(invite_to(transport), NODE, 20.0)
+
+
+async def test_an_older_learner_is_not_asked_what_it_does_not_understand(tmp_path: Path) -> None:
+    async with learner(tmp_path, None) as (transport, _):
+        found = await look(invite_to(transport), NODE, 20.0)
+    assert found.terms is None
+    assert found.newest is not None, "the line lives: no unknown question ended it"
+    told = "\n".join(story(found, invite_to(transport), NODE, state=tmp_path, why=WHY))
+    assert "not told before a node joins" in told
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_whether_quantised_weights_are_welcome_is_told(tmp_path: Path, allowed: bool) -> None:
+    learn = msgspec.structs.replace(CONFIG.learn, quantized_engines=allowed)
+    terms = dataclasses.replace(terms_with(), config=msgspec.structs.replace(CONFIG, learn=learn))
+    async with learner(tmp_path, terms) as (transport, _):
+        invite = invite_to(transport)
+        found = await look(invite, NODE, 20.0)
+    fast = msgspec.structs.replace(NODE, engine=EngineSection(kind="vllm", quantization="fp8"))
+    told = "\n".join(story(found, invite, fast, state=tmp_path, why=WHY))
+    assert ("with quantised weights" in told) == allowed
+    assert ("quantization fp8, which this swarm refuses: leave it out" in told) == (not allowed)
+    assert "quantization fp8" not in "\n".join(story(found, invite, NODE, state=tmp_path, why=WHY))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+async def test_the_number_format_that_is_asked_for_is_told(tmp_path: Path, strict: bool) -> None:
+    trust = TrustSection(arithmetic="float32" if strict else "any")
+    terms = dataclasses.replace(terms_with(), config=msgspec.structs.replace(CONFIG, trust=trust))
+    async with learner(tmp_path, terms) as (transport, _):
+        invite = invite_to(transport)
+        found = await look(invite, NODE, 20.0)
+    half = msgspec.structs.replace(NODE, engine=EngineSection(kind="vllm", compute_dtype="float16"))
+    told = "\n".join(story(found, invite, half, state=tmp_path, why=WHY))
+    assert ("with the weights as they are, computing in float32" in told) == strict
+    assert ('compute_dtype "float16", which this swarm refuses: set it to "float32"' in told) == strict
+    whole = msgspec.structs.replace(NODE, engine=EngineSection(kind="vllm", compute_dtype="float32"))
+    assert "which this swarm refuses" not in "\n".join(story(found, invite, whole, state=tmp_path, why=WHY))
+
+
+def test_what_is_told_of_tasks_is_their_share_and_kind() -> None:
+    assert [(task.name, task.share) for task in tasks_of(CONFIG)] == [("reverse", 0.75), ("numbers", 0.25)]
+    assert all(task.about for task in tasks_of(CONFIG))
+    offline = msgspec.structs.replace(CONFIG, offline=OfflineSection(path="logs.jsonl", share=1.0))
+    assert tasks_of(offline) == [], "nothing is leased"
+    assert terms_with().answer("no") == NotTold(reason=WRONG_TOKEN)
+
+
+def test_a_key_that_is_there_a_model_that_is_too_large_and_names_of_strangers(tmp_path: Path) -> None:
+    keypair = load_or_create_key(tmp_path / "node.key")
+    rude = TellTerms(certificate=SWARM.certificate, model="a\x1b[2Jb", steps=3)
+    genesis = read_genesis(SWARM.genesis)[0]
+    found = Found(genesis=genesis, learner=SWARM.learner.peer_id, certificate=None, terms=rude, newest=SIGNED)
+    invite = Invite(operator=SWARM.operator.public, swarm=SWARM.authority.swarm, addresses=["/ip4/192.0.2.1/tcp/1"])
+    small = msgspec.structs.replace(NODE, store=NodeStoreSection(quota_gb=1e-9))
+    told = "\n".join(story(found, invite, small, state=tmp_path, why=WHY))
+    assert str(keypair.peer_id) in told
+    assert "does not fit in the quota" in told
+    assert "\x1b" not in told
+    assert "none: this learner trains on logs" in told
+    unborn = dataclasses.replace(found, newest=None)
+    assert "none is published yet" in "\n".join(story(unborn, invite, NODE, state=None, why=WHY))

@@ -1,0 +1,346 @@
+"""Whatever a task returns is checked at one gate, and what is wrong is told in one sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from node.tasks.api.interface import ChatMessage, Completion, Problem, TaskError, Turn
+from node.tasks.first_reward import require_reward
+from node.tasks.gate import Gate, Place, WrongValue, has
+from node.tasks.registry import open_task
+from tests.support.paths import ROOT
+
+HERE, HELD_OUT = Place(index=7), Place(index=3, held_out=True)
+SAID = Completion(text="x", finished=True)
+
+
+class Fine:
+    """A task that returns what it should; each test puts something else in its place."""
+
+    name: Any = "fine"
+    levels: Any = 1
+    fingerprint: Any = "fine"
+
+    def problem(self, index: int) -> Any:
+        return Problem(prompt=f"{index}?")
+
+    def held_out(self, index: int) -> Any:
+        return Problem(prompt=f"held out {index}?")
+
+    def reward(self, problem: Problem, completion: Completion) -> Any:
+        return 1.0
+
+
+class Endless:
+    """Its `repr` raises, as its length and everything else does."""
+
+    def __repr__(self) -> str:
+        raise ValueError("no")
+
+    def __len__(self) -> int:
+        raise ValueError("no")
+
+    def __float__(self) -> float:
+        raise ValueError("no")
+
+
+def with_(**parts: Any) -> Gate:
+    return Gate(type("Own", (Fine,), parts)())
+
+
+def returning(value: Any) -> Callable[..., Any]:
+    return lambda *arguments: value
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def method(*arguments: Any) -> Any:
+        raise error
+
+    return method
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "None: `reward` must return a number, and one way through it ends without `return`."),
+        ("0.5", "'0.5' (of type str): `reward` must return a number."),
+        (b"1", "b'1' (of type bytes)"),
+        ([1.0], "[1.0] (of type list)"),
+        ((), "() (of type tuple)"),
+        ({"reward": 1.0}, "{'reward': 1.0} (of type dict)"),
+        (1j, "1j (of type complex)"),
+        (np.zeros(2), "(of type ndarray)"),
+        (Endless(), "(of type Endless)"),
+        ("x" * 10_000, "..."),
+        (Problem(prompt="?"), "(of type Problem)"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_reward_that_is_no_number_is_told_with_task_problem_and_what_came(value: Any, shown: str) -> None:
+    gate = with_(reward=returning(value))
+    with pytest.raises(WrongValue) as told:
+        gate.reward(HERE, gate.problem(HERE), SAID)
+    assert str(told.value).startswith("task 'fine' gave no reward at index 7, but ")
+    assert shown in str(told.value)
+    assert len(str(told.value)) < 300
+    with pytest.raises(WrongValue, match="no reward at held-out index 3"):
+        gate.reward(HELD_OUT, gate.problem(HELD_OUT), SAID)
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, 1e19, 10**400, Decimal("nan"), np.float32("inf")])
+def test_a_reward_that_no_trainer_could_take_is_told(value: Any) -> None:
+    gate = with_(reward=returning(value))
+    with pytest.raises(
+        WrongValue, match=r"'fine' gave the reward .* at index 7; it must lie between -1e\+18 and 1e\+18"
+    ):
+        gate.reward(HERE, gate.problem(HERE), SAID)
+
+
+@pytest.mark.parametrize(
+    ("value", "reward"),
+    [(True, 1.0), (False, 0.0), (2, 2.0), (np.float32(0.5), 0.5), (np.int64(3), 3.0), (Fraction(1, 4), 0.25)],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_can_be_taken_for_a_number_is_one(value: Any, reward: float) -> None:
+    gate = with_(reward=returning(value))
+    found = gate.reward(HERE, gate.problem(HERE), SAID)
+    assert (found, type(found)) == (reward, float)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (None, "no problem at index 7, but None: `problem` must return a node.tasks.api.interface.Problem."),
+        ({"prompt": "?"}, "no problem at index 7, but {'prompt': '?'} (of type dict)"),
+        ("?", "no problem at index 7"),
+        (Problem(prompt=None), "no prompt at index 7, but None: `prompt` of its Problem must be text, or messages"),  # type: ignore[arg-type]
+        (Problem(prompt=[{"role": "user", "content": "?"}]), "no prompt at index 7, but [{"),  # type: ignore[arg-type]
+        (Problem(prompt=(ChatMessage(role="user", content=None),)), "no prompt at index 7"),  # type: ignore[arg-type]
+        (Problem(prompt=()), "no prompt at index 7"),
+        (Problem(prompt="\ud800"), "no prompt at index 7"),
+        (
+            Problem(prompt="?", answer=4),
+            "no answer at index 7, but 4 (of type int): `answer` of its Problem must be text",
+        ),  # type: ignore[arg-type]
+        (Problem(prompt="?", chat="never"), "no chat at index 7, but 'never'"),  # type: ignore[arg-type]
+    ],
+    ids=range(10),
+)
+def test_a_problem_that_is_none_is_told(value: Any, says: str) -> None:
+    gate = with_(problem=returning(value))
+    with pytest.raises(WrongValue) as told:
+        gate.problem(HERE)
+    assert says in str(told.value)
+    assert gate.problem(HELD_OUT).prompt == "held out 3?"
+    with pytest.raises(WrongValue, match=r"at held-out index 3, but"):
+        with_(held_out=returning(value)).problem(HELD_OUT)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [{"role": "user", "content": "and?"}],
+        {"role": "user", "content": "and?"},
+        5,
+        (),
+        [],
+        ["and?"],
+        b"and?",
+        "\udfff",
+    ],
+    ids=range(8),
+)
+def test_an_answer_of_dicts_instead_of_messages_is_told(value: Any) -> None:
+    gate = with_(answer_turn=returning(value))
+    with pytest.raises(WrongValue, match=r"'fine' gave no answer at index 7, but .*ChatMessage\(role=\.\.\., content="):
+        gate.answer_turn(HERE, gate.problem(HERE), (), "x")
+
+
+def test_an_answer_is_text_or_messages_or_the_end() -> None:
+    message = ChatMessage(role="tool", content="5")
+    for value, answer in (("5", "5"), ([message], (message,)), ((message,), (message,)), (None, None)):
+        gate = with_(answer_turn=returning(value))
+        assert gate.has_turns
+        assert gate.answer_turn(HERE, gate.problem(HERE), (), "x") == answer
+    one_turn = with_(answer_turn=None)
+    assert not one_turn.has_turns
+    assert one_turn.answer_turn(HERE, one_turn.problem(HERE), (), "x") is None
+
+
+FINITE = {"size": 2, "num_held_out": 0, "notes": (), "pass_rates": None}
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ({"name": None}, "gave no name, but None: `name` must be text"),
+        ({"levels": 0}, "'fine' gave no levels, but 0 (of type int): `levels` must be a whole number, at least 1"),
+        ({"levels": True}, "gave no levels, but True"),
+        ({"levels": "3"}, "gave no levels, but '3'"),
+        ({"levels": lambda self: 3}, "gave no levels, but <bound method"),
+        ({"is_cheap": lambda self: True}, "gave no is_cheap, but <bound method"),
+        ({"is_cheap": 1}, "`is_cheap` must be True or False"),
+        ({**FINITE, "size": 0}, "gave no size, but 0"),
+        ({**FINITE, "size": None}, "gave no size, but None"),
+        ({**FINITE, "num_held_out": -1}, "gave no num_held_out, but -1"),
+        (
+            {**FINITE, "notes": "one line"},
+            "gave no notes, but 'one line' (of type str): `notes` must be a list of texts",
+        ),
+        ({**FINITE, "notes": [None]}, "gave no notes"),
+        ({**FINITE, "pass_rates": [0.5]}, "`pass_rates` must be None, or 2 numbers from 0 to 1"),
+        ({**FINITE, "pass_rates": [0.5, 1.5]}, "gave no pass_rates"),
+        ({**FINITE, "pass_rates": ["0.5", 0.5]}, "gave no pass_rates"),
+        ({**FINITE, "pass_rates": 0.5}, "gave no pass_rates"),
+        ({"levels": property(raising(KeyError("x")))}, "'fine' failed at its `levels`: KeyError: 'x'. Mend it"),
+    ],
+    ids=range(17),
+)
+def test_what_a_task_says_of_itself_is_checked_when_it_is_opened(parts: dict[str, Any], says: str) -> None:
+    with pytest.raises(TaskError) as told:
+        with_(**parts)
+    assert says in str(told.value)
+
+
+def test_a_finite_task_is_taken_as_it_says() -> None:
+    rates = np.array([0.5, math.nan])
+    gate = with_(**{**FINITE, "size": np.int64(2), "notes": ["two problems"], "pass_rates": rates})
+    assert gate.finite is not None
+    assert (gate.finite.size, gate.finite.notes) == (2, ("two problems",))
+    assert gate.finite.pass_rates is not None
+    assert math.isnan(gate.finite.pass_rates[1])
+    assert with_(size=2, num_held_out=0).finite is None, "its board has a size, for example"
+
+
+def test_a_fingerprint_is_asked_for_once_and_checked() -> None:
+    with pytest.raises(WrongValue, match="gave no fingerprint, but None"):
+        _ = with_(fingerprint=None).fingerprint
+    assert with_().fingerprint == "fine"
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("x"), SystemExit(3), asyncio.CancelledError(), MemoryError(), RecursionError()], ids=repr
+)
+def test_what_a_task_raises_ends_nothing_but_the_question(error: BaseException) -> None:
+    gate = with_(problem=raising(error), reward=raising(error), answer_turn=raising(error))
+    asked: list[Callable[[], Any]] = [
+        lambda: gate.problem(HERE),
+        lambda: gate.reward(HERE, Problem(prompt="?"), SAID),
+        lambda: gate.answer_turn(HERE, Problem(prompt="?"), (), "x"),
+    ]
+    for ask in asked:
+        with pytest.raises(TaskError, match=f"'fine' failed at index 7: {type(error).__name__}"):
+            ask()
+
+
+def test_an_operator_may_still_stop_what_runs() -> None:
+    gate = with_(problem=raising(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        gate.problem(HERE)
+
+
+class Counted(Fine):
+    """What it is takes long to say: each property counts how often it is run."""
+
+    def __init__(self) -> None:
+        self.run: list[str] = []
+
+    @property
+    def fingerprint(self) -> str:
+        self.run.append("fingerprint")
+        return "counted"
+
+    @property
+    def is_cheap(self) -> bool:
+        self.run.append("is_cheap")
+        return True
+
+    @property
+    def size(self) -> int:
+        self.run.append("size")
+        return 4
+
+    num_held_out = 2
+    notes: Sequence[str] = ()
+    pass_rates = None
+
+    def answer_turn(self, problem: Problem, turns: Sequence[Turn], said: str) -> str | None:
+        return None
+
+
+def test_what_a_task_is_is_decided_once_and_no_property_runs_to_find_out() -> None:
+    task = Counted()
+    assert has(task, "fingerprint")
+    assert not has(task, "require")
+    gate = Gate(task)
+    assert task.run == ["is_cheap", "size"]
+    for _ in range(3):
+        assert (gate.is_cheap, gate.has_turns, gate.finite is not None, gate.fingerprint) == (
+            True,
+            True,
+            True,
+            "counted",
+        )
+        gate.reward(HERE, gate.problem(HERE), SAID)
+    assert task.run == ["is_cheap", "size", "fingerprint"]
+
+
+def test_no_module_asks_a_protocol_what_a_task_is() -> None:
+    """`isinstance` with one of them runs the properties of the task on Python 3.11, and with which hash seed it does is
+    chance."""
+    root = ROOT
+    asking = [
+        path.name
+        for package in ("node", "learner", "swarm", "protocol")
+        for path in (root / package).rglob("*.py")
+        for kind in ("CheapTask", "NeedyTask", "FiniteTask", "TurnTask")
+        if f", {kind})" in path.read_text(encoding="utf-8")
+    ]
+    assert asking == []
+
+
+# One reward before a run begins
+
+
+@pytest.mark.parametrize("reward", [returning(None), returning("1"), returning(math.nan)], ids=["None", "text", "NaN"])
+def test_a_task_that_gives_no_reward_is_refused_at_the_start(reward: Callable[..., Any]) -> None:
+    with pytest.raises(WrongValue, match="at index 0"):
+        require_reward(with_(reward=reward))
+
+
+def test_what_is_judged_is_the_reference_answer_where_there_is_one() -> None:
+    def reward(self: object, problem: Problem, completion: Completion) -> float | None:
+        return 1.0 if completion.text == problem.answer else None
+
+    require_reward(with_(reward=reward, problem=returning(Problem(prompt="?", answer="4"))))
+    with pytest.raises(WrongValue, match="no reward at index 0"):
+        require_reward(with_(reward=reward))
+
+
+def test_an_error_refuses_no_task_since_it_may_need_what_only_a_verifier_has() -> None:
+    """A library that sets an alarm works on a main thread alone, for example."""
+
+    def reward(self: object, problem: Problem, completion: Completion) -> float:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        return 1.0
+
+    require_reward(with_(reward=reward, problem=returning(Problem(prompt="?", answer="4"))))
+
+
+def test_a_task_that_answers_dicts_is_refused_at_the_start() -> None:
+    with pytest.raises(WrongValue, match="no answer at index 0"):
+        require_reward(with_(answer_turn=returning([{"role": "user", "content": "and?"}])))
+
+
+def test_built_in_tasks_are_ours() -> None:
+    assert Gate(open_task("reverse")).is_ours
+    assert not with_().is_ours

@@ -1,0 +1,790 @@
+"""A learner without torch and without a network: real ledger, store, loops and desk, a trainer of a few lines, and
+honest peers.
+
+The trainer is a second implementation of the conversation that `learner.training.server` has with the node: its weights
+are a hash of everything it was ever trained on, its files are real safetensors, and it can be told to crash, to refuse,
+or to be found dead. The clock stands still unless a test moves it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import trio
+
+from learner.artifacts.checkpoint_retention import Keep
+from learner.artifacts.publisher import Publisher
+from learner.curriculum.offline_stream import Logged, LoggedGroup, OfflineStream
+from learner.ledger.ledger import Ledger
+from learner.provisioning.estimation.recording import FILE, Began, Recorded, read_lines
+from learner.rollouts.buffer import Buffer
+from learner.rollouts.environment import Environment, one_turn
+from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
+from learner.trust.standing import Standing
+from node.engine.interface import (
+    Claim,
+    FinishReason,
+    GeneratedSpan,
+    Generation,
+    GenerationRequest,
+    InstalledVersion,
+    Verified,
+)
+from node.learner_role.metrics.monitor import Watch
+from node.learner_role.peers.intake import IntakeLoop
+from node.learner_role.peers.proof_service import ProofDesk
+from node.learner_role.peers.relay_credits import RelayDesk
+from node.learner_role.peers.session_service import LearnerDesk
+from node.learner_role.scheduling.lease_service import LeaseDesk
+from node.learner_role.scheduling.peer_recorder import Witness
+from node.learner_role.scheduling.recorder import Recorder
+from node.learner_role.scheduling.run_state import LearnerRun
+from node.learner_role.training.loop import TrainingLoop, TrainingTerms
+from node.learner_role.trust.audit_service import TrustDesk
+from node.learner_role.trust.auditor import AuditLoop
+from node.learner_role.trust.engine_budget import EngineTime
+from node.learner_role.trust.selection_checker import ChoiceLoop
+from node.learner_role.trust.selection_service import ChoiceDesk
+from node.learner_role.trust.version_retention import KeptVersions
+from node.processes.outcomes import ChildCrashed, ChildExit, ChildRefused, OnFrame
+from node.runtime.events import EventLog, Field
+from node.state.operator_orders import PeerOrders
+from node.verifiers.interface import asked_on_a_thread
+from protocol.accounting.cost import Price
+from protocol.accounting.tally import tally_of
+from protocol.core.codec import pack_logprobs
+from protocol.core.digest import digest_of
+from protocol.core.identity import Keypair
+from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
+from protocol.core.limits import PROTOCOL_VERSION
+from protocol.core.pipe import Arrays, Header
+from protocol.versions.manifest import SignedManifest
+from protocol.versions.staleness import Admissibility, Chain, judge
+from protocol.work import (
+    Acknowledgement,
+    Delivery,
+    FromLearner,
+    Hello,
+    Lease,
+    LeaseRequest,
+    LeaseReturn,
+    Receipt,
+    Refused,
+    Span,
+    Started,
+    open_lease,
+    open_receipt,
+)
+from swarm.store import ChunkStore
+from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport
+from swarm.work.membership import Membership
+from swarm.work.server import INBOX, Incoming
+from tests.support.store_fixture import safetensors_file
+from tests.support.trainer_fixture import NOW_MS, PEER, SWARM, VOCABULARY, even_share, record
+
+HANGS_S = 240.0
+LOGGED = [
+    LoggedGroup(
+        prompt=(40 + number,),
+        completions=(
+            Logged(tokens=(1, 0), reward=1.0, logprobs=(-0.5, -0.75) if number % 2 else None),
+            Logged(tokens=(2, 3, 0), reward=0.0),
+        ),
+    )
+    for number in range(5)
+]
+SILENCE_S = 4.0
+HEARTBEAT_S = 1.0
+
+
+class Killed(BaseException):
+    """The process was killed here: nothing after this line happened."""
+
+
+@dataclass(kw_only=True)
+class FakeTrainer:
+    """See the module's paragraph. Weights are 32 bytes; `script` is asked before and after every request.
+
+    A checkpoint that is not waited for is durable when `patience` more requests were answered; those whose numbers are
+    in `failing`, counted from 1, never are. `apart`: what it tells of each sequence of a batch, if anything.
+    """
+
+    patience: int = 0
+    failing: Collection[int] = ()
+    on_frame: OnFrame = lambda header, arrays: None
+    died: Callable[[], None] = lambda: None
+    script: Callable[[str, str], None] = lambda op, moment: None
+    probe: Mapping[str, object] | None = None
+    apart: Callable[[Arrays], Arrays] = lambda arrays: {}
+    calls: list[str] = field(default_factory=list)
+    trained: list[Arrays] = field(default_factory=list)
+    _pid: int = 1
+    _weights: bytes | None = None
+    _steps: int = 0
+    _saving: list[tuple[int, Path, str]] = field(default_factory=list)
+
+    @property
+    def pid(self) -> int | None:
+        return self._pid
+
+    def die(self) -> None:
+        """End while nobody is asking anything; what comes next is a new process that knows nothing."""
+        self._pid += 1
+        self._weights = None
+        self._saving.clear()
+        self.died()
+
+    async def call(
+        self, op: str, header: Mapping[str, object] | None = None, arrays: Arrays | None = None
+    ) -> tuple[Header, Arrays]:
+        await trio.lowlevel.checkpoint()
+        self.calls.append(op)
+        try:
+            self.script(op, "before")
+            if op != "load" and self._weights is None:
+                raise ChildRefused("bad_request", 'no model is loaded; send "load" first')
+            if op in ("save", "restore"):
+                self.write_all()
+            reply = getattr(self, f"_{op}")(dict(header or {}), arrays or {})
+            self.script(op, "after")
+        except ChildCrashed:
+            self.die()
+            raise
+        self._write_due()
+        scores = {"logprobs": np.full(int(arrays["mask"].sum()), -0.25, np.float32)} if arrays and not reply else {}
+        return {"seconds": 0.5, **reply}, self.apart(arrays) if op == "step" and arrays else scores
+
+    def write_all(self) -> None:
+        """What is being saved is durable now."""
+        for _, directory, text in self._saving:
+            if self.calls.count("save") in self.failing:
+                self.on_frame({"event": "save_failed", "directory": str(directory), "error": "no space left"}, {})
+                continue
+            directory.mkdir(parents=True)
+            (directory / "trainer.json").write_text(text)
+            self.on_frame({"event": "saved", "directory": str(directory), "bytes": len(text)}, {})
+        self._saving.clear()
+
+    def _write_due(self) -> None:
+        if any(len(self.calls) >= due for due, _, _ in self._saving):
+            self.write_all()
+
+    def _load(self, header: Header, arrays: Arrays) -> Header:
+        self._weights, self._steps = digest_of(b"the model's own weights"), 0
+        return {"vocab_size": VOCABULARY}
+
+    def _step(self, header: Header, arrays: Arrays) -> Header:
+        assert self._weights is not None
+        tokens, generated, sequences = (
+            len(arrays["tokens"]),
+            int(arrays["mask"].sum()),
+            int(arrays["group_sizes"].sum()),
+        )
+        assert len(arrays["mask"]) == tokens == arrays["lengths"].sum()
+        assert all(len(arrays[name]) == generated for name in ("behaviour_logprobs", "lags"))
+        assert all(len(arrays[name]) == sequences for name in ("lengths", "rewards", "origins"))
+        assert 0 <= arrays["lags"].min() <= arrays["lags"].max() <= self._steps
+        assert np.isfinite(arrays["behaviour_logprobs"]).all()
+        self.trained.append(arrays)
+        self._weights = digest_of(self._weights + b"".join(arrays[name].tobytes() for name in sorted(arrays)))
+        self._steps += 1
+        return {"steps": self._steps, "loss": 0.25, "updates": 1}
+
+    def _logprobs(self, header: Header, arrays: Arrays) -> Header:
+        assert set(arrays) == {"tokens", "lengths", "mask"}
+        return {}
+
+    def _save(self, header: Header, arrays: Arrays) -> Header:
+        assert self._weights is not None
+        assert header["wait"] is False
+        text = json.dumps({"steps": self._steps, "weights": self._weights.hex()})
+        self._saving.append((len(self.calls) + self.patience, Path(str(header["directory"])), text))
+        return {"steps": self._steps}
+
+    def _restore(self, header: Header, arrays: Arrays) -> Header:
+        path = Path(str(header["directory"])) / "trainer.json"
+        try:
+            state = json.loads(path.read_text())
+        except (OSError, ValueError):
+            raise ChildRefused("bad_checkpoint", f"{path} is half-written or damaged; restore an older one") from None
+        self._weights, self._steps = bytes.fromhex(state["weights"]), state["steps"]
+        return {"steps": self._steps}
+
+    def _export(self, header: Header, arrays: Arrays) -> Header:
+        assert self._weights is not None
+        directory = Path(str(header["directory"]))
+        directory.mkdir(parents=True)
+        tensors = {"embed": ("F32", (256,), bytes(1024)), "layer": ("F32", (8,), self._weights)}
+        (directory / "model.safetensors").write_bytes(safetensors_file(tensors))
+        (directory / "config.json").write_text("{}")
+        return {"files": ["config.json", "model.safetensors"], **({"probe": self.probe} if self.probe else {})}
+
+
+def crash(reason: str = "it was told to") -> ChildCrashed:
+    return ChildCrashed(ChildExit(name="trainer", returncode=None, reason=reason, stderr_tail=()))
+
+
+def crash_once(op: str, moment: str, at: int = 1) -> Callable[[str, str], None]:
+    """A script: the trainer's process ends `moment` its request number `at` of kind `op`."""
+    left = iter(range(at - 1))
+
+    def script(asked: str, now: str) -> None:
+        if (asked, now) == (op, moment) and next(left, None) is None:
+            left_again.append(True)
+            if len(left_again) == 1:
+                raise crash()
+
+    left_again: list[bool] = []
+    return script
+
+
+def honest_tokens(seed: int) -> tuple[int, ...]:
+    """What an honest peer's engine draws for a seed, whatever the version."""
+    return (1 + seed % 60, 2, 0)
+
+
+@dataclass(kw_only=True)
+class Judge:
+    """An engine that can say whether tokens are an honest peer's. `script` is asked before every call; `draws` are what
+    a version makes of a seed."""
+
+    script: Callable[[str], None] = lambda op: None
+    draws: Callable[[int, PolicyVersion], tuple[int, ...]] = lambda seed, version: honest_tokens(seed)
+    installed: InstalledVersion | None = None
+    on_restart: Callable[[], None] = lambda: None
+    asked: list[Sequence[Claim]] = field(default_factory=list)
+
+    async def install(self, version: InstalledVersion, directory: Path) -> None:
+        await trio.lowlevel.checkpoint()
+        self.script("install")
+        assert (directory / "model.safetensors").is_file()
+        self.installed = version
+
+    async def verify(self, claims: Sequence[Claim]) -> list[Verified]:
+        await trio.lowlevel.checkpoint()
+        self.script("verify")
+        self.asked.append(claims)
+        assert self.installed is not None
+        return [
+            Verified(
+                gaps=tuple(
+                    0.0 if mine == theirs else math.inf
+                    for mine, theirs in zip(self.draws(claim.seed, self.installed.name), claim.tokens, strict=True)
+                ),
+                logprobs=(-0.5,) * len(claim.tokens),
+                leads=(1.0,) * len(claim.tokens),
+                sizes=(1.0,) * len(claim.tokens),
+            )
+            for claim in claims
+        ]
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        await trio.lowlevel.checkpoint()
+        self.script("generate")
+        assert self.installed is not None
+        return [
+            Generation(
+                tokens=self.draws(request.seed, self.installed.name),
+                logprobs=(-0.5,) * 3,
+                finish=FinishReason.STOP,
+                spans=(GeneratedSpan(start=0, end=3, version=self.installed),),
+                generation_s=0.0,
+            )
+            for request in requests
+        ]
+
+    async def rest(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def release(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def wake(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a test varies."""
+
+    steps: int = 6
+    staleness: int = 1
+    publish_every: int = 1
+    prompts: int = 2
+    group_size: int = 2
+    ahead: float = 2.0
+    informative_only: bool = False
+    logged: int = 0
+    keep_checkpoints: int = 2
+    keep_every: int = 0
+    keep_best: int = 0
+    keep_milestones: int = 4
+    token: str = ""
+    quota_bytes: int | None = None
+    audits: bool = False
+
+
+class DyingLedger(Ledger):
+    """A ledger whose process is killed just before, or just after, one of its calls."""
+
+    dies: tuple[str, str, int] = ("", "", 0)
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        method, moment, left = super().__getattribute__("dies")
+        if name != method:
+            return found
+
+        def dying(*args: Any, **options: Any) -> Any:
+            self.dies = (method, moment, left - 1)
+            if left == 1 and moment == "before":
+                raise Killed
+            result = found(*args, **options)
+            if left == 1 and moment == "after":
+                raise Killed
+            return result
+
+        return dying
+
+
+@dataclass(kw_only=True)
+class CountingDesk(LearnerDesk):
+    """A desk that tells how often it has written, and whether it is at it: only then may a test move its clock."""
+
+    rounds: int = 0
+    writing: bool = False
+
+    async def _write(self) -> None:
+        self.writing = True
+        await super()._write()
+        self.writing = False
+        self.rounds += 1
+
+
+@dataclass(kw_only=True)
+class Learner:
+    """The parts of one process of a learner, wired as `node.learner_role.app` wires them."""
+
+    settings: Settings
+    root: Path
+    run: LearnerRun
+    ledger: DyingLedger
+    store: ChunkStore
+    trainer: FakeTrainer
+    transport: MemoryTransport
+    recorder: Recorder
+    desk: CountingDesk
+    intake: IntakeLoop
+    training: TrainingLoop
+    watch: Watch
+    inbox: trio.MemorySendChannel[Incoming]
+    arriving: trio.MemoryReceiveChannel[Incoming]
+    wall: Wall
+    log: list[tuple[str, dict[str, Field]]]
+    prompts: list[int]
+    trust: TrustDesk
+    audits: AuditLoop | None
+    choices: ChoiceLoop | None
+
+    def logged(self, event: str) -> list[dict[str, Field]]:
+        return [fields for name, fields in self.log if name == event]
+
+    def recorded(self) -> list[Recorded]:
+        """What this process and those before it wrote down of the run."""
+        path = self.root / FILE
+        with path.open("rb") as file:
+            return list(read_lines(file, path.name))
+
+    def weights_of(self, manifest: ManifestHash) -> bytes:
+        return (self.store.directory(manifest) / "model.safetensors").read_bytes()[-32:]
+
+    async def train(self, *peers: FakePeer) -> None:
+        """Run all loops with these peers until the last step, or until somebody is killed."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.intake.work, self.arriving)
+            nursery.start_soon(self.desk.watch)
+            nursery.start_soon(self.desk.leases.serve)
+            nursery.start_soon(self.desk.relays.work)
+            nursery.start_soon(self.desk.proofs.work)
+            if self.audits is not None:
+                nursery.start_soon(self.audits.work)
+            nursery.start_soon(self.trust.watch)
+            if self.choices is not None:
+                nursery.start_soon(self.choices.work)
+            for peer in peers:
+                nursery.start_soon(peer.work, self)
+            await self.training.work()
+            await self.desk.proofs.wait_settled()
+            nursery.cancel_scope.cancel()
+
+
+@dataclass(kw_only=True)
+class Wall:
+    """The clock on the wall, which threads may look at, too. Only tests move it."""
+
+    ms: int = NOW_MS
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
+@contextmanager
+def fast_directory() -> Iterator[Path]:
+    """A directory in memory: nothing here is about what a power cut does, and waiting for a disk is slow."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as directory:
+        yield Path(directory)
+
+
+@asynccontextmanager
+async def open_learner(root: Path, settings: Settings | None = None, **parts: Any) -> AsyncIterator[Learner]:
+    """A learner's process on the state in `root`: opened like the first time, or after the one before has ended."""
+    chosen = settings or Settings()
+    trainer = parts.get("trainer") or FakeTrainer()
+    network = parts.get("network") or MemoryNetwork()
+    async with watched():
+        # As in the program, it is closed after the last stream: a grant may be on its way into it on a thread.
+        with closing(DyingLedger(root / "ledger.sqlite", swarm=SWARM.authority.swarm)) as ledger:
+            async with network.node("learner", peer_id=SWARM.learner.peer_id) as transport:
+                with ChunkStore.open(root / "store", SWARM.authority, quota_bytes=chosen.quota_bytes) as store:
+                    environment = parts.get("environment") or one_turn(even_share)
+                    judge = parts.get("judge") or Judge()
+                    learner = _wire(root, chosen, trainer, transport, ledger, store, environment, judge)
+                    with closing(learner.recorder):
+                        yield learner
+
+
+@asynccontextmanager
+async def watched() -> AsyncIterator[None]:
+    """Fail a test that hangs, by real time; no test that works comes near it."""
+    done = threading.Event()
+
+    async def bark() -> None:
+        if not await trio.to_thread.run_sync(done.wait, HANGS_S, abandon_on_cancel=True):
+            raise AssertionError(f"nothing came of it in {HANGS_S} s")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bark)
+        try:
+            yield
+        finally:
+            done.set()
+        nursery.cancel_scope.cancel()
+
+
+def _wire(
+    root: Path,
+    settings: Settings,
+    trainer: FakeTrainer,
+    transport: MemoryTransport,
+    ledger: DyingLedger,
+    store: ChunkStore,
+    environment: Environment,
+    judge: Judge,
+) -> Learner:
+    log: list[tuple[str, dict[str, Field]]] = []
+    events = EventLog()
+    events.listen(lambda name, fields: log.append((name, fields)))
+    prompts, wall = [0], Wall()
+    batch = settings.prompts * settings.group_size - settings.logged
+    offline = None
+    if settings.logged:
+        offline = OfflineStream(groups=LOGGED, rollouts=settings.logged, fingerprint="logged", seed="s")
+    terms = LeaseTerms(
+        group_size=settings.group_size, temperature=1.0, max_new_tokens=4, stop_ids=(0,), deadline_s=60.0
+    )
+    ids = count(1000 * len(ledger.incarnations()) + 1)
+
+    def next_prompt() -> Prompt:
+        prompts[0] += 1
+        return Prompt(task="even", index=prompts[0], tokens=(5, 6, 7))
+
+    run = LearnerRun(
+        window=settings.staleness,
+        batch=batch,
+        ahead=settings.ahead,
+        chain=Chain(bases=(0,), head=PolicyVersion(1, 0)),
+        buffer=Buffer(window=settings.staleness, informative_only=settings.informative_only),
+        leasing=Leasing(terms=terms, secret=bytes(32), new_id=lambda: next(ids).to_bytes(16, "big")),
+        next_prompt=next_prompt,
+        kappa=settings.publish_every,
+        membership=Membership(silence_s=SILENCE_S),
+    )
+    send, receive = trio.open_memory_channel[Incoming](INBOX)
+
+    async def published(signed: SignedManifest) -> None:
+        await trio.lowlevel.checkpoint()
+        desk.published(tally_of(signed.manifest) or b"")
+
+    def restore_curriculum(state: Mapping[str, Any]) -> None:
+        prompts[0] = state["ordinal"]
+        if offline is not None:
+            offline.restore(state["offline"])
+
+    began = Began(
+        at_s=0,
+        swarm="even",
+        mode="async",
+        rollouts=max(1, batch),
+        group_size=settings.group_size,
+        staleness=settings.staleness,
+        kappa=settings.publish_every,
+    )
+    recorder = Recorder(
+        root / FILE,
+        began,
+        trouble=lambda text: events.emit("trouble", text=text),
+        clock=lambda: wall.ms / 1000,
+    )
+    witness = Witness(run, recorder, events, max_new_tokens=terms.max_new_tokens)
+    relays = RelayDesk(
+        run=run,
+        ledger=ledger,
+        store=store,
+        keypair=SWARM.learner,
+        authority=SWARM.authority,
+        certificate=SWARM.certificate,
+        now_ms=wall.now_ms,
+        events=events,
+    )
+    leases = LeaseDesk(
+        run=run,
+        ledger=ledger,
+        witness=witness,
+        keypair=SWARM.learner,
+        swarm=SWARM.authority.swarm,
+        now_ms=wall.now_ms,
+        events=events,
+    )
+    trust = TrustDesk(
+        run=run,
+        ledger=ledger,
+        kept=KeptVersions(store=store),
+        keypair=SWARM.learner,
+        swarm=SWARM.authority.swarm,
+        certificate=SWARM.certificate,
+        secret=bytes(32),
+        floor=1.0,
+        audits=settings.audits,
+        orders=PeerOrders(root),
+        now_ms=wall.now_ms,
+        events=events,
+        used=relays.used,
+    )
+    desk = CountingDesk(
+        run=run,
+        ledger=ledger,
+        leases=leases,
+        relays=relays,
+        proofs=ProofDesk(ledger=ledger, authority=SWARM.authority),
+        witness=witness,
+        token=settings.token,
+        heartbeat_s=HEARTBEAT_S,
+        trust=trust,
+        now_ms=wall.now_ms,
+        events=events,
+    )
+    intake = IntakeLoop(
+        run=run,
+        witness=witness,
+        ledger=ledger,
+        keypair=SWARM.learner,
+        swarm=SWARM.authority.swarm,
+        certificate=SWARM.certificate,
+        ask=asked_on_a_thread(environment),
+        observe=lambda index, mean: None,
+        expected=lambda index: 0.25,
+        trust=trust,
+        used=relays.used,
+        ended=lambda granted, begun, status: leases.ended(granted, begun, status),
+        closing=leases.write,
+        now_ms=wall.now_ms,
+        events=events,
+    )
+    watch = Watch(
+        run=run,
+        ledger=ledger,
+        recorder=recorder,
+        events=events,
+        now_ms=wall.now_ms,
+        task_of=lambda index: "even",
+    )
+    training = TrainingLoop(
+        run=run,
+        ledger=ledger,
+        store=store,
+        publisher=Publisher(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate),
+        trainer=trainer,
+        transport=transport,
+        trust=trust,
+        terms=TrainingTerms(
+            steps=settings.steps,
+            weights_dtype="float32",
+            keep=Keep(
+                newest=settings.keep_checkpoints,
+                every=settings.keep_every,
+                best=settings.keep_best,
+                most=settings.keep_milestones,
+            ),
+            load={"directory": "model"},
+        ),
+        checkpoints=root / "checkpoints",
+        exports=root / "exports",
+        environment=environment,
+        curriculum_state=lambda: {"ordinal": prompts[0], **({"offline": offline.state()} if offline else {})},
+        restore_curriculum=restore_curriculum,
+        offline=offline,
+        opened=watch.began,
+        stepped=watch.stepped,
+        published=published,
+        now_ms=wall.now_ms,
+        events=events,
+        recorder=recorder,
+    )
+    audits = choices = None
+    if settings.audits:
+        lock, time = trio.Lock(), EngineTime(share=1.0)
+        audits = AuditLoop(engine=judge, lock=lock, store=store, desk=trust, time=time, events=events)
+        choice_desk = ChoiceDesk(
+            run=run,
+            ledger=ledger,
+            kept=trust.kept,
+            secret=bytes(32),
+            convict=trust.convict,
+            now_ms=wall.now_ms,
+            events=events,
+        )
+        leases.ended, trust.forgiven = choice_desk.withdrawn, choice_desk.forgive
+        trust.delivered, trust.banned = choice_desk.delivered, choice_desk.drop
+        choices = ChoiceLoop(
+            engine=judge,
+            lock=lock,
+            store=store,
+            desk=choice_desk,
+            ask=asked_on_a_thread(environment),
+            time=time,
+            events=events,
+        )
+    trainer.on_frame, trainer.died = training.saving.heard, training.saving.died
+    return Learner(
+        settings=settings, root=root, run=run, ledger=ledger, store=store, trainer=trainer, transport=transport,
+        recorder=recorder, desk=desk, intake=intake, training=training, watch=watch, inbox=send, arriving=receive,
+        wall=wall, log=log, prompts=prompts, trust=trust, audits=audits, choices=choices,
+    )  # fmt: skip
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what other tasks and threads bring about; a test that waits in vain is ended by `watched`."""
+    while not condition():
+        await trio.to_thread.run_sync(int)
+
+
+def hello(**changes: Any) -> Hello:
+    return Hello(**{"protocol": PROTOCOL_VERSION, "price": Price(), "name": "a peer"} | changes)
+
+
+@dataclass(kw_only=True)
+class FakePeer:
+    """An honest rollout node without a line: asks, waits for the version a lease wants, answers with the newest.
+
+    `receipts` are those of deliveries that were acknowledged, by lease; `undelivered` what a learner that went away
+    has not acknowledged, to be delivered to the next. What it does not keep it gives back once it has begun. Of the
+    versions that a lease admits it takes the one that it `picks`, the newest unless told otherwise.
+    """
+
+    key: Keypair = PEER
+    rollouts: int = 4
+    draw: Callable[[int, PolicyVersion], tuple[int, ...]] = lambda seed, version: honest_tokens(seed)
+    claim: float = -0.5
+    keeps: Callable[[Lease], bool] = lambda lease: True
+    picks: Callable[[Lease, Sequence[PolicyVersion]], PolicyVersion] = lambda lease, admitted: max(admitted)
+    receipts: dict[LeaseId, Receipt] = field(default_factory=dict)
+    undelivered: dict[LeaseId, list[bytes]] = field(default_factory=dict)
+    refused: Refused | None = None
+
+    @property
+    def id(self) -> PeerId:
+        return self.key.peer_id
+
+    async def work(self, learner: Learner) -> None:
+        """Join, deliver what is left from before, then work until cancelled."""
+        while learner.trust.standing(self.id) is not Standing.BANNED:
+            if self.id not in learner.run.present:  # at first, and when it was thought gone
+                welcome = await learner.desk.welcome(self.id, hello(leases=sorted(self.undelivered)))
+                if isinstance(welcome, Refused):
+                    self.refused = welcome
+                    return
+                for lease in list(self.undelivered):
+                    await self.deliver(learner, lease)
+            grant = await learner.desk.grant(self.id, LeaseRequest(rollouts=self.rollouts))
+            await trio.lowlevel.checkpoint()  # who was thought gone is answered at once, with nothing
+            for raw in grant.leases:
+                await self.answer(learner, open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id))
+
+    async def answer(self, learner: Learner, lease: Lease) -> None:
+        run = learner.run
+        while run.published is None or run.published.version < lease.minimum:
+            await run.wait_changed()
+        there = [one for one in run.manifests if lease.minimum <= one <= run.published.version]
+        admissible = [one for one in there if judge(run.chain, [one], run.window) is Admissibility.ADMISSIBLE]
+        made_by = self.picks(lease, admissible or there)  # a node works with what it has until it is told
+        manifest = run.manifests[made_by]
+        learner.desk.started(self.id, Started(lease=lease.id, version=made_by))
+        if not self.keeps(lease):
+            learner.desk.returned(self.id, LeaseReturn(leases=[lease.id], reason="its owner needs the machine"))
+            return
+        self.undelivered[LeaseId(lease.id)] = [
+            record(
+                lease,
+                index,
+                author=self.key,
+                tokens=self.draw(seed, made_by),
+                logprobs=pack_logprobs([self.claim] * 3),
+                spans=[Span(0, 3, made_by, manifest)],
+            )
+            for index, seed in enumerate(lease.seeds)
+        ]
+        await self.deliver(learner, LeaseId(lease.id))
+
+    async def deliver(self, learner: Learner, lease: LeaseId) -> Receipt:
+        """Deliver, wait for the receipt, keep it."""
+        delivery = Delivery(lease=lease, records=self.undelivered[lease])
+        answer = await hand_in(learner, self.id, delivery)
+        self.receipts[lease] = open_receipt(answer.receipt, SWARM.authority)
+        del self.undelivered[lease]
+        return self.receipts[lease]
+
+
+async def hand_in(learner: Learner, peer: PeerId, delivery: Delivery) -> Acknowledgement:
+    """Put a delivery into the inbox and wait for its answer."""
+    answered, answers = trio.Event(), list[FromLearner]()
+
+    def answer(message: FromLearner) -> None:
+        answers.append(message)
+        answered.set()
+
+    await learner.inbox.send(Incoming(peer=peer, delivery=delivery, answer=answer))
+    await answered.wait()
+    [message] = answers
+    assert isinstance(message, Acknowledgement)
+    assert message.lease == delivery.lease
+    return message
+
+
+def damage(directory: Path) -> None:
+    """What a bad disk makes of a checkpoint."""
+    (directory / "trainer.json").write_text("{")
+
+
+def forget(directory: Path) -> None:
+    shutil.rmtree(directory)

@@ -1,0 +1,117 @@
+"""Rollout nodes for tests: real lines and roles over a network in memory, with an engine that makes up what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from node.engine.fake import FakeConfig, open_fake_engine
+from node.rollout_role.line_events import line_reporter
+from node.rollout_role.proof_client import ProofKeeper, tally_in
+from node.rollout_role.worker import RolloutRole
+from node.runtime.events import EventLog
+from node.state.receipts import Receipts
+from protocol.core.ids import PolicyVersion
+from protocol.work import LEASE_RECALLS, PROOFS, Heartbeat
+from swarm.transfer.serving import Knowledge, Serving
+from swarm.versions.follower import Arrival
+from swarm.work.client import WorkLine
+from swarm.work.server import Reception
+from tests.support.learner_fixture import Learner
+from tests.support.swarm_fixture import SwarmNode, hello_from, key_of
+from tests.support.trainer_fixture import NOW_MS, SWARM
+
+
+def ignore(*told: object) -> None:
+    pass
+
+
+def serve(learner: Learner) -> None:
+    """Have the learner answer questions, give chunks, and take work lines, as `node.learner_role.app` has it."""
+    Serving(
+        transport=learner.transport,
+        store=learner.store,
+        knowledge=Knowledge(genesis=SWARM.genesis, newest=lambda: learner.training.newest, peers=list),
+        report=ignore,
+        trouble=ignore,
+    ).start()
+    learner.desk.reception = Reception(transport=learner.transport, desk=learner.desk, inbox=learner.inbox)
+    learner.desk.reception.start()
+
+
+async def work_with(
+    node: SwarmNode,
+    learner: Learner,
+    root: Path,
+    seconds_per_token: float = 0.0,
+    on_role: Callable[[RolloutRole, EventLog], None] = ignore,
+    *,
+    keeps_proofs: bool = False,
+    tally_held: Callable[[PolicyVersion], bytes | None] | None = None,
+) -> None:
+    """Play the rollout role, as `node.rollout_role.app` wires it, until cancelled. `on_role` is told of it."""
+    events = EventLog()
+    understood = {LEASE_RECALLS: b""} | ({PROOFS: b""} if keeps_proofs else {})
+    line = WorkLine(
+        transport=node.transport,
+        authority=SWARM.authority,
+        learner=learner.transport.addresses(),
+        hello=lambda: hello_from(node.name, leases=sorted(role.holding), ext=understood),
+        heartbeat=lambda: Heartbeat(
+            installed=role.installed,
+            tokens_per_s=role.counts.tokens_per_s or 0.0,
+            hours_left_s=role.shift.left_s,
+            troubles=role.patience.told,
+        ),
+        now_ms=lambda: NOW_MS,
+        on_event=line_reporter(events, ignore, lambda recall: role.recalled(recall), ignore),
+        report=ignore,
+        on_proofs=lambda: keeper.news(),
+    )
+    with closing(Receipts(root / "receipts.sqlite")) as receipts:  # closed after all loops that write to it
+        async with (
+            open_fake_engine(FakeConfig(seconds_per_token=seconds_per_token)) as engine,
+            trio.open_nursery() as nursery,
+        ):
+            role = RolloutRole(
+                engine=engine,
+                store=node.store,
+                keypair=key_of(node.name),
+                swarm=SWARM.authority.swarm,
+                line=line,
+                receipts=receipts,
+                in_flight=lambda: None,
+                batch_rollouts=4,
+                now_ms=lambda: NOW_MS,
+                events=events,
+            )
+            keeper = ProofKeeper(
+                line=line,
+                receipts=receipts,
+                authority=SWARM.authority,
+                peer=node.peer,
+                tally_held=tally_held or partial(tally_in, node.store),
+                events=events,
+            )
+            on_role(role, events)
+            arrive(node, role)
+            nursery.start_soon(line.run)
+            if keeps_proofs:
+                nursery.start_soon(keeper.work)
+            await role.run()
+
+
+def arrive(node: SwarmNode, role: RolloutRole) -> None:
+    """Hand the role what has arrived and what will."""
+
+    def arrived(arrival: Arrival) -> None:
+        node.arrivals.append(arrival)
+        role.arrived(arrival)
+
+    for arrival in node.arrivals:
+        role.arrived(arrival)
+    node.following.arrived = arrived

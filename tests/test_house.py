@@ -1,0 +1,57 @@
+"""The house: each room says what is in it and is not crowded, tests lie where their modules lie, imports go one way."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import grimp
+
+from tests.support.paths import ROOT
+
+PACKAGES = ("node", "swarm", "learner", "protocol")
+
+MOST_FILES = 16
+"""In a folder, its `__init__.py` included: as many as one looks through at a glance."""
+
+
+def rooms() -> list[str]:
+    """Every folder of the packages that holds modules."""
+    found = {path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+def test_the_architecture_names_every_room() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert [room for room in rooms() if f"`{room}/`" not in page] == []
+
+
+def test_every_room_says_what_is_in_it() -> None:
+    """A line for each file and folder, in the docstring of its `__init__.py`, and none for what is not there."""
+    assert len(rooms()) > 50
+    for room in rooms():
+        docstring = ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text(encoding="utf-8"))) or ""
+        told = re.findall(r"^- `(\w+)`: ", docstring, re.M)
+        inside = [path for path in (ROOT / room).iterdir() if not path.name.startswith("_")]
+        there = [path.stem for path in inside if path.suffix == ".py" or (path / "__init__.py").exists()]
+        assert sorted(told) == sorted(there), room
+
+
+def test_no_room_is_crowded() -> None:
+    counts = {room: len(list((ROOT / room).glob("*.py"))) for room in rooms()}
+    assert {room: count for room, count in counts.items() if count > MOST_FILES} == {}
+
+
+def test_tests_lie_where_their_modules_lie() -> None:
+    """What tests several modules at once lies in tests/integration, and runs of programs in tests/e2e and others."""
+    found = [path for package in PACKAGES for path in (ROOT / "tests" / package).rglob("test_*.py")]
+    assert len(found) > 200
+    modules = [path.relative_to(ROOT / "tests").with_name(path.name.removeprefix("test_")) for path in found]
+    assert [str(module) for module in modules if not (ROOT / module).exists()] == []
+
+
+def test_no_module_imports_itself_by_a_circle() -> None:
+    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert len(imports) > 600
+    TopologicalSorter(imports).prepare()  # raises CycleError, which names the modules

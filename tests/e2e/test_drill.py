@@ -9,10 +9,19 @@ import pytest
 from tests.e2e.programs import Machine, Program, Swarm
 
 
-def drill(swarm: Swarm, *options: object) -> Program:
-    program = swarm.machine.start("drill", "drill", swarm.config, "--out", swarm.machine.root / "drilled", *options)
+def drill(swarm: Swarm, *options: object, token_s: float | None = None) -> Program:
+    """With `token_s` nobody computes: a token takes so long, and torch, which takes longer to start, is not needed."""
+    words: tuple[object, ...] = ("drill", swarm.config, "--out", swarm.machine.root / "drilled", *options)
+    if token_s is None:
+        program = swarm.machine.start("drill", *words)
+    else:
+        program = swarm.machine.start("drill", token_s, *words, module="tests.e2e.hashed_drill")
     assert program.wait() == 0, program.story()
     return program
+
+
+TOKEN_S = 0.05
+"""As long as a model takes: relays need some seconds to come by versions, and cheats to come back with a new key."""
 
 
 def test_who_makes_things_up_is_found_and_the_swarm_learns_on(swarm: Swarm) -> None:
@@ -69,7 +78,7 @@ def test_what_they_come_to_who_are_after_credit_is_said(swarm: Swarm) -> None:
 def test_who_comes_with_one_key_after_the_other_has_its_first_rollouts_once(swarm: Swarm) -> None:
     """Without audits all of it is trained on, and no key has made more than four groups of four."""
     swarm.configure(steps=1000, audits=False)
-    drill(swarm, "--peers", 2, "--cheats", 0.5, "--steps", 16, "--plain", "--attack", "sybil")
+    drill(swarm, "--peers", 2, "--cheats", 0.5, "--steps", 16, "--plain", "--attack", "sybil", token_s=TOKEN_S)
     found = json.loads((swarm.machine.root / "drilled" / "drill.json").read_text(encoding="utf-8"))["attacks"]["sybil"]
     assert found["keys"] > 100 / 16
     assert found["trained_late"] > 0
@@ -79,7 +88,8 @@ def test_who_comes_with_one_key_after_the_other_has_its_first_rollouts_once(swar
 def test_relays_that_lie_keep_nobody_from_a_version_and_corrupt_ones_are_named(swarm: Swarm, lie: str) -> None:
     """One lie at a time: who waits for chunks that are withheld is slow to ask another liar."""
     swarm.configure(steps=1000, audits=True)
-    program = drill(swarm, "--peers", 3, "--cheats", 0.34, "--steps", 30, "--plain", "--attack", lie)
+    options = ("--peers", 3, "--cheats", 0.34, "--steps", 30, "--plain", "--attack", lie)
+    program = drill(swarm, *options, token_s=TOKEN_S if lie == "corrupt-chunks" else None)
     found = json.loads((swarm.machine.root / "drilled" / "drill.json").read_text(encoding="utf-8"))["relays"]
     assert min(found["versions"]) >= 1
     assert found["slandered"] == 0
@@ -93,7 +103,7 @@ def test_relays_that_lie_keep_nobody_from_a_version_and_corrupt_ones_are_named(s
 
 def test_json_stands_alone_on_stdout(swarm: Swarm) -> None:
     swarm.configure(steps=1000, audits=True)
-    program = drill(swarm, "--peers", 3, "--cheats", 0, "--steps", 1, "--json")
+    program = drill(swarm, "--peers", 3, "--cheats", 0, "--steps", 1, "--json", token_s=0.0)
     told = json.loads(program.out.read_text("utf-8"))
     assert told == json.loads((swarm.machine.root / "drilled" / "drill.json").read_text(encoding="utf-8"))
     assert (told["attacks"], told["honest_banned"]) == ({}, 0)

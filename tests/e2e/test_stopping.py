@@ -155,7 +155,7 @@ def test_a_reader_who_goes_away_ends_a_node_which_says_goodbye(swarm: Swarm) -> 
 
 def test_a_node_is_stopped_while_it_looks_for_the_learner(swarm: Swarm) -> None:
     swarm.configure(steps=STEPS)
-    learner = swarm.learn()
+    learner = swarm.learn_doomed()
     learner.kill()
     node = swarm.join("node", "--wait", "600")
     assert node.state is not None

@@ -1,0 +1,57 @@
+"""`volery` whose drills need no torch: the trainer hashes, and so does the engine of players and audits.
+
+python -m tests.e2e.hashed_drill SECONDS_PER_TOKEN drill ...
+
+What always holds: all else of a drill is as operators run it; two engines draw the same tokens with the same weights,
+and other tokens with others, so that audits find what they are to find.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from node import app_learner
+from node.cli import main
+from node.config import EngineSection
+from node.drill import stage
+from node.engine.fake import FakeConfig, FakeEngine
+from node.engine.port import GeneratedSpan, Generation, GenerationRequest, InstalledVersion
+from node.events import EventLog
+from protocol.digest import digest_of
+from protocol.ids import ManifestHash
+
+
+class HashingEngine(FakeEngine):
+    """A fake engine that looks at the weights, where that looks at the version's name only."""
+
+    _weights = ManifestHash(b"")
+
+    async def install(self, version: InstalledVersion, directory: Path) -> None:
+        await super().install(version, directory)
+        files = sorted(directory.glob("*.safetensors"))
+        self._weights = ManifestHash(digest_of(b"".join(path.read_bytes() for path in files)))
+
+    def _complete(self, version: InstalledVersion, request: GenerationRequest) -> Generation:
+        made = super()._complete(InstalledVersion(name=version.name, manifest=self._weights), request)
+        return replace(made, spans=(GeneratedSpan(start=0, end=len(made.tokens), version=version),))
+
+
+@asynccontextmanager
+async def open_engine(
+    token_s: float, section: EngineSection, events: EventLog, *, name: str, state: Path
+) -> AsyncIterator[HashingEngine]:
+    """Takes the place of `open_verifying_engine`; a token takes `token_s`."""
+    yield HashingEngine(FakeConfig(seconds_per_token=token_s))
+
+
+if __name__ == "__main__":
+    opened = partial(open_engine, float(sys.argv.pop(1)))
+    app_learner.open_verifying_engine = stage.open_verifying_engine = opened
+    trainer = (sys.executable, "-m", "tests.e2e.hashing_trainer")
+    stage.run_learner = partial(app_learner.run_learner, trainer=trainer, trial=False)
+    main()

@@ -91,6 +91,7 @@ listen = ["/ip4/127.0.0.1/tcp/0"]
 kind = "{engine}"
 threads = 1
 batch_rollouts = 8
+fake_token_s = {token_s}
 
 [energy]
 watts = 250.0
@@ -445,9 +446,13 @@ class Swarm:
     def invite(self) -> str:
         return (self.state / "invite").read_text(encoding="ascii").strip()
 
-    def join(self, name: str, *options: object, engine: str = "fake", out_to: int | None = None) -> Program:
-        """Start a rollout node with a state directory of its own beside the swarm."""
-        words = self._to_join(name, options, engine)
+    def join(
+        self, name: str, *options: object, engine: str = "fake", token_s: float = 0.0, out_to: int | None = None
+    ) -> Program:
+        """Start a rollout node with a state directory of its own beside the swarm. `token_s`: how long the fake engine
+        takes for a token; a swarm that is only waited for takes less of the processors with a slow one.
+        """
+        words = self._to_join(name, options, engine, token_s)
         return self.machine.start(name, *words, state=self.directory / name, out_to=out_to)
 
     def join_in_terminal(
@@ -457,9 +462,9 @@ class Swarm:
         words, state = self._to_join(name, options, engine), self.directory / name
         return self.machine.start_in_terminal(name, *words, state=state, hangup_ignored=hangup_ignored)
 
-    def _to_join(self, name: str, options: Sequence[object], engine: str) -> tuple[object, ...]:
-        config = self.directory / f"{engine}.toml"
-        config.write_text(NODE_TOML.format(engine=engine), encoding="utf-8")
+    def _to_join(self, name: str, options: Sequence[object], engine: str, token_s: float = 0.0) -> tuple[object, ...]:
+        config = self.directory / f"{engine}{token_s or ''}.toml"
+        config.write_text(NODE_TOML.format(engine=engine, token_s=token_s), encoding="utf-8")
         return ("join", self.invite, "--config", config, "--name", name, "--state", self.directory / name, *options)
 
     @property

@@ -6,11 +6,14 @@ import shutil
 
 from tests.e2e.programs import Swarm, wait_event
 
+TOKEN_S = 0.05
+"""The swarm works all the while that the second node is turned away, and need not work hard."""
+
 
 def test_of_two_nodes_with_one_key_the_second_is_told_and_the_first_works_on(swarm: Swarm) -> None:
     swarm.configure(steps=4000)
     learner = swarm.learn_doomed()
-    first = swarm.join("first")
+    first = swarm.join("first", token_s=TOKEN_S)
     wait_event(first, "receipt", learner)
     (swarm.directory / "second").mkdir()
     shutil.copy(swarm.directory / "first" / "node.key", swarm.directory / "second" / "node.key")

@@ -10,6 +10,9 @@ from tests.node.rollout_role.test_yield_to_programs import running
 STEPS = 100_000
 """More than anybody waits for: these swarms are ended from outside."""
 
+TOKEN_S = 0.02
+"""They work all the while, and need not work hard."""
+
 
 def doing(swarm: Swarm, node: Program) -> str:
     """What `volery status` says that it does."""
@@ -30,7 +33,7 @@ def leased(swarm: Swarm) -> int:
 def test_a_node_is_paused_started_again_resumed_and_drained(swarm: Swarm) -> None:
     swarm.configure(steps=STEPS)
     learner = swarm.learn_doomed()
-    node = swarm.join("node")
+    node = swarm.join("node", token_s=TOKEN_S)
     assert node.state is not None
     wait_event(node, "receipt", learner)
     paused = swarm.machine.call("pause", node.state)
@@ -43,7 +46,7 @@ def test_a_node_is_paused_started_again_resumed_and_drained(swarm: Swarm) -> Non
     assert node.wait() == 130
     assert doing(swarm, node) == "not running, and paused by `volery pause`"
 
-    again = swarm.join("node")
+    again = swarm.join("node", token_s=TOKEN_S)
     wait_event(again, "paused", learner, after=1)
     wait_doing(swarm, again, "paused by `volery pause`")
     assert leased(swarm) == before
@@ -68,7 +71,7 @@ def test_a_node_is_paused_started_again_resumed_and_drained(swarm: Swarm) -> Non
 def test_a_node_whose_learner_is_away_is_not_said_to_be_at_work(swarm: Swarm) -> None:
     swarm.configure(steps=STEPS)
     learner = swarm.learn_doomed()
-    node = swarm.join("node")
+    node = swarm.join("node", token_s=TOKEN_S)
     wait_event(node, "receipt", learner)
     wait_doing(swarm, node, "at work")
     learner.kill()

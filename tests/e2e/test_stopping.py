@@ -123,11 +123,11 @@ def test_a_node_that_ignores_hang_ups_outlives_its_terminal(swarm: Swarm) -> Non
 
 
 def test_a_closed_terminal_stops_a_learner_which_goes_on_when_started_again(swarm: Swarm) -> None:
-    swarm.configure(steps=STEPS, port=free_port())
+    swarm.configure(steps=STEPS // 3, port=free_port())
     doomed = {"module": "tests.e2e.doomed", "state": swarm.state}
     learner, terminal = swarm.machine.start_in_terminal("learner", swarm.config, **doomed)
     wait_for("an invite", (swarm.state / "invite").exists, learner)
-    node = swarm.join("node")
+    node = swarm.join("node", token_s=0.03)  # or the run would be over before the terminal is closed
     swarm.wait_steps(2, learner, node)
     family = learner.family()
     terminal.close()

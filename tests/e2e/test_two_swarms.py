@@ -45,7 +45,7 @@ def found(machine: Machine, name: str, model: Path) -> Swarm:
 def join(swarm: Swarm) -> Program:
     """`volery join INVITE`, with the fake engine so as not to import torch four times."""
     config = swarm.machine.root / "node.toml"
-    config.write_text(NODE_TOML.format(engine="fake"))
+    config.write_text(NODE_TOML.format(engine="fake", token_s=0.0))
     return swarm.machine.start(f"{swarm.directory.name}-node", "join", swarm.invite, "--config", config)
 
 

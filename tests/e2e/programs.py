@@ -26,10 +26,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, TypeVar
+from unittest.mock import patch
 
 import psutil
+import typer.main
 
 from node.cli.main import main
 from node.runtime.shutdown import STOP_ON_EOF
@@ -42,6 +45,9 @@ POLL_S = 0.05
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1", STOP_ON_EOF: "1"}
 
 T = TypeVar("T")
+
+_built_once = cache(typer.main.get_command)
+"""Typer reads the signatures of all our commands at every call, which takes as long as most commands do."""
 
 SWARM_TOML = """\
 [swarm]
@@ -272,7 +278,7 @@ class Machine:
         out, err = io.StringIO(), io.StringIO()
         before, sys.argv = sys.argv, ["volery", *map(str, arguments)]
         try:
-            with redirect_stdout(out), redirect_stderr(err):
+            with redirect_stdout(out), redirect_stderr(err), patch.object(typer.main, "get_command", _built_once):
                 main()
         except SystemExit as ended:
             return Outcome(code=ended.code, out=out.getvalue(), err=err.getvalue())

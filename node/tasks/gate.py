@@ -101,15 +101,11 @@ class Gate:
         with self._asked(str(place)):
             found: object = getattr(self._task, asked)(place.index)
         if not isinstance(found, Problem):
-            raise self._wrong(
-                f"no problem at {place}", found, f"`{asked}` must return a node.tasks.api.interface.Problem"
-            )
+            raise self._wrong(f"no problem at {place}", found, f"`{asked}` must return a volery.Problem")
         with self._reading(f"no prompt at {place}", found.prompt, f"`prompt` of its Problem must be {MESSAGES}"):
             _conversation(found.prompt)
         if not isinstance(found.chat, Chat):
-            raise self._wrong(
-                f"no chat at {place}", found.chat, "`chat` of its Problem must be a node.tasks.api.interface.Chat"
-            )
+            raise self._wrong(f"no chat at {place}", found.chat, "`chat` of its Problem must be a volery.Chat")
         if found.answer is not None:
             with self._reading(f"no answer at {place}", found.answer, "`answer` of its Problem must be text, or None"):
                 _text(found.answer)
@@ -208,7 +204,7 @@ def shown(value: object) -> str:
     return f"{text if len(text) <= MAX_SHOWN else f'{text[:MAX_SHOWN]}...'} (of type {kind})"
 
 
-MESSAGES = "text, or messages, each a node.tasks.api.interface.ChatMessage(role=..., content=...)"
+MESSAGES = "text, or messages, each a volery.ChatMessage(role=..., content=...)"
 
 
 # Readers: a value as the port has it. Each raises what it likes for what it is not.

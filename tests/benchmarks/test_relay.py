@@ -224,5 +224,5 @@ def test_a_program_knows_where_its_time_went(tmp_path: Path) -> None:
 
 
 def test_modules_of_ours_are_named_from_the_root(tmp_path: Path) -> None:
-    (tmp_path / "s.samples").write_text(f"get ({ROOT}/swarm/framing.py) 1\n", encoding="utf-8")
+    (tmp_path / "s.samples").write_text(f"get ({ROOT}/swarm/transport/framing.py) 1\n", encoding="utf-8")
     assert own_by_module(read_samples(tmp_path)) == Counter({"swarm/transport/framing.py": 1})

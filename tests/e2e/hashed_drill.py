@@ -15,15 +15,15 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from node import app_learner
-from node.cli import main
-from node.config import EngineSection
-from node.drill import stage
+from node.cli.main import main
+from node.commands.drill import swarm as stage
+from node.config.node_config import EngineSection
 from node.engine.fake import FakeConfig, FakeEngine
-from node.engine.port import GeneratedSpan, Generation, GenerationRequest, InstalledVersion
-from node.events import EventLog
-from protocol.digest import digest_of
-from protocol.ids import ManifestHash
+from node.engine.interface import GeneratedSpan, Generation, GenerationRequest, InstalledVersion
+from node.learner_role import app as app_learner
+from node.runtime.events import EventLog
+from protocol.core.digest import digest_of
+from protocol.core.ids import ManifestHash
 
 
 class HashingEngine(FakeEngine):

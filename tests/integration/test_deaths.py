@@ -80,7 +80,7 @@ SERVER = """
 import json, os, sys, threading
 from .ways import die
 from ..common_worker.frames import encode_frame
-from ..common_worker.intake import start_reading
+from ..common_worker.reader import start_reading
 
 if os.environ.get("DIE_AT") == "import":
     die(os.environ["DIE"])

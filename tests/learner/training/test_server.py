@@ -720,8 +720,7 @@ runpy.run_module("learner.training.server", run_name="__main__")
 STUCK_LOADING = """
 import threading
 import learner.artifacts.model_directory
-learner.artifacts.model_directory.read_file = lambda *rest, **more: threading.Event().wait()  # as a disk that does not
-answer
+learner.artifacts.model_directory.read_file = lambda *rest, **more: threading.Event().wait()  # as a silent disk
 """
 
 

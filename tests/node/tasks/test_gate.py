@@ -119,7 +119,7 @@ def test_what_can_be_taken_for_a_number_is_one(value: Any, reward: float) -> Non
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        (None, "no problem at index 7, but None: `problem` must return a node.tasks.api.interface.Problem."),
+        (None, "no problem at index 7, but None: `problem` must return a volery.Problem."),
         ({"prompt": "?"}, "no problem at index 7, but {'prompt': '?'} (of type dict)"),
         ("?", "no problem at index 7"),
         (Problem(prompt=None), "no prompt at index 7, but None: `prompt` of its Problem must be text, or messages"),  # type: ignore[arg-type]

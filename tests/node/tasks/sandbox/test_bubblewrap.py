@@ -45,13 +45,13 @@ def running() -> set[int]:
 
 
 def test_processes_of_a_sandbox_are_found() -> None:
-    assert running() == set()
+    before = running()
     program = TAKE_NAME + "import os, time\nos.fork()\nprint('here', flush=True)\ntime.sleep(1000)"
     with sandboxed(program, limits=PATIENT) as started:
         while os.pread(started.printed, 64, 0) != b"here\nhere\n":
             assert started.process.poll() is None
-        assert len(running()) >= 3
-    assert running() == set()
+        assert len(running() - before) >= 3
+    assert running() <= before
 
 
 def test_a_program_reads_and_prints() -> None:
@@ -87,6 +87,7 @@ print([name for _, name in socket.if_nameindex() if name != "lo"])
 
 
 def test_a_fork_bomb_is_bounded_and_nothing_of_it_is_left() -> None:
+    before = running()
     ran = attempt(
         TAKE_NAME
         + """
@@ -108,7 +109,7 @@ while True:
     )
     assert ran.exit_code is None
     assert int(ran.output.split()[0]) < BRIEF.processes
-    assert running() == set()
+    assert running() <= before
 
 
 def test_a_memory_bomb_hits_its_limit() -> None:
@@ -248,6 +249,7 @@ def test_a_flood_of_output_is_cut_off() -> None:
 
 
 def test_what_stays_in_the_background_is_ended_with_the_program() -> None:
+    before = running()
     ran = attempt(
         TAKE_NAME
         + """
@@ -262,7 +264,7 @@ print("done")
 """
     )
     assert ran == Ran(output=b"done\n", exit_code=0)
-    assert running() == set()
+    assert running() <= before
 
 
 def test_limits_cannot_be_raised_nor_rights_gained() -> None:

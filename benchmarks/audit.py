@@ -62,7 +62,7 @@ from benchmarks.harness import ROOT, Bar, arguments, conclude, main, number, say
 from learner.training.model.loading import quiet_transformers
 from learner.trust.margins import Arithmetic, margins_of
 from node.engine.vllm_worker.model_contents import read_contents
-from protocol.accounting.cost import CostClaim
+from protocol.accounting.claims import CostClaim
 from protocol.core.codec import pack_logprobs, pack_tokens
 from protocol.core.identity import Keypair
 from protocol.core.ids import ManifestHash, PolicyVersion, SwarmId

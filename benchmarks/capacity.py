@@ -30,7 +30,7 @@ from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, n
 from benchmarks.swarms.bounds import hour, table2_wait_s
 from benchmarks.swarms.trial import BUSY, STEPS, Prediction, Provisioned, compare, predict, provision
 from learner.provisioning.model.echo2_table2 import table2
-from node.runtime.garbage_collection import look_seldom
+from node.runtime.startup import look_seldom
 from node.runtime.stdout import keep_outlet
 
 REPS = 200

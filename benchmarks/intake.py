@@ -22,7 +22,7 @@ from learner.ledger.ledger import Ledger
 from learner.ledger.rows import LeaseRow, RecordRow
 from learner.rollouts.admission import GrantedLease, JudgedDelivery, Terms, check_delivery
 from learner.trust.near_duplicates import NearCopies, sketch
-from protocol.accounting.cost import CostClaim
+from protocol.accounting.claims import CostClaim
 from protocol.core.codec import pack_logprobs, pack_tokens
 from protocol.core.digest import digest_of
 from protocol.core.identity import Keypair

@@ -16,9 +16,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.accounting.cost import CostClaim, Price
+from protocol.accounting.claims import CostClaim, EnergyList, Price
 from protocol.accounting.credit_note import MAX_CREDIT_NOTE_BYTES
-from protocol.accounting.energy import EnergyList
 from protocol.accounting.relay_receipt import MAX_RELAY_RECEIPT_BYTES
 from protocol.accounting.reputation_note import MAX_REPUTATION_NOTE_BYTES
 from protocol.accounting.tally import MAX_TALLY_BYTES, Proof

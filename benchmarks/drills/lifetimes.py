@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from learner.trust.audit_rate import audit_share
 from learner.trust.selection_test import CONTROLS, Choice, Gain, Worth, heard_choice, seen
 from learner.trust.sequential_test import Audited, Counted, History, Margin, Measure, bands_of, is_convicted
-from learner.trust.standing import Confidence, after
+from learner.trust.standing import Confidence, after, audit_share
 
 GROUPS_A_DAY = 2000
 """Groups that a peer delivers in a day: one in 43 s."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import trio
 
 from node.learner_role.command import learn
-from node.runtime.garbage_collection import look_seldom
+from node.runtime.startup import look_seldom
 
 if __name__ == "__main__":
     look_seldom()

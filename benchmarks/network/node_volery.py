@@ -13,7 +13,7 @@ import trio
 from benchmarks.network.founding import PORT, announcement_of, found, key_of, now_ms, publisher_of
 from benchmarks.network.line import Assignment, Line
 from benchmarks.network.payload import FILE_NAME
-from node.runtime.garbage_collection import look_seldom
+from node.runtime.startup import look_seldom
 from protocol.core.errors import Fault
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.versions import exchange

@@ -2,11 +2,10 @@
 first. No torch.
 
 - `atomic_directory`: directories that appear whole or not at all
-- `block_digests`: files hashed in blocks while they are written
 - `checkpoint_retention`: which checkpoints stay: the newest, and milestones
 - `chunk_names`: names of a directory's chunks, remembered for files that stay as they are
 - `config_bounds`: a config.json asks for no more than its weights hold
-- `file_fingerprint`: what tells one large file from another without reading all of it
+- `file_digests`: files hashed in blocks while they are written, or by samples
 - `lora_targets`: which layers the names in `lora_targets` mean
 - `model_directory`: a model directory: configuration, weight files, and what travels with them
 - `model_limits`: how long a sequence may be, and how many token ids there are

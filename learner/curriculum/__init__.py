@@ -5,5 +5,4 @@
 - `mixture`: cursors over the tasks of a mixture, drawn by weight
 - `offline_stream`: logged groups of completions beside the swarm's rollouts
 - `problem_index`: one number names a problem
-- `weighted_round_robin`: draws among tasks by weight, as even as draws can be
 """

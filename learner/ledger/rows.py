@@ -12,7 +12,7 @@ from typing import Any
 from learner.rollouts.admission import Place
 from learner.trust.selection_test import Choice, Worth
 from learner.trust.sequential_test import Counted
-from protocol.accounting.energy import EnergySource
+from protocol.accounting.claims import EnergySource
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId
 from protocol.work import Rule
 

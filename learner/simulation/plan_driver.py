@@ -15,8 +15,7 @@ from learner.provisioning.estimation.estimator import Observatory
 from learner.provisioning.estimation.recording import Joined, Left, Planned, Recorded
 from learner.provisioning.planner.constants import REVIEW_S, SOON_S
 from learner.provisioning.planner.planner import Planner, Settings
-from learner.provisioning.planner.review import Decision, Situation
-from learner.provisioning.planner.situation import situation_of
+from learner.provisioning.planner.review import Decision, Situation, situation_of
 from learner.simulation.world import World
 
 

@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from learner.artifacts.atomic_directory import write_json
-from learner.artifacts.block_digests import BLOCK_BYTES, damaged_block, num_blocks
+from learner.artifacts.file_digests import BLOCK_BYTES, damaged_block, num_blocks
 from learner.artifacts.regular_file import read_file
 from learner.trainer_api.errors import agreed
 from learner.training.dcp_storage import DTYPES, Index, Listed, TensorFilesReader, TensorFilesWriter
@@ -68,7 +68,7 @@ class ForeignCheckpoint(BadCheckpoint):
 
 class CheckpointHead(msgspec.Struct, frozen=True, kw_only=True):
     """What the JSON says; `fingerprint` is `Policy.fingerprint`, `files` has sizes in bytes, `digests` the SHA-256 of
-    the blocks of each (`learner.artifacts.block_digests`). Training again is bit-identical with the same torch,
+    the blocks of each (`learner.artifacts.file_digests`). Training again is bit-identical with the same torch,
     threads, ranks and kind of device.
 
     In the file stands `digest` as well, whatever the format: of all the rest (`sealed`). Neither is there in a

@@ -33,7 +33,7 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from learner.artifacts.atomic_directory import TensorEntry, header_of, synced
-from learner.artifacts.block_digests import HashedWriter
+from learner.artifacts.file_digests import HashedWriter
 
 DTYPES = {"F32": torch.float32, "U8": torch.uint8}
 """All that a trainer's state is made of."""

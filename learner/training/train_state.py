@@ -20,8 +20,7 @@ from torch import Tensor
 from learner.trainer_api.presets import BORNE, Borne, recipe_of
 from learner.trainer_api.requests import ExportDtype, Hyperparameters
 from learner.training.batch_preparation import Columns, prepare, with_advantage
-from learner.training.batches.minibatches import mini_batches
-from learner.training.batches.packing import Microbatch, dealt_microbatches
+from learner.training.batches.packing import Microbatch, dealt_microbatches, mini_batches
 from learner.training.batches.sequences import Flags, Floats, Ints, Prepared, Ragged, Rollouts, starts_of
 from learner.training.checkpoint import Checkpoint
 from learner.training.distributed.sharding import whole

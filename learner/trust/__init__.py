@@ -3,7 +3,6 @@ history bound how often an honest peer is convicted. Pure: a rule returns a valu
 acts on a peer.
 
 - `audit_queue`: which audits wait, and which is next
-- `audit_rate`: which groups are audited: all of a newcomer's, fewer of a peer that has passed
 - `margins`: by how much two honest machines may differ
 - `near_duplicates`: completions that repeat another lease's: a reason to look
 - `observations`: what a peer's stays and leases come to, day by day
@@ -11,6 +10,6 @@ acts on a peer.
 - `relay_credit`: which peer is credited for relaying
 - `selection_test`: whether a peer delivers selectively
 - `sequential_test`: whether audited tokens can still be an honest peer's
-- `standing`: what audits have shown of a peer, and how its next group is treated
+- `standing`: what audits have shown of a peer, and whether its next group is audited
 - `unaudited_exposure`: how much is trained on of a peer since its last audit
 """

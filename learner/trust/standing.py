@@ -11,12 +11,12 @@ newcomers, which is the soft strike; only the evidence of all audits together co
 
 from __future__ import annotations
 
+import hmac
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from learner.trust.audit_rate import FLOOR, NEWCOMER_GROUPS, audit_share, is_chosen
 from learner.trust.sequential_test import (
     Audited,
     History,
@@ -28,6 +28,19 @@ from learner.trust.sequential_test import (
     log_ratio,
 )
 from protocol.core.ids import LeaseId, ManifestHash
+
+NEWCOMER_GROUPS = 8
+"""So many audits must be passed before any group is believed unseen."""
+
+FLOOR = 0.03
+"""Least share audited of anybody. A cheat of one group in five among 300, made with many versions, is then missed with
+probability (1 - 0.2 x 0.03)^300 = 0.16, at a share of 5 % with 0.05; one who cheats with one version only, with 0.75 at
+least, since all groups of most versions are left alone."""
+
+VERSIONS = 0.25
+"""Share of versions of which anything is audited of those whose share of groups is smaller. Of a fourth, loading costs
+a fourth; of ever fewer, a peer that cheats with one version in ten would be found ever later."""
+
 
 SUSPECT_EVIDENCE = math.log(100)
 """Evidence from which on a peer is called a suspect: an honest peer ever has it with probability 0.01 at most."""
@@ -155,3 +168,33 @@ def _detail(audited: Audited, margins: Sequence[Margin]) -> str:
             wrong = f"log probabilities are {margin.above:g} nats and more from those of the version named, on average"
             return f"the {audited.tokens} {wrong}, as {margin.rate:.0%} of all audits may be"
     return f"{what}, where {100 * margin.rate:g}% may be"
+
+
+def audit_share(passed: int, floor: float = FLOOR) -> float:
+    """Return the share of a peer's groups that is audited: all of a newcomer's, ever fewer of a peer that has passed,
+    never fewer than a floor. Size does not enter: the same share of a slow volunteer's groups is audited as of a fast
+    one's with as many audits passed.
+
+    The share of a peer's groups that is audited once so many audits were passed: 1 below NEWCOMER_GROUPS, then falling
+    as 1/passed, so that each doubling of the audits takes as much again of honest work.
+    """
+    return 1.0 if passed < NEWCOMER_GROUPS else max(floor, NEWCOMER_GROUPS / (passed + 1))
+
+
+def is_chosen(secret: bytes, lease: LeaseId, version: ManifestHash, share: float) -> bool:
+    """Return whether a group is audited: a function of the learner's secret, its lease and the version that made it. So
+    no peer can tell beforehand, nor find afterwards that it was chosen for what it is. At small shares most versions
+    are left alone and the others are looked at more closely: weights have to be loaded for each, which costs more than
+    some audits.
+
+    Whether the group of this lease, made with that version, is one of the `share` that is audited; a larger share has
+    all of a smaller's.
+    """
+    versions = max(share, VERSIONS)
+    return _is_below(versions, secret, b"audited versions" + version) and _is_below(
+        share / versions, secret, b"audit" + lease
+    )
+
+
+def _is_below(share: float, secret: bytes, word: bytes) -> bool:
+    return int.from_bytes(hmac.digest(secret, word, "sha256")[:8], "big") < share * 2.0**64

@@ -6,7 +6,7 @@ trouble in one paragraph that names what is concerned and the next step. Nothing
 
 from __future__ import annotations
 
-from node.runtime.early_signals import STOPPED_EXIT_CODE, loaded, remember
+from node.runtime.startup import STOPPED_EXIT_CODE, loaded, remember
 
 remember()
 

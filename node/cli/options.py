@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from node.runtime.early_signals import STOPPED_EXIT_CODE
 from node.runtime.errors import UsageError
+from node.runtime.startup import STOPPED_EXIT_CODE
 from node.runtime.stdout import complain
 
 
@@ -42,7 +42,7 @@ def run_program(program: Any, *args: Any, **options: Any) -> None:
 
     import trio
 
-    from node.runtime.garbage_collection import look_seldom
+    from node.runtime.startup import look_seldom
     from swarm.transport.error_groups import first_cause
 
     look_seldom()

@@ -21,7 +21,7 @@ from node.state.operator_orders import PeerOrders
 from node.state.owner_orders import Orders
 from node.state.status_file import standing_of
 from node.state.stored_versions import newest_complete
-from protocol.accounting.energy import JOULES_PER_KWH
+from protocol.accounting.claims import JOULES_PER_KWH
 
 
 def identities(state: Path | None) -> list[str]:

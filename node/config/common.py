@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.accounting.energy import MAX_WATTS
+from protocol.accounting.claims import MAX_WATTS
 from protocol.core.limits import MAX_ADDRESS_CHARS, MAX_ADDRESSES, MAX_NAME_CHARS
 
 Positive = Annotated[int, Meta(ge=1, le=1 << 40)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from protocol.accounting.energy import EnergySource
+from protocol.accounting.claims import EnergySource
 
 MAX_DEVICE_WATTS = 2000.0
 """No board or package draws more for seconds; GPUs of 2025 take up to 1400 W."""

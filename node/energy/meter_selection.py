@@ -19,7 +19,7 @@ from node.energy.meter import Counter, Power, Reading
 from node.energy.nvml import Gpu, Gpus, find_gpus
 from node.energy.rapl import POWERCAP, Rapl, find_rapl
 from node.energy.typical_power import CPUINFO, cpu_name, cpu_watts, gpu_watts
-from protocol.accounting.energy import EnergySource
+from protocol.accounting.claims import EnergySource
 
 HIDDEN = (
     "the processors' counters are for root alone, and sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj opens "

@@ -13,7 +13,7 @@ import trio
 from node.energy.meter import Meter
 from node.energy.meter_selection import Meters
 from node.runtime.events import EventLog
-from protocol.accounting.energy import Energy, EnergySource
+from protocol.accounting.claims import Energy, EnergySource
 
 LOOK_S = 5.0
 """Between looks: a processor's counter wraps after a quarter of an hour at the earliest, and a look takes a few ms."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.energy.meter import Counter
-from protocol.accounting.energy import EnergySource
+from protocol.accounting.claims import EnergySource
 
 POWERCAP = Path("/sys/class/powercap")
 

@@ -6,7 +6,7 @@ Pure. What always holds: one request a seed, in their order; a record says of ev
 from __future__ import annotations
 
 from node.engine.interface import Generation, GenerationRequest
-from protocol.accounting.cost import CostClaim
+from protocol.accounting.claims import CostClaim
 from protocol.core.codec import pack_logprobs, pack_tokens, unpack_tokens
 from protocol.core.limits import MAX_MILLIS
 from protocol.work import Lease, RolloutRecord, Span, Timing

@@ -21,8 +21,7 @@ from node.runtime.atomic_files import write_durably
 from node.runtime.errors import UsageError
 from node.runtime.events import Clock, EventLog
 from node.state.learner_state import LearnerHome
-from protocol.accounting.cost import MICROS
-from protocol.accounting.energy import EnergySource
+from protocol.accounting.claims import MICROS, EnergySource
 from protocol.core.errors import LocalProtocolError
 from protocol.core.invite import Invite, write_invite
 

@@ -21,7 +21,7 @@ import trio
 from learner.ledger.sqlite.database import is_blank
 from learner.trainer_api.presets import PRESETS, recipe_of
 from learner.trainer_api.requests import Hyperparameters
-from learner.trust.audit_rate import NEWCOMER_GROUPS
+from learner.trust.standing import NEWCOMER_GROUPS
 from node.config.swarm_config import SwarmConfig
 from node.engine.vllm_install import has_gpu
 from node.learner_role.preflight import Start, look_at

@@ -58,8 +58,7 @@ from node.reports.model.report import OwnReport, PeerReport, Role, SwarmReport
 from node.reports.model.verdict_meanings import REFUSALS
 from node.reports.text.cost_table import KINDS, accounts
 from node.runtime.formatting import plain_name
-from protocol.accounting.cost import MICROS
-from protocol.accounting.energy import JOULES_PER_KWH, EnergySource
+from protocol.accounting.claims import JOULES_PER_KWH, MICROS, EnergySource
 from protocol.accounting.reputation import Reputation
 
 FORMAT = "volery-report/1"

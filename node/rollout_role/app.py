@@ -48,7 +48,7 @@ from node.state.owner_orders import OwnerSignals
 from node.state.receipt_rows import PeerTraffic
 from node.state.receipts import Receipts, ReceiptsError
 from node.state.rollout_state import VolunteerHome, open_volunteer_home
-from protocol.accounting.cost import MICROS, Price
+from protocol.accounting.claims import MICROS, Price
 from protocol.core.errors import Fault
 from protocol.core.genesis import read_genesis
 from protocol.core.identity import Keypair

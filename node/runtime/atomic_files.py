@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -110,3 +111,18 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def prepare(out: Path, what: str) -> None:
+    """Make `out` an empty directory of a `what`'s. Raises UsageError when something else is there, and RunError."""
+    marker = out / f".volery-{what}"
+    try:
+        if out.exists() and not marker.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UsageError(
+                f"{out} exists and was not made by a {what}; it was not touched. Name another directory after --out."
+            )
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        marker.touch()
+    except OSError as error:
+        raise cannot_write(out, "--out", error, named="directory") from None

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from protocol.accounting.cost import MICROS
-from protocol.accounting.energy import JOULES_PER_KWH
+from protocol.accounting.claims import JOULES_PER_KWH, MICROS
 from protocol.core.dates import date as date
 from protocol.core.dates import moment as moment
 

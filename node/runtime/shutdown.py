@@ -16,7 +16,7 @@ from types import FrameType
 
 import trio
 
-from node.runtime.early_signals import STOPPED_EXIT_CODE
+from node.runtime.startup import STOPPED_EXIT_CODE
 
 __all__ = ["STOPPED_EXIT_CODE", "STOP_ON_EOF", "Stopped", "stop_when_told", "wait_for_stop"]
 

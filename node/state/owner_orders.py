@@ -24,8 +24,8 @@ import trio
 
 from learner.artifacts.regular_file import read_file
 from learner.artifacts.text_files import parse_json
-from node.runtime.early_signals import remembered
 from node.runtime.errors import RunError
+from node.runtime.startup import remembered
 
 LOOK_S = 1.0
 """Between looks at the files. A look is two system calls, and nobody waits for a pause with a stop watch."""
@@ -132,7 +132,7 @@ class OwnerSignals:
 @contextmanager
 def owner_signals() -> Iterator[OwnerSignals]:
     """While inside, the two signals are remembered, where they would end the process otherwise; with what came since
-    the program began (`node.runtime.early_signals`)."""
+    the program began (`node.runtime.startup`)."""
     signals = OwnerSignals()
     token = trio.lowlevel.current_trio_token()
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from protocol.accounting.cost import Price
-from protocol.accounting.energy import EnergySource
+from protocol.accounting.claims import EnergySource, Price
 from protocol.accounting.reputation_note import ReputationNote
 from protocol.accounting.tally import Proof
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId

@@ -32,8 +32,7 @@ from node.state.receipt_rows import (
     StoredReceipt,
     Sums,
 )
-from protocol.accounting.cost import Price
-from protocol.accounting.energy import EnergySource
+from protocol.accounting.claims import EnergySource, Price
 from protocol.accounting.reputation_note import MAX_REPUTATION_NOTE_BYTES, ReputationNote
 from protocol.core.codec import decode, encode
 from protocol.core.errors import PeerError

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, 
 from node.reports import SwarmReport, own_report, write_html
 from node.reports.text.peer_columns import sections
 from node.state.receipts import Receipts
-from protocol.accounting.cost import Price
+from protocol.accounting.claims import Price
 from protocol.core.ids import short
 from protocol.work import Rule
 from tests.node.state.test_receipts import receipt

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.accounting.cost import CostClaim, Price
+from protocol.accounting.claims import CostClaim, Energy, EnergySource, Price
 from protocol.accounting.credit_note import CreditNote, RelayShare
-from protocol.accounting.energy import Energy, EnergySource
 from protocol.accounting.relay_receipt import RelayReceipt
 from protocol.accounting.reputation import Band, ObservedDay
 from protocol.accounting.reputation_note import ReputationNote

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.accounting.cost import CostClaim
+from protocol.accounting.claims import CostClaim
 from protocol.accounting.credit_note import CreditNote, RelayShare, open_credit_note
 from protocol.accounting.relay_receipt import RelayReceipt, open_relay_receipt
 from protocol.accounting.reputation import DAY_MS, ObservedDay

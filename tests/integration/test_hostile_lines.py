@@ -30,8 +30,7 @@ from node import reports
 from node.learner_role.peers import session_service as learner_desk
 from node.learner_role.peers.session_service import WELCOME_EVERY_S, WELCOMES_AT_ONCE
 from node.reports import swarm_report
-from protocol.accounting.cost import Price
-from protocol.accounting.energy import MAX_ENERGY_SOURCES, Energy, EnergySource
+from protocol.accounting.claims import MAX_ENERGY_SOURCES, Energy, EnergySource, Price
 from protocol.accounting.relay_receipt import RelayReceipt, sign_relay_receipt
 from protocol.core.codec import encode
 from protocol.core.errors import Fault

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from protocol.accounting.cost import Price, cost_micros
+from protocol.accounting.claims import Price, cost_micros
 from protocol.core.codec import checked, decode, encode, pack_tokens, packed_of, texts_of
 from protocol.core.errors import Fault, LocalProtocolError, PeerError, ProtocolError
 from protocol.core.ids import PolicyVersion

@@ -33,7 +33,7 @@ from node.reports.text.peer_columns import listed
 from node.runtime import formatting as words
 from node.state.receipt_rows import PeerTraffic
 from node.state.receipts import Receipts
-from protocol.accounting.cost import Price
+from protocol.accounting.claims import Price
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Rule
 from tests.node.state.test_receipts import receipt

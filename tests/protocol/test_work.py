@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.accounting.cost import CostClaim, Price
+from protocol.accounting.claims import CostClaim, Price
 from protocol.core.codec import decode, encode, pack_logprobs, pack_tokens
 from protocol.core.digest import digest_of
 from protocol.core.envelope import OVERHEAD_BYTES, Kind, seal

@@ -61,7 +61,7 @@ from node.processes.outcomes import ChildCrashed, ChildExit, ChildRefused, OnFra
 from node.runtime.events import EventLog, Field
 from node.state.operator_orders import PeerOrders
 from node.verifiers.interface import asked_on_a_thread
-from protocol.accounting.cost import Price
+from protocol.accounting.claims import Price
 from protocol.accounting.tally import tally_of
 from protocol.core.codec import pack_logprobs
 from protocol.core.digest import digest_of

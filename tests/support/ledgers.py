@@ -12,7 +12,7 @@ from learner.ledger.ledger import Ledger
 from learner.ledger.rows import CheckpointRow, LeaseRow, PeerRow, PlanRow, RecordRow, StayRow, StepRow
 from learner.rollouts.admission import Place
 from learner.trust.relay_credit import Credit
-from protocol.accounting.energy import EnergySource
+from protocol.accounting.claims import EnergySource
 from protocol.core.digest import digest_of
 from protocol.core.identity import Keypair
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId

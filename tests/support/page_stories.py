@@ -11,7 +11,7 @@ from learner.trust.sequential_test import History
 from learner.trust.standing import Confidence
 from node.reports import SwarmReport, swarm_report
 from node.reports.model.costs import CostTerms, Reference
-from protocol.accounting.energy import EnergySource
+from protocol.accounting.claims import EnergySource
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Rule
 from tests.support.ledgers import ALPHA, BETA, SWARM, Story, demo_run, key, open_story, peer_row

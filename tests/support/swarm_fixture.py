@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import trio
 
-from protocol.accounting.cost import Price
+from protocol.accounting.claims import Price
 from protocol.core.codec import pack_tokens
 from protocol.core.digest import digest_of
 from protocol.core.errors import Fault

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from learner.rollouts.admission import GrantedLease, Terms
-from protocol.accounting.cost import CostClaim
+from protocol.accounting.claims import CostClaim
 from protocol.core.codec import pack_logprobs, pack_tokens
 from protocol.core.digest import digest_of
 from protocol.core.identity import Keypair

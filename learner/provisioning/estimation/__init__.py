@@ -1,7 +1,6 @@
 """What a swarm takes, estimated from what it took of late. A single odd value hardly moves an estimate.
 
 - `broadcasts`: how long a version travels until enough peers work with it
-- `busy_time`: how long a peer was busy, each moment counted once
 - `estimates`: the estimates, as values
 - `estimator`: from the events of a run to estimates
 - `peer_profile`: what one peer has shown of itself

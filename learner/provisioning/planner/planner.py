@@ -33,10 +33,10 @@ from learner.provisioning.model.machine_selection import MARGIN, Choice, cheapes
 from learner.provisioning.planner import reasons
 from learner.provisioning.planner.cheaper_set import Aim, Bargain
 from learner.provisioning.planner.constants import EXACT_ADDITIONS, RELEASED, SHORT
+from learner.provisioning.planner.hysteresis import Shortages
 from learner.provisioning.planner.pool import Pool
 from learner.provisioning.planner.publish_period import Period, Publishing, usual_delay_s
 from learner.provisioning.planner.review import Change, Decision, Settings, Situation
-from learner.provisioning.planner.shortage import Shortages
 from learner.provisioning.planner.succession import is_brief, succession
 from learner.provisioning.planner.trials import Turns
 

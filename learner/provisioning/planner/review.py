@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from learner.provisioning.estimation.estimator import Observatory
 from learner.provisioning.model.machine_selection import Candidate
 from learner.provisioning.planner.constants import REVIEW_S
 
@@ -92,3 +93,25 @@ class Decision:
     price: float
     next_review_s: float
     kappa_reason: str = ""
+
+
+def situation_of(observatory: Observatory, now_s: float) -> Situation:
+    """Return what an estimator has seen, as the question that a planner answers.
+
+    It follows from the recording alone, so a running swarm, its recording and a simulation of it ask the same. A peer
+    that has nothing admitted to show is unproven, and its rate a promise.
+
+    The situation at `now_s`, by the clock of the recording.
+    """
+    step, publish = observatory.step_s, observatory.publish_s
+    return Situation(
+        now_s=now_s,
+        train_s=step.value if step is not None and step.value > 0 else None,
+        candidates=observatory.candidates(now_s),
+        resting=observatory.resting(now_s),
+        unproven=frozenset(
+            one.peer for one in observatory.profiles() if (shown := one.shown_rate) is None or shown.value <= 0
+        ),
+        broadcast_s=observatory.source_s or 0.0,
+        publish_s=publish.value if publish is not None else 0.0,
+    )

@@ -19,13 +19,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from learner.training.batches.sequences import Flags, Ints, Ragged, starts_of
+from learner.training.batches.sequences import Flags, Ints, Prepared, Ragged, starts_of
 
 PAD = 0
 """Any valid token id: padding is to the right of all that is read."""
@@ -270,3 +271,39 @@ _PROMPT, _PADDING = -1, -2
 MAX_SHARED_WIDTH = 256
 """Masked attention costs the square of a row's width where plain attention skips half and never stores it; at 256
 positions it is still far below the cost of the layers around it, and one prompt is not copied a dozen times."""
+
+
+def mini_batches(batch: Prepared, wanted: int) -> list[Prepared]:
+    """Cut a training batch for several optimizer updates, between groups and never inside one.
+
+    The parts, laid end to end, are the batch. Each has at least one whole group, and each cut lies at the border
+    between groups that is nearest to where equal numbers of sequences would have it. A group stays whole because its
+    advantages are differences from its own mean: half of one would push in one direction. The order is the batch's, so
+    the oldest rollouts come first, and are not made one update older still.
+
+    Cut `batch` into `wanted` parts; into as many as it has groups, where those are fewer.
+    """
+    ends = np.cumsum(batch.groups)
+    count = min(wanted, len(ends))
+    borders = [0]
+    for done in range(1, count):
+        # Groups that may be the part's last: each of the parts to come needs one.
+        free = np.arange(borders[-1], len(ends) - (count - done))
+        nearest = np.argmin(np.abs(ends[free] - len(batch.sequences) * done / count))
+        borders.append(int(free[nearest]) + 1)
+    return [_part(batch, first, last) for first, last in pairwise([*borders, len(ends)])]
+
+
+def _part(batch: Prepared, first: int, last: int) -> Prepared:
+    """The groups from `first` up to `last`, which is not in it."""
+    begin, end = (int(batch.groups[:number].sum()) for number in (first, last))
+    sequences = batch.sequences
+    tokens = slice(*(int(sequences.lengths[:number].sum()) for number in (begin, end)))
+    targets = slice(*(int(sequences.target_counts[:number].sum()) for number in (begin, end)))
+    return Prepared(
+        sequences=Ragged(
+            tokens=sequences.tokens[tokens], lengths=sequences.lengths[begin:end], targets=sequences.targets[tokens]
+        ),
+        groups=batch.groups[first:last],
+        columns={name: column[targets] for name, column in batch.columns.items()},
+    )

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from learner.artifacts.atomic_directory import TensorEntry
-from learner.artifacts.file_fingerprint import add_samples
+from learner.artifacts.file_digests import add_samples
 from learner.artifacts.lora_targets import no_targets, unmatched
 from learner.artifacts.model_directory import ModelDirectory, one_line
 from learner.trainer_api.errors import BadRequest

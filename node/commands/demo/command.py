@@ -29,10 +29,9 @@ from node.learner_role.training.warm_start import TINY_QWEN3, VLLM_HEAD_DIM
 from node.reports import as_terminal, as_text, draw_reward, roads_taken, summary, swarm_report, write_html
 from node.reports.model.audits import ban_in_words
 from node.reports.model.report import Role, SwarmReport
-from node.runtime.atomic_files import cannot_write
+from node.runtime.atomic_files import cannot_write, prepare
 from node.runtime.errors import RunError
 from node.runtime.events import EventLog
-from node.runtime.output_directory import prepare
 from node.runtime.shutdown import Stopped
 from node.ui.live_view import ViewState
 from node.ui.terminal import Terminal, open_terminal, run_shown

@@ -28,10 +28,9 @@ from node.learner_role.preflight import checked
 from node.learner_role.training.tiny_model import MODEL, StartingModel
 from node.learner_role.training.warm_start import TINY_QWEN3
 from node.reports.model.report import Role
-from node.runtime.atomic_files import cannot_write, write_whole
+from node.runtime.atomic_files import cannot_write, prepare, write_whole
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import EventLog
-from node.runtime.output_directory import prepare
 from node.runtime.shutdown import Stopped
 from node.runtime.stdout import say
 from node.tasks.tokenizer import TextCodec

@@ -17,7 +17,7 @@ from node.commands.drill.attacks import Attack
 from node.commands.drill.behaviours import Hand
 from node.engine.interface import EngineError
 from node.runtime.events import Clock
-from protocol.accounting.cost import Price
+from protocol.accounting.claims import Price
 from protocol.accounting.relay_receipt import relay_receipt, sign_relay_receipt
 from protocol.core.errors import Fault
 from protocol.core.genesis import Authority

@@ -17,7 +17,7 @@ import trio
 from node.commands.drill.attacks import ABOUT, SYBIL_GROUPS, Attack
 from node.commands.drill.behaviours import Common, hand_of
 from node.commands.drill.peer import Ended, Player
-from protocol.accounting.cost import MICROS, Price
+from protocol.accounting.claims import MICROS, Price
 from protocol.core.genesis import Authority
 from protocol.core.identity import Keypair
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion

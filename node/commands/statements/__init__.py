@@ -2,8 +2,7 @@
 operator's key. `format` and `verify` are pure.
 
 - `command`: writes and checks them
-- `format`: their form
-- `kinds`: which command wrote one
+- `format`: their form, and which command wrote one
 - `sources`: what a state directory has to state
 - `tables`: tables
 - `text`: what is printed

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from learner.artifacts.regular_file import open_file
 from learner.artifacts.text_files import without_mark
-from node.commands.statements.format import MAX_LINE_BYTES, write_lines
-from node.commands.statements.kinds import Shape, require_out
+from node.commands.statements.format import MAX_LINE_BYTES, Shape, require_out, write_lines
 from node.commands.statements.sources import as_receipt, head_of, open_books, peer_named, reputation_lines
 from node.commands.statements.text import WIDTH, proofs_text, receipts_json, receipts_text, verdict_json, verdict_text
 from node.commands.statements.verify import Expected, check_statement

@@ -17,12 +17,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from enum import Enum
+from itertools import chain, islice
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from learner.artifacts.regular_file import open_file
+from node.runtime.atomic_files import require_own, require_place
 from protocol.accounting.credit_note import MAX_CREDIT_NOTE_BYTES
 from protocol.accounting.relay_receipt import MAX_RELAY_RECEIPT_BYTES
 from protocol.accounting.reputation_note import MAX_REPUTATION_NOTE_BYTES
@@ -173,3 +177,58 @@ def _form_error(error: Exception) -> FormError:
     text = str(error)[:MAX_ERROR_CHARS]
     what, _, path = text.partition(" - at `$.")
     return FormError(path.rstrip("`") or "line", what)
+
+
+LOOKED_AT = 4
+"""Lines, the first among them: a proof is told from an export by what stands after the receipt and the proof."""
+
+
+class Shape(Enum):
+    """What a statement is. The value is what people call it."""
+
+    RECEIPTS = "export of receipts"
+    PROOF = "proof of a record"
+    REPUTATIONS = "export of reputations"
+
+
+def require_out(out: Path, shape: Shape) -> None:
+    """Find out, before any work is done for it, that a statement may be written to `out`: what is there is of the same
+    shape, or states nothing. Raises UsageError, RunError."""
+    require_place(out, "--out")
+    require_own(out, "--out", f"no {shape.value} that volery wrote", lambda path: shape in shapes_of(path))
+
+
+def shapes_of(path: Path) -> frozenset[Shape]:
+    """Return which commands may have written a statement file, as its first lines tell.
+
+    A file that no command wrote has no shape. Four lines are read of a file of any size, and whether they are true is
+    not asked. Two exports look like another command's: of one receipt with one proof, which is what proves a record,
+    and a node's that has a reputation and nothing before it.
+
+    The shapes that a file may have: none if it is no statement, all if it states nothing. Raises OSError.
+    """
+    with open_file(path) as file:
+        lines = list(islice(_lines(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b"")), LOOKED_AT))
+    match lines:
+        case []:
+            return frozenset()
+        case [EndLine(), *_]:
+            return frozenset(Shape)
+        case [ReputationLine(), *_]:
+            return frozenset({Shape.REPUTATIONS})
+        case [ProofLine(), EndLine(), *_] | [ReceiptLine(), ProofLine(), EndLine(), *_]:
+            return frozenset({Shape.PROOF})
+        case [ReceiptLine(), ProofLine(), ProofLine(), *_] | [ProofLine(), *_]:
+            return frozenset({Shape.PROOF, Shape.RECEIPTS})  # of many records, or of one that was trained on twice
+        case _:
+            return frozenset({Shape.RECEIPTS})
+
+
+def _lines(raw: Iterator[bytes]) -> Iterator[AnyLine]:
+    """The lines after the first, up to what is none; nothing of a file that does not begin as statements do."""
+    try:
+        read_head(next(raw, b""))
+        for one in raw:
+            yield read_line(one)
+    except FormError:
+        return

@@ -1,4 +1,4 @@
-"""The peers of a run: who joins, what they deliver, what they are owed.
+"""Sessions with peers: who joins, what they deliver, what they are owed.
 
 - `forgotten_versions`: versions that this learner gave away and its ledger does not know
 - `intake`: deliveries, from the inbox to a verdict

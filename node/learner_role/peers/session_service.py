@@ -27,7 +27,7 @@ from node.learner_role.scheduling.run_state import LearnerRun, Presence
 from node.learner_role.trust.audit_service import TrustDesk
 from node.network.budget_reports import FaultLog
 from node.runtime.events import EventLog
-from protocol.accounting.energy import EnergySource
+from protocol.accounting.claims import EnergySource
 from protocol.core.ids import LeaseId, PeerId
 from protocol.core.limits import MAX_PEERS_TOLD, PROTOCOL_VERSION
 from protocol.versions.exchange import PeerAddresses

@@ -17,7 +17,7 @@ from learner.rollouts.admission import GrantedLease, JudgedDelivery
 from node.learner_role.scheduling.recorder import Recorder
 from node.learner_role.scheduling.run_state import LearnerRun
 from node.runtime.events import EventLog
-from protocol.accounting.cost import MICROS, Price
+from protocol.accounting.claims import MICROS, Price
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.work import Heartbeat, Hello
 

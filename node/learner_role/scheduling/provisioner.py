@@ -20,12 +20,11 @@ from learner.ledger.rows import PlanRow
 from learner.provisioning.estimation.recording import Planned
 from learner.provisioning.planner.constants import SOON_S
 from learner.provisioning.planner.planner import Planner
-from learner.provisioning.planner.review import Decision
-from learner.provisioning.planner.situation import situation_of
+from learner.provisioning.planner.review import Decision, situation_of
 from node.learner_role.scheduling.recorder import Recorder
 from node.learner_role.scheduling.run_state import LearnerRun
 from node.runtime.events import EventLog
-from protocol.accounting.cost import MICROS
+from protocol.accounting.claims import MICROS
 from protocol.core.ids import PeerId
 from protocol.core.limits import MAX_REASON_CHARS
 

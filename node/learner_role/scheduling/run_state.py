@@ -16,7 +16,7 @@ import trio
 
 from learner.ledger.troubles import Troubles, Unable
 from learner.scheduling.lease_scheduler import Workload
-from protocol.accounting.energy import EnergySource
+from protocol.accounting.claims import EnergySource
 from protocol.core.ids import PeerId
 from protocol.versions.manifest import SignedManifest
 from swarm.work.membership import Membership

@@ -10,7 +10,6 @@
 - `publisher`: publishes versions
 - `restore`: brings the trainer to where a run goes on from
 - `resume`: begins a run with another's checkpoint
-- `step_rows`: a step as it is written to the ledger
 - `tiny_model`: a small model made on the spot
 - `trainer_process`: the trainer as a child process
 - `warm_start`: a small model that knows a little

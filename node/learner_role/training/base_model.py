@@ -4,7 +4,7 @@ What always holds: the ledger has a digest of each of its files from the first s
 checkpoint to go on from; where the objective, or an adapter, rests on that model, a start on other weights is refused;
 any other change of its files is told. A fork begins with its own.
 
-Weights are looked at in samples (`learner.artifacts.file_fingerprint`), the other files as a whole.
+Weights are looked at in samples (`learner.artifacts.file_digests`), the other files as a whole.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from learner.artifacts.file_fingerprint import add_samples
+from learner.artifacts.file_digests import add_samples
 from learner.artifacts.model_directory import COMPANIONS, CONFIG
 from learner.artifacts.regular_file import read_file
 from learner.ledger.ledger import Ledger

@@ -36,9 +36,8 @@ from node.learner_role.scheduling.recorder import Recorder
 from node.learner_role.scheduling.recovery import read_unconsumed
 from node.learner_role.scheduling.run_state import LearnerRun
 from node.learner_role.training.checkpoints import Checkpoints, TrainerLost
-from node.learner_role.training.publisher import Publishing
+from node.learner_role.training.publisher import Publishing, step_row, told_figures
 from node.learner_role.training.restore import load_policy, restore_newest
-from node.learner_role.training.step_rows import step_row, told_figures
 from node.learner_role.training.trainer_process import CallTrainer
 from node.learner_role.trust.audit_service import AUDIT_REASON, Fate, TrustDesk
 from node.processes.outcomes import ChildCrashed, ChildGaveUp, ChildRefused

@@ -28,12 +28,20 @@ from learner.ledger.rows import AdmittedRow, AuditRow
 from learner.rollouts.admission import AdmittedRecord, GrantedLease, manifests_of
 from learner.rollouts.buffer import Batch
 from learner.trust.audit_queue import Agenda, Work, work_of
-from learner.trust.audit_rate import NEWCOMER_GROUPS
 from learner.trust.margins import Arithmetic, margins_of
 from learner.trust.near_duplicates import NearCopies, sketch
 from learner.trust.outliers import Unusual
 from learner.trust.sequential_test import Found, Margin, count_above, log_evidence
-from learner.trust.standing import DOUBT_REASON, Confidence, Finding, Standing, after, is_audited, pardoned
+from learner.trust.standing import (
+    DOUBT_REASON,
+    NEWCOMER_GROUPS,
+    Confidence,
+    Finding,
+    Standing,
+    after,
+    is_audited,
+    pardoned,
+)
 from learner.trust.unaudited_exposure import Exposure
 from node.learner_role.scheduling.run_state import LearnerRun
 from node.learner_role.trust.version_retention import KeptVersions, Use

@@ -4,16 +4,14 @@ Invariants: text of strangers is text (`charts.markup`). Nothing but our own sty
 Everything can be read without the script, and each plot is also a table (`charts.svg`). All is pure but for reading the
 style and the script once, and for writing the page.
 
-- `audit_section`: audits
-- `ban_section`: bans
 - `charts`: curves as SVG
 - `components`: pieces that several sections use
-- `cost_section`: accounts
 - `overview`: the whole run
 - `own_page`: the page of a volunteer
 - `page`: the whole page, with its style and script
 - `peer_page`: one peer
 - `peer_table`: the table of peers
+- `sections`: accounts, audits and bans
 """
 
 from node.reports.html.page import as_html, write_html

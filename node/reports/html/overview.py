@@ -8,22 +8,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from node.config.swarm_config import regime
-from node.reports.html.ban_section import ban_section, ban_tiles
 from node.reports.html.charts.cost_curve import Costs, costs_of
 from node.reports.html.charts.learning_curve import lead
 from node.reports.html.charts.markup import Child, Fragment, strangers, tag
 from node.reports.html.charts.run_curves import plots
 from node.reports.html.charts.svg import WIDE, figure
 from node.reports.html.components import Tile, link_to, pairs, section, small_share, table, tiles
-from node.reports.html.cost_section import cost_section
 from node.reports.html.peer_table import peer_table
+from node.reports.html.sections import ban_section, ban_tiles, cost_section
 from node.reports.model.history import PEERS_TOLD
 from node.reports.model.objective_figures import RECENT, by_lag, spells
 from node.reports.model.report import SwarmReport
 from node.reports.model.verdict_meanings import MEANINGS
 from node.reports.text.report_text import last_steps, none_rejected, story
 from node.runtime import formatting as words
-from protocol.accounting.cost import MICROS
+from protocol.accounting.claims import MICROS
 from protocol.core.ids import PeerId, short
 from protocol.work import Rule
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from node.reports.html.audit_section import audits
 from node.reports.html.charts.markup import Child, Fragment, strangers, tag
 from node.reports.html.charts.run_curves import presence_rows, timeline
 from node.reports.html.charts.svg import STRIP, figure
@@ -25,6 +24,7 @@ from node.reports.html.components import (
     table,
     tiles,
 )
+from node.reports.html.sections import audits
 from node.reports.model.costs import CostTerms, money_for
 from node.reports.model.history import DETAIL_CHARS, Evidence, History, PeerHistory, Span
 from node.reports.model.report import PeerReport, Role, SwarmReport
@@ -33,7 +33,7 @@ from node.reports.plots.activity_strip import stretches
 from node.reports.text.report_text import SOURCES
 from node.reports.text.reputation_text import BANDS, advice
 from node.runtime import formatting as words
-from protocol.accounting.energy import MAX_WATTS
+from protocol.accounting.claims import MAX_WATTS
 from protocol.core.ids import PeerId, short
 from protocol.work import Rule
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from protocol.accounting.cost import per_thousand_tokens
-from protocol.accounting.energy import JOULES_PER_KWH
+from protocol.accounting.claims import JOULES_PER_KWH, per_thousand_tokens
 
 
 @dataclass(frozen=True, kw_only=True)

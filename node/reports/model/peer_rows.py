@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from node.reports.model.audits import PeerAudits
 from node.reports.model.report import LeaseCounts, PeerReport, Role
 from node.reports.model.stays import Presence, stays_of
-from protocol.accounting.cost import Price
+from protocol.accounting.claims import Price
 from protocol.accounting.reputation import Reputation
 from protocol.core.ids import PeerId
 from protocol.work import Rule

@@ -24,8 +24,7 @@ from node.reports.model.history import History, PeerHistory, Span
 from node.reports.model.stays import Stay
 from node.reports.model.verdict_meanings import BLAMED
 from node.state.receipt_rows import PeerTraffic
-from protocol.accounting.cost import MICROS, Price, cost_micros, per_thousand_tokens
-from protocol.accounting.energy import EnergySource
+from protocol.accounting.claims import MICROS, EnergySource, Price, cost_micros, per_thousand_tokens
 from protocol.accounting.reputation import Band, Reputation
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, SwarmId
 from protocol.trouble import Trouble, TroubleKind

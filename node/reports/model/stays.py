@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from protocol.accounting.energy import EnergySource, is_believed
+from protocol.accounting.claims import EnergySource, is_believed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,8 +41,7 @@ from node.reports.model.stays import Presence
 from node.reports.model.verdict_meanings import JUDGING
 from node.reports.readers.audits import audits_by_peer
 from node.reports.readers.ledger_history import read_history
-from protocol.accounting.cost import Price
-from protocol.accounting.energy import EnergySource
+from protocol.accounting.claims import EnergySource, Price
 from protocol.accounting.reputation import DAY_MS, Reputation, reputation_of
 from protocol.core.ids import PeerId, PolicyVersion, SwarmId
 from protocol.trouble import TroubleKind

@@ -15,7 +15,7 @@ from node.reports.model.report import LeaseCounts, OwnReport, PeerReport, Refuse
 from node.reports.model.stays import Presence, stays_of
 from node.state.receipt_rows import Session
 from node.state.receipts import Receipts
-from protocol.accounting.cost import Price
+from protocol.accounting.claims import Price
 from protocol.core.ids import PeerId
 from protocol.work import Rule
 

@@ -25,7 +25,7 @@ from node.reports.model.report import OwnReport, PeerReport, Role, SwarmReport
 from node.reports.text.column_packing import packed_in
 from node.runtime import formatting as words
 from node.runtime.formatting import NAME_CHARS
-from protocol.accounting.energy import JOULES_PER_KWH
+from protocol.accounting.claims import JOULES_PER_KWH
 from protocol.core.ids import short
 
 GAP = 2

@@ -30,8 +30,7 @@ from node.reports.text.reputation_text import advice, in_a_line
 from node.runtime import formatting as words
 from node.runtime.safe_console import HarmlessConsole
 from node.state.receipt_rows import PeerTraffic
-from protocol.accounting.cost import MICROS
-from protocol.accounting.energy import MAX_WATTS, EnergySource
+from protocol.accounting.claims import MAX_WATTS, MICROS, EnergySource
 from protocol.core.ids import short
 from protocol.work import Rule
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from learner.curriculum.difficulty_levels import LevelCursor
 from learner.curriculum.epochs import PassCursor
-from learner.curriculum.mixture import Curriculum, OtherTask, Part
+from learner.curriculum.mixture import Curriculum, OtherTask, Part, Shares
 from learner.curriculum.problem_index import part_of
-from learner.curriculum.weighted_round_robin import Shares
 
 weights = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8)
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from learner.trust.audit_rate import FLOOR, NEWCOMER_GROUPS
 from learner.trust.margins import (
     LARGE,
     MEDIUM,
@@ -19,7 +18,7 @@ from learner.trust.margins import (
 )
 from learner.trust.margins import TINY as MARGINS
 from learner.trust.sequential_test import Audited, Counted, Found, Margin, Measure, count_above
-from learner.trust.standing import Confidence, Standing, after, is_audited, pardoned
+from learner.trust.standing import FLOOR, NEWCOMER_GROUPS, Confidence, Standing, after, is_audited, pardoned
 from protocol.core.ids import LeaseId, ManifestHash
 
 CLEAR, CLOSE = 1.0, 0.1

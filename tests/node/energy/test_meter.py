@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.energy.meter import MAX_DEVICE_WATTS, MAX_GAP_S, Counter, Meter, Power, Reading
-from protocol.accounting.energy import EnergySource
+from protocol.accounting.claims import EnergySource
 
 NVML, RAPL = EnergySource.NVML, EnergySource.RAPL
 

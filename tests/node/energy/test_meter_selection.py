@@ -25,7 +25,7 @@ from node.energy.meter_selection import (
 from node.energy.nvml import Gpu, NvmlGpus
 from node.energy.rapl import Rapl, Zone
 from node.energy.typical_power import CPU_WATTS, GPU_WATTS, cpu_name, cpu_watts, gpu_watts
-from protocol.accounting.energy import EnergySource
+from protocol.accounting.claims import EnergySource
 
 H100 = "NVIDIA H100 80GB HBM3"
 NO_RAPL = Rapl(zones=())

@@ -12,7 +12,7 @@ from node.energy.meter_selection import Meters
 from node.energy.monitor import LOOK_S, EnergyWatch
 from node.energy.rapl import Rapl, find_rapl
 from node.runtime.events import EventLog, Field
-from protocol.accounting.energy import Energy, EnergySource
+from protocol.accounting.claims import Energy, EnergySource
 from tests.node.energy.test_rapl import zone
 from tests.support.learner_fixture import until
 

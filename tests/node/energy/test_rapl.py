@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.energy.rapl import find_rapl
-from protocol.accounting.energy import EnergySource
+from protocol.accounting.claims import EnergySource
 
 
 def zone(root: Path, directory: str, name: str, micros: object = 5_000_000, wraps_at: object = 262_143_328_850) -> Path:

@@ -64,7 +64,7 @@ def test_a_signal_that_comes_while_python_still_imports_ends_nothing(tmp_path: P
 def test_the_last_signal_before_anybody_listened_is_heeded(tmp_path: Path) -> None:
     early = """
 import os, signal
-from node.runtime.early_signals import remember
+from node.runtime.startup import remember
 remember()
 for name in sys.argv[2:]:
     os.kill(os.getpid(), getattr(signal, name))

@@ -16,8 +16,7 @@ from node.runtime import formatting as words
 from node.state import receipts as module
 from node.state.receipt_rows import PeerTraffic
 from node.state.receipts import Receipts, ReceiptsError
-from protocol.accounting.cost import Price
-from protocol.accounting.energy import EnergySource
+from protocol.accounting.claims import EnergySource, Price
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.work import Receipt, Rule, Verdict
 from tests.support.examples import examples

@@ -13,7 +13,7 @@ from node.reports.html.charts.scale import CURVE_POINTS, Point
 from node.reports.model.cost_allocation import cost_pieces
 from node.reports.model.report import PeerReport, Role, SwarmReport
 from node.reports.model.time_spread import accumulated
-from protocol.accounting.cost import CURRENCY, MICROS
+from protocol.accounting.claims import CURRENCY, MICROS
 
 
 @dataclass(frozen=True, kw_only=True)

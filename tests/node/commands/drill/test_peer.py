@@ -11,7 +11,7 @@ from node.commands.drill.behaviours import Common, Hand
 from node.commands.drill.peer import Player
 from node.commands.drill.shared_engine import Foundry
 from node.engine.fake import FakeConfig, FakeEngine
-from protocol.accounting.cost import Price
+from protocol.accounting.claims import Price
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.work import Lease
 from swarm.testing.memory_transport import MemoryNetwork

@@ -19,7 +19,7 @@ import pytest
 import trio
 
 from node.cli.main import main
-from node.commands.statements.kinds import Shape, shapes_of
+from node.commands.statements.format import Shape, shapes_of
 from node.learner_role.peers import proof_service as proof_desk
 from node.runtime.events import Clock
 from protocol.accounting.relay_receipt import relay_receipt, sign_relay_receipt

@@ -21,8 +21,7 @@ from node.config.engine_requirements import EngineTerms
 from node.learner_role.peers.session_service import LOGGED_BEATS, TICK_S
 from node.learner_role.scheduling.lease_service import GRANT_WAIT_S, LATE_GRACE_MS
 from node.reports.model.verdict_meanings import JUDGING
-from protocol.accounting.cost import Price
-from protocol.accounting.energy import Energy, EnergySource
+from protocol.accounting.claims import Energy, EnergySource, Price
 from protocol.accounting.reputation import ObservedDay
 from protocol.core.codec import encode
 from protocol.core.ids import LeaseId, PeerId

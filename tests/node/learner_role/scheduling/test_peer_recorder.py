@@ -22,7 +22,7 @@ from learner.provisioning.estimation.recording import (
 )
 from learner.rollouts.episodes import RECENT
 from node.learner_role.scheduling.peer_recorder import FASTEST, HOURS_AGAIN_S
-from protocol.accounting.cost import Price
+from protocol.accounting.claims import Price
 from protocol.core.ids import LeaseId
 from protocol.versions.staleness import Chain
 from protocol.work import IN_GOOD_ORDER, Heartbeat, LeaseRequest, LeaseReturn, Started, Welcome, open_lease

@@ -20,7 +20,7 @@ from learner.provisioning.planner.review import Settings as Planning
 from learner.scheduling.worker import Held
 from node.learner_role.scheduling.provisioner import Steward
 from node.reports import swarm_report
-from protocol.accounting.cost import Price
+from protocol.accounting.claims import Price
 from protocol.core.ids import PeerId
 from protocol.work import Grant, Heartbeat, LeaseRequest
 from tests.support.learner_fixture import Learner, Settings, hello, open_learner, until

@@ -25,8 +25,7 @@ from learner.rollouts.batch_arrays import batch_arrays
 from learner.rollouts.buffer import Batch, Completion, Group
 from learner.rollouts.environment import one_turn
 from node.learner_role.training.loop import MAX_LOST
-from node.learner_role.training.publisher import REANNOUNCE_S
-from node.learner_role.training.step_rows import told_figures
+from node.learner_role.training.publisher import REANNOUNCE_S, told_figures
 from node.learner_role.training.trainer_process import CallTrainer
 from node.processes.outcomes import ChildExit, ChildGaveUp, ChildRefused
 from node.processes.spec import RestartLimits

@@ -20,10 +20,9 @@ from learner.rollouts.admission import AdmittedRecord
 from learner.rollouts.buffer import Batch, Completion, Group
 from learner.rollouts.leases import own_lease
 from learner.trust.audit_queue import Passage, Work
-from learner.trust.audit_rate import NEWCOMER_GROUPS
 from learner.trust.margins import TINY as MARGINS
 from learner.trust.sequential_test import Found, History, count_above
-from learner.trust.standing import DOUBT_EVIDENCE, NEWCOMER_DOUBT, Confidence, Standing, after
+from learner.trust.standing import DOUBT_EVIDENCE, NEWCOMER_DOUBT, NEWCOMER_GROUPS, Confidence, Standing, after
 from node.engine.interface import EngineCrashed, InstallFailed, Verified
 from node.learner_role.scheduling.run_state import Presence
 from node.learner_role.trust.audit_service import MAX_UNTOLD, PEERS_REMEMBERED, Fate

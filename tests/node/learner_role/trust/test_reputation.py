@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from learner.trust.audit_rate import NEWCOMER_GROUPS
+from learner.trust.standing import NEWCOMER_GROUPS
 from node.learner_role.trust.reputation import REVIEW_S, TOLD_EVERY_MS, ReputationDesk
 from node.runtime.events import EventLog
 from node.state.operator_orders import Pardon

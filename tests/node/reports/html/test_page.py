@@ -25,7 +25,7 @@ from node.reports.html.charts.scale import CURVE_POINTS
 from node.reports.model.history import PEERS_TOLD
 from node.state.receipt_rows import PeerTraffic
 from node.state.receipts import Receipts
-from protocol.accounting.cost import Price
+from protocol.accounting.claims import Price
 from protocol.core.ids import PeerId, PolicyVersion, short
 from protocol.core.visible import visible
 from protocol.work import Rule

@@ -19,8 +19,7 @@ from node.reports.model.costs import Account, CostTerms, Reference
 from node.reports.model.report import PeerReport, SwarmReport
 from node.reports.model.stays import Presence, stays_of
 from node.reports.text.cost_table import KINDS, accounts
-from protocol.accounting.cost import Price
-from protocol.accounting.energy import MAX_WATTS, EnergySource
+from protocol.accounting.claims import MAX_WATTS, EnergySource, Price
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Rule
 from tests.support.examples import examples

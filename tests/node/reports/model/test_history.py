@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from node.reports import own_report, swarm_report
 from node.reports.model.history import BINS, EVIDENCE_KEPT, RECEIVERS_KEPT, Bins, History, joined, told_of
 from node.state.receipts import Receipts
-from protocol.accounting.cost import Price
+from protocol.accounting.claims import Price
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Rule
 from tests.node.state.test_receipts import receipt

@@ -6,8 +6,7 @@ import pytest
 
 from learner.provisioning.model.machine_selection import MARGIN
 from learner.provisioning.planner.constants import BETTER_REVIEWS, HELD, SEVERE, SEVERE_REVIEWS, SHORT, SHORT_REVIEWS
-from learner.provisioning.planner.hysteresis import Lasting
-from learner.provisioning.planner.shortage import Shortages
+from learner.provisioning.planner.hysteresis import Lasting, Shortages
 
 REVIEW_S = 10.0
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.artifacts import block_digests as hashed_blocks
-from learner.artifacts.block_digests import HashedWriter, damaged_block, num_blocks
+from learner.artifacts import file_digests as hashed_blocks
+from learner.artifacts.file_digests import HashedWriter, damaged_block, num_blocks
 
 BLOCK = 64
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from protocol.accounting.energy import LEAST_S, MAX_ENERGY_SOURCES, MAX_WATTS, Energy, EnergySource, is_believed
+from protocol.accounting.claims import LEAST_S, MAX_ENERGY_SOURCES, MAX_WATTS, Energy, EnergySource, is_believed
 from protocol.core.codec import decode, encode
 from protocol.core.errors import PeerError
 from protocol.work import Heartbeat

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.training.batches.minibatches import mini_batches
+from learner.training.batches.packing import mini_batches
 from learner.training.batches.sequences import Prepared, supervised_batch
 
 VOCAB = 50

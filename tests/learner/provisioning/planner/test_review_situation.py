@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from learner.provisioning.estimation.recording import Joined
-from learner.provisioning.planner.situation import situation_of
+from learner.provisioning.planner.review import situation_of
 from tests.support.observed_swarm import delivered, installed, joined, published, seen, stepped
 
 

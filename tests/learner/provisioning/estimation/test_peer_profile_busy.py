@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.provisioning.estimation.busy_time import SPELLS, Spells
+from learner.provisioning.estimation.peer_profile import SPELLS, Spells
 
 
 @pytest.mark.parametrize(

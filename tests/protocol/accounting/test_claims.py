@@ -7,7 +7,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.accounting.cost import MICROS, Price, cost_micros, per_thousand_tokens
+from protocol.accounting.claims import MICROS, Price, cost_micros, per_thousand_tokens
 
 SECONDS = st.floats(0, 1e6, allow_nan=False)
 RATES = st.integers(0, 10**9)

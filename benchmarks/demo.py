@@ -46,7 +46,7 @@ from node.learner_role.training.evaluation import EvaluationTerms, evaluate
 from node.learner_role.training.trainer_process import load_request
 from node.reports import SwarmReport, swarm_report
 from node.runtime.events import EventLog
-from node.tasks.task_suite import open_schooling
+from node.tasks.task_suite import open_task_suite
 from protocol.core.ids import ManifestHash, PolicyVersion
 from swarm.transport.error_groups import first_cause
 
@@ -208,7 +208,7 @@ def baseline(out: Path, seed: int, name: str, *options: str) -> tuple[dict[str, 
 
 async def evaluate_all(config: SwarmConfig, directories: Sequence[Path]) -> list[Scores]:
     """The scores of model directories, by what the learner evaluates with: the same engine, prompts and seeds."""
-    schooling = open_schooling(config, Path(config.model.directory).parent)
+    schooling = open_task_suite(config, Path(config.model.directory).parent)
     terms = EvaluationTerms(
         every_versions=0,
         temperature=config.learn.temperature,

@@ -41,7 +41,7 @@ from node.commands.drill.command import (
     small_swarm_toml,
 )
 from node.commands.drill.results import Outcome, outcome_of
-from node.commands.drill.swarm import Cast, perform
+from node.commands.drill.swarm import DrillSetup, perform
 from node.commands.drill.text import as_json, as_text
 from node.config.loader import read_swarm_config
 from node.learner_role.preflight import checked
@@ -155,7 +155,7 @@ async def play(
     schooling = checked(config, path)
     poison = TextCodec.load(directory / MODEL).encode_answer(f" {POISON}")[:-1]
     cheats = round(scene.cheats * peers)
-    cast = Cast(
+    cast = DrillSetup(
         honest=peers - cheats, cheats=cheats, attacks=scene.attacks, poison=poison, seed=seed, returns=scene.returns
     )
     events = EventLog(directory / "events.jsonl")

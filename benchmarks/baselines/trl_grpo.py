@@ -35,7 +35,7 @@ from learner.training.optimizer import learning_rate_at
 from node.config.loader import read_swarm_config
 from node.config.swarm_config import SwarmConfig
 from node.runtime.shutdown import STOP_ON_EOF
-from node.tasks.task_suite import Schooling, open_schooling
+from node.tasks.task_suite import TaskSuite, open_task_suite
 
 PROBE_STEPS = 30
 PROBE_BLOCK = 5
@@ -140,7 +140,7 @@ def open_trainer(config: SwarmConfig, options: argparse.Namespace, steps: int, c
     """
     directory = config.model.directory
     h: Hyperparameters = options.hyperparameters
-    schooling = open_schooling(config, options.swarm.parent)
+    schooling = open_task_suite(config, options.swarm.parent)
     tokenizer = AutoTokenizer.from_pretrained(directory, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     optimizer = torch.optim.AdamW(
@@ -198,7 +198,7 @@ def arguments(config: SwarmConfig, h: Hyperparameters, out: Path, steps: int) ->
     )
 
 
-def prompts(schooling: Schooling, tokenizer: Any, count: int) -> Dataset:
+def prompts(schooling: TaskSuite, tokenizer: Any, count: int) -> Dataset:
     """The first `count` training prompts, in the order in which the learner leases them."""
     rows = []
     for _ in range(count):
@@ -211,7 +211,7 @@ def prompts(schooling: Schooling, tokenizer: Any, count: int) -> Dataset:
     return Dataset.from_list(rows)
 
 
-def reward_function(schooling: Schooling) -> Any:
+def reward_function(schooling: TaskSuite) -> Any:
     """The task's reward as TRL calls it: by completion ids, a stop id included."""
 
     def task_reward(*, completion_ids: list[list[int]], index: list[int], **_rest: Any) -> list[float]:

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from learner.trust.selection_test import CONTROLS, Choice, Gain, Worth, heard_choice, seen
+from learner.trust.selection_test import CONTROLS, CompletionValue, DeliveryOutcome, VersionGain, heard_choice, seen
 from learner.trust.sequential_test import Audited, Counted, History, Margin, Measure, bands_of, is_convicted
-from learner.trust.standing import Confidence, after, audit_share
+from learner.trust.standing import AuditHistory, after, audit_share
 
 GROUPS_A_DAY = 2000
 """Groups that a peer delivers in a day: one in 43 s."""
@@ -79,22 +79,22 @@ class _Ended(NamedTuple):
         return _Ended(*(np.where(at < self.tokens, a, b) for a, b in zip(other, self, strict=True)))
 
 
-def _group(dice: np.random.Generator, *, theirs: bool) -> list[Worth]:
+def _group(dice: np.random.Generator, *, theirs: bool) -> list[CompletionValue]:
     """A group that was withheld, or one beside it: all are drawn by the learner."""
     made = _Ended.drawn(dice, np.zeros(COMPLETIONS, np.int64))
-    return [Worth(tokens=int(tokens), reward=float(reward)) for tokens, reward in zip(*made, strict=True)]
+    return [CompletionValue(tokens=int(tokens), reward=float(reward)) for tokens, reward in zip(*made, strict=True)]
 
 
-def _beside(dice: np.random.Generator, *, theirs: bool) -> list[Worth]:
+def _beside(dice: np.random.Generator, *, theirs: bool) -> list[CompletionValue]:
     """A group of which two versions were drawn, and which is the peer's engine's, rounding as that does, or ours."""
     here = _Ended.drawn(dice, np.zeros(COMPLETIONS, np.int64))
     there, said = here.parted(dice, CHANGED), here.parted(dice, ROUNDED) if theirs else here
     gains = [
-        Gain(tokens=int(tokens), worth=float(gain))
+        VersionGain(tokens=int(tokens), worth=float(gain))
         for tokens, gain in zip(here.tokens, here.rewards - there.rewards, strict=True)
     ]
     return [
-        Worth(tokens=int(tokens), reward=float(reward), gains=gain)
+        CompletionValue(tokens=int(tokens), reward=float(reward), gains=gain)
         for tokens, reward, gain in zip(*said, gains, strict=True)
     ]
 
@@ -115,7 +115,7 @@ def lives(margins: Sequence[Margin], *, peer_days: int, seed: int) -> Lives:
     dice = np.random.default_rng(seed)
     audits = failed = choices = banned = 0
     for _ in range(max(1, peer_days // DAYS)):
-        known, history = Confidence(), History()
+        known, history = AuditHistory(), History()
         is_banned = False
         left = GROUPS_A_DAY * DAYS
         while left > 0:
@@ -123,7 +123,9 @@ def lives(margins: Sequence[Margin], *, peer_days: int, seed: int) -> Lives:
             known, finding = after(known, _audit(dice, margins), margins)
             audits, failed = audits + 1, failed + (not finding.passed)
             is_banned = is_banned or finding.convicted
-        chosen = [(Choice.WITHHELD, _group)] * WITHHELD_A_DAY + [(Choice.DELIVERED, _beside)] * LOOKED_AT_A_DAY
+        chosen = [(DeliveryOutcome.WITHHELD, _group)] * WITHHELD_A_DAY + [
+            (DeliveryOutcome.DELIVERED, _beside)
+        ] * LOOKED_AT_A_DAY
         for choice, group in chosen * DAYS:
             ours = [one for _ in range(CONTROLS[choice]) for one in group(dice, theirs=False)]
             if (

@@ -1,9 +1,9 @@
 """A node of ours: the libp2p transport, the store on disk, serving and distribution, put together as `volery` does it.
 
 The source publishes the payload as a signed version, as a learner does; peers ask it for announcement and manifest
-before GO, and after it do what `Following` does with a new version: begin, fetch, finish. What always holds: every pair
-of nodes has one connection before GO, everything on it is encrypted, and every chunk is verified before it is written
-or passed on; DONE means that the version is complete, on the disk, under its final name.
+before GO, and after it do what `VersionFollower` does with a new version: begin, fetch, finish. What always holds:
+every pair of nodes has one connection before GO, everything on it is encrypted, and every chunk is verified before it
+is written or passed on; DONE means that the version is complete, on the disk, under its final name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from protocol.versions.announcement import open_announcement
 from protocol.versions.manifest import SignedManifest, open_manifest
 from swarm.libp2p import open_libp2p
 from swarm.store import ChunkStore
-from swarm.transfer.exchange import Distribution
+from swarm.transfer.exchange import ChunkExchange
 from swarm.transfer.serving import Knowledge, Serving
 from swarm.transport.error_groups import first_cause
 from swarm.transport.interface import DialFailed, PeerConnected, Transport
@@ -47,7 +47,7 @@ class Node:
             knowledge=Knowledge(genesis=self.genesis, newest=lambda: self.announcement, peers=lambda: []),
             report=complain,
         )
-        self.distribution = Distribution(
+        self.distribution = ChunkExchange(
             transport=transport,
             store=store,
             gained=lambda signed: self.serving.gained(signed.hash),
@@ -97,7 +97,7 @@ class Node:
         return open_manifest(shown.manifest, self.authority)
 
     async def fetch(self, signed: SignedManifest) -> None:
-        """Take the version, as `Following` does."""
+        """Take the version, as `VersionFollower` does."""
         await trio.to_thread.run_sync(self.store.begin, signed)
         with self.store.pinned(signed.hash):
             self.distribution.gained(signed)

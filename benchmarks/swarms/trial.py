@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.swarms.draw import POOL, RICH_POOL, Swarm, candidate, drawn, only, planned, supplier, timings
 from benchmarks.swarms.draw import usual_generation as generation_of
-from learner.provisioning.estimation.estimator import Observatory
+from learner.provisioning.estimation.estimator import SwarmEstimator
 from learner.provisioning.estimation.recording import Recorded
 from learner.provisioning.model import echo2 as paper
 from learner.provisioning.model.capacity import Supplier, period_s
@@ -107,7 +107,7 @@ def predict(seed: int, steps: int = STEPS) -> Prediction:
     """A swarm with too few machines or too many, any window and any period."""
     swarm = drawn(seed)
     learning, suppliers = swarm.learning, [supplier(machine) for machine in swarm.machines]
-    clock, seen = swarm.clock(), Observatory()
+    clock, seen = swarm.clock(), SwarmEstimator()
     outcome = simulated(swarm, steps, seen.handle)
     period = period_s(clock, suppliers)
 

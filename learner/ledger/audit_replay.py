@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from learner.ledger.rows import AuditRow
 from learner.trust.sequential_test import MULTIPLES, Audited, History, Margin, bets_on, is_convicted, log_evidence
-from learner.trust.standing import Confidence, after, pardoned
+from learner.trust.standing import AuditHistory, after, pardoned
 from protocol.core.ids import LeaseId
 
 ROUNDING = 1e-6
@@ -36,7 +36,7 @@ class Replay:
     """
 
     audits: int
-    known: Confidence
+    known: AuditHistory
     convicted: int | None
     anew: tuple[int, ...]
     differences: tuple[Difference, ...]
@@ -50,7 +50,7 @@ def replayed(
     rows: Sequence[AuditRow], margins_at: Callable[[int], Sequence[Margin]], pardons_ms: Sequence[int] = ()
 ) -> Replay:
     """Hear the audits of one peer again, in their order; `margins_at` a time are those that were in force then."""
-    known, convicted, anew, differences = Confidence(), None, list[int](), list[Difference]()
+    known, convicted, anew, differences = AuditHistory(), None, list[int](), list[Difference]()
     pardons = sorted(pardons_ms)
     for number, row in enumerate(rows, 1):
         while pardons and pardons[0] <= row.at_ms:

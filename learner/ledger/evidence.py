@@ -205,7 +205,7 @@ class Evidence:
         return TallyRow(version=PolicyVersion(incarnation, version), after=after, envelope=envelope)
 
 
-class EvidenceBook(LedgerFile):
+class EvidenceLedger(LedgerFile):
     """See the module's paragraph."""
 
     @property

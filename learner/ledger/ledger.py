@@ -6,12 +6,12 @@ belongs together is on disk together (`transaction`). Synchronous: the node call
 
 from __future__ import annotations
 
-from learner.ledger.evidence import EvidenceBook
-from learner.ledger.peers import PeerBook
-from learner.ledger.training import ChainBook
-from learner.ledger.trust import TrustBook
-from learner.ledger.work import WorkBook
+from learner.ledger.evidence import EvidenceLedger
+from learner.ledger.peers import PeerLedger
+from learner.ledger.training import TrainingLedger
+from learner.ledger.trust import TrustLedger
+from learner.ledger.work import WorkLedger
 
 
-class Ledger(WorkBook, ChainBook, PeerBook, EvidenceBook, TrustBook):
+class Ledger(WorkLedger, TrainingLedger, PeerLedger, EvidenceLedger, TrustLedger):
     """See the module's paragraph. Safe to call from several threads; calls are serialised."""

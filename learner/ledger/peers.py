@@ -23,7 +23,7 @@ INSERT INTO credit_notes (rowid, manifest, receiver, envelope) VALUES (
 older copy gave some numbers away already, so it goes on above them: none began 2^32 notes in an incarnation."""
 
 
-class PeerBook(LedgerFile):
+class PeerLedger(LedgerFile):
     """See the module's paragraph."""
 
     def knows(self, peer: PeerId) -> bool:

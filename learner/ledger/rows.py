@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from learner.rollouts.admission import Place
-from learner.trust.selection_test import Choice, Worth
+from learner.rollouts.admission import EpisodeSlots
+from learner.trust.selection_test import CompletionValue, DeliveryOutcome
 from learner.trust.sequential_test import Counted
 from protocol.accounting.claims import EnergySource
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId
@@ -44,7 +44,7 @@ class LeaseRow:
     issued_ms: int
     deadline_ms: int
     envelope: bytes
-    place: Place | None = None
+    place: EpisodeSlots | None = None
     started: PolicyVersion | None = None
 
 
@@ -78,7 +78,7 @@ class UnconsumedRow:
     reward: float | None
     peer: PeerId
     envelope: bytes
-    place: Place | None
+    place: EpisodeSlots | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,10 +169,10 @@ class ChoiceRow:
     lease: LeaseId
     peer: PeerId
     at_ms: int
-    choice: Choice
+    choice: DeliveryOutcome
     withheld: float
-    theirs: tuple[Worth, ...]
-    ours: tuple[Worth, ...]
+    theirs: tuple[CompletionValue, ...]
+    ours: tuple[CompletionValue, ...]
     heard: int
     log_wealth: tuple[float, ...]
 

@@ -36,7 +36,7 @@ SETTINGS = "SELECT value FROM meta WHERE key = 'settings'"
 CHECKPOINTS = "SELECT step, incarnation, directory, state FROM checkpoints ORDER BY step DESC"
 
 
-class ChainBook(LedgerFile):
+class TrainingLedger(LedgerFile):
     """See the module's paragraph."""
 
     def incarnations(self) -> list[tuple[int, int]]:
@@ -256,8 +256,8 @@ def checkpoints_of(path: Path) -> tuple[bytes, list[CheckpointRow]]:
 
 
 def base_of(path: Path) -> dict[str, str]:
-    """As `ChainBook.base_model`, of a ledger that somebody else may be writing to, and empty while no checkpoint rests
-    on it. Raises LedgerError.
+    """As `TrainingLedger.base_model`, of a ledger that somebody else may be writing to, and empty while no checkpoint
+    rests on it. Raises LedgerError.
     """
     with snapshot(path) as db:
         if not db.execute("SELECT 1 FROM checkpoints").fetchone():
@@ -266,8 +266,8 @@ def base_of(path: Path) -> dict[str, str]:
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """As `ChainBook.settings`, of a ledger that somebody else may be writing to, and empty while nothing rests on them:
-    no checkpoint, and no lease, whose records may wait to be trained on. Raises LedgerError.
+    """As `TrainingLedger.settings`, of a ledger that somebody else may be writing to, and empty while nothing rests on
+    them: no checkpoint, and no lease, whose records may wait to be trained on. Raises LedgerError.
     """
     with snapshot(path) as db:
         if not db.execute("SELECT 1 FROM checkpoints UNION ALL SELECT 1 FROM leases LIMIT 1").fetchone():

@@ -21,9 +21,9 @@ from learner.ledger.rows import AdmittedRow, AuditRow, ChoiceRow
 from learner.ledger.sqlite.column_values import wealth_from
 from learner.ledger.sqlite.database import LedgerFile
 from learner.trust.margins import BETS
-from learner.trust.selection_test import Worth
+from learner.trust.selection_test import CompletionValue
 from learner.trust.sequential_test import History, Margin
-from learner.trust.standing import Confidence
+from learner.trust.standing import AuditHistory
 from protocol.core.ids import LeaseId, PeerId, RecordId
 from protocol.work import Rule
 
@@ -38,13 +38,13 @@ QUERY_VALUES = 500
 """Values in one query: SQLite takes 32,766 today, and took 999 not long ago."""
 
 
-class TrustBook(LedgerFile):
+class TrustLedger(LedgerFile):
     """See the module's paragraph."""
 
     def audited(
         self,
         row: AuditRow,
-        known: Confidence,
+        known: AuditHistory,
         revised: Mapping[LeaseId, tuple[Rule, str, bytes]] = EMPTY,
         dropped: Mapping[LeaseId, str] = NONE,
         *,
@@ -83,7 +83,7 @@ class TrustBook(LedgerFile):
     def confidence_written(
         self,
         peer: PeerId,
-        known: Confidence,
+        known: AuditHistory,
         now_ms: int,
         revised: Mapping[LeaseId, tuple[Rule, str, bytes]] = EMPTY,
         dropped: Mapping[LeaseId, str] = NONE,
@@ -102,9 +102,9 @@ class TrustBook(LedgerFile):
             _revise(db, revised, now_ms)
             _drop(db, dropped)
 
-    def confidence_of(self, peers: Collection[PeerId]) -> dict[PeerId, Confidence]:
+    def confidence_of(self, peers: Collection[PeerId]) -> dict[PeerId, AuditHistory]:
         """What is known of those of `peers` that were ever audited, or banned."""
-        found: dict[PeerId, Confidence] = {}
+        found: dict[PeerId, AuditHistory] = {}
         for some in _by(QUERY_VALUES, sorted(peers)):
             marks = ", ".join("?" * len(some))
             rows = self._query(
@@ -113,7 +113,7 @@ class TrustBook(LedgerFile):
             )
             for peer, passed, failed, audits, log_wealth, banned in rows:
                 history = History(audits=audits, log_wealth=wealth_from("confidence.log_wealth", log_wealth, BETS))
-                found[PeerId(peer)] = Confidence(passed=passed, failed=failed, history=history, banned=banned)
+                found[PeerId(peer)] = AuditHistory(passed=passed, failed=failed, history=history, banned=banned)
         return found
 
     def engine_used(self, what: str, seconds: float) -> None:
@@ -237,7 +237,7 @@ def _keep_evidence(db: sqlite3.Connection, row: AuditRow) -> None:
     )
 
 
-def _worth(group: Sequence[Worth]) -> str:
+def _worth(group: Sequence[CompletionValue]) -> str:
     return json.dumps(
         [[one.tokens, one.reward, None if one.gains is None else [one.gains.tokens, one.gains.worth]] for one in group]
     )
@@ -261,7 +261,7 @@ def _write_margins(db: sqlite3.Connection, in_force: Sequence[Margin], now_ms: i
         db.execute("INSERT OR REPLACE INTO margins VALUES (?, ?)", (now_ms, margins))
 
 
-def _write_confidence(db: sqlite3.Connection, peer: PeerId, known: Confidence, now_ms: int) -> None:
+def _write_confidence(db: sqlite3.Connection, peer: PeerId, known: AuditHistory, now_ms: int) -> None:
     db.execute(
         "INSERT OR REPLACE INTO confidence VALUES (?, ?, ?, ?, ?, ?, ?)",
         (

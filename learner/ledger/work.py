@@ -15,7 +15,7 @@ from typing import Any
 from learner.ledger.rows import LeaseRow, RecordRow, UnconsumedRow
 from learner.ledger.sqlite.column_values import from_json, version_from
 from learner.ledger.sqlite.database import LedgerFile, snapshot
-from learner.rollouts.admission import Place
+from learner.rollouts.admission import EpisodeSlots
 from protocol.core.errors import LocalProtocolError
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 
@@ -33,7 +33,7 @@ UNCONSUMED = (
 )
 
 
-class WorkBook(LedgerFile):
+class WorkLedger(LedgerFile):
     """See the module's paragraph."""
 
     def leases_issued(self, rows: Sequence[LeaseRow]) -> None:
@@ -177,7 +177,7 @@ class WorkBook(LedgerFile):
 
 
 def open_leases_of(path: Path) -> list[LeaseRow]:
-    """As `WorkBook.open_leases`, of a ledger that somebody else may be writing to. Raises LedgerError."""
+    """As `WorkLedger.open_leases`, of a ledger that somebody else may be writing to. Raises LedgerError."""
     with snapshot(path) as db:
         return [_open_lease(row) for row in db.execute(OPEN_LEASES)]
 
@@ -206,10 +206,10 @@ def _version(name: str | None) -> PolicyVersion | None:
     return None if name is None else version_from("leases.started_version", name)
 
 
-def _place(root: bytes | None, turn: int | None, slots: str | None) -> Place | None:
+def _place(root: bytes | None, turn: int | None, slots: str | None) -> EpisodeSlots | None:
     if root is None or turn is None or slots is None:
         return None
-    return Place(root=LeaseId(root), turn=turn, slots=tuple(from_json("continuations.slots", slots, list[int])))
+    return EpisodeSlots(root=LeaseId(root), turn=turn, slots=tuple(from_json("continuations.slots", slots, list[int])))
 
 
 def _add_records(db: sqlite3.Connection, rows: Sequence[RecordRow]) -> None:

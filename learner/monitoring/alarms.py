@@ -57,7 +57,7 @@ class Change:
 
 
 @dataclass(kw_only=True)
-class Watchman:
+class AlarmMonitor:
     """See the module's paragraph. `raised` are the alarms that stand, in the order in which they came."""
 
     limits: Limits = LIMITS
@@ -119,7 +119,7 @@ class Watchman:
 
 def alarms(rows: Iterable[Mapping[str, Any]], limits: Limits = LIMITS) -> list[Change]:
     """All changes over steps that were recorded, oldest first; each row as `observation` takes it."""
-    watchman = Watchman(limits=limits)
+    watchman = AlarmMonitor(limits=limits)
     return [change for row in rows for change in watchman.handle(observation(row))]
 
 

@@ -26,7 +26,7 @@ _SHAPE_FAULTS = {Fault.OVERSIZED: Rule.OVERSIZED, Fault.BAD_SIGNATURE: Rule.BAD_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class EpisodeSlots:
     """Which episodes a lease goes on with: those of `slots`, one for each of its seeds, of the group that the lease
     `root` opened, whose first `turn` turns are over."""
 
@@ -42,7 +42,7 @@ class GrantedLease:
 
     lease: Lease
     prompt_index: int
-    place: Place | None = None
+    place: EpisodeSlots | None = None
     until_ms: int = 0
 
     @property

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 
-from learner.rollouts.admission import GrantedLease, Place
+from learner.rollouts.admission import EpisodeSlots, GrantedLease
 from learner.rollouts.buffer import Completion, Group
 from learner.rollouts.environment import Answered, Ended, Reply, Said
 from learner.rollouts.leases import Prompt
@@ -54,7 +54,7 @@ def utterance_of(signed: SignedRecord, reply: Reply) -> Utterance:
 class Waiting:
     """A turn that nobody makes yet, and of which episodes. `oldest` made tokens of their group."""
 
-    place: Place
+    place: EpisodeSlots
     oldest: PolicyVersion
     group: _Open
 
@@ -64,9 +64,9 @@ class Waiting:
         root, episode = self.group.root, self.group.episodes[self.place.slots[0]]
         return Prompt(task=root.lease.task, index=root.prompt_index, tokens=episode.follow(self.group.prompt))
 
-    def share(self, slots: int) -> Place:
+    def share(self, slots: int) -> EpisodeSlots:
         """The place of the first `slots` of its episodes."""
-        return Place(root=self.place.root, turn=self.place.turn, slots=self.place.slots[:slots])
+        return EpisodeSlots(root=self.place.root, turn=self.place.turn, slots=self.place.slots[:slots])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ class _Open:
                 alike.setdefault(episode.family, []).append(slot)
         for slots in alike.values():
             turn = len(self.episodes[slots[0]].utterances)
-            place = Place(root=self.root.id, turn=turn, slots=tuple(slots))
+            place = EpisodeSlots(root=self.root.id, turn=turn, slots=tuple(slots))
             yield Waiting(place=place, oldest=self.oldest, group=self)
 
     def close(self) -> Group:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from learner.rollouts.admission import GrantedLease, Place
+from learner.rollouts.admission import EpisodeSlots, GrantedLease
 from protocol.core.codec import decode, pack_tokens
 from protocol.core.envelope import OVERHEAD_BYTES, Kind, read_envelope
 from protocol.core.errors import LocalProtocolError
@@ -120,7 +120,7 @@ class Leasing:
         now_ms: int,
         *,
         size: int | None = None,
-        place: Place | None = None,
+        place: EpisodeSlots | None = None,
     ) -> GrantedLease:
         """Make and remember a lease for `peer`, of `size` completions: at most a whole group, which is the default.
 

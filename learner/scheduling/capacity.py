@@ -43,7 +43,7 @@ class Tempo:
 
 
 @dataclass(kw_only=True)
-class Headroom:
+class LeaseCapacity:
     """See the module's paragraph.
 
     Args:

@@ -37,7 +37,7 @@ from learner.rollouts.admission import GrantedLease
 from learner.rollouts.episodes import Episodes
 from learner.rollouts.leases import Frame, Prompt
 from learner.rollouts.prompt_queue import Prompts
-from learner.scheduling.capacity import Headroom, Tempo
+from learner.scheduling.capacity import LeaseCapacity, Tempo
 from learner.scheduling.lease_backoff import GiveBacks
 from learner.scheduling.worker import Held, Together, Worker
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
@@ -57,7 +57,7 @@ TOGETHER_MS = 250
 
 
 @dataclass(kw_only=True)
-class Workload(Headroom):
+class LeaseScheduler(LeaseCapacity):
     """See the module's paragraph. `next_prompt` gives the task's next, None while that is being written; `peer_share`:
     of one peer, 1 is no bound."""
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from learner.provisioning.estimation.estimator import Observatory
+from learner.provisioning.estimation.estimator import SwarmEstimator
 from learner.provisioning.estimation.recording import Joined, Left, Planned, Recorded
 from learner.provisioning.planner.constants import REVIEW_S, SOON_S
 from learner.provisioning.planner.planner import Planner, Settings
@@ -33,7 +33,7 @@ class Reviews:
     def __init__(self, chooser: Chooser, *, review_s: float = REVIEW_S) -> None:
         self._chooser = chooser
         self._review_s = review_s
-        self._observatory = Observatory()
+        self._observatory = SwarmEstimator()
         self._world: World | None = None
         self._due_s = 0.0
         self._plan: tuple[frozenset[str], int] | None = None

@@ -22,7 +22,7 @@ from learner.provisioning.estimation.recording import Began, Delivered, Publishe
 from learner.rollouts.admission import GrantedLease
 from learner.rollouts.buffer import Buffer, Completion, Group
 from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
-from learner.scheduling.lease_scheduler import Workload
+from learner.scheduling.lease_scheduler import LeaseScheduler
 from learner.simulation.event_queue import Calendar
 from learner.simulation.machines import Machine, log_normal
 from learner.simulation.rollout_node import SILENCE_S, Node
@@ -78,7 +78,7 @@ class World(Calendar):
         self.outcome = Outcome(spans=deque(maxlen=spans))
         self._watch = watch
         self._random = random.Random(f"{seed}/learner")
-        self.workload = Workload(
+        self.workload = LeaseScheduler(
             window=learning.staleness,
             batch=learning.rollouts,
             chain=Chain(bases=(0,), head=PolicyVersion(1, 0)),

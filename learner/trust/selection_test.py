@@ -48,30 +48,30 @@ LEAST_SPREAD = 1e-300
 """Rewards that differ by less are the same: what they are divided by must be a number that floats have."""
 
 
-class Choice(Enum):
+class DeliveryOutcome(Enum):
     """What a peer did with a group."""
 
     WITHHELD = "withheld"
     DELIVERED = "delivered"
 
 
-CONTROLS = {Choice.WITHHELD: 3, Choice.DELIVERED: 2}
+CONTROLS = {DeliveryOutcome.WITHHELD: 3, DeliveryOutcome.DELIVERED: 2}
 """Groups of our own seeds that are drawn beside the peer's. Of one, half of what can be known is lost in its own luck;
 of three a quarter."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worth:
+class CompletionValue:
     """A completion of so many tokens, and its reward; and where it is known, which is of all completions of a group or
     of none, what its seed `gains`."""
 
     tokens: int
     reward: float
-    gains: Gain | None = None
+    gains: VersionGain | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gain:
+class VersionGain:
     """By how much more a seed is `worth` with the version that made its completion than with another, and of how many
     `tokens` it is with the former, all on the learner's engine."""
 
@@ -90,7 +90,9 @@ class Seen:
     log_ratios: tuple[float, ...]
 
 
-def seen(choice: Choice, theirs: Sequence[Worth], ours: Sequence[Worth], *, withheld: float) -> Seen | None:
+def seen(
+    choice: DeliveryOutcome, theirs: Sequence[CompletionValue], ours: Sequence[CompletionValue], *, withheld: float
+) -> Seen | None:
     """What the completions of a peer's seeds say beside those of ours; None where all of a length are worth the same.
     Better for the peer is worse, of what it withheld.
 
@@ -98,7 +100,7 @@ def seen(choice: Choice, theirs: Sequence[Worth], ours: Sequence[Worth], *, with
     worst, so that what is rarer is further from chance, by just that: the others are bet on with so much less.
     """
     odds = withheld / (1 - withheld)
-    sign, part = (-1.0, 1 / max(odds, 1.0)) if choice is Choice.WITHHELD else (1.0, min(odds, 1.0))
+    sign, part = (-1.0, 1 / max(odds, 1.0)) if choice is DeliveryOutcome.WITHHELD else (1.0, min(odds, 1.0))
     values = [[_Item(one.tokens, sign * one.reward) for one in group] for group in (theirs, ours)]
     level = _bets(*values, part=part)
     gain = _bets(

@@ -66,7 +66,7 @@ GROUP_ERROR = 1e-4
 UNHEARD = History()
 
 
-class Standing(Enum):
+class TrustLevel(Enum):
     """How a peer stands. The value is its name in the ledger, events and reports."""
 
     NEWCOMER = "newcomer"
@@ -76,7 +76,7 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Confidence:
+class AuditHistory:
     """`passed`: audits passed since the peer came, or since one failed; `failed`: those that did, ever; `history`: the
     evidence of all; `banned`: why the peer is banned, "" if it is not."""
 
@@ -86,18 +86,18 @@ class Confidence:
     banned: str = ""
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> TrustLevel:
         if self.banned:
-            return Standing.BANNED
+            return TrustLevel.BANNED
         if (evidence := log_evidence(self.history)) >= SUSPECT_EVIDENCE:
-            return Standing.SUSPECT
+            return TrustLevel.SUSPECT
         is_new = self.passed < NEWCOMER_GROUPS or evidence >= DOUBT_EVIDENCE
-        return Standing.NEWCOMER if is_new else Standing.TRUSTED
+        return TrustLevel.NEWCOMER if is_new else TrustLevel.TRUSTED
 
     @property
     def waits(self) -> bool:
         """Whether its groups are trained on only after their audit."""
-        return self.standing is not Standing.TRUSTED
+        return self.standing is not TrustLevel.TRUSTED
 
     @property
     def share(self) -> float:
@@ -106,7 +106,7 @@ class Confidence:
 
 
 def is_audited(
-    known: Confidence,
+    known: AuditHistory,
     secret: bytes,
     lease: LeaseId,
     version: ManifestHash,
@@ -129,7 +129,7 @@ class Finding:
     detail: str
 
 
-def after(known: Confidence, audited: Audited, margins: Sequence[Margin]) -> tuple[Confidence, Finding]:
+def after(known: AuditHistory, audited: Audited, margins: Sequence[Margin]) -> tuple[AuditHistory, Finding]:
     """The confidence with one more audit, and what that audit came to."""
     history = heard(known.history, audited, margins)
     alone = log_evidence(heard(UNHEARD, audited, margins))
@@ -147,7 +147,7 @@ def after(known: Confidence, audited: Audited, margins: Sequence[Margin]) -> tup
     return found, Finding(passed=passed, convicted=convicted, doubted=doubted, detail=detail)
 
 
-def pardoned(known: Confidence) -> Confidence:
+def pardoned(known: AuditHistory) -> AuditHistory:
     """The operator takes a ban back: the peer begins anew, and what was counted stays counted."""
     return replace(known, passed=0, history=UNHEARD, banned="")
 

@@ -80,11 +80,11 @@ def _nobody(meant: Meant) -> str:
 
 def _give(meant: Meant, order: Ban | Pardon) -> bool:
     """Leave the order; whether there is a learner that obeys at once. Raises RunError."""
-    from node.state.operator_orders import PeerOrders
+    from node.state.operator_orders import OperatorDecisions
     from node.state.status_file import standing_of
 
     runs = standing_of(meant.state) is not None
-    PeerOrders(meant.state).give(order)
+    OperatorDecisions(meant.state).give(order)
     return runs
 
 

@@ -23,22 +23,22 @@ All = Annotated[bool, typer.Option("--all", help="Every node in the usual places
 
 def pause(state: Target = None, all_nodes: All = False) -> None:
     """Have a node make nothing until `volery resume`, also after a restart. It goes on passing versions on."""
-    from node.state.owner_orders import BY_COMMAND, LOOK_S, Orders
+    from node.state.owner_orders import BY_COMMAND, LOOK_S, OwnerRequests
     from node.state.status_file import standing_of
 
     for root in roots(state, all_nodes=all_nodes):
-        Orders(root).pause(BY_COMMAND)
+        OwnerRequests(root).pause(BY_COMMAND)
         soon = f"stops within {LOOK_S:.0f} s" if standing_of(root) else "is not running, and will make nothing then"
         say(f"Paused: {root}. The node {soon}. To go on: volery resume {root}")
 
 
 def resume(state: Target = None, all_nodes: All = False) -> None:
     """Have a paused node work again."""
-    from node.state.owner_orders import LOOK_S, Orders
+    from node.state.owner_orders import LOOK_S, OwnerRequests
     from node.state.status_file import standing_of
 
     for root in roots(state, all_nodes=all_nodes):
-        orders = Orders(root)
+        orders = OwnerRequests(root)
         was_paused, running = bool(orders.paused_by), standing_of(root)
         orders.resume()
         said = "Resumed" if was_paused else "Was not paused"
@@ -56,7 +56,7 @@ def drain(
     """Have a running node take no more work, deliver what it has leased, and end with exit code 0."""
     from node.runtime.errors import RunError
     from node.runtime.events import Clock
-    from node.state.owner_orders import Drain, Orders
+    from node.state.owner_orders import Drain, OwnerRequests
     from node.state.status_file import standing_of
 
     idle = []
@@ -64,7 +64,9 @@ def drain(
         if standing_of(root) is None:
             idle.append(root)
             continue
-        Orders(root).drain(Drain(deadline_ms=None if within is None else Clock.now_ms() + round(within * MINUTE_MS)))
+        OwnerRequests(root).drain(
+            Drain(deadline_ms=None if within is None else Clock.now_ms() + round(within * MINUTE_MS))
+        )
         say(f"Drains: {root}. The node ends when what it has leased is delivered; `volery status` says how far.")
     if idle and not all_nodes:
         raise RunError(f"{idle[0]}: no node runs there. Nothing is leased, so there is nothing to drain.")

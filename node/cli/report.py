@@ -23,7 +23,7 @@ from node.runtime.stdout import complain, is_screen, screen_width
 from node.state.identities import ABOUT_FILE
 from node.state.keys import load_key
 from node.state.learner_state import genesis_at
-from node.state.locate import Place, find_place
+from node.state.locate import StateLocation, find_place
 from node.state.receipts import Receipts, ReceiptsError
 from node.state.stored_versions import complete_versions
 from protocol.core.ids import PeerId
@@ -91,7 +91,7 @@ def _write_page(report: SwarmReport | OwnReport, path: Path) -> None:
         raise cannot_write(path, "--html", error) from None
 
 
-def read_report(place: Place, *, with_history: bool = False) -> SwarmReport | OwnReport:
+def read_report(place: StateLocation, *, with_history: bool = False) -> SwarmReport | OwnReport:
     """What the ledger or the receipts at `place` say, for a page with what happened when. Raises RunError."""
     try:
         if place.is_learner:
@@ -138,7 +138,7 @@ def show_why(name: str, target: Path | None, *, replay: bool = False) -> Answer:
         raise RunError(str(error)) from error
 
 
-def _own_peer(place: Place, name: str) -> PeerId | None:
+def _own_peer(place: StateLocation, name: str) -> PeerId | None:
     """The node whose books these are; None where its key cannot be read and `name` may be a lease's, which needs none.
 
     Raises UsageError, RunError.
@@ -151,7 +151,7 @@ def _own_peer(place: Place, name: str) -> PeerId | None:
         raise
 
 
-def _redrawn(told: Answer, kept: KeptLease, place: Place) -> Answer:
+def _redrawn(told: Answer, kept: KeptLease, place: StateLocation) -> Answer:
     from node.learner_role.trust.audit_replay import redrawn
 
     store = place.state / "store"

@@ -16,9 +16,9 @@ from node.reports.model.objective_figures import spells
 from node.runtime import formatting as words
 from node.runtime.loop_delay import LoopFigures
 from node.state.keys import load_key
-from node.state.locate import Place, find_place, known_places
-from node.state.operator_orders import PeerOrders
-from node.state.owner_orders import Orders
+from node.state.locate import StateLocation, find_place, known_places
+from node.state.operator_orders import OperatorDecisions
+from node.state.owner_orders import OwnerRequests
 from node.state.status_file import standing_of
 from node.state.stored_versions import newest_complete
 from protocol.accounting.claims import JOULES_PER_KWH
@@ -72,7 +72,7 @@ def _loop_words(figures: LoopFigures) -> str:
     )
 
 
-def _swarm_status(report: SwarmReport, place: Place) -> dict[str, object]:
+def _swarm_status(report: SwarmReport, place: StateLocation) -> dict[str, object]:
     scores, standing = report.surviving_evaluations, standing_of(place.state)
     return {
         "role": "learner",
@@ -83,7 +83,7 @@ def _swarm_status(report: SwarmReport, place: Place) -> dict[str, object]:
         "rollout_peers_seen": len(report.rollout_peers),
         "peers_banned": len(report.banned),
         "peers_quarantined": report.num_quarantined,
-        "orders_waiting": len(PeerOrders(place.state).waiting()),
+        "orders_waiting": len(OperatorDecisions(place.state).waiting()),
         "rollouts_admitted": report.admitted,
         "rollouts_rejected": report.rejected,
         "greedy_accuracy": scores[-1].greedy if scores else None,
@@ -98,9 +98,9 @@ def _swarm_status(report: SwarmReport, place: Place) -> dict[str, object]:
     }
 
 
-def _own_status(report: OwnReport, place: Place) -> dict[str, object]:
+def _own_status(report: OwnReport, place: StateLocation) -> dict[str, object]:
     newest = newest_complete(place.state / "store")
-    standing, paused_by = standing_of(place.state), Orders(place.state).paused_by
+    standing, paused_by = standing_of(place.state), OwnerRequests(place.state).paused_by
     absent = f"not running, and paused by {paused_by}" if paused_by else "not running"
     return {
         "role": "rollout",

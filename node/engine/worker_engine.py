@@ -30,7 +30,7 @@ from node.engine.interface import (
     InstallFailed,
     Verified,
 )
-from node.processes.child import Child, open_child
+from node.processes.child import SupervisedChild, open_child
 from node.processes.child_process import Caller
 from node.processes.outcomes import ChildCrashed, ChildGaveUp, ChildRefused, OnEvent
 from node.processes.spec import ChildSpec
@@ -61,7 +61,7 @@ class WorkerEngine:
         self.on_restart: Callable[[], None] = lambda: None
         self._installed: InstalledVersion | None = None
         self._directory: Path | None = None
-        self._child: Child | None = None
+        self._child: SupervisedChild | None = None
 
     @property
     def installed(self) -> InstalledVersion | None:
@@ -129,7 +129,7 @@ class WorkerEngine:
         return header
 
     @property
-    def _service(self) -> Child:
+    def _service(self) -> SupervisedChild:
         assert self._child is not None, "engines are obtained from open_worker_engine"
         return self._child
 

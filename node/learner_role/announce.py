@@ -20,7 +20,7 @@ from node.network.transport import machine_name
 from node.runtime.atomic_files import write_durably
 from node.runtime.errors import UsageError
 from node.runtime.events import Clock, EventLog
-from node.state.learner_state import LearnerHome
+from node.state.learner_state import LearnerStateDir
 from protocol.accounting.claims import MICROS, EnergySource
 from protocol.core.errors import LocalProtocolError
 from protocol.core.invite import Invite, write_invite
@@ -30,13 +30,13 @@ PRESENCE_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnerPresence:
+class LearnerAnnouncer:
     """See the module's paragraph. `served_bytes`: what the learner has sent of chunks since it started, `joules` what
     its machine took of the mains, by source.
     """
 
     config: SwarmConfig
-    home: LearnerHome
+    home: LearnerStateDir
     ledger: Ledger
     served_bytes: Callable[[], int]
     events: EventLog
@@ -81,7 +81,7 @@ class LearnerPresence:
             await trio.sleep(PRESENCE_S)
 
 
-def make_invite(config: SwarmConfig, home: LearnerHome, addresses: list[str]) -> str:
+def make_invite(config: SwarmConfig, home: LearnerStateDir, addresses: list[str]) -> str:
     """The string for volunteers: where we may be dialled, announced addresses first. Raises UsageError."""
     invite = Invite(
         operator=home.authority.operator,

@@ -32,9 +32,9 @@ from node.energy.monitor import EnergyWatch
 from node.engine.factory import learners_engine, open_verifying_engine
 from node.engine.interface import EngineError, PolicyEngine, VerifyingEngine
 from node.engine.worker_engine import WorkerEngine
-from node.learner_role.announce import LearnerPresence
+from node.learner_role.announce import LearnerAnnouncer
 from node.learner_role.certificate_renewal import CertificateWatch
-from node.learner_role.metrics.monitor import Watch
+from node.learner_role.metrics.monitor import LearnerMonitor
 from node.learner_role.metrics.open_sinks import open_sinks, slug
 from node.learner_role.metrics.prometheus import served
 from node.learner_role.metrics.sample_store import FILE as SAMPLES
@@ -42,32 +42,32 @@ from node.learner_role.metrics.sample_store import SampleSink
 from node.learner_role.peers.forgotten_versions import Forgotten
 from node.learner_role.peers.intake import IntakeLoop
 from node.learner_role.peers.join_terms import LearnerTerms
-from node.learner_role.peers.proof_service import ProofDesk
-from node.learner_role.peers.relay_credits import RelayDesk
-from node.learner_role.peers.session_service import LearnerDesk
-from node.learner_role.scheduling.lease_service import LeaseDesk
-from node.learner_role.scheduling.peer_recorder import Witness
+from node.learner_role.peers.proof_service import ProofService
+from node.learner_role.peers.relay_credits import RelayCreditService
+from node.learner_role.peers.session_service import SessionService
+from node.learner_role.scheduling.lease_service import LeaseService
+from node.learner_role.scheduling.peer_recorder import PeerRecorder
 from node.learner_role.scheduling.prompt_writer import PromptDesk
-from node.learner_role.scheduling.provisioner import Steward
-from node.learner_role.scheduling.recorder import Recorder
-from node.learner_role.scheduling.run_state import LearnerRun
+from node.learner_role.scheduling.provisioner import Provisioner
+from node.learner_role.scheduling.recorder import RunRecorder
+from node.learner_role.scheduling.run_state import RunState
 from node.learner_role.training.base_model import hold_to_base
 from node.learner_role.training.evaluation import Evaluation, EvaluationTerms
 from node.learner_role.training.fixed_settings import note_fixed
 from node.learner_role.training.loop import TrainingLoop, TrainingTerms
 from node.learner_role.training.trainer_process import TRAINER, CallTrainer, advantage_of, child_spec, load_request
 from node.learner_role.trial.trial_run import trial_terms, try_out
-from node.learner_role.trust.audit_service import TrustDesk
+from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.auditor import AuditLoop
-from node.learner_role.trust.engine_budget import EngineTime
-from node.learner_role.trust.reputation import ReputationDesk
+from node.learner_role.trust.engine_budget import EngineBudget
+from node.learner_role.trust.reputation import ReputationService
 from node.learner_role.trust.selection_checker import ChoiceLoop
-from node.learner_role.trust.selection_service import ChoiceDesk
-from node.learner_role.trust.version_retention import KeptVersions
+from node.learner_role.trust.selection_service import SelectionService
+from node.learner_role.trust.version_retention import VersionRetention
 from node.network.budget_reports import FaultLog, tell_refusals
 from node.network.known_members import KnownMembers
 from node.network.transport import open_transport
-from node.processes.child import Child, open_child
+from node.processes.child import SupervisedChild, open_child
 from node.processes.event_log import child_events
 from node.processes.outcomes import ChildCrashed, ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from node.runtime.errors import RunError
@@ -75,10 +75,10 @@ from node.runtime.events import Clock, EventLog, Field
 from node.runtime.loop_delay import LoopFigures
 from node.runtime.loop_watch import LoopWatch, watched_loop
 from node.state.identities import changes_since
-from node.state.learner_state import LearnerHome, open_learner_home
-from node.state.operator_orders import PeerOrders
-from node.state.status_file import Noticeboard, Standing
-from node.tasks.task_suite import Schooling
+from node.state.learner_state import LearnerStateDir, open_learner_home
+from node.state.operator_orders import OperatorDecisions
+from node.state.status_file import NodeStatus, StatusFile
+from node.tasks.task_suite import TaskSuite
 from node.verifiers.dispatch import Verifiers
 from protocol.accounting.tally import tally_of
 from protocol.core.errors import Fault
@@ -89,13 +89,13 @@ from protocol.versions.exchange import NotTold, PeerAddresses, TellTerms
 from protocol.versions.manifest import SignedManifest
 from protocol.versions.staleness import Chain
 from swarm.store import ChunkStore, StoreError
-from swarm.transfer.exchange import Distribution
+from swarm.transfer.exchange import ChunkExchange
 from swarm.transfer.serving import Knowledge, Serving
 from swarm.transport.error_groups import first_cause
 from swarm.transport.interface import ListenFailed, Transport
 from swarm.work.duplicate_keys import Doubles
 from swarm.work.membership import HEARTBEATS_MISSED, Membership
-from swarm.work.server import INBOX, Incoming, Reception
+from swarm.work.server import INBOX, Incoming, WorkServer
 
 LAST_PROOFS_S = 3.0
 """How long the run may wait at its end for nodes to fetch what the last version was trained on."""
@@ -115,9 +115,9 @@ class LearnerOutcome:
 
 async def run_learner(
     config: SwarmConfig,
-    schooling: Schooling,
+    schooling: TaskSuite,
     events: EventLog,
-    on_ready: Callable[[str, LearnerRun], None],
+    on_ready: Callable[[str, RunState], None],
     *,
     trainer: Sequence[str] = TRAINER,
     trial: bool = True,
@@ -140,8 +140,8 @@ async def run_learner(
             async with AsyncExitStack() as stack:
                 stack.callback(home.close)
                 loop = stack.enter_context(watched_loop(events))
-                board = Noticeboard(home.root)
-                board.show(Standing(doing="at work", limits={}))
+                board = StatusFile(home.root)
+                board.show(NodeStatus(doing="at work", limits={}))
                 stack.callback(board.clear)
                 events.listen(partial(_show_nodes, board))
                 ledger = Ledger(home.ledger, swarm=home.authority.swarm)
@@ -169,7 +169,7 @@ async def run_learner(
         raise RunError(f"The trainer cannot run: {crash}") from crash
 
 
-def _show_nodes(board: Noticeboard, event: str, fields: Mapping[str, Field]) -> None:
+def _show_nodes(board: StatusFile, event: str, fields: Mapping[str, Field]) -> None:
     """Let `volery status` say when nodes cannot work, since a learner without any only seems to be at work, and when
     the ledger is an older copy."""
     match event:
@@ -190,16 +190,16 @@ class _Learner:
     def __init__(
         self,
         config: SwarmConfig,
-        home: LearnerHome,
+        home: LearnerStateDir,
         ledger: Ledger,
         store: ChunkStore,
         transport: Transport,
-        schooling: Schooling,
+        schooling: TaskSuite,
         events: EventLog,
         trainer: Sequence[str],
         trial: bool,
         loop: LoopWatch,
-        board: Noticeboard,
+        board: StatusFile,
     ) -> None:
         learn = config.learn
         self.trainer_argv, self.trial = tuple(trainer), trial
@@ -219,10 +219,10 @@ class _Learner:
         )
         self.training: TrainingLoop | None = None
         self.judging_engine = trio.Lock()
-        self.engine_time = EngineTime(share=config.trust.compute_share)
+        self.engine_time = EngineBudget(share=config.trust.compute_share)
         self.evaluation: Evaluation | None = None
         batch = config.swarm_rollouts
-        self.run = LearnerRun(
+        self.run = RunState(
             window=learn.staleness,
             batch=batch,
             ahead=learn.ahead,
@@ -244,12 +244,12 @@ class _Learner:
             kappa=learn.publish_every or 1,
             membership=Membership(silence_s=HEARTBEATS_MISSED * config.network.heartbeat_s),
         )
-        self.recorder = Recorder(
+        self.recorder = RunRecorder(
             home.root / FILE,
             run_terms(config, batch),
             trouble=lambda text: events.emit("trouble", text=text),
         )
-        self.watch = Watch(
+        self.watch = LearnerMonitor(
             run=self.run,
             ledger=ledger,
             recorder=self.recorder,
@@ -260,7 +260,7 @@ class _Learner:
             advantage=advantage_of(config),
             loop=loop,
         )
-        witness = Witness(self.run, self.recorder, events, max_new_tokens=learn.max_new_tokens)
+        witness = PeerRecorder(self.run, self.recorder, events, max_new_tokens=learn.max_new_tokens)
         self.certificates = CertificateWatch(
             home=home,
             certificate_days=config.swarm.certificate_days,
@@ -270,7 +270,7 @@ class _Learner:
             events=events,
         )
         self.trust = self._trust() if batch else None
-        self.relays = RelayDesk(
+        self.relays = RelayCreditService(
             run=self.run,
             ledger=ledger,
             store=store,
@@ -280,7 +280,7 @@ class _Learner:
             now_ms=self.certificates.signing_ms,
             events=events,
         )
-        self.reputations = ReputationDesk(
+        self.reputations = ReputationService(
             ledger=ledger.path,
             present=self.run.present,
             keypair=home.learner,
@@ -289,8 +289,8 @@ class _Learner:
             now_ms=self.certificates.signing_ms,
             events=events,
         )
-        self.proofs = ProofDesk(ledger=ledger, authority=home.authority, reputed=self.reputations.note)
-        self.leases = LeaseDesk(
+        self.proofs = ProofService(ledger=ledger, authority=home.authority, reputed=self.reputations.note)
+        self.leases = LeaseService(
             run=self.run,
             ledger=ledger,
             witness=witness,
@@ -299,7 +299,7 @@ class _Learner:
             now_ms=Clock.now_ms,
             events=events,
         )
-        self.choices: ChoiceDesk | None = None
+        self.choices: SelectionService | None = None
         if self.trust is not None:
             self.trust.used = self.relays.used
             self.trust.is_quarantined, self.trust.judged = self.reputations.is_quarantined, self.reputations.call
@@ -308,7 +308,7 @@ class _Learner:
             self.leases.ended = self.choices.withdrawn
             self.trust.forgiven, self.trust.delivered = self.choices.forgive, self.choices.delivered
             self.trust.banned = self.choices.drop
-        self.desk = LearnerDesk(
+        self.desk = SessionService(
             run=self.run,
             ledger=ledger,
             leases=self.leases,
@@ -325,7 +325,7 @@ class _Learner:
             faults=self.faults,
         )
         plan = config.plan
-        self.steward = Steward(
+        self.steward = Provisioner(
             run=self.run,
             ledger=ledger,
             recorder=self.recorder,
@@ -374,7 +374,7 @@ class _Learner:
             report=self._report,
             trouble=lambda text: events.emit("trouble", text=text),
         )
-        self.distribution = Distribution(
+        self.distribution = ChunkExchange(
             transport=transport,
             store=store,
             gained=lambda signed: self.serving.gained(signed.hash),
@@ -399,7 +399,7 @@ class _Learner:
             engine_s=lambda: trio.current_time() - began_s,  # it is at work all the time
             events=events,
         )
-        self.presence = LearnerPresence(
+        self.presence = LearnerAnnouncer(
             config=config,
             home=home,
             ledger=ledger,
@@ -428,7 +428,7 @@ class _Learner:
         with suppress(LedgerError):
             self.desk.write_rest()
 
-    async def work(self, on_ready: Callable[[str, LearnerRun], None]) -> LearnerOutcome:
+    async def work(self, on_ready: Callable[[str, RunState], None]) -> LearnerOutcome:
         """Be there for peers at once, since some may wait for a learner that comes back; then open the children, try
         the run out, tell `on_ready` the invite, and train to the end.
         """
@@ -437,7 +437,7 @@ class _Learner:
             on_ready(self.presence.write_invite(self.transport.addresses()), self.run)
 
         inbox_send, inbox_receive = trio.open_memory_channel[Incoming](INBOX)
-        reception = Reception(
+        reception = WorkServer(
             transport=self.transport,
             desk=self.desk,
             inbox=inbox_send,
@@ -498,7 +498,7 @@ class _Learner:
         )
 
     @asynccontextmanager
-    async def _open_children(self) -> AsyncIterator[tuple[Child, WorkerEngine | None]]:
+    async def _open_children(self) -> AsyncIterator[tuple[SupervisedChild, WorkerEngine | None]]:
         """Verifiers, the trainer, and an engine if there is anything to evaluate on, or to audit."""
         spec = child_spec(self.trainer_argv, self.config)
         async with AsyncExitStack() as stack:
@@ -560,12 +560,12 @@ class _Learner:
         elif self.training is not None:
             self.training.saving.heard(header, arrays)
 
-    def _trust(self) -> TrustDesk:
+    def _trust(self) -> AuditService:
         home = self.home
-        return TrustDesk(
+        return AuditService(
             run=self.run,
             ledger=self.ledger,
-            kept=KeptVersions(store=self.store),
+            kept=VersionRetention(store=self.store),
             keypair=home.learner,
             swarm=home.authority.swarm,
             certificate=home.certificate,
@@ -573,13 +573,13 @@ class _Learner:
             floor=self.config.trust.floor,
             audits=self.config.trust.audits,
             arithmetic=Arithmetic(self.config.trust.arithmetic),
-            orders=PeerOrders(home.root),
+            orders=OperatorDecisions(home.root),
             now_ms=self.certificates.signing_ms,
             events=self.events,
         )
 
-    def _choices(self, trust: TrustDesk) -> ChoiceDesk:
-        return ChoiceDesk(
+    def _choices(self, trust: AuditService) -> SelectionService:
+        return SelectionService(
             run=self.run,
             ledger=self.ledger,
             kept=trust.kept,
@@ -590,7 +590,7 @@ class _Learner:
             looks=trust.audits and not self.schooling.has_turns,
         )
 
-    def _draws(self, engine: VerifyingEngine, desk: ChoiceDesk) -> ChoiceLoop:
+    def _draws(self, engine: VerifyingEngine, desk: SelectionService) -> ChoiceLoop:
         return ChoiceLoop(
             engine=engine,
             lock=self.judging_engine,
@@ -601,7 +601,7 @@ class _Learner:
             events=self.events,
         )
 
-    def _audits(self, engine: VerifyingEngine, desk: TrustDesk) -> AuditLoop:
+    def _audits(self, engine: VerifyingEngine, desk: AuditService) -> AuditLoop:
         return AuditLoop(
             engine=engine,
             lock=self.judging_engine,
@@ -633,7 +633,9 @@ class _Learner:
             lock=self.judging_engine,
         )
 
-    def _training(self, trainer: Child, tried: Callable[[Path, Header, CallTrainer], Awaitable[None]]) -> TrainingLoop:
+    def _training(
+        self, trainer: SupervisedChild, tried: Callable[[Path, Header, CallTrainer], Awaitable[None]]
+    ) -> TrainingLoop:
         home, learn = self.home, self.config.learn
         return TrainingLoop(
             run=self.run,

@@ -23,7 +23,7 @@ import trio
 
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import EventLog
-from node.state.learner_state import BACKDATED_MS, OPERATOR_KEY, LearnerHome, certify, keep_certificate
+from node.state.learner_state import BACKDATED_MS, OPERATOR_KEY, LearnerStateDir, certify, keep_certificate
 from protocol.core.dates import moment
 from protocol.core.genesis import LearnerCertificate, open_certificate
 
@@ -67,7 +67,7 @@ class CertificateWatch:
         leave: awaited before the run ends, so that what is being written becomes whole.
     """
 
-    home: LearnerHome
+    home: LearnerStateDir
     certificate_days: float
     renewed: Callable[[bytes], None]
     leave: Callable[[], Awaitable[None]]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from node.learner_role.app import LearnerOutcome, run_learner
 from node.learner_role.preflight import look_at
-from node.learner_role.scheduling.run_state import LearnerRun
+from node.learner_role.scheduling.run_state import RunState
 from node.learner_role.training.resume import (
     fork,
     unfork,
@@ -58,9 +58,9 @@ async def learn(
     )
     follow(state, events)
     with open_terminal(state, plain=plain) as terminal:
-        running: LearnerRun | None = None
+        running: RunState | None = None
 
-        def ready(invite: str, run: LearnerRun) -> None:
+        def ready(invite: str, run: RunState) -> None:
             nonlocal running
             running = run
             terminal.say(

@@ -33,7 +33,7 @@ from node.runtime import formatting as words
 from node.runtime.errors import about_keys_of
 from node.runtime.shutdown import STOPPED_EXIT_CODE, Stopped, stop_when_told
 from node.runtime.stdout import say
-from node.tasks.task_suite import Schooling
+from node.tasks.task_suite import TaskSuite
 from swarm.transport.error_groups import first_cause
 
 QUICK = "No trial was made (--quick): whether nodes can work with the model is found out at the start."
@@ -167,7 +167,7 @@ def _where(config: SwarmConfig, computed: str, tried: Tried | None) -> str:
     return f"{computed} here, where there is {'a GPU' if has_gpu() else 'no GPU'}"
 
 
-def _story(config: SwarmConfig, schooling: Schooling, beginning: str, begun: int) -> Iterator[str]:
+def _story(config: SwarmConfig, schooling: TaskSuite, beginning: str, begun: int) -> Iterator[str]:
     learn, batch = config.learn, config.swarm_rollouts
     yield f"It {beginning}, and ends after step {learn.steps}."
     if begun >= learn.steps:
@@ -213,7 +213,7 @@ def _rates(config: SwarmConfig) -> Iterator[str]:
         )
 
 
-def _data(config: SwarmConfig, schooling: Schooling) -> Iterator[str]:
+def _data(config: SwarmConfig, schooling: TaskSuite) -> Iterator[str]:
     """What is trained on and evaluated on, with what was left out."""
     total = sum(one.weight for one in config.task.tasks)
     for one in config.task.tasks:

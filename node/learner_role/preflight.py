@@ -28,11 +28,11 @@ from node.learner_role.training.resume import (
 from node.runtime.errors import about_keys_of
 from node.runtime.events import Clock
 from node.state.learner_state import require_home, require_state
-from node.tasks.task_suite import Schooling, open_schooling
+from node.tasks.task_suite import TaskSuite, open_task_suite
 from node.verifiers.dispatch import require_here
 
 
-def checked(config: SwarmConfig, path: Path) -> Schooling:
+def checked(config: SwarmConfig, path: Path) -> TaskSuite:
     """The tasks of `config`, which `path` holds, once all that can be looked at was. Raises UsageError, TaskError and
     RunError, naming the file and the key.
     """
@@ -43,7 +43,7 @@ def checked(config: SwarmConfig, path: Path) -> Schooling:
         require_sinks(config.metrics)
         require_state(Path(config.swarm.state))
         require_memory(Path(config.swarm.state))
-        schooling = open_schooling(config, path.resolve().parent)
+        schooling = open_task_suite(config, path.resolve().parent)
         require_here(schooling, config.verifiers)
         return schooling
 
@@ -58,7 +58,7 @@ class Start:
 
     path: Path
     config: SwarmConfig
-    schooling: Schooling
+    schooling: TaskSuite
     rows: Sequence[CheckpointRow]
     checkpoints: Path
     origin: Origin | None
@@ -96,7 +96,7 @@ def look_at(path: Path, *, resume: bool = False, fork_from: str = "") -> Start:
     )
 
 
-def gone_on_from(config: SwarmConfig, schooling: Schooling, state: Path) -> list[CheckpointRow]:
+def gone_on_from(config: SwarmConfig, schooling: TaskSuite, state: Path) -> list[CheckpointRow]:
     """The run's own durable states, which must be of these tasks and settings."""
     require_fixed(config, state / LEDGER, (SEED,))
     require_groups(config, state / LEDGER)

@@ -24,7 +24,7 @@ from pathlib import Path
 import trio
 
 from node.processes import temp_directory as scratch
-from node.processes.child_process import Life, Prepare, open_process
+from node.processes.child_process import ChildProcess, Prepare, open_process
 from node.processes.outcomes import (
     ChildAbandoned,
     ChildCrashed,
@@ -40,7 +40,7 @@ from node.processes.spec import ChildSpec, restart_delay
 from protocol.core.pipe import Arrays, Header
 
 
-class Child:
+class SupervisedChild:
     """A child that is there whenever it can be. Obtained from `open_child`; calls during a restart wait for it."""
 
     def __init__(self, spec: ChildSpec, prepare: Prepare | None, on_event: OnEvent, on_frame: OnFrame) -> None:
@@ -48,12 +48,12 @@ class Child:
         self._prepare = prepare
         self._on_event = on_event
         self._on_frame = on_frame
-        self._life: Life | None = None
+        self._life: ChildProcess | None = None
         self._gave_up: ChildGaveUp | None = None
         self._changed = trio.Event()
         self._settled = trio.Event()
         self._stillborn: ChildExit | None = None
-        self._process: Life | None = None
+        self._process: ChildProcess | None = None
         self._lives = False
         self._wanted = trio.Event()
         self._wanted.set()
@@ -150,7 +150,7 @@ class Child:
             process = await open_process(self._spec)
         except OSError as error:
             return ChildExit(name=self._spec.name, returncode=None, reason=f"could not start: {error}", stderr_tail=())
-        life = self._process = Life(self._spec, process, self._on_event, self._on_frame)
+        life = self._process = ChildProcess(self._spec, process, self._on_event, self._on_frame)
         if not self._wanted.is_set():  # told to rest while it was started
             life.dismiss()
 
@@ -173,7 +173,7 @@ class Child:
         if self._spec.scratch is not None:
             await trio.to_thread.run_sync(do, self._spec.scratch)
 
-    def _announce(self, life: Life | None) -> None:
+    def _announce(self, life: ChildProcess | None) -> None:
         self._life = life
         self._changed.set()
         self._changed = trio.Event()
@@ -186,12 +186,12 @@ async def open_child(
     prepare: Prepare | None = None,
     on_event: OnEvent = lambda event: None,
     on_frame: OnFrame = lambda header, arrays: None,
-) -> AsyncIterator[Child]:
+) -> AsyncIterator[SupervisedChild]:
     """Start a child, wait until it is ready and prepared, yield it, end it when the scope is left.
 
     Raises ChildCrashed at once when it ends before it was first ready; later crashes restart it, see `RestartLimits`.
     """
-    child = Child(spec, prepare, on_event, on_frame)
+    child = SupervisedChild(spec, prepare, on_event, on_frame)
     with _plain_exceptions():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(child._supervise)

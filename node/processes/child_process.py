@@ -88,7 +88,7 @@ class _Waiting:
     reply: tuple[Header, Arrays] | None = None
 
 
-class Life:
+class ChildProcess:
     """One process of a child, from its start to its end."""
 
     def __init__(self, spec: ChildSpec, process: trio.Process, on_event: OnEvent, on_frame: OnFrame) -> None:
@@ -123,7 +123,7 @@ class Life:
         *,
         silence_s: float | None = None,
     ) -> tuple[Header, Arrays]:
-        """As `Child.call`, to this process only."""
+        """As `SupervisedChild.call`, to this process only."""
         request = next(self._ids)
         frame = encode_frame({**(header or {}), "id": request, "op": op}, arrays)
         waiting = await self._send(request, frame, self._spec.silence_s if silence_s is None else silence_s)

@@ -29,14 +29,14 @@ from node.network.budget_reports import FaultLog, tell_refusals
 from node.network.first_contact import ask_terms, find_swarm, require_certified
 from node.network.introductions import Neighbours
 from node.network.transport import machine_name, open_transport
-from node.rollout_role.availability import Shift
+from node.rollout_role.availability import Availability
 from node.rollout_role.line_events import line_reporter
 from node.rollout_role.owner_control import Drained, Owner
 from node.rollout_role.proof_client import ProofKeeper, tally_in
 from node.rollout_role.receipt_revisions import Revisions
 from node.rollout_role.resource_limits import in_force
 from node.rollout_role.retries import Patience
-from node.rollout_role.worker import GaveUp, RolloutCounts, RolloutRole
+from node.rollout_role.worker import GaveUp, RolloutCounts, RolloutWorker
 from node.rollout_role.yield_to_programs import make_room
 from node.runtime.atomic_files import write_durably
 from node.runtime.errors import RunError, UsageError
@@ -47,7 +47,7 @@ from node.state.keys import load_or_create_key
 from node.state.owner_orders import OwnerSignals
 from node.state.receipt_rows import PeerTraffic
 from node.state.receipts import Receipts, ReceiptsError
-from node.state.rollout_state import VolunteerHome, open_volunteer_home
+from node.state.rollout_state import RolloutStateDir, open_volunteer_home
 from protocol.accounting.claims import MICROS, Price
 from protocol.core.errors import Fault
 from protocol.core.genesis import read_genesis
@@ -67,13 +67,13 @@ from protocol.work import (
     Introduction,
 )
 from swarm.store import ChunkStore, StoreError
-from swarm.transfer.exchange import Distribution, Fetched
+from swarm.transfer.exchange import ChunkExchange, Fetched
 from swarm.transfer.serving import Knowledge, Serving
 from swarm.transport.error_groups import first_cause
 from swarm.transport.interface import ListenFailed, Transport
 from swarm.versions.fetcher import Obtained
-from swarm.versions.follower import Arrival, Following
-from swarm.work.client import KeyInUse, NotWelcome, RunFinished, WorkLine
+from swarm.versions.follower import Arrival, VersionFollower
+from swarm.work.client import KeyInUse, NotWelcome, RunFinished, WorkClient
 
 SESSION_S = 2.0
 """How often the node's own presence is written, beside its end; what a kill loses of it at most."""
@@ -98,7 +98,7 @@ async def run_rollout(
     *,
     state: Path | None,
     wait_s: float,
-    on_ready: Callable[[VolunteerHome, RolloutRole], None],
+    on_ready: Callable[[RolloutStateDir, RolloutWorker], None],
     signals: OwnerSignals,
 ) -> RolloutOutcome:
     """Play the rollout role until the learner says that the run is over, or its owner has it drained.
@@ -207,14 +207,14 @@ class _Rollout:
             report=self.report,
             trouble=self.trouble,
         )
-        self.distribution = Distribution(
+        self.distribution = ChunkExchange(
             transport=transport,
             store=store,
             gained=lambda signed: self.serving.gained(signed.hash),
             report=self.report,
             serving=self.serving,
         )
-        self.following = Following(
+        self.following = VersionFollower(
             transport=transport,
             store=store,
             authority=invite.authority,
@@ -224,7 +224,7 @@ class _Rollout:
             trouble=self.trouble,
             failed=lambda version, reason: self.role.fetch_failed(version, reason),
         )
-        self.line = WorkLine(
+        self.line = WorkClient(
             transport=transport,
             authority=invite.authority,
             learner=invite.addresses,
@@ -245,7 +245,7 @@ class _Rollout:
             tally_held=partial(tally_in, store),
             events=events,
         )
-        self.role = RolloutRole(
+        self.role = RolloutWorker(
             engine=engine,
             store=store,
             keypair=keypair,
@@ -256,7 +256,7 @@ class _Rollout:
             batch_rollouts=config.engine.batch_rollouts,
             now_ms=Clock.now_ms,
             events=events,
-            shift=Shift(parse_hours(config.engine.hours)),
+            shift=Availability(parse_hours(config.engine.hours)),
             patience=Patience(patience_s=config.engine.patience_s),
         )
         self.owner = Owner(

@@ -19,7 +19,7 @@ LOOK_S = 30.0
 """A wall clock that was set, a machine that slept, or the change to summer time is noticed within so long."""
 
 
-class Shift:
+class Availability:
     """See the module's paragraph. `local_now`: what the wall clock shows."""
 
     def __init__(self, hours: Hours = ALWAYS, local_now: Callable[[], datetime] = datetime.now) -> None:

@@ -17,7 +17,7 @@ from node.config.preflight import require_addresses, require_clock
 from node.reports.model.report import Role
 from node.rollout_role.app import RolloutOutcome, run_rollout
 from node.rollout_role.dry_run import show_join
-from node.rollout_role.worker import RolloutCounts, RolloutRole
+from node.rollout_role.worker import RolloutCounts, RolloutWorker
 from node.runtime import formatting as words
 from node.runtime.errors import about_keys_of
 from node.runtime.events import Clock, EventLog
@@ -25,7 +25,7 @@ from node.runtime.loop_watch import spare_collections
 from node.runtime.shutdown import Stopped
 from node.runtime.stdout import say
 from node.state.owner_orders import owner_signals
-from node.state.rollout_state import VolunteerHome
+from node.state.rollout_state import RolloutStateDir
 from node.ui.live_view import ViewState
 from node.ui.terminal import go_on, open_terminal, run_shown
 from node.ui.view_updates import follow
@@ -69,10 +69,10 @@ async def join(
     view = ViewState(role=Role.ROLLOUT, title=word.name)
     follow(view, events)
     with owner_signals() as signals, open_terminal(view, plain=plain) as terminal:
-        node: RolloutRole | None = None
+        node: RolloutWorker | None = None
         root = Path()
 
-        def ready(home: VolunteerHome, role: RolloutRole) -> None:
+        def ready(home: RolloutStateDir, role: RolloutWorker) -> None:
             nonlocal node, root
             node, root = role, home.root
             terminal.say(f"Joined {word.name or 'the swarm'}. State: {home.root}")

@@ -14,13 +14,13 @@ from pathlib import Path
 import trio
 
 from learner.ledger.troubles import in_words
-from node.rollout_role.worker import RolloutRole
+from node.rollout_role.worker import RolloutWorker
 from node.runtime.errors import RunError
 from node.runtime.events import Clock
 from node.runtime.formatting import counted
 from node.runtime.loop_delay import LoopFigures
-from node.state.owner_orders import LOOK_S, Drain, Orders, OwnerSignals
-from node.state.status_file import Noticeboard, Standing
+from node.state.owner_orders import LOOK_S, Drain, OwnerRequests, OwnerSignals
+from node.state.status_file import NodeStatus, StatusFile
 
 PAUSED = "owner"
 """Who holds the shift while the node is paused by its owner."""
@@ -43,22 +43,22 @@ class Owner:
 
     root: Path
     signals: OwnerSignals
-    role: RolloutRole
+    role: RolloutWorker
     limits: Mapping[str, str]
     trouble: Callable[[str], None]
     loop: Callable[[], LoopFigures | None] = lambda: None
-    orders: Orders = field(init=False)
+    orders: OwnerRequests = field(init=False)
     _order: Drain | None = None
     _draining: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def __post_init__(self) -> None:
-        self.orders = Orders(self.root)
+        self.orders = OwnerRequests(self.root)
         self.orders.forget_drain()
         self._heed_pause()
 
     async def obey(self) -> None:
         """Do as told until cancelled; wakes on a signal, and every LOOK_S. Raises Drained."""
-        board = Noticeboard(self.root)
+        board = StatusFile(self.root)
         try:
             async with trio.open_nursery() as nursery:
                 while True:
@@ -69,7 +69,7 @@ class Owner:
                         self._draining = trio.CancelScope()
                         nursery.start_soon(self._drain, order, self._draining)
                         await trio.lowlevel.checkpoint()  # it has begun when it is shown
-                    board.show(Standing(doing=self._doing(), limits=dict(self.limits), loop=self.loop()))
+                    board.show(NodeStatus(doing=self._doing(), limits=dict(self.limits), loop=self.loop()))
                     with trio.move_on_after(LOOK_S):
                         await self.signals.told.wait()
         finally:

@@ -27,7 +27,7 @@ from protocol.core.genesis import Authority
 from protocol.core.ids import PeerId, PolicyVersion, RecordId
 from protocol.work import ProofRequest, Proofs
 from swarm.store import ChunkStore
-from swarm.work.client import WorkLine
+from swarm.work.client import WorkClient
 
 
 @dataclass(kw_only=True)
@@ -38,7 +38,7 @@ class ProofKeeper:
         tally_held: the tally in the manifest of a version that this node holds, None if there is none.
     """
 
-    line: WorkLine
+    line: WorkClient
     receipts: Receipts
     authority: Authority
     peer: PeerId

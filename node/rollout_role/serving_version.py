@@ -19,7 +19,7 @@ import trio
 
 from node.engine.interface import EngineCrashed, InstalledVersion, InstallFailed, PolicyEngine
 from node.engine.probe_check import require_proven
-from node.rollout_role.availability import Shift
+from node.rollout_role.availability import Availability
 from node.rollout_role.retries import Arrived, Event, Failed, Patience, Worked
 from node.runtime.events import EventLog
 from protocol.core.ids import ManifestHash, PolicyVersion
@@ -35,7 +35,7 @@ short pause should cost no more than it lasts."""
 
 
 @dataclass(kw_only=True)
-class InService:
+class ServingVersion:
     """See the module's paragraph. `in_flight` says what is being fetched; `on_change` is told whenever a version may be
     in service, or trusted, that was not before, and `on_installed` once one is. `happened` is told what
     `patience` is to know.
@@ -46,7 +46,7 @@ class InService:
     engine: PolicyEngine
     store: ChunkStore
     in_flight: Callable[[], ManifestHash | None]
-    shift: Shift
+    shift: Availability
     events: EventLog
     on_change: Callable[[], None]
     on_installed: Callable[[], None]

@@ -32,9 +32,9 @@ from node.engine.interface import (
 )
 from node.engine.lease_requests import learners_clock, record_of, requests_of
 from node.engine.throughput import measure_speed
-from node.rollout_role.availability import Shift
+from node.rollout_role.availability import Availability
 from node.rollout_role.retries import Event, Failed, Lent, Patience, Worked
-from node.rollout_role.serving_version import InService
+from node.rollout_role.serving_version import ServingVersion
 from node.runtime.events import EventLog
 from node.state.receipts import Receipts
 from protocol.accounting.relay_receipt import relay_receipt, sign_relay_receipt
@@ -46,7 +46,7 @@ from protocol.work import Lease, LeaseRecall, Rule, Started, sign_record
 from swarm.store import ChunkStore
 from swarm.transport.error_groups import first_cause
 from swarm.versions.follower import Arrival
-from swarm.work.client import MAX_UNDELIVERED, Granted, WorkLine
+from swarm.work.client import MAX_UNDELIVERED, Granted, WorkClient
 
 LEASE, ENGINE = TroubleKind.LEASE, TroubleKind.ENGINE
 
@@ -99,7 +99,7 @@ class _Begun:
 
 
 @dataclass(kw_only=True)
-class RolloutRole:
+class RolloutWorker:
     """See the module's paragraph. The application opens `line`; the engine takes `batch_rollouts` at a time.
     `patience`: how long what fails is tried again."""
 
@@ -107,17 +107,17 @@ class RolloutRole:
     store: ChunkStore
     keypair: Keypair
     swarm: SwarmId
-    line: WorkLine
+    line: WorkClient
     receipts: Receipts
     in_flight: Callable[[], ManifestHash | None]
     batch_rollouts: int
     now_ms: Callable[[], int]
     events: EventLog
-    shift: Shift = field(default_factory=Shift)
+    shift: Availability = field(default_factory=Availability)
     patience: Patience = field(default_factory=Patience)
     counts: RolloutCounts = field(default_factory=RolloutCounts)
     holding: set[LeaseId] = field(default_factory=set)
-    service: InService = field(init=False)
+    service: ServingVersion = field(init=False)
     _speed: Speed = field(default_factory=Speed)
     _undelivered: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_UNDELIVERED))
     _stirred: trio.Event = field(default_factory=trio.Event)
@@ -132,7 +132,7 @@ class RolloutRole:
 
     def __post_init__(self) -> None:
         self._thanks, self._thanked = trio.open_memory_channel[tuple[ManifestHash, bytes]](THANKS_WAITING)
-        self.service = InService(
+        self.service = ServingVersion(
             engine=self.engine,
             store=self.store,
             in_flight=self.in_flight,
@@ -146,7 +146,7 @@ class RolloutRole:
 
     @property
     def installed(self) -> PolicyVersion | None:
-        """The version in service (`InService.installed`)."""
+        """The version in service (`ServingVersion.installed`)."""
         return self.service.installed
 
     def arrived(self, arrival: Arrival) -> None:

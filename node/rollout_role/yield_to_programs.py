@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import psutil
 import trio
 
-from node.rollout_role.availability import Shift
+from node.rollout_role.availability import Availability
 
 LOOK_S = 5.0
 """Between looks at the list of processes, which takes some 10 ms of a core: a five-hundredth of it."""
@@ -36,7 +36,7 @@ def first_running(names: Sequence[str]) -> str:
     return next((name for name in names if name.casefold() in running), "")
 
 
-async def make_room(names: Sequence[str], shift: Shift) -> None:
+async def make_room(names: Sequence[str], shift: Availability) -> None:
     """Hold the shift while one of them runs and for GONE_S after, until cancelled."""
     seen_s = 0.0
     while True:

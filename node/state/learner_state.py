@@ -46,7 +46,7 @@ BACKDATED_MS = DAY_MS
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnerHome:
+class LearnerStateDir:
     """An opened state directory, ours until the program ends or `close`."""
 
     root: Path
@@ -78,7 +78,7 @@ class LearnerHome:
         return self.root / "exports"
 
 
-def open_learner_home(root: Path, *, name: str, certificate_days: float, now_ms: int) -> LearnerHome:
+def open_learner_home(root: Path, *, name: str, certificate_days: float, now_ms: int) -> LearnerStateDir:
     """Open, or found, the swarm whose state lies in `root`. Raises UsageError or RunError naming the file."""
     lock = _take(root)
     try:
@@ -92,7 +92,7 @@ def open_learner_home(root: Path, *, name: str, certificate_days: float, now_ms:
     except BaseException:
         lock.close()
         raise
-    return LearnerHome(
+    return LearnerStateDir(
         root=root,
         lock=lock,
         genesis=genesis,

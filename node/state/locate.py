@@ -21,7 +21,7 @@ NAME_ONE = "Name a swarm.toml, or a node's state directory."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class StateLocation:
     """A state directory, what lives there, and the swarm.toml by which it was found, if it was."""
 
     state: Path
@@ -38,7 +38,7 @@ class Place:
         return self.state / ("learner.key" if self.is_learner else "node.key")
 
 
-def find_place(target: Path | None) -> Place:
+def find_place(target: Path | None) -> StateLocation:
     """The place that `target` names; without one ./swarm.toml, or the only node on this machine. An invite names the
     only node on this machine that has joined its swarm. Raises UsageError.
     """
@@ -50,7 +50,7 @@ def find_place(target: Path | None) -> Place:
         if (target / "swarm.toml").exists():
             return find_place(target / "swarm.toml")
         for candidate, is_learner in ((target, True), (target / "state", True), (target, False)):
-            place = Place(state=candidate, is_learner=is_learner)
+            place = StateLocation(state=candidate, is_learner=is_learner)
             if place.key.exists():
                 return place
         for lost, beside in (("node.key", "receipts.sqlite"), ("learner.key", "genesis")):
@@ -60,10 +60,10 @@ def find_place(target: Path | None) -> Place:
     if not target.exists():
         raise UsageError(f"{target}: no such file or directory. {NAME_ONE}")
     config = read_swarm_config(target)
-    return Place(state=Path(config.swarm.state), is_learner=True, config=config)
+    return StateLocation(state=Path(config.swarm.state), is_learner=True, config=config)
 
 
-def _usual_place() -> Place:
+def _usual_place() -> StateLocation:
     if DEFAULT_CONFIG.exists():
         return find_place(DEFAULT_CONFIG)
     places = list(known_places())
@@ -74,13 +74,13 @@ def _usual_place() -> Place:
     return _only(places)
 
 
-def known_places() -> Iterator[Place]:
+def known_places() -> Iterator[StateLocation]:
     """The rollout nodes in the usual places of this machine."""
     for key in sorted(data_directory().glob("*/*/node.key")):
-        yield Place(state=key.parent, is_learner=False)
+        yield StateLocation(state=key.parent, is_learner=False)
 
 
-def _place_of(invite: Invite) -> Place:
+def _place_of(invite: Invite) -> StateLocation:
     """The only node on this machine that has joined the invite's swarm. Raises UsageError."""
     places = [place for place in known_places() if place.state.parent == swarm_directory(invite.authority.swarm)]
     if not places:
@@ -92,7 +92,7 @@ def _place_of(invite: Invite) -> Place:
     return _only(places)
 
 
-def _only(places: Sequence[Place]) -> Place:
+def _only(places: Sequence[StateLocation]) -> StateLocation:
     """Raises UsageError where there are several."""
     if len(places) == 1:
         return places[0]

@@ -48,7 +48,7 @@ class NoOrder(ValueError):
 
 
 @dataclass(frozen=True)
-class PeerOrders:
+class OperatorDecisions:
     """The orders in the state directory `root`."""
 
     root: Path

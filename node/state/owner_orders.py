@@ -42,7 +42,7 @@ class Drain:
 
 
 @dataclass(frozen=True)
-class Orders:
+class OwnerRequests:
     """The files in the state directory `root`."""
 
     root: Path
@@ -119,7 +119,7 @@ class OwnerSignals:
     wanted: bool | None = None
     told: trio.Event = field(default_factory=trio.Event)
 
-    def heed(self, orders: Orders) -> None:
+    def heed(self, orders: OwnerRequests) -> None:
         """Make the files say what the signal said. Raises RunError."""
         wanted, self.wanted = self.wanted, None
         self.told = trio.Event()

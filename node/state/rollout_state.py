@@ -24,7 +24,7 @@ MAX_NODES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class VolunteerHome:
+class RolloutStateDir:
     """A state directory that is ours until the program ends."""
 
     root: Path
@@ -47,7 +47,7 @@ class VolunteerHome:
         return self.root / "events.jsonl"
 
 
-def open_volunteer_home(state: Path | None, swarm: SwarmId) -> VolunteerHome:
+def open_volunteer_home(state: Path | None, swarm: SwarmId) -> RolloutStateDir:
     """Take `state`, or the first free directory for `swarm`. Raises RunError naming the directory."""
     if state is not None:
         home = _take(state)
@@ -81,7 +81,7 @@ def swarm_directory(swarm: SwarmId) -> Path:
     return data_directory() / swarm.hex()[:16]
 
 
-def _take(root: Path) -> VolunteerHome | None:
+def _take(root: Path) -> RolloutStateDir | None:
     if (root / "learner.key").exists():
         raise UsageError(f"{root} is a learner's state. Name another directory with --state.")
     try:
@@ -97,4 +97,4 @@ def _take(root: Path) -> VolunteerHome | None:
     except OSError as error:
         lock.close()
         raise RunError(f"{root} cannot be locked: {error.strerror}. Name another directory with --state.") from None
-    return VolunteerHome(root=root, lock=lock)
+    return RolloutStateDir(root=root, lock=lock)

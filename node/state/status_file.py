@@ -26,7 +26,7 @@ SAME_BIRTH_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class NodeStatus:
     """`doing`: at work, or why not; `limits`: those in force, as people read them, by their keys; `loop`: how long its
     event loop made others wait, None where that is not known; `notice`: what somebody should know, whatever it is
     doing."""
@@ -38,14 +38,14 @@ class Standing:
 
 
 @dataclass(eq=False)
-class Noticeboard:
+class StatusFile:
     """Where the node of the state directory `root` writes; its own process is who writes."""
 
     root: Path
-    _shown: Standing | None = None
+    _shown: NodeStatus | None = None
     _notices: dict[str, str] = field(default_factory=dict)
 
-    def show(self, standing: Standing) -> None:
+    def show(self, standing: NodeStatus) -> None:
         """Write it if it is news. Does not raise: who cannot write says so elsewhere, and works on."""
         if standing == self._shown:
             return
@@ -57,7 +57,7 @@ class Noticeboard:
             draft.replace(path)
 
     def amend(self, **changes: Any) -> None:
-        """Show what is shown already, but for these fields of `Standing`: each may have an author of its own."""
+        """Show what is shown already, but for these fields of `NodeStatus`: each may have an author of its own."""
         assert self._shown is not None, "something is shown from the start"
         self.show(replace(self._shown, **changes))
 
@@ -72,12 +72,12 @@ class Noticeboard:
             (self.root / FILE).unlink(missing_ok=True)
 
 
-def standing_of(root: Path) -> Standing | None:
+def standing_of(root: Path) -> NodeStatus | None:
     """What the node that runs in `root` says, None if none does."""
     with suppress(OSError, ValueError, KeyError, TypeError, ArithmeticError):
         told: dict[str, Any] = parse_json(read_file(root / FILE))
         if _is_alive(int(told["pid"]), float(told["born"])):
-            return Standing(
+            return NodeStatus(
                 doing=str(told["doing"]),
                 limits={str(key): str(told["limits"][key]) for key in told["limits"]},
                 loop=_loop_of(told.get("loop")),

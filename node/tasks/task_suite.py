@@ -46,7 +46,7 @@ Written = tuple[int, ...] | str
 
 
 @dataclass(kw_only=True)
-class Schooling:
+class TaskSuite:
     """See the module's paragraph. `tasks` by their names, in the order of the indexes; `held_out` is fixed for the
     run; `limits` end episodes of tasks of several turns. `offline`: logs beside what the swarm makes, if there are.
 
@@ -221,7 +221,7 @@ def _look_at(name: str, encoded: EncodedTask, limits: EpisodeLimits, reason: str
     return [one for one in written if limits.allow(0, len(one))]
 
 
-def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
+def open_task_suite(config: SwarmConfig, base: Path) -> TaskSuite:
     """Open the configured tasks with the model's tokenizer; paths in a spec are relative to `base`.
 
     Raises TaskError, beginning with the key that it is about.
@@ -252,7 +252,7 @@ def open_schooling(config: SwarmConfig, base: Path) -> Schooling:
         any_dear=not all(gate.is_cheap for gate in gates),
     ):
         raise TaskError(idle)
-    schooling = Schooling(
+    schooling = TaskSuite(
         codec=codec,
         tasks=tasks,
         curriculum=Curriculum(parts=parts),

@@ -30,7 +30,7 @@ from node.tasks.gate import Place
 from node.tasks.grading import Asked, Judgement
 from node.tasks.held_out import HeldOut, HeldOutQuestion
 from node.tasks.sandbox.confined_library import close_all
-from node.tasks.task_suite import Schooling, Written
+from node.tasks.task_suite import TaskSuite, Written
 from node.tasks.tokenized_task import Replying
 from node.verifiers.pool import VERIFIER, Failure, PoolTerms, VerifierPool, open_pool
 from swarm.transport.error_groups import first_cause
@@ -65,7 +65,7 @@ class _Spot:
 class Verifiers:
     """See the module's paragraph. Cheap tasks can be asked at once, others once `opened` is entered."""
 
-    schooling: Schooling
+    schooling: TaskSuite
     section: VerifiersSection
     events: EventLog
     failures: int = 0
@@ -279,7 +279,7 @@ class Verifiers:
             )
 
 
-def require_here(schooling: Schooling, section: VerifiersSection) -> None:
+def require_here(schooling: TaskSuite, section: VerifiersSection) -> None:
     """Raises TaskError when a task needs something for its rewards that is not here, or gives none, unless only other
     machines compute them."""
     if section.workers == 0 and section.machine:

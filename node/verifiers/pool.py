@@ -20,7 +20,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import trio
 
-from node.processes.child import Child, open_child
+from node.processes.child import SupervisedChild, open_child
 from node.processes.child_process import Caller
 from node.processes.outcomes import ChildCrashed, ChildEvent, ChildRefused
 from node.processes.spec import ChildSpec, RestartLimits
@@ -139,14 +139,14 @@ class VerifierPool:
         """The verifiers are about to be ended."""
         self._closed = True
 
-    async def _ready(self) -> Child:
+    async def _ready(self) -> SupervisedChild:
         """The next that is idle and there. Machines go away with all their verifiers while nobody asks them anything:
         to wait for those would cost the question its time."""
         while (child := await self._idle.receive()).pid is None:
             self._nursery.start_soon(self._rest, child)
         return child
 
-    async def _ask(self, child: Child, question: _Question[T]) -> T | Failure:
+    async def _ask(self, child: SupervisedChild, question: _Question[T]) -> T | Failure:
         with trio.move_on_after(self._terms.timeout_s + self._terms.late_s) as scope:
             try:
                 reply, _ = await child.call(question.op, question.header)
@@ -163,7 +163,7 @@ class VerifierPool:
             child.end(what)
             raise _NoAnswer(Failure(how="died", detail=what)) from None
 
-    async def _rest(self, child: Child) -> None:
+    async def _rest(self, child: SupervisedChild) -> None:
         """It may be asked again, once it is there."""
         await child.wait_in_service()
         self._take.send_nowait(child)
@@ -177,8 +177,8 @@ class _NoAnswer(Exception):
         self.failure = failure
 
 
-def _channel(size: int) -> tuple[trio.MemorySendChannel[Child], trio.MemoryReceiveChannel[Child]]:
-    return trio.open_memory_channel[Child](size)
+def _channel(size: int) -> tuple[trio.MemorySendChannel[SupervisedChild], trio.MemoryReceiveChannel[SupervisedChild]]:
+    return trio.open_memory_channel[SupervisedChild](size)
 
 
 def _read_judgement(asked: Asked, reply: Header) -> Judgement:

@@ -69,7 +69,7 @@ MAX_SPLITS = 3
 """How deep splits go, so that a reader's depth is bounded: a fourth found nothing left to tell apart."""
 
 
-class Road(IntEnum):
+class SegmentEncoding(IntEnum):
     """How a segment is told; its first byte."""
 
     SAME = 0
@@ -149,16 +149,16 @@ class SegmentEncoder:
         told = self._difference(form, old, new, old != new, MAX_SPLITS)
         octets = np.frombuffer(target, np.uint8)
         if len(told) > TRIAL_FROM * min(self._guess(octets), len(octets)):
-            told = min(told, bytes([Road.BYTES]) + self._packer.pack_plain(octets), key=len)
+            told = min(told, bytes([SegmentEncoding.BYTES]) + self._packer.pack_plain(octets), key=len)
         return told
 
     def _difference(self, form: Form, old: Integers, new: Integers, apart: Marks, splits: int) -> bytes:
         """Tell the elements that `apart` marks, splitting at most `splits` times; `apart` is used up."""
         count = int(np.count_nonzero(apart))
         if not count:
-            return bytes([Road.SAME])
+            return bytes([SegmentEncoding.SAME])
         if count > ALL_FROM * len(new):
-            return b"".join([bytes([Road.ALL]), *self._planes(form, form.steps(old, new))])
+            return b"".join([bytes([SegmentEncoding.ALL]), *self._planes(form, form.steps(old, new))])
         if splits and form.is_float and count >= SPLIT_FROM:
             threshold = _threshold(form, old)
             small = self._scratch.smaller(form, old, threshold)
@@ -167,14 +167,16 @@ class SegmentEncoder:
                 inner = self._difference(form, old[small], new[small], moved, splits - 1)
                 apart[small] = False
                 outer = self._difference(form, old, new, apart, 0)
-                return b"".join([bytes([Road.SPLIT]), threshold.to_bytes(form.size, "big"), outer, inner])
+                return b"".join([bytes([SegmentEncoding.SPLIT]), threshold.to_bytes(form.size, "big"), outer, inner])
         places = np.flatnonzero(apart)
         steps = self._steps(form, form.steps(old[places], new[places]))
         if count > BITMAP_FROM * len(new):
             bitmap = self._packer.pack(np.packbits(apart, bitorder="little"))
-            return b"".join([bytes([Road.BITMAP]), number(count), bitmap, *steps])
+            return b"".join([bytes([SegmentEncoding.BITMAP]), number(count), bitmap, *steps])
         gaps = _gaps(places)
-        return b"".join([bytes([Road.GAPS]), number(count), number(len(gaps)), self._packer.pack(gaps), *steps])
+        return b"".join(
+            [bytes([SegmentEncoding.GAPS]), number(count), number(len(gaps)), self._packer.pack(gaps), *steps]
+        )
 
     def _steps(self, form: Form, steps: Integers) -> list[bytes]:
         """Nibbles, then the planes of the steps that do not fit into one; 0 cannot occur, so 1 is written as 0."""
@@ -212,24 +214,24 @@ class SegmentDecoder:
         """
         form = FORMS[dtype]
         road = take(1)[0]
-        if road == Road.SAME:
+        if road == SegmentEncoding.SAME:
             return bytes(size) if base is None else base
-        if road == Road.BYTES:
+        if road == SegmentEncoding.BYTES:
             return self._unpacker.unpack(take, size).data
         old = np.zeros(size // form.size, form.signed) if base is None else _elements(form, base)
         return self._new(form, road, old, take, MAX_SPLITS).view(np.uint8).data
 
     def _new(self, form: Form, road: int, old: Integers, take: Take, splits: int) -> Integers:
         match road:
-            case Road.SAME:
+            case SegmentEncoding.SAME:
                 return old
-            case Road.GAPS:
+            case SegmentEncoding.GAPS:
                 return self._moved(form, old, self._gaps(len(old), take), take)
-            case Road.BITMAP:
+            case SegmentEncoding.BITMAP:
                 return self._moved(form, old, self._bitmap(len(old), take), take)
-            case Road.ALL:
+            case SegmentEncoding.ALL:
                 return form.moved(old, self._planes(form, len(old), take))
-            case Road.SPLIT if splits and form.is_float:
+            case SegmentEncoding.SPLIT if splits and form.is_float:
                 return self._split(form, old, take, splits - 1)
         raise _malformed(f"road {road} is unknown, or leads nowhere from here")
 

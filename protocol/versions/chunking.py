@@ -86,7 +86,7 @@ class Tables:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ChunkLocation:
     """Where a chunk belongs: file number `file` of the manifest, at byte `offset`."""
 
     file: int
@@ -152,16 +152,16 @@ def tables_of(plans: Sequence[FilePlan], cid: Callable[[FilePlan, int, int], Cid
     return tables
 
 
-def placements(manifest: Manifest) -> list[list[Place]]:
+def placements(manifest: Manifest) -> list[list[ChunkLocation]]:
     """Return, for every chunk of the manifest's table, all places it belongs to; the inverse of cutting.
 
     A chunk that no file lists, such as a patch's, has none: the version is complete without it.
     """
-    places: list[list[Place]] = [[] for _ in manifest.chunks]
+    places: list[list[ChunkLocation]] = [[] for _ in manifest.chunks]
     for number, entry in enumerate(manifest.files):
         offset = 0
         for index in entry.chunks:
-            places[index].append(Place(file=number, offset=offset))
+            places[index].append(ChunkLocation(file=number, offset=offset))
             offset += manifest.chunks[index].size
     return places
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from protocol.core.digest import cid_of
 from protocol.core.ids import Cid
-from protocol.versions.chunking import Place, placements
+from protocol.versions.chunking import ChunkLocation, placements
 from protocol.versions.manifest import Manifest, SignedManifest
 from swarm.store.durable_io import (
     move_durably,
@@ -247,7 +247,7 @@ class Version:
         wanted = set(self._wanted)
         return [index for index in range(len(self._places)) if index not in wanted and self._places_here(index)]
 
-    def _places_here(self, index: int) -> list[Place]:
+    def _places_here(self, index: int) -> list[ChunkLocation]:
         """The places of a chunk that there are: those in files, and in patches that were begun."""
         num_files = len(self.manifest.files)
         return [p for p in self._places[index] if p.file < num_files or p.file - num_files in self._patches]
@@ -299,11 +299,11 @@ class Version:
         for place in self._places_here(index):
             yield cid_of(self._read_place(index, place)) == self.manifest.chunks[index].name
 
-    def _read_place(self, index: int, place: Place) -> bytes:
+    def _read_place(self, index: int, place: ChunkLocation) -> bytes:
         handle = os.open(self._path(place), os.O_RDONLY)
         return read_once(handle, place.offset, self.manifest.chunks[index].size)
 
-    def _path(self, place: Place) -> str:
+    def _path(self, place: ChunkLocation) -> str:
         # As text: making a Path of every piece of it took more time than opening the file.
         num_files = len(self.manifest.files)
         name = self.manifest.files[place.file].name if place.file < num_files else patch_file(place.file - num_files)
@@ -323,9 +323,9 @@ def patch_file(number: int) -> str:
     return f"{PATCH_PREFIX}{number}"
 
 
-def _patch_places(manifest: Manifest, number: int) -> Iterator[tuple[int, Place]]:
+def _patch_places(manifest: Manifest, number: int) -> Iterator[tuple[int, ChunkLocation]]:
     """Where the chunks of a patch lie in its file, which counts as one more file of the manifest."""
     offset = 0
     for index in manifest.patches[number].chunks:
-        yield index, Place(file=len(manifest.files) + number, offset=offset)
+        yield index, ChunkLocation(file=len(manifest.files) + number, offset=offset)
         offset += manifest.chunks[index].size

@@ -143,7 +143,7 @@ class _Node:
         self.port = Port(name, swarm.clock, peer.link, swarm.scenario.router)
         self.rng = random.Random(f"{swarm.scenario.seed} {name}")
         self.neighbours: dict[PeerId, _Node] = {}
-        self.uploads = uploads.Uploads(
+        self.uploads = uploads.UploadQueue(
             holders=lambda cid: self.num_holders(int.from_bytes(cid, "big")),
             promised=lambda peer, cid: self.promised(peer, int.from_bytes(cid, "big")),
             held=lambda peer, cid: self.num_held_by(peer),
@@ -299,7 +299,7 @@ class _Source(_Node):
 
     def __init__(self, swarm: Simulation, name: PeerId, peer: Peer) -> None:
         super().__init__(swarm, name, peer)
-        self.core = scatter.Scatter(range(swarm.num_chunks), self.rng)
+        self.core = scatter.SuperSeeder(range(swarm.num_chunks), self.rng)
         self.opened_at: float | None = None
         self._offers: dict[PeerId, list[int]] = {}
         self._shown: list[int] = []
@@ -358,7 +358,7 @@ class _Fetcher(_Node):
 
     def __init__(self, swarm: Simulation, name: PeerId, peer: Peer) -> None:
         super().__init__(swarm, name, peer)
-        self.plan = scheduler.FetchPlan(range(swarm.num_chunks), self.rng)
+        self.plan = scheduler.ChunkPicker(range(swarm.num_chunks), self.rng)
         self.held = bytearray(swarm.num_chunks)
         self.num_held = 0
         self.done_at: float | None = None

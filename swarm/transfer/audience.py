@@ -59,7 +59,7 @@ class Idle:
 Note = Followed | Unfollowed | Asked | Begun | Sent | Idle
 
 
-class Audience(Protocol):
+class ExchangeView(Protocol):
     """Those who follow one version here. Chunks are indices into its chunk table."""
 
     def noted(self, note: Note) -> None:

@@ -240,7 +240,7 @@ class _Neighbour:
             self.window = min(max(wanted, MIN_WINDOW), max_window)
 
 
-class FetchPlan:
+class ChunkPicker:
     """See the module's paragraph.
 
     Args:

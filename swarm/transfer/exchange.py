@@ -33,10 +33,10 @@ from swarm.transfer.chunk_picker import (
     Ask,
     Broke,
     Cancel,
+    ChunkPicker,
     Complete,
     Corrupt,
     Event,
-    FetchPlan,
     GiveUp,
     Heard,
     Ignore,
@@ -50,7 +50,7 @@ from swarm.transfer.chunk_picker import (
     Tick,
 )
 from swarm.transfer.serving import Serving
-from swarm.transfer.super_seeding import Listen, Offer, Scatter, Show
+from swarm.transfer.super_seeding import Listen, Offer, Show, SuperSeeder
 from swarm.transport.error_groups import first_cause
 from swarm.transport.framing import FrameStream, framed
 from swarm.transport.interface import PeerConnected, PeerDisconnected, Report, StreamBroken, StreamRefused, Transport
@@ -99,7 +99,7 @@ class Fetched:
 
 
 class _Subject:
-    """A version that peers are asked about. Is the version's `Audience` for our own serving side, too."""
+    """A version that peers are asked about. Is the version's `ExchangeView` for our own serving side, too."""
 
     def __init__(self, signed: SignedManifest) -> None:
         self.signed = signed
@@ -120,7 +120,7 @@ class _Subject:
 class _Fetch(_Subject):
     """One version on its way here."""
 
-    def __init__(self, signed: SignedManifest, plan: FetchPlan, feed: Callable[[Event, _Fetch], None]) -> None:
+    def __init__(self, signed: SignedManifest, plan: ChunkPicker, feed: Callable[[Event, _Fetch], None]) -> None:
         super().__init__(signed)
         self.plan = plan
         self._feed = feed
@@ -164,7 +164,7 @@ class _Seed(_Subject):
     """One version on its way out, of which this node is the source."""
 
     def __init__(
-        self, signed: SignedManifest, core: Scatter, serving: Serving, listen: Callable[[PeerId], None]
+        self, signed: SignedManifest, core: SuperSeeder, serving: Serving, listen: Callable[[PeerId], None]
     ) -> None:
         super().__init__(signed)
         self.core = core
@@ -272,7 +272,7 @@ class _Link:
 
 
 @dataclass(kw_only=True)
-class Distribution:
+class ChunkExchange:
     """See the module's paragraph.
 
     Args:
@@ -333,7 +333,7 @@ class Distribution:
         """
         if self._fetch is not None:
             raise LocalProtocolError("one version is fetched at a time")
-        plan = FetchPlan(self.store.missing(signed.hash, chunks), self.rng)
+        plan = ChunkPicker(self.store.missing(signed.hash, chunks), self.rng)
         fetch = self._fetch = _Fetch(signed, plan, self._feed)
         self._attend(fetch)
         try:
@@ -362,7 +362,7 @@ class Distribution:
             del self._seeds[oldest]
             self.serving.dismiss(oldest)
         given = range(len(signed.manifest.chunks)) if chunks is None else chunks
-        seed = _Seed(signed, Scatter(given, self.rng), self.serving, self._listen)
+        seed = _Seed(signed, SuperSeeder(given, self.rng), self.serving, self._listen)
         self._seeds[signed.hash] = seed
         self.serving.attend(signed.hash, seed)
 

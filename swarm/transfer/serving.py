@@ -3,7 +3,8 @@
 What always holds: only bytes that were verified leave this node; a peer costs at most a bounded number of streams and
 one upload at a time; whose turn it is, and who is refused instead of being kept waiting, is decided in `uploads`; an
 upload that is not taken in time is broken off, so nobody can hold memory for ever; a disk that fails costs the chunk,
-not the node. A version that has an `Audience` (because it is being fetched or scattered here) is shown as that says.
+not the node. A version that has an `ExchangeView` (because it is being fetched or scattered here) is shown as that
+says.
 
 Loops: one task per stream consumes what the peer asks; a second one per EXCHANGE stream tells what is held, woken by
 `gained` and by the peer's wanting something else; a second one per CHUNKS stream sends answers, woken by the queue.
@@ -28,9 +29,9 @@ from protocol.versions.exchange import PeerAddresses
 from protocol.versions.manifest_pieces import manifest_piece
 from swarm.store import ChunkStore, StoreError
 from swarm.transfer import upload_queue as uploads
-from swarm.transfer.audience import Asked, Audience, Begun, Followed, Idle, Note, Sent, Unfollowed
+from swarm.transfer.audience import Asked, Begun, ExchangeView, Followed, Idle, Note, Sent, Unfollowed
 from swarm.transfer.chunk_cache import RecentChunks
-from swarm.transfer.upload_queue import Begin, Drop, Event, Moved, Refuse, Requested, Tick, Uploads, Withdrawn
+from swarm.transfer.upload_queue import Begin, Drop, Event, Moved, Refuse, Requested, Tick, UploadQueue, Withdrawn
 from swarm.transport.error_groups import first_cause
 from swarm.transport.event_rate import Graded, Rate
 from swarm.transport.framing import FrameStream
@@ -161,12 +162,12 @@ class Serving:
     trouble: Callable[[str], None] = lambda text: None
     piece_bytes: int = MANIFEST_PIECE_BYTES
     served: dict[PeerId, Served] = field(default_factory=dict)
-    audiences: dict[ManifestHash, Audience] = field(default_factory=dict)
+    audiences: dict[ManifestHash, ExchangeView] = field(default_factory=dict)
     recent: RecentChunks = field(default_factory=RecentChunks)
     _followers: set[_Follower] = field(default_factory=set)
     _streams: Counter[PeerId] = field(default_factory=Counter)
     _outlets: dict[tuple[PeerId, Cid], _Outlet] = field(default_factory=dict)
-    _uploads: Uploads = field(init=False)
+    _uploads: UploadQueue = field(init=False)
     _questions: Graded[PeerId] = field(
         default_factory=lambda: Graded(
             member=MEMBER_QUESTIONS, stranger=STRANGER_QUESTIONS, strangers=STRANGERS_QUESTIONS
@@ -177,7 +178,7 @@ class Serving:
     )
 
     def __post_init__(self) -> None:
-        self._uploads = Uploads(holders=self._num_holders, promised=self._is_promised, held=self._num_held)
+        self._uploads = UploadQueue(holders=self._num_holders, promised=self._is_promised, held=self._num_held)
 
     @property
     def served_bytes(self) -> int:
@@ -203,11 +204,11 @@ class Serving:
                 follower.wake.set()
 
     def tick(self) -> None:
-        """Look for uploads that do not move; to be called several times a second. `Distribution` does."""
+        """Look for uploads that do not move; to be called several times a second. `ChunkExchange` does."""
         self._queue(Tick())
         self._note_idleness()
 
-    def attend(self, manifest: ManifestHash, audience: Audience) -> None:
+    def attend(self, manifest: ManifestHash, audience: ExchangeView) -> None:
         """From now on `audience` says how `manifest` is shown; it is told who follows it already."""
         self.audiences[manifest] = audience
         for follower in list(self._followers):
@@ -453,7 +454,7 @@ class Serving:
 
     # What the audiences know.
 
-    def _find(self, cid: Cid) -> tuple[Audience, int] | None:
+    def _find(self, cid: Cid) -> tuple[ExchangeView, int] | None:
         for audience in self.audiences.values():
             if (chunk := audience.index_of(cid)) is not None:
                 return audience, chunk

@@ -122,7 +122,7 @@ class _Relay:
         self.known = True
 
 
-class Scatter:
+class SuperSeeder:
     """See the module's paragraph.
 
     Args:

@@ -192,7 +192,7 @@ def _nothing(peer: PeerId, cid: Cid) -> int:
 
 
 @dataclass(kw_only=True)
-class Uploads:
+class UploadQueue:
     """See the module's paragraph.
 
     Args:

@@ -19,8 +19,8 @@ from protocol.core.errors import PeerError
 from protocol.core.ids import ManifestHash, PeerId
 from protocol.versions.manifest import Manifest, SignedManifest
 from swarm.store import ChunkStore, StoreError
-from swarm.transfer.exchange import Distribution, Fetched, Starved
-from swarm.versions.patch_routes import MAX_STEPS, Road, Step, cheapest
+from swarm.transfer.exchange import ChunkExchange, Fetched, Starved
+from swarm.versions.patch_routes import MAX_STEPS, FetchRoute, Step, cheapest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Obtained:
 
 
 @dataclass(kw_only=True)
-class Obtaining:
+class VersionFetcher:
     """See the module's paragraph.
 
     Args:
@@ -45,7 +45,7 @@ class Obtaining:
     """
 
     store: ChunkStore
-    distribution: Distribution
+    distribution: ChunkExchange
     learn: Callable[[ManifestHash], Awaitable[SignedManifest | None]]
     trouble: Callable[[str], None]
 
@@ -69,7 +69,7 @@ class Obtaining:
             await trio.to_thread.run_sync(self.store.finish, signed.hash)
         return journey.outcome()
 
-    async def _choose(self, signed: SignedManifest) -> Road:
+    async def _choose(self, signed: SignedManifest) -> FetchRoute:
         """The cheapest road, after asking for manifests that may lead to a cheaper one."""
         missing = self.store.missing(signed.hash)
         full_bytes = sum(signed.manifest.chunks[index].size for index in missing)

@@ -27,10 +27,10 @@ from protocol.versions.announcement import SignedAnnouncement, open_announcement
 from protocol.versions.manifest import SignedManifest
 from protocol.versions.manifest_pieces import MAX_ENVELOPE_BYTES
 from swarm.store import ChunkStore, StoreError
-from swarm.transfer.exchange import Distribution, Starved
+from swarm.transfer.exchange import ChunkExchange, Starved
 from swarm.transport.interface import Broadcast, PeerConnected, Report, StreamBroken, StreamRefused, Transport
 from swarm.versions.announcements import Abandon, Announcements, Effect, Equivocation, Fetch, Relay
-from swarm.versions.fetcher import Obtained, Obtaining
+from swarm.versions.fetcher import Obtained, VersionFetcher
 from swarm.versions.manifest_search import ManifestSearch, ask
 
 ASK_EVERY_S = 3.0
@@ -62,7 +62,7 @@ class Arrival:
 
 
 @dataclass(kw_only=True)
-class Following:
+class VersionFollower:
     """See the module's paragraph.
 
     Args:
@@ -76,7 +76,7 @@ class Following:
     transport: Transport
     store: ChunkStore
     authority: Authority
-    distribution: Distribution
+    distribution: ChunkExchange
     arrived: Callable[[Arrival], None]
     report: Report
     trouble: Callable[[str], None]
@@ -101,8 +101,8 @@ class Following:
         )
 
     @property
-    def obtaining(self) -> Obtaining:
-        return Obtaining(store=self.store, distribution=self.distribution, learn=self._learn, trouble=self._say)
+    def obtaining(self) -> VersionFetcher:
+        return VersionFetcher(store=self.store, distribution=self.distribution, learn=self._learn, trouble=self._say)
 
     @property
     def newest(self) -> bytes:

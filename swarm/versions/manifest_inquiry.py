@@ -101,7 +101,7 @@ class _Asked:
 
 
 @dataclass(kw_only=True)
-class Inquiry:
+class ManifestInquiry:
     """See the module's paragraph. `piece_bytes` is what a piece of a manifest has."""
 
     piece_bytes: int = MANIFEST_PIECE_BYTES

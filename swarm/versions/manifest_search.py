@@ -34,8 +34,8 @@ from swarm.versions.manifest_inquiry import (
     Ended,
     Event,
     Heard,
-    Inquiry,
     Leave,
+    ManifestInquiry,
     PieceCame,
     Tick,
     WholeCame,
@@ -162,12 +162,12 @@ class _Asking:
     size_bytes: int | None
     found: SignedManifest | None = None
     wrong: PeerError | None = None
-    core: Inquiry = field(init=False)
+    core: ManifestInquiry = field(init=False)
     asked: dict[PeerId, _Asked] = field(default_factory=dict)
     wake: trio.Event = field(default_factory=trio.Event)
 
     def __post_init__(self) -> None:
-        self.core = Inquiry(piece_bytes=self.search.piece_bytes)
+        self.core = ManifestInquiry(piece_bytes=self.search.piece_bytes)
 
     async def run(self, nursery: trio.Nursery, in_a_hurry: Callable[[], bool]) -> None:
         """Ask until there is an answer, or nobody left who might have one."""

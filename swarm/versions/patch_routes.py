@@ -30,7 +30,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Road:
+class FetchRoute:
     """`steps` in order, none for the full road; `fetch_bytes` in all.
 
     `unknown` are manifests that a cheaper road may lead through, the most promising first.
@@ -48,7 +48,7 @@ def cheapest(
     complete: Collection[ManifestHash],
     known: Callable[[ManifestHash], SignedManifest | None],
     lacking: Callable[[Manifest, Sequence[int]], int],
-) -> Road:
+) -> FetchRoute:
     """Return the cheapest road to `target`.
 
     Args:
@@ -61,11 +61,11 @@ def cheapest(
     open_roads: list[tuple[int, int, int, ManifestHash, tuple[Step, ...]]] = [(0, 0, next(order), target.hash, ())]
     settled: set[ManifestHash] = set()
     unknown: dict[ManifestHash, int] = {}
-    best = Road(steps=(), fetch_bytes=full_bytes)
+    best = FetchRoute(steps=(), fetch_bytes=full_bytes)
     while open_roads:  # Dijkstra's algorithm, from the target backwards
         price, num_steps, _, reached, steps = heapq.heappop(open_roads)
         if reached in complete and steps:
-            best = Road(steps=steps, fetch_bytes=price)
+            best = FetchRoute(steps=steps, fetch_bytes=price)
             break
         if reached in settled or num_steps == MAX_STEPS:
             continue

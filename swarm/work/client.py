@@ -195,7 +195,7 @@ class _NotNow(Exception):
 
 
 @dataclass(kw_only=True)
-class WorkLine:
+class WorkClient:
     """See the module's paragraph.
 
     Args:

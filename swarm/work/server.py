@@ -3,8 +3,8 @@
 What always holds: who has not been welcomed is not listened to, and may make us hold no more than a greeting; a peer
 has at most one line, one open request for leases and a bounded number of answers waiting; deliveries wait in one
 bounded inbox, no peer's more than a bounded share of it, and when there is no room the peer is told so instead of
-being kept waiting; a peer that does not read what it is told loses its line. What to answer is decided by the `Desk`,
-which the learner role is.
+being kept waiting; a peer that does not read what it is told loses its line. What to answer is decided by the
+`WorkHandler`, which the learner role is.
 
 Loops: per stream, the reader consumes what the peer says, the writer what the desk answers.
 """
@@ -111,7 +111,7 @@ class Incoming:
     answer: Callable[[FromLearner], None]
 
 
-class Desk(Protocol):
+class WorkHandler(Protocol):
     """Who decides what peers are answered."""
 
     async def welcome(self, peer: PeerId, hello: Hello) -> Welcome | Refused:
@@ -139,7 +139,7 @@ class Desk(Protocol):
         """Take in who relayed a version to the peer. May raise PeerError, which ends its line."""
 
     def proofs_asked(self, peer: PeerId, request: ProofRequest) -> None:
-        """Take in which proofs the peer asks for; it is answered by `Reception.tell`, or not at all."""
+        """Take in which proofs the peer asks for; it is answered by `WorkServer.tell`, or not at all."""
 
     def left(self, peer: PeerId, reason: str) -> None:
         """The peer's line ended: `reason` is IN_GOOD_ORDER when it said goodbye, else what went wrong."""
@@ -176,7 +176,7 @@ class _Line:
 
 
 @dataclass(kw_only=True)
-class Reception:
+class WorkServer:
     """See the module's paragraph. `start` registers it; every stream is then a task of the transport's.
 
     Args:
@@ -187,7 +187,7 @@ class Reception:
     """
 
     transport: Transport
-    desk: Desk
+    desk: WorkHandler
     inbox: trio.MemorySendChannel[Incoming]
     report: Report = unreported
     doubles: Doubles = field(default_factory=Doubles)

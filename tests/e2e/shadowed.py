@@ -23,7 +23,7 @@ from node.cli.main import main
 from protocol.core.envelope import Kind, read_envelope
 from protocol.core.ids import LeaseId
 from protocol.work import MAX_RECORD_BYTES, Receipt, RolloutRecord
-from swarm.work.client import Granted, WorkLine
+from swarm.work.client import Granted, WorkClient
 
 VARIABLE = "VOLERY_TEST_SHADOW"
 
@@ -74,14 +74,14 @@ def write(what: str, lease: bytes, records: Sequence[dict[str, Any]]) -> None:
 def shadow_line() -> None:
     """Have every work line of this process keep the shadow ledger."""
     prompts: dict[bytes, bytes] = {}
-    request, deliver = WorkLine.request_leases, WorkLine.deliver
+    request, deliver = WorkClient.request_leases, WorkClient.deliver
 
-    async def requesting(self: WorkLine, rollouts: int) -> list[Granted]:
+    async def requesting(self: WorkClient, rollouts: int) -> list[Granted]:
         granted = await request(self, rollouts)
         prompts.update({one.lease.id: one.lease.prompt for one in granted})
         return granted
 
-    async def delivering(self: WorkLine, lease: LeaseId, records: Sequence[bytes]) -> tuple[Receipt, bytes]:
+    async def delivering(self: WorkClient, lease: LeaseId, records: Sequence[bytes]) -> tuple[Receipt, bytes]:
         write("delivered", lease, [_described(prompts[lease], raw) for raw in records])
         receipt, raw = await deliver(self, lease, records)
         verdicts = [
@@ -90,7 +90,7 @@ def shadow_line() -> None:
         write("acknowledged", lease, verdicts)
         return receipt, raw
 
-    WorkLine.request_leases, WorkLine.deliver = requesting, delivering  # type: ignore[method-assign]
+    WorkClient.request_leases, WorkClient.deliver = requesting, delivering  # type: ignore[method-assign]
 
 
 def _described(prompt: bytes, raw: bytes) -> dict[str, Any]:

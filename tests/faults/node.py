@@ -34,10 +34,10 @@ from protocol.versions.announcement import open_announcement, topic_of
 from protocol.versions.chunking import file_chunks
 from protocol.versions.manifest import SignedManifest
 from swarm.store import ChunkStore
-from swarm.transfer.exchange import Distribution
+from swarm.transfer.exchange import ChunkExchange
 from swarm.transfer.serving import Knowledge, Serving
 from swarm.transport.interface import Broadcast, DialFailed, PeerConnected, PeerDisconnected, Transport
-from swarm.versions.follower import Arrival, Following
+from swarm.versions.follower import Arrival, VersionFollower
 
 REDIAL_S = 0.5
 """How soon a lost connection is dialled again; introductions do that in a real swarm."""
@@ -89,10 +89,10 @@ class Node:
             report=self.report,
             trouble=self.trouble,
         )
-        self.distribution = Distribution(
+        self.distribution = ChunkExchange(
             transport=transport, store=store, gained=self.gained, report=self.report, serving=self.serving
         )
-        self.following = Following(
+        self.following = VersionFollower(
             transport=transport,
             store=store,
             authority=self.authority,

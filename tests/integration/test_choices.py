@@ -16,14 +16,20 @@ import trio
 
 from learner.ledger.rows import ChoiceRow, LeaseRow
 from learner.rollouts.admission import AdmittedRecord, GrantedLease
-from learner.trust.selection_test import Choice, Worth
+from learner.trust.selection_test import CompletionValue, DeliveryOutcome
 from learner.trust.sequential_test import History, is_convicted, log_evidence
-from learner.trust.standing import Standing
+from learner.trust.standing import TrustLevel
 from node.engine.interface import EngineRefused, InstalledVersion
 from node.learner_role.trust.selection_checker import ChoiceLoop
-from node.learner_role.trust.selection_service import MAX_OF_A_PEER, MAX_ROUTINE, ChoiceDesk, Doubt, Made
+from node.learner_role.trust.selection_service import (
+    MAX_OF_A_PEER,
+    MAX_ROUTINE,
+    DeliveredCompletion,
+    SelectionService,
+    SelectionSuspect,
+)
 from node.reports.explain.why import why_in_ledger
-from node.state.operator_orders import Pardon, PeerOrders
+from node.state.operator_orders import OperatorDecisions, Pardon
 from protocol.core.codec import pack_logprobs
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.versions.staleness import Admissibility, judge
@@ -58,7 +64,7 @@ def lease_row(of: GrantedLease) -> LeaseRow:
     )  # fmt: skip
 
 
-def forget(desk: ChoiceDesk) -> None:
+def forget(desk: SelectionService) -> None:
     """All that waits there."""
     while waiting := desk.next():
         for one in waiting:
@@ -164,12 +170,12 @@ async def test_who_is_pardoned_begins_anew(tmp_path: Path) -> None:
         await learner.train(FakePeer(), FakePeer(key=OTHER, keeps=good_ones))
         assert len(learner.logged("peer_banned")) == 1
     heard = rows(tmp_path, f"SELECT count(*) FROM choices {OF_OTHER}")
-    PeerOrders(tmp_path).give(Pardon(peer=OTHER.peer_id))
+    OperatorDecisions(tmp_path).give(Pardon(peer=OTHER.peer_id))
     async with open_learner(tmp_path, LONG) as again:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(again.trust.watch)
             await until(lambda: bool(again.logged("peer_pardoned")))
-            await until(lambda: not again.trust or again.trust.standing(OTHER.peer_id) is Standing.NEWCOMER)
+            await until(lambda: not again.trust or again.trust.standing(OTHER.peer_id) is TrustLevel.NEWCOMER)
             nursery.cancel_scope.cancel()
         assert again.ledger.choice_history(OTHER.peer_id).audits == 0
     assert rows(tmp_path, "SELECT count(*) FROM choices WHERE heard < 0") == heard
@@ -185,8 +191,8 @@ async def test_who_is_pardoned_while_its_ban_waits_is_not_banned(tmp_path: Path)
         lease = granted(999, size=2, peer=peer)
         learner.ledger.leases_issued([lease_row(lease)])
         of_other = InstalledVersion(name=version("1.1"), manifest=manifest(version("1.1")))
-        doubt = Doubt(granted=lease, withheld=0.5, other=of_other)
-        worst = [Worth(tokens=2, reward=reward) for reward in (0.0, 0.0, *[1.0] * 6)]
+        doubt = SelectionSuspect(granted=lease, withheld=0.5, other=of_other)
+        worst = [CompletionValue(tokens=2, reward=reward) for reward in (0.0, 0.0, *[1.0] * 6)]
         async with trio.open_nursery() as nursery, learner.trust._one:  # the operator's order is being obeyed
             nursery.start_soon(desk.conclude, doubt, worst)
             await until(lambda: bool(learner.logged("choice_drawn")))
@@ -196,9 +202,9 @@ async def test_who_is_pardoned_while_its_ban_waits_is_not_banned(tmp_path: Path)
         again = granted(998, size=2, peer=peer)
         learner.ledger.leases_issued([lease_row(again)])
         desk._known[peer] = ALMOST_SURE
-        await desk.conclude(Doubt(granted=again, withheld=0.5, other=of_other), worst)
+        await desk.conclude(SelectionSuspect(granted=again, withheld=0.5, other=of_other), worst)
         assert learner.logged("peer_banned") == [], "its peer was pardoned since"
-        await desk.conclude(Doubt(granted=again, withheld=0.5, other=of_other, pardons=1), worst)
+        await desk.conclude(SelectionSuspect(granted=again, withheld=0.5, other=of_other, pardons=1), worst)
         assert len(learner.logged("peer_banned")) == 1
 
 
@@ -223,16 +229,23 @@ async def test_a_ban_that_a_crash_came_before_follows_with_the_next_group(tmp_pa
         lease = granted(998, size=2, peer=OTHER.peer_id)
         learner.ledger.leases_issued([lease_row(lease)])
         sure = ChoiceRow(
-            lease=lease.id, peer=OTHER.peer_id, at_ms=1, choice=Choice.WITHHELD, withheld=0.5, theirs=(), ours=(),
-            heard=50, log_wealth=(25.0,) * 6,
-        )  # fmt: skip
+            lease=lease.id,
+            peer=OTHER.peer_id,
+            at_ms=1,
+            choice=DeliveryOutcome.WITHHELD,
+            withheld=0.5,
+            theirs=(),
+            ours=(),
+            heard=50,
+            log_wealth=(25.0,) * 6,
+        )
         learner.ledger.choice_drawn(sure)
     async with open_learner(tmp_path, Settings(audits=True, steps=2)) as again:
         assert again.choices is not None
         desk, next_one = again.choices.desk, granted(999, size=2, peer=OTHER.peer_id)
         await again.trust.welcome(OTHER.peer_id)
-        best_ones = [Worth(tokens=2, reward=reward) for reward in (1.0, 1.0, *[0.0] * 6)]
-        await desk.conclude(Doubt(granted=next_one, withheld=0.5, other=None), best_ones)
+        best_ones = [CompletionValue(tokens=2, reward=reward) for reward in (1.0, 1.0, *[0.0] * 6)]
+        await desk.conclude(SelectionSuspect(granted=next_one, withheld=0.5, other=None), best_ones)
         [banned] = again.logged("peer_banned")
         assert "of 50 groups" in str(banned["reason"])
         assert again.ledger.choice_history(OTHER.peer_id).audits == 50
@@ -453,9 +466,10 @@ async def test_completions_of_several_versions_are_each_drawn_again_with_their_o
             InstalledVersion(name=version(name), manifest=manifest(version(name))) for name in ("1.1", "1.2", "1.3")
         )
         made = tuple(
-            Made(index=index, tokens=(index + 1, 0), version=of) for index, of in ((2, older), (0, newer), (1, newer))
+            DeliveredCompletion(index=index, tokens=(index + 1, 0), version=of)
+            for index, of in ((2, older), (0, newer), (1, newer))
         )
-        doubt = Doubt(granted=lease, withheld=0.0, other=other, made=made)
+        doubt = SelectionSuspect(granted=lease, withheld=0.0, other=other, made=made)
         asked = desk.requests(doubt)
         assert list(doubt.versions) == [older, newer, other]
         assert [of for of, _ in asked] == [older, newer, other, older, newer]
@@ -468,8 +482,8 @@ async def test_completions_of_several_versions_are_each_drawn_again_with_their_o
         said, ours_here = [1.0, 0.0, 1.0], [*(0.0, 0.0), *(0.0, 1.0), *(0.0, 0.0)]
         there, here = [0.0, 0.0, 1.0, *(0.0, 0.0, 1.0, 0.0, 0.0, 0.0)], [1.0, 0.0, 0.0]
         learner.ledger.leases_issued([lease_row(lease)])
-        drawn = [Worth(tokens=2, reward=reward) for reward in [*said, *ours_here, *there]]
-        await desk.conclude(doubt, [*drawn, *(Worth(tokens=3, reward=reward) for reward in here)])
+        drawn = [CompletionValue(tokens=2, reward=reward) for reward in [*said, *ours_here, *there]]
+        await desk.conclude(doubt, [*drawn, *(CompletionValue(tokens=3, reward=reward) for reward in here)])
     [(choice, theirs, ours_seen, heard)] = rows(tmp_path, f"SELECT choice, theirs, ours, heard FROM choices {OF_OTHER}")
     assert (choice, heard) == ("delivered", 1)
     gains = [[3, 1.0], [3, 0.0], [3, -1.0]]

@@ -25,7 +25,7 @@ from trio.testing import MockClock
 from node.engine.common_worker.generate_call import Call
 from node.engine.lease_requests import learners_clock, requests_of
 from node.engine.worker_engine import _generate_request
-from node.rollout_role.worker import RolloutRole
+from node.rollout_role.worker import RolloutWorker
 from node.runtime.events import EventLog
 from node.state.receipts import Receipts
 from protocol.accounting.reputation import DAY_MS, ObservedDay
@@ -307,9 +307,9 @@ class ScriptedLearner:
 @pytest.mark.parametrize("times", [40, pytest.param(400, marks=pytest.mark.slow)], ids=["few", "many"])
 async def test_whatever_the_learner_says_the_node_goes_on(tmp_path: Path, mock_clock: MockClock, times: int) -> None:
     network, learner = MemoryNetwork(), ScriptedLearner()
-    roles: list[RolloutRole] = []
+    roles: list[RolloutWorker] = []
 
-    def begin(role: RolloutRole, events: EventLog) -> None:
+    def begin(role: RolloutWorker, events: EventLog) -> None:
         role.counts.tokens_per_s = 1.0  # no trial
         role.patience.patience_s = math.inf  # leases that no engine takes may come for longer than an owner would wait
         role.service.offer(VERSION)

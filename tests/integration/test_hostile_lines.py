@@ -71,7 +71,7 @@ from swarm.transport.event_rate import Rate
 from swarm.transport.framing import FrameStream
 from swarm.transport.interface import StreamBroken
 from swarm.work import server as reception
-from swarm.work.server import Reception
+from swarm.work.server import WorkServer
 from tests.integration.test_hostile_deliveries import examples
 from tests.support.growth_check import grown, rows_of, sizes_of
 from tests.support.learner_fixture import FakePeer, Learner, Settings, open_learner, until
@@ -228,7 +228,7 @@ async def staged(root: Path, clock: MockClock, settings: Settings = ROOMY) -> As
     async with open_learner(root, settings) as learner:
         stage = Stage(learner=learner, clock=clock)
         await learner.training.begin()
-        learner.desk.reception = Reception(
+        learner.desk.reception = WorkServer(
             transport=learner.transport,
             desk=learner.desk,
             inbox=learner.inbox,

@@ -13,9 +13,9 @@ import trio.testing
 from learner.provisioning.estimation.recording import Withdrawn
 from node.rollout_role.owner_control import Drained, Owner
 from node.rollout_role.retries import Failed
-from node.rollout_role.worker import DRAINED, HELD, RolloutRole
+from node.rollout_role.worker import DRAINED, HELD, RolloutWorker
 from node.runtime.events import EventLog
-from node.state.owner_orders import Drain, Orders, OwnerSignals
+from node.state.owner_orders import Drain, OwnerRequests, OwnerSignals
 from node.state.status_file import standing_of
 from protocol.core.ids import PolicyVersion
 from protocol.trouble import TroubleKind
@@ -34,13 +34,13 @@ NEVER_S = 1e6
 class Owned:
     """A role, its owner's hand on it, and what its node logs. `prepare` is told of the role before it begins."""
 
-    def __init__(self, root: Path, prepare: Callable[[RolloutRole], None] = lambda role: None) -> None:
+    def __init__(self, root: Path, prepare: Callable[[RolloutWorker], None] = lambda role: None) -> None:
         self.root, self.prepare = root, prepare
-        self.orders, self.signals = Orders(root), OwnerSignals()
+        self.orders, self.signals = OwnerRequests(root), OwnerSignals()
         self.log: list[tuple[str, dict[str, Any]]] = []
         self.here = trio.Event()
 
-    def __call__(self, role: RolloutRole, events: EventLog) -> None:
+    def __call__(self, role: RolloutWorker, events: EventLog) -> None:
         self.role = role
         self.prepare(role)
         events.listen(lambda name, fields: self.log.append((name, dict(fields))))
@@ -67,7 +67,7 @@ class Owned:
         return "" if standing is None else standing.doing
 
 
-def never_tried(role: RolloutRole) -> None:
+def never_tried(role: RolloutWorker) -> None:
     role.counts.tokens_per_s = 1.0  # no trial: this engine would not end it
     role.service.free_after_s = 3600.0  # however slow the machine is on which this is tested
 
@@ -125,7 +125,7 @@ async def test_paused_it_gives_back_says_so_and_resumed_it_works(tmp_path: Path)
 
 
 async def test_a_long_pause_frees_the_engines_memory_and_ends_with_the_newest_version(tmp_path: Path) -> None:
-    def impatient(role: RolloutRole) -> None:
+    def impatient(role: RolloutWorker) -> None:
         role.service.free_after_s = 0.0
 
     owned = Owned(tmp_path, impatient)
@@ -235,7 +235,7 @@ async def test_a_drain_without_an_end_can_be_given_one(tmp_path: Path) -> None:
 
 
 async def test_an_order_to_drain_is_for_who_ran_then(tmp_path: Path) -> None:
-    Orders(tmp_path).drain(Drain())
+    OwnerRequests(tmp_path).drain(Drain())
     owned = Owned(tmp_path)
 
     async def check(learner: Learner) -> None:

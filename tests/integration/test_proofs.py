@@ -15,11 +15,11 @@ from learner.trust.relay_credit import Credit
 from node.commands.statements.format import ReputationLine
 from node.commands.statements.sources import NodeBooks
 from node.learner_role.peers import proof_service as proof_desk
-from node.learner_role.peers.proof_service import PAUSE_S, ProofDesk
+from node.learner_role.peers.proof_service import PAUSE_S, ProofService
 from node.reports.readers.receipts_report import own_report
 from node.reports.text.report_text import own_story
 from node.rollout_role.proof_client import checked_notes, checked_proofs, checked_reputation, tally_in
-from node.rollout_role.worker import RolloutRole
+from node.rollout_role.worker import RolloutWorker
 from node.runtime.events import EventLog
 from node.state.receipt_rows import KeptReputation
 from node.state.receipts import Receipts
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("mock_clock")
 class Asker:
     """Asks a desk as a peer would, and keeps what it is told."""
 
-    def __init__(self, desk: ProofDesk) -> None:
+    def __init__(self, desk: ProofService) -> None:
         self.desk = desk
         self.told: list[tuple[PeerId, FromLearner]] = []
         desk.tell = lambda peer, message: self.told.append((peer, message))
@@ -279,7 +279,7 @@ async def test_a_tally_other_than_the_manifest_s_is_told_and_not_kept(tmp_path: 
         serve(learner)
         await worker.transport.dial(learner.transport.addresses())
 
-        def listen(role: RolloutRole, events: EventLog) -> None:
+        def listen(role: RolloutWorker, events: EventLog) -> None:
             events.listen(lambda name, fields: troubles.append(str(fields.get("text"))) if name == "trouble" else None)
 
         async def work() -> None:
@@ -389,7 +389,7 @@ async def test_a_node_keeps_how_it_stands_and_states_it(tmp_path: Path) -> None:
         serve(learner)
         await worker.transport.dial(learner.transport.addresses())
 
-        def listen(role: RolloutRole, events: EventLog) -> None:
+        def listen(role: RolloutWorker, events: EventLog) -> None:
             events.listen(lambda name, fields: told.append(dict(fields)) if name == "reputation_told" else None)
 
         async def work() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from learner.provisioning.estimation.recording import Delivered, Withdrawn
-from node.rollout_role.worker import RolloutRole
+from node.rollout_role.worker import RolloutWorker
 from node.runtime.events import EventLog
 from protocol.core.ids import LeaseId
 from protocol.work import LeaseRecall
@@ -35,7 +35,7 @@ class Watched:
         self.log: list[tuple[str, dict[str, Any]]] = []
         self.generating = trio.Event()
 
-    def __call__(self, role: RolloutRole, events: EventLog) -> None:
+    def __call__(self, role: RolloutWorker, events: EventLog) -> None:
         self.role = role
         role.counts.tokens_per_s = 1.0  # no trial: this engine would not end it
         events.listen(lambda name, fields: self.log.append((name, dict(fields))))

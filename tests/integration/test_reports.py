@@ -20,14 +20,14 @@ from learner.ledger.ledger import Ledger
 from learner.ledger.reputation import BAN
 from learner.ledger.rows import AuditRow, StayRow, TroubleRow
 from learner.ledger.sqlite.database import LedgerError
-from learner.rollouts.admission import Place
+from learner.rollouts.admission import EpisodeSlots
 from learner.trust.margins import TINY as MARGINS
 from learner.trust.sequential_test import Found, count_above, log_evidence
-from learner.trust.standing import Confidence, Standing, after
+from learner.trust.standing import AuditHistory, TrustLevel, after
 from node.reports import as_csv, as_json, as_terminal, as_text, own_report, roads_taken, summary, swarm_report
 from node.reports.model.peer_rows import present_s
 from node.reports.model.report import PeerReport, Role, SwarmReport
-from node.reports.model.stays import Presence
+from node.reports.model.stays import PeerPresence
 from node.reports.model.verdict_meanings import BLAMED, MEANINGS, REFUSALS
 from node.reports.text.peer_columns import listed
 from node.runtime import formatting as words
@@ -238,7 +238,7 @@ def test_every_turn_of_an_episode_is_credited_and_shares_the_fate_of_its_group(s
     kept, old = story.lease(ALPHA), story.lease(ALPHA)
     for root in (kept, old):
         story.deliver(root, ALPHA, *[Rule.ADMITTED] * 4, version=V0)
-        later = story.lease(BETA, 2, place=Place(root=root, turn=1, slots=(0, 3)))
+        later = story.lease(BETA, 2, place=EpisodeSlots(root=root, turn=1, slots=(0, 3)))
         story.deliver(later, BETA, *[Rule.ADMITTED] * 2, version=V1)
     story.train(3, {kept: 2}, dropped={old: "uninformative"})
     report = swarm_report(story.ledger.path)
@@ -322,7 +322,7 @@ def test_time_shared_by_two_presences_is_paid_once(story: Story) -> None:
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=6))
 def test_presence_is_the_union_of_its_stays(stays: list[tuple[int, int]]) -> None:
     covered = {tick for began, length in stays for tick in range(began, began + length)}
-    presences = [Presence(began_ms=b * 1000, ended_ms=(b + n) * 1000, bytes_up=0, bytes_down=0) for b, n in stays]
+    presences = [PeerPresence(began_ms=b * 1000, ended_ms=(b + n) * 1000, bytes_up=0, bytes_down=0) for b, n in stays]
     assert present_s(presences) == len(covered)
 
 
@@ -710,7 +710,7 @@ def test_audits_and_bans_are_told(story: Story) -> None:
         (failed, BETA, 20, "20 of 28 tokens are off"),
     ):
         counted = count_above([Found(gap=1.0 * (place < above), lead=1.0) for place in range(28)], MARGINS)
-        known, finding = after(Confidence(), counted, MARGINS)
+        known, finding = after(AuditHistory(), counted, MARGINS)
         row = AuditRow(
             lease=lease, peer=peer, at_ms=story.now_ms, tokens=28, counts=counted.counts, worst=float(above),
             evidence=log_evidence(known.history), passed=finding.passed, detail=detail,
@@ -721,8 +721,8 @@ def test_audits_and_bans_are_told(story: Story) -> None:
     honest, cheat = peers[ALPHA].audits, peers[BETA].audits
     assert honest is not None
     assert cheat is not None
-    assert (honest.standing, honest.audits, honest.failed, honest.odds) == (Standing.NEWCOMER, 1, 0, 1.0)
-    assert (cheat.standing, cheat.failed, cheat.banned_at_s) == (Standing.BANNED, 1, 30.0)
+    assert (honest.standing, honest.audits, honest.failed, honest.odds) == (TrustLevel.NEWCOMER, 1, 0, 1.0)
+    assert (cheat.standing, cheat.failed, cheat.banned_at_s) == (TrustLevel.BANNED, 1, 30.0)
     assert cheat.odds > 1e6
     text = as_text(report)
     assert "30 s  borealis" in text
@@ -767,7 +767,7 @@ def trial(story: Story, *, num_peers: int, num_banned: int) -> SwarmReport:
             story.train(story.leases, {lease: 1})
     for peer in peers[num_peers - num_banned :]:
         story.now_s += 10
-        story.ledger.confidence_written(peer, Confidence(banned="see our mail"), story.now_ms, decision=BAN)
+        story.ledger.confidence_written(peer, AuditHistory(banned="see our mail"), story.now_ms, decision=BAN)
     return swarm_report(story.ledger.path)
 
 

@@ -11,8 +11,8 @@ import trio.testing
 
 from learner.provisioning.estimation.recording import Withdrawn
 from node.config.daily_hours import parse_hours
-from node.rollout_role.availability import Shift
-from node.rollout_role.worker import OVER, RolloutRole
+from node.rollout_role.availability import Availability
+from node.rollout_role.worker import OVER, RolloutWorker
 from node.runtime.events import EventLog
 from protocol.core.ids import PeerId
 from protocol.work import IN_GOOD_ORDER
@@ -35,9 +35,9 @@ class Lent:
         self.log: list[tuple[str, dict[str, Any]]] = []
         self.here = trio.Event()
 
-    def __call__(self, role: RolloutRole, events: EventLog) -> None:
+    def __call__(self, role: RolloutWorker, events: EventLog) -> None:
         self.role = role
-        role.shift = Shift(parse_hours("19:00-07:30"), lambda: self.shows)
+        role.shift = Availability(parse_hours("19:00-07:30"), lambda: self.shows)
         events.listen(lambda name, fields: self.log.append((name, dict(fields))))
         self.here.set()
 
@@ -110,7 +110,7 @@ async def test_what_is_unfinished_when_they_end_goes_back_at_once(tmp_path: Path
     ):
         serve(learner)
 
-        def begun(role: RolloutRole, events: EventLog) -> None:
+        def begun(role: RolloutWorker, events: EventLog) -> None:
             lent(role, events)
             role.counts.tokens_per_s = 1.0  # no trial: this engine would not end it
 
@@ -161,7 +161,7 @@ async def test_what_would_not_be_made_before_they_end_is_not_begun(tmp_path: Pat
     ):
         serve(learner)
 
-        def slow(role: RolloutRole, events: EventLog) -> None:
+        def slow(role: RolloutWorker, events: EventLog) -> None:
             lent(role, events)
             role.counts.tokens_per_s = 1.0
             role._speed.observe(4, 40.0)
@@ -186,7 +186,7 @@ async def test_leases_that_come_as_they_end_go_back(tmp_path: Path) -> None:
     ):
         serve(learner)
 
-        def unlucky(role: RolloutRole, events: EventLog) -> None:
+        def unlucky(role: RolloutWorker, events: EventLog) -> None:
             lent(role, events)
             request = role.line.request_leases
 
@@ -219,7 +219,7 @@ async def test_who_has_no_time_left_does_not_ask_for_the_same_again_and_again(
     ):
         serve(learner)
 
-        def slow(role: RolloutRole, events: EventLog) -> None:
+        def slow(role: RolloutWorker, events: EventLog) -> None:
             lent(role, events)
             role.counts.tokens_per_s = 1.0
             role._speed.observe(4, 600.0)

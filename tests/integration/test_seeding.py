@@ -16,7 +16,7 @@ from protocol.versions import exchange
 from protocol.versions.manifest import SignedManifest
 from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport, Transfer
 from swarm.transfer.chunk_picker import PATIENCE_S
-from swarm.transfer.exchange import MAX_SEEDS, Distribution
+from swarm.transfer.exchange import MAX_SEEDS, ChunkExchange
 from swarm.transfer.super_seeding import AHEAD
 from swarm.transport.framing import FrameStream
 from swarm.transport.interface import Stream
@@ -214,7 +214,7 @@ async def test_a_peer_is_not_told_that_we_hold_what_it_holds(tmp_path: Path, aut
 
 async def test_seeding_needs_the_serving_side(tmp_path: Path) -> None:
     async with open_node(MemoryNetwork(), SWARM, tmp_path, "a") as a:
-        alone = Distribution(
+        alone = ChunkExchange(
             transport=a.transport, store=a.store, gained=lambda signed: None, report=a.distribution.report
         )
         with pytest.raises(LocalProtocolError, match="serving"):

@@ -17,7 +17,7 @@ import trio
 from learner.ledger.reputation import observed_days
 from learner.ledger.sqlite.database import snapshot
 from learner.rollouts.environment import Answered, Ended, Reply, Said
-from learner.trust.standing import Confidence, Standing
+from learner.trust.standing import AuditHistory, TrustLevel
 from node.reports.explain.why import why_in_ledger
 from node.reports.model.verdict_meanings import JUDGING
 from protocol.core.ids import PeerId, PolicyVersion
@@ -127,9 +127,9 @@ async def require_nothing_is_left(root: Path) -> None:
 
 
 @pytest.mark.parametrize("opens", [True, False])
-@pytest.mark.parametrize(("draw", "standing"), [(half_wrong(), Standing.SUSPECT), (made_up, Standing.BANNED)])
+@pytest.mark.parametrize(("draw", "standing"), [(half_wrong(), TrustLevel.SUSPECT), (made_up, TrustLevel.BANNED)])
 async def test_for_a_failed_audit_only_its_peer_is_blamed(
-    tmp_path: Path, opens: bool, draw: Callable[[int, PolicyVersion], tuple[int, ...]], standing: Standing
+    tmp_path: Path, opens: bool, draw: Callable[[int, PolicyVersion], tuple[int, ...]], standing: TrustLevel
 ) -> None:
     honest, cheat = FakePeer(draw=alike), FakePeer(key=OTHER, draw=draw)
     async with working(tmp_path) as learner:
@@ -201,19 +201,19 @@ async def test_what_comes_of_a_peer_that_was_just_banned_blames_nobody_else(tmp_
         if opens:
             await learner.desk.welcome(late.id, hello())
             [lease] = await lend(learner, late)
-            learner.trust._known[late.id] = Confidence(banned="made up")
+            learner.trust._known[late.id] = AuditHistory(banned="made up")
             await late.answer(learner, lease)
             await learner.desk.welcome(honest.id, hello())
             for lease in await lend(learner, honest):
                 await honest.answer(learner, lease)
         else:
-            learner.trust._known[late.id] = Confidence()
+            learner.trust._known[late.id] = AuditHistory()
             await learner.desk.welcome(honest.id, hello())
             [lease] = await lend(learner, honest)
             await honest.answer(learner, lease)
             await learner.desk.welcome(late.id, hello())
             leases = await lend(learner, late)
-            learner.trust._known[late.id] = Confidence(banned="made up")
+            learner.trust._known[late.id] = AuditHistory(banned="made up")
             for lease in leases:
                 await late.answer(learner, lease)
         await until(lambda: rules_of(tmp_path, late.id) == {"banned"})
@@ -227,7 +227,7 @@ async def test_a_ban_that_a_restart_finds_blames_nobody_else(tmp_path: Path, ope
     honest, banned = FakePeer(draw=alike), FakePeer(key=OTHER, draw=alike)
     async with working(tmp_path) as learner:
         await make(learner, *((banned, honest) if opens else (honest, banned)))
-        known = learner.ledger.confidence_of([banned.id]).get(banned.id, Confidence())
+        known = learner.ledger.confidence_of([banned.id]).get(banned.id, AuditHistory())
         learner.ledger.confidence_written(banned.id, replace(known, banned="made up"), NOW_MS)
     async with working(tmp_path) as learner:
         await until(lambda: rules_of(tmp_path, banned.id) == {"banned"})

@@ -22,7 +22,7 @@ from protocol.core.identity import Keypair, verify
 from protocol.core.ids import SwarmId
 from protocol.patches.byte_streams import Codec
 from protocol.patches.patch import MAGIC
-from protocol.patches.segment_codec import FLOATS, MAX_SPLITS, Road
+from protocol.patches.segment_codec import FLOATS, MAX_SPLITS, SegmentEncoding
 from protocol.versions import announcement, exchange
 from protocol.versions.manifest import DTYPE_BYTES, FILE_NAME
 from protocol.versions.safetensors_header import LENGTH_BYTES, MAX_HEADER_BYTES
@@ -188,7 +188,7 @@ def test_patches_are_told() -> None:
     assert f'"{MAGIC.decode()[:-1]}\\n" | u32 length' in TEXT
     assert f"at most {LENGTH_BYTES + MAX_HEADER_BYTES}\n" in TEXT
     assert f"`{' '.join(dtype for dtype in DTYPE_BYTES if dtype in FLOATS)}`" in TEXT
-    for member in (*Road, *Codec):
+    for member in (*SegmentEncoding, *Codec):
         assert f"| {member.value} | {member.name.lower()} |" in TEXT
     assert "three in all" in TEXT
     assert MAX_SPLITS == 3

@@ -20,7 +20,7 @@ from node.config.swarm_config import (
     TaskSection,
     VerifiersSection,
 )
-from node.tasks.task_suite import open_schooling
+from node.tasks.task_suite import open_task_suite
 from node.verifiers.dispatch import Verifiers
 from tests.support.byte_mutations import write_byte_tokenizer
 from tests.support.learner_fixture import FakePeer, Settings, open_learner
@@ -52,7 +52,7 @@ async def test_ten_steps_of_a_mixture_of_all(tmp_path: Path) -> None:
         task=TaskSection(mixture=[MixtureTask(spec=spec, name=name) for name, spec in SPECS.items()], held_out=1),
         learn=LearnSection(steps=STEPS, max_new_tokens=4),
     )
-    schooling = open_schooling(config, tmp_path)
+    schooling = open_task_suite(config, tmp_path)
     settings = Settings(steps=STEPS, prompts=2, group_size=2)
     async with open_learner(tmp_path, settings) as learner:
         verifiers = Verifiers(schooling=schooling, section=VerifiersSection(workers=1), events=learner.desk.events)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from learner.rollouts.admission import GrantedLease
 from learner.rollouts.environment import Answered, Ended
 from learner.rollouts.episodes import Utterance
-from learner.scheduling.lease_scheduler import Workload
+from learner.scheduling.lease_scheduler import LeaseScheduler
 from learner.scheduling.worker import Held
 from protocol.core.codec import unpack_tokens
 from tests.learner.scheduling.test_lease_scheduler import (
@@ -32,7 +32,7 @@ from tests.support.trainer_fixture import NOW_MS, manifest, version
 GOES_ON, IS_OVER = Answered(tokens=(9, 9)), Ended(reward=1.0)
 
 
-def deliver(made: Workload, granted: GrantedLease, *replies: Answered | Ended, now_ms: int = NOW_MS) -> None:
+def deliver(made: LeaseScheduler, granted: GrantedLease, *replies: Answered | Ended, now_ms: int = NOW_MS) -> None:
     """The lease is delivered and admitted, by the version that it asked for; what was said differs by slot."""
     assert made.leasing.take(granted.id, granted.peer) is not None
     made.leasing.close(granted.id)
@@ -194,7 +194,7 @@ def test_after_a_restart_a_turn_that_was_leased_twice_is_the_later_ones() -> Non
 class Run:
     """A learner that trains on episodes, and peers that come, go, and lose what they hold, in time of its own."""
 
-    made: Workload
+    made: LeaseScheduler
     luck: random.Random
     now_ms: int = NOW_MS
     held: list[GrantedLease] = field(default_factory=list)

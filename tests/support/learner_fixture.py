@@ -31,7 +31,7 @@ from learner.provisioning.estimation.recording import FILE, Began, Recorded, rea
 from learner.rollouts.buffer import Buffer
 from learner.rollouts.environment import Environment, one_turn
 from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
-from learner.trust.standing import Standing
+from learner.trust.standing import TrustLevel
 from node.engine.interface import (
     Claim,
     FinishReason,
@@ -41,25 +41,25 @@ from node.engine.interface import (
     InstalledVersion,
     Verified,
 )
-from node.learner_role.metrics.monitor import Watch
+from node.learner_role.metrics.monitor import LearnerMonitor
 from node.learner_role.peers.intake import IntakeLoop
-from node.learner_role.peers.proof_service import ProofDesk
-from node.learner_role.peers.relay_credits import RelayDesk
-from node.learner_role.peers.session_service import LearnerDesk
-from node.learner_role.scheduling.lease_service import LeaseDesk
-from node.learner_role.scheduling.peer_recorder import Witness
-from node.learner_role.scheduling.recorder import Recorder
-from node.learner_role.scheduling.run_state import LearnerRun
+from node.learner_role.peers.proof_service import ProofService
+from node.learner_role.peers.relay_credits import RelayCreditService
+from node.learner_role.peers.session_service import SessionService
+from node.learner_role.scheduling.lease_service import LeaseService
+from node.learner_role.scheduling.peer_recorder import PeerRecorder
+from node.learner_role.scheduling.recorder import RunRecorder
+from node.learner_role.scheduling.run_state import RunState
 from node.learner_role.training.loop import TrainingLoop, TrainingTerms
-from node.learner_role.trust.audit_service import TrustDesk
+from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.auditor import AuditLoop
-from node.learner_role.trust.engine_budget import EngineTime
+from node.learner_role.trust.engine_budget import EngineBudget
 from node.learner_role.trust.selection_checker import ChoiceLoop
-from node.learner_role.trust.selection_service import ChoiceDesk
-from node.learner_role.trust.version_retention import KeptVersions
+from node.learner_role.trust.selection_service import SelectionService
+from node.learner_role.trust.version_retention import VersionRetention
 from node.processes.outcomes import ChildCrashed, ChildExit, ChildRefused, OnFrame
 from node.runtime.events import EventLog, Field
-from node.state.operator_orders import PeerOrders
+from node.state.operator_orders import OperatorDecisions
 from node.verifiers.interface import asked_on_a_thread
 from protocol.accounting.claims import Price
 from protocol.accounting.tally import tally_of
@@ -359,7 +359,7 @@ class DyingLedger(Ledger):
 
 
 @dataclass(kw_only=True)
-class CountingDesk(LearnerDesk):
+class CountingDesk(SessionService):
     """A desk that tells how often it has written, and whether it is at it: only then may a test move its clock."""
 
     rounds: int = 0
@@ -378,22 +378,22 @@ class Learner:
 
     settings: Settings
     root: Path
-    run: LearnerRun
+    run: RunState
     ledger: DyingLedger
     store: ChunkStore
     trainer: FakeTrainer
     transport: MemoryTransport
-    recorder: Recorder
+    recorder: RunRecorder
     desk: CountingDesk
     intake: IntakeLoop
     training: TrainingLoop
-    watch: Watch
+    watch: LearnerMonitor
     inbox: trio.MemorySendChannel[Incoming]
     arriving: trio.MemoryReceiveChannel[Incoming]
     wall: Wall
     log: list[tuple[str, dict[str, Field]]]
     prompts: list[int]
-    trust: TrustDesk
+    trust: AuditService
     audits: AuditLoop | None
     choices: ChoiceLoop | None
 
@@ -509,7 +509,7 @@ def _wire(
         prompts[0] += 1
         return Prompt(task="even", index=prompts[0], tokens=(5, 6, 7))
 
-    run = LearnerRun(
+    run = RunState(
         window=settings.staleness,
         batch=batch,
         ahead=settings.ahead,
@@ -540,14 +540,14 @@ def _wire(
         staleness=settings.staleness,
         kappa=settings.publish_every,
     )
-    recorder = Recorder(
+    recorder = RunRecorder(
         root / FILE,
         began,
         trouble=lambda text: events.emit("trouble", text=text),
         clock=lambda: wall.ms / 1000,
     )
-    witness = Witness(run, recorder, events, max_new_tokens=terms.max_new_tokens)
-    relays = RelayDesk(
+    witness = PeerRecorder(run, recorder, events, max_new_tokens=terms.max_new_tokens)
+    relays = RelayCreditService(
         run=run,
         ledger=ledger,
         store=store,
@@ -557,7 +557,7 @@ def _wire(
         now_ms=wall.now_ms,
         events=events,
     )
-    leases = LeaseDesk(
+    leases = LeaseService(
         run=run,
         ledger=ledger,
         witness=witness,
@@ -566,17 +566,17 @@ def _wire(
         now_ms=wall.now_ms,
         events=events,
     )
-    trust = TrustDesk(
+    trust = AuditService(
         run=run,
         ledger=ledger,
-        kept=KeptVersions(store=store),
+        kept=VersionRetention(store=store),
         keypair=SWARM.learner,
         swarm=SWARM.authority.swarm,
         certificate=SWARM.certificate,
         secret=bytes(32),
         floor=1.0,
         audits=settings.audits,
-        orders=PeerOrders(root),
+        orders=OperatorDecisions(root),
         now_ms=wall.now_ms,
         events=events,
         used=relays.used,
@@ -586,7 +586,7 @@ def _wire(
         ledger=ledger,
         leases=leases,
         relays=relays,
-        proofs=ProofDesk(ledger=ledger, authority=SWARM.authority),
+        proofs=ProofService(ledger=ledger, authority=SWARM.authority),
         witness=witness,
         token=settings.token,
         heartbeat_s=HEARTBEAT_S,
@@ -611,7 +611,7 @@ def _wire(
         now_ms=wall.now_ms,
         events=events,
     )
-    watch = Watch(
+    watch = LearnerMonitor(
         run=run,
         ledger=ledger,
         recorder=recorder,
@@ -653,9 +653,9 @@ def _wire(
     )
     audits = choices = None
     if settings.audits:
-        lock, time = trio.Lock(), EngineTime(share=1.0)
+        lock, time = trio.Lock(), EngineBudget(share=1.0)
         audits = AuditLoop(engine=judge, lock=lock, store=store, desk=trust, time=time, events=events)
-        choice_desk = ChoiceDesk(
+        choice_desk = SelectionService(
             run=run,
             ledger=ledger,
             kept=trust.kept,
@@ -718,7 +718,7 @@ class FakePeer:
 
     async def work(self, learner: Learner) -> None:
         """Join, deliver what is left from before, then work until cancelled."""
-        while learner.trust.standing(self.id) is not Standing.BANNED:
+        while learner.trust.standing(self.id) is not TrustLevel.BANNED:
             if self.id not in learner.run.present:  # at first, and when it was thought gone
                 welcome = await learner.desk.welcome(self.id, hello(leases=sorted(self.undelivered)))
                 if isinstance(welcome, Refused):

@@ -10,7 +10,7 @@ from typing import Any
 
 from learner.ledger.ledger import Ledger
 from learner.ledger.rows import CheckpointRow, LeaseRow, PeerRow, PlanRow, RecordRow, StayRow, StepRow
-from learner.rollouts.admission import Place
+from learner.rollouts.admission import EpisodeSlots
 from learner.trust.relay_credit import Credit
 from protocol.accounting.claims import EnergySource
 from protocol.core.digest import digest_of
@@ -69,7 +69,7 @@ class Story:
         credit = Credit(receiver=receiver, manifest=manifest, shares=shares, raw=b"receipt")
         self.ledger.relays_credited([credit], self.now_ms)
 
-    def lease(self, peer: PeerId, rollouts: int = 4, *, place: Place | None = None) -> LeaseId:
+    def lease(self, peer: PeerId, rollouts: int = 4, *, place: EpisodeSlots | None = None) -> LeaseId:
         self.leases += 1
         lease = LeaseId(self.leases.to_bytes(16, "big"))
         row = LeaseRow(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from learner.provisioning.estimation.estimator import Observatory, fit
+from learner.provisioning.estimation.estimator import SwarmEstimator, fit
 from learner.provisioning.estimation.recording import (
     Began,
     Delivered,
@@ -19,7 +19,7 @@ from learner.provisioning.estimation.recording import (
 BEGAN = Began(at_s=0, swarm="s", mode="async", rollouts=64, group_size=8, staleness=3, kappa=2, currency="USD")
 
 
-def seen(*events: Recorded, began: Began = BEGAN) -> Observatory:
+def seen(*events: Recorded, began: Began = BEGAN) -> SwarmEstimator:
     """An observatory that saw a run with these events."""
     return fit([began, *events])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from learner.ledger.ledger import Ledger
 from learner.ledger.rows import AuditRow, PeerRow
 from learner.trust.sequential_test import History
-from learner.trust.standing import Confidence
+from learner.trust.standing import AuditHistory
 from node.reports import SwarmReport, swarm_report
 from node.reports.model.costs import CostTerms, Reference
 from protocol.accounting.claims import EnergySource
@@ -86,7 +86,7 @@ def banned_report(path: Path, *, name: str = NAMES[0]) -> SwarmReport:
             passed=not detail, detail=detail,
         )  # fmt: skip
         story.ledger.audited(
-            row, Confidence(failed=bool(detail), history=history, banned=detail if peer == HOSTILE else "")
+            row, AuditHistory(failed=bool(detail), history=history, banned=detail if peer == HOSTILE else "")
         )
     story.here(HOSTILE)
     story.ledger.close()

@@ -12,15 +12,15 @@ import trio
 from node.engine.fake import FakeConfig, open_fake_engine
 from node.rollout_role.line_events import line_reporter
 from node.rollout_role.proof_client import ProofKeeper, tally_in
-from node.rollout_role.worker import RolloutRole
+from node.rollout_role.worker import RolloutWorker
 from node.runtime.events import EventLog
 from node.state.receipts import Receipts
 from protocol.core.ids import PolicyVersion
 from protocol.work import LEASE_RECALLS, PROOFS, Heartbeat
 from swarm.transfer.serving import Knowledge, Serving
 from swarm.versions.follower import Arrival
-from swarm.work.client import WorkLine
-from swarm.work.server import Reception
+from swarm.work.client import WorkClient
+from swarm.work.server import WorkServer
 from tests.support.learner_fixture import Learner
 from tests.support.swarm_fixture import SwarmNode, hello_from, key_of
 from tests.support.trainer_fixture import NOW_MS, SWARM
@@ -39,7 +39,7 @@ def serve(learner: Learner) -> None:
         report=ignore,
         trouble=ignore,
     ).start()
-    learner.desk.reception = Reception(transport=learner.transport, desk=learner.desk, inbox=learner.inbox)
+    learner.desk.reception = WorkServer(transport=learner.transport, desk=learner.desk, inbox=learner.inbox)
     learner.desk.reception.start()
 
 
@@ -48,7 +48,7 @@ async def work_with(
     learner: Learner,
     root: Path,
     seconds_per_token: float = 0.0,
-    on_role: Callable[[RolloutRole, EventLog], None] = ignore,
+    on_role: Callable[[RolloutWorker, EventLog], None] = ignore,
     *,
     keeps_proofs: bool = False,
     tally_held: Callable[[PolicyVersion], bytes | None] | None = None,
@@ -56,7 +56,7 @@ async def work_with(
     """Play the rollout role, as `node.rollout_role.app` wires it, until cancelled. `on_role` is told of it."""
     events = EventLog()
     understood = {LEASE_RECALLS: b""} | ({PROOFS: b""} if keeps_proofs else {})
-    line = WorkLine(
+    line = WorkClient(
         transport=node.transport,
         authority=SWARM.authority,
         learner=learner.transport.addresses(),
@@ -77,7 +77,7 @@ async def work_with(
             open_fake_engine(FakeConfig(seconds_per_token=seconds_per_token)) as engine,
             trio.open_nursery() as nursery,
         ):
-            role = RolloutRole(
+            role = RolloutWorker(
                 engine=engine,
                 store=node.store,
                 keypair=key_of(node.name),
@@ -105,7 +105,7 @@ async def work_with(
             await role.run()
 
 
-def arrive(node: SwarmNode, role: RolloutRole) -> None:
+def arrive(node: SwarmNode, role: RolloutWorker) -> None:
     """Hand the role what has arrived and what will."""
 
     def arrived(arrival: Arrival) -> None:

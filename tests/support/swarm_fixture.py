@@ -28,9 +28,9 @@ from protocol.versions.manifest import SignedManifest
 from protocol.work import Hello, Lease, Receipt, Sampler, Welcome, sign_lease, sign_receipt
 from swarm.store import ChunkStore
 from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport
-from swarm.transfer.exchange import Distribution
+from swarm.transfer.exchange import ChunkExchange
 from swarm.transfer.serving import Knowledge, Serving
-from swarm.versions.follower import Arrival, Following
+from swarm.versions.follower import Arrival, VersionFollower
 from tests.support.store_fixture import SmallSwarm, fill
 
 
@@ -147,8 +147,8 @@ class SwarmNode:
     store: ChunkStore
     swarm: SmallSwarm
     serving: Serving
-    distribution: Distribution
-    following: Following
+    distribution: ChunkExchange
+    following: VersionFollower
     faults: list[tuple[PeerId, Fault]]
     troubles: list[str]
     arrivals: list[Arrival]
@@ -168,14 +168,14 @@ class SwarmNode:
         return signed
 
     async def fetch(self, signed: SignedManifest) -> dict[PeerId, int]:
-        """Fetch a version as `Following` does; return the bytes taken from each peer."""
+        """Fetch a version as `VersionFollower` does; return the bytes taken from each peer."""
         self.store.begin(signed)
         fetched = await self.distribution.fetch(signed)
         self.store.finish(signed.hash)
         return fetched.by_peer
 
     async def arrival_of(self, signed: SignedManifest) -> Arrival:
-        """Wait until `Following` has handed a version over."""
+        """Wait until `VersionFollower` has handed a version over."""
         while True:
             for arrival in self.arrivals:
                 if arrival.signed.hash == signed.hash:
@@ -242,7 +242,7 @@ def _assemble(
         trouble=troubles.append,
         piece_bytes=piece_bytes,
     )
-    distribution = Distribution(
+    distribution = ChunkExchange(
         transport=transport,
         store=store,
         gained=lambda signed: serving.gained(signed.hash),
@@ -250,7 +250,7 @@ def _assemble(
         serving=serving,
         rng=random.Random(name),
     )
-    following = Following(
+    following = VersionFollower(
         transport=transport,
         store=store,
         authority=swarm.authority,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from learner.ledger.sqlite.database import DamagedValue
-from learner.trust.selection_test import Choice, Gain, Worth
+from learner.trust.selection_test import CompletionValue, DeliveryOutcome, VersionGain
 from learner.trust.sequential_test import Counted, Margin, Measure
 from protocol.core.codec import ready
 from protocol.core.errors import PeerError
@@ -47,19 +47,21 @@ def wealth_from(column: str, text: str, bets: int | None = None) -> tuple[float,
     return tuple(found)
 
 
-def worth_from(column: str, text: str) -> list[Worth]:
+def worth_from(column: str, text: str) -> list[CompletionValue]:
     """The completions, with what they are worth, that `column` has. Raises DamagedValue."""
     rows = from_json(column, text, list[tuple[int, float, tuple[int, float] | None]])
     return [
-        Worth(tokens=tokens, reward=reward, gains=None if gains is None else Gain(tokens=gains[0], worth=gains[1]))
+        CompletionValue(
+            tokens=tokens, reward=reward, gains=None if gains is None else VersionGain(tokens=gains[0], worth=gains[1])
+        )
         for tokens, reward, gains in rows
     ]
 
 
-def choice_from(column: str, text: str) -> Choice:
+def choice_from(column: str, text: str) -> DeliveryOutcome:
     """The choice that `column` has. Raises DamagedValue."""
     try:
-        return Choice(text)
+        return DeliveryOutcome(text)
     except ValueError as error:
         raise _damaged(column, text, str(error)) from error
 

@@ -45,7 +45,7 @@ class _Journey:
         return sorted(self.took_s.values())[needed - 1]
 
 
-class Journeys:
+class BroadcastTracker:
     """The versions under way; see the module's paragraph."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from statistics import median
 
-from learner.provisioning.estimation.broadcasts import Journeys
+from learner.provisioning.estimation.broadcasts import BroadcastTracker
 from learner.provisioning.estimation.estimates import Estimate, Recent, RecentRatio
 from learner.provisioning.estimation.peer_profile import TAIL, Profile
 from learner.provisioning.estimation.recording import (
@@ -43,7 +43,7 @@ BOAST = 4.0
 _HOUR = 3600.0
 
 
-class Observatory:
+class SwarmEstimator:
     """See the module's paragraph."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Observatory:
         self._generation = Recent(window=DELIVERIES)
         self._tokens = RecentRatio(window=DELIVERIES)
         self._kept = RecentRatio(window=DELIVERIES)
-        self._journeys = Journeys()
+        self._journeys = BroadcastTracker()
 
     def handle(self, event: Recorded) -> None:
         """Take in what happened next."""
@@ -291,9 +291,9 @@ class Observatory:
         return profile
 
 
-def fit(events: Iterable[Recorded]) -> Observatory:
+def fit(events: Iterable[Recorded]) -> SwarmEstimator:
     """What a recording shows, at its end."""
-    observatory = Observatory()
+    observatory = SwarmEstimator()
     for event in events:
         observatory.handle(event)
     return observatory

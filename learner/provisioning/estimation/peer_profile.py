@@ -71,7 +71,7 @@ class Profile:
         self.joined_s = 0.0
         self.left_s: float | None = None
         self.until_s: float | None = None
-        self._busy = Spells()
+        self._busy = BusyTime()
         self._open: _Batch | None = None
         self._rates = RecentRatio()
         self._batches = Recent()
@@ -114,7 +114,7 @@ class Profile:
     def set_back(self) -> None:
         """The clock was set back between two runs: what follows is later than all that was, whatever it says."""
         self._close()
-        self._busy, self.left_s = Spells(), None
+        self._busy, self.left_s = BusyTime(), None
 
     def installed(self, delays_s: list[float], first_after_s: float | None) -> None:
         """Versions came into service so long after their publication; the first one of a stay so long after it came."""
@@ -236,7 +236,7 @@ SPELLS = 32
 """Separate spells that are remembered, for one that began before them and ends now: more than an engine works on."""
 
 
-class Spells:
+class BusyTime:
     """How long a peer was busy when several things went on at once: each moment counts once.
 
     Invariant: the seconds given out add up to the length of the union of all spells, as far back as SPELLS separate

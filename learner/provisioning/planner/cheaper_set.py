@@ -33,7 +33,7 @@ class Aim:
     begun: bool = False
 
 
-class Bargain:
+class CheaperSetSearch:
     """The search of one planner. `review_s` lies between two reviews."""
 
     def __init__(self, review_s: float) -> None:

@@ -9,7 +9,7 @@ from learner.provisioning.model.machine_selection import MARGIN
 from learner.provisioning.planner.constants import BETTER_REVIEWS, HELD, SEVERE, SEVERE_REVIEWS, SHORT, SHORT_REVIEWS
 
 
-class Lasting:
+class ConditionTimer:
     """Times are those of one clock that never goes back."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Shortages:
 
     def __init__(self, review_s: float) -> None:
         self._review_s = review_s
-        self._severe, self._short, self._thin = Lasting(), Lasting(), Lasting()
+        self._severe, self._short, self._thin = ConditionTimer(), ConditionTimer(), ConditionTimer()
         self.lasted_s = 0.0
         """For so long, at the last look, had half of the reserve been gone."""
 

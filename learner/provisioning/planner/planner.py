@@ -31,14 +31,14 @@ from statistics import median
 from learner.provisioning.model.capacity import Clockwork
 from learner.provisioning.model.machine_selection import MARGIN, Choice, cheapest, greedy
 from learner.provisioning.planner import reasons
-from learner.provisioning.planner.cheaper_set import Aim, Bargain
+from learner.provisioning.planner.cheaper_set import Aim, CheaperSetSearch
 from learner.provisioning.planner.constants import EXACT_ADDITIONS, RELEASED, SHORT
 from learner.provisioning.planner.hysteresis import Shortages
 from learner.provisioning.planner.pool import Pool
 from learner.provisioning.planner.publish_period import Period, Publishing, usual_delay_s
 from learner.provisioning.planner.review import Change, Decision, Settings, Situation
 from learner.provisioning.planner.succession import is_brief, succession
-from learner.provisioning.planner.trials import Turns
+from learner.provisioning.planner.trials import TrialTracker
 
 __all__ = ["Change", "Decision", "Planner", "Settings", "Situation"]
 
@@ -48,9 +48,9 @@ class Planner:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._turns = Turns(settings.review_s)
+        self._turns = TrialTracker(settings.review_s)
         self._shortages = Shortages(settings.review_s)
-        self._bargain = Bargain(settings.review_s)
+        self._bargain = CheaperSetSearch(settings.review_s)
         self._period = Period(settings.review_s)
         self._pool: Pool | None = None
         self._everybody: str | None = None

@@ -22,7 +22,7 @@ from learner.provisioning.estimation.estimates import DRIFT
 from learner.provisioning.model.capacity import Supplier, least_kappa
 from learner.provisioning.model.echo2 import QUORUM
 from learner.provisioning.planner.constants import SHORT_REVIEWS
-from learner.provisioning.planner.hysteresis import Lasting
+from learner.provisioning.planner.hysteresis import ConditionTimer
 
 WORTH = 0.01
 """Share of T_train: a step that is longer by less is no reason to train on older rollouts."""
@@ -74,7 +74,7 @@ class Period:
     def __init__(self, review_s: float) -> None:
         self.kappa: int | None = None
         self._review_s = review_s
-        self._other = Lasting()
+        self._other = ConditionTimer()
 
     def review(self, publishing: Publishing, staleness: int, now_s: float) -> int:
         """The same as before, until another has been better for as long as a shortage of peers must last."""

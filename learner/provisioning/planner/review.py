@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from learner.provisioning.estimation.estimator import Observatory
+from learner.provisioning.estimation.estimator import SwarmEstimator
 from learner.provisioning.model.machine_selection import Candidate
 from learner.provisioning.planner.constants import REVIEW_S
 
@@ -95,7 +95,7 @@ class Decision:
     kappa_reason: str = ""
 
 
-def situation_of(observatory: Observatory, now_s: float) -> Situation:
+def situation_of(observatory: SwarmEstimator, now_s: float) -> Situation:
     """Return what an estimator has seen, as the question that a planner answers.
 
     It follows from the recording alone, so a running swarm, its recording and a simulation of it ask the same. A peer

@@ -25,7 +25,7 @@ class _Turn:
     supplies_s: float
 
 
-class Turns:
+class TrialTracker:
     """Bounded by who is present, and by who was tried within an hour. Times are those of one clock."""
 
     def __init__(self, review_s: float) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 import msgspec
 
 from node.commands.drill.attacks import EARLY_GROUPS, SLEEPS, Attack
-from node.commands.drill.shared_engine import Foundry, Weights
+from node.commands.drill.shared_engine import SharedEngine, Weights
 from node.commands.drill.tampered_weights import Variant
 from node.engine.interface import Claim, FinishReason, GeneratedSpan, Generation, GenerationRequest
 from node.engine.lease_requests import record_of, requests_of
@@ -46,7 +46,7 @@ class Common:
     """What all hands share. `worth` of tokens as the answer to a lease, and the `answer` that is right, if there is
     one, without a stop id; both ask the learner's own books."""
 
-    foundry: Foundry
+    foundry: SharedEngine
     swarm: SwarmId
     worth: Callable[[LeaseId, Sequence[int]], float]
     answer: Callable[[LeaseId], tuple[int, ...]]
@@ -73,7 +73,7 @@ def _holds(tokens: Sequence[int], part: Sequence[int]) -> bool:
 
 
 @dataclass(kw_only=True)
-class Hand:
+class Behaviour:
     """An honest one, and what the others are made of."""
 
     common: Common
@@ -145,7 +145,7 @@ class Hand:
 
 
 @dataclass(kw_only=True)
-class WrongWeights(Hand):
+class WrongWeights(Behaviour):
     """Generates with something else than it claims; `relabels`: with the log probabilities of what it claims. While
     nothing older is there than what it claims, it cannot cheat yet."""
 
@@ -173,7 +173,7 @@ class WrongWeights(Hand):
 
 
 @dataclass(kw_only=True)
-class Greedy(Hand):
+class Greedy(Behaviour):
     """Takes the likeliest token, once it has been honest for `sleeps` rollouts and `sleeps_groups` groups."""
 
     sleeps: int = 0
@@ -187,7 +187,7 @@ class Greedy(Hand):
 
 
 @dataclass(kw_only=True)
-class Cold(Hand):
+class Cold(Behaviour):
     """Draws at a lower temperature than the lease asks for, with the log probabilities of that."""
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
@@ -197,7 +197,7 @@ class Cold(Hand):
 
 
 @dataclass(kw_only=True)
-class Recycler(Hand):
+class Recycler(Behaviour):
     """Signs what it made for its first lease again for every later one, claimed to be of the newest version."""
 
     _first: list[Generation] = field(default_factory=list)
@@ -211,7 +211,7 @@ class Recycler(Hand):
 
 
 @dataclass(kw_only=True)
-class Written(Hand):
+class Written(Behaviour):
     """Writes completions: of nothing (`FABRICATED`), one and the same (`CANNED`), too short, too long, or with a text
     of its own (`POISONED`)."""
 
@@ -253,7 +253,7 @@ class Written(Hand):
 
 
 @dataclass(kw_only=True)
-class CherryPicker(Hand):
+class CherryPicker(Behaviour):
     """Gives back what was rewarded badly."""
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
@@ -264,7 +264,7 @@ class CherryPicker(Hand):
 
 
 @dataclass(kw_only=True)
-class Chooser(Hand):
+class Chooser(Behaviour):
     """Generates with every version that the lease admits, and sends the group that is worth most; it never says which
     version it has, and what it says it begins with is the oldest, since a newer one may have come meanwhile."""
 
@@ -287,7 +287,7 @@ class Chooser(Hand):
 
 
 @dataclass(kw_only=True)
-class Copyist(Hand):
+class Copyist(Behaviour):
     """Sends what somebody else made; with `changes`, a token of each is another."""
 
     changes: bool = False
@@ -309,7 +309,7 @@ class Copyist(Hand):
 
 
 @dataclass(kw_only=True)
-class Replayer(Hand):
+class Replayer(Behaviour):
     """Sends records again, under whatever lease."""
 
     _before: list[bytes] = field(default_factory=list)
@@ -324,7 +324,7 @@ class Replayer(Hand):
 
 
 @dataclass(kw_only=True)
-class Signatory(Hand):
+class Signatory(Behaviour):
     """Draws honestly, and does not sign for it as itself (`FORGED`, `IMPERSONATED`), or says that it is worth a lot."""
 
     attack: Attack
@@ -353,12 +353,12 @@ class Signatory(Hand):
         ]
 
 
-def hand_of(attack: Attack | None, common: Common, keypair: Keypair, rng: random.Random) -> Hand:
+def hand_of(attack: Attack | None, common: Common, keypair: Keypair, rng: random.Random) -> Behaviour:
     """The hand that plays this attack; an honest one where what it does wrong is not in its records."""
     return _maker(attack)(common=common, keypair=keypair, rng=rng)
 
 
-def _maker(attack: Attack | None) -> Callable[..., Hand]:
+def _maker(attack: Attack | None) -> Callable[..., Behaviour]:
     match attack:
         case Attack.SMALLER:
             return partial(WrongWeights, variant=Variant.SMALLER)
@@ -394,4 +394,4 @@ def _maker(attack: Attack | None) -> Callable[..., Hand]:
             return Replayer
         case Attack.FORGED | Attack.IMPERSONATED | Attack.INFLATED:
             return partial(Signatory, attack=attack)
-    return Hand
+    return Behaviour

@@ -19,7 +19,7 @@ import trio
 
 from node.commands.drill.attacks import Attack
 from node.commands.drill.results import Outcome, outcome_of
-from node.commands.drill.swarm import Cast, perform
+from node.commands.drill.swarm import DrillSetup, perform
 from node.commands.drill.text import as_json, as_text
 from node.config.loader import read_swarm_config
 from node.config.swarm_config import SwarmConfig
@@ -174,7 +174,7 @@ async def _drill(terms: Terms, config: SwarmConfig | None, events: EventLog, ter
     terminal.state.batch, terminal.state.staleness = config.swarm_rollouts, config.learn.staleness
     follow(terminal.state, events)
     poison = await trio.to_thread.run_sync(lambda: TextCodec.load(Path(config.model.directory)).encode_answer(POISON))
-    cast = Cast(
+    cast = DrillSetup(
         honest=terms.peers - terms.num_cheats,
         cheats=terms.num_cheats,
         attacks=terms.attacks,

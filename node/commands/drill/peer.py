@@ -14,7 +14,7 @@ from enum import Enum
 import trio
 
 from node.commands.drill.attacks import Attack
-from node.commands.drill.behaviours import Hand
+from node.commands.drill.behaviours import Behaviour
 from node.engine.interface import EngineError
 from node.runtime.events import Clock
 from protocol.accounting.claims import Price
@@ -34,7 +34,7 @@ from protocol.work import (
 )
 from swarm.transport.error_groups import first_cause
 from swarm.transport.interface import Transport
-from swarm.work.client import Granted, LineEvent, NotWelcome, RunFinished, WorkLine
+from swarm.work.client import Granted, LineEvent, NotWelcome, RunFinished, WorkClient
 
 GIVEN_BACK = "its owner needs the machine"
 """What everybody says who gives a lease back, cheats among them."""
@@ -52,12 +52,12 @@ class Ended(Enum):
 
 
 @dataclass(kw_only=True)
-class Player:
+class DrillPeer:
     """See the module's paragraph. `attack` None: honest. `batch`: rollouts asked for at a time. `groups` and `rollouts`
     are when its part is over, None: never. `accomplice`: the peer for whose chunks it signs, of each version."""
 
     name: str
-    hand: Hand
+    hand: Behaviour
     transport: Transport
     authority: Authority
     learner: list[str]
@@ -76,7 +76,7 @@ class Player:
     _signed_for: set[PolicyVersion] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.line = WorkLine(
+        self.line = WorkClient(
             transport=self.transport,
             authority=self.authority,
             learner=self.learner,

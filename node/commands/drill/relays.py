@@ -28,11 +28,11 @@ from protocol.versions import exchange
 from swarm.store import ChunkStore
 from swarm.testing.memory_transport import MemoryNetwork
 from swarm.transfer.chunk_cache import RecentChunks
-from swarm.transfer.exchange import Distribution
+from swarm.transfer.exchange import ChunkExchange
 from swarm.transfer.serving import Knowledge, Serving
 from swarm.transport.framing import FrameStream
 from swarm.transport.interface import DialFailed, Stream, Transport
-from swarm.versions.follower import Arrival, Following
+from swarm.versions.follower import Arrival, VersionFollower
 
 HONEST = 2
 """Relays that fetch from the learner, from each other and from every liar."""
@@ -108,14 +108,14 @@ class Relay:
         )
         if self.lie is Attack.CORRUPT_CHUNKS:
             self.serving.recent = _NothingRecent()
-        self.distribution = Distribution(
+        self.distribution = ChunkExchange(
             transport=self.transport,
             store=self.store,
             gained=lambda signed: self.serving.gained(signed.hash),
             report=self._report,
             serving=self.serving,
         )
-        self.following = Following(
+        self.following = VersionFollower(
             transport=self.transport,
             store=self.store,
             authority=self.authority,

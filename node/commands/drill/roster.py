@@ -16,7 +16,7 @@ import trio
 
 from node.commands.drill.attacks import ABOUT, SYBIL_GROUPS, Attack
 from node.commands.drill.behaviours import Common, hand_of
-from node.commands.drill.peer import Ended, Player
+from node.commands.drill.peer import DrillPeer, Ended
 from protocol.accounting.claims import MICROS, Price
 from protocol.core.genesis import Authority
 from protocol.core.identity import Keypair
@@ -41,12 +41,12 @@ class Played:
     peer: PeerId
     act: int
     attack: Attack | None
-    player: Player
+    player: DrillPeer
     ended: Ended | None = None
 
 
 @dataclass(kw_only=True)
-class Troupe:
+class Roster:
     """See the module's paragraph. `honest` players and `cheats` at a time, which play `attacks` in their order;
     those that were found do not come again unless it `returns`."""
 
@@ -110,7 +110,7 @@ class Troupe:
         rng = random.Random(f"{self.seed}/{name}")
         async with self.network.node(keypair.peer_id, listens=False, peer_id=keypair.peer_id) as transport:
             price = PRICE * (OVERCHARGED if attack is Attack.OVERCHARGING else 1.0)
-            player = Player(
+            player = DrillPeer(
                 name=name,
                 hand=hand_of(attack, self.common, keypair, rng),
                 transport=transport,

@@ -56,7 +56,7 @@ class _Job:
 
 
 @dataclass(kw_only=True)
-class Foundry:
+class SharedEngine:
     """See the module's paragraph. `scratch`: where weights are kept."""
 
     engine: VerifyingEngine

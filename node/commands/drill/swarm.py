@@ -18,16 +18,16 @@ from learner.rollouts.environment import Ended as EpisodeEnded
 from node.commands.drill.attacks import ABOUT, Attack, Harm
 from node.commands.drill.behaviours import Common
 from node.commands.drill.relays import Relayed, Relays
-from node.commands.drill.roster import Played, Troupe
-from node.commands.drill.shared_engine import Foundry
+from node.commands.drill.roster import Played, Roster
+from node.commands.drill.shared_engine import SharedEngine
 from node.config.invite_text import open_invite
 from node.config.node_config import EngineSection
 from node.config.swarm_config import NetworkSection, SwarmConfig
 from node.engine.factory import open_verifying_engine
 from node.learner_role.app import LearnerOutcome, run_learner
-from node.learner_role.scheduling.run_state import LearnerRun
+from node.learner_role.scheduling.run_state import RunState
 from node.runtime.events import EventLog
-from node.tasks.task_suite import Schooling
+from node.tasks.task_suite import TaskSuite
 from protocol.core.identity import Keypair
 from protocol.core.ids import LeaseId
 from swarm.store.version_directory import Stage, directory_of
@@ -38,7 +38,7 @@ NICE = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cast:
+class DrillSetup:
     """How many play, and what the cheats do. `poison`: what they write who write a text of their own, in tokens.
     `returns`: a cheat that is banned comes back with the next attack and a new key."""
 
@@ -51,7 +51,7 @@ class Cast:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Performance:
+class DrillRun:
     """How it went, and who played. `poisoned`: of the newest honest completions, the share with the poison in them."""
 
     outcome: LearnerOutcome
@@ -60,17 +60,17 @@ class Performance:
     relayed: Relayed
 
 
-async def perform(config: SwarmConfig, schooling: Schooling, cast: Cast, events: EventLog) -> Performance:
+async def perform(config: SwarmConfig, schooling: TaskSuite, cast: DrillSetup, events: EventLog) -> DrillRun:
     """Run the swarm of `config` with this cast to its last step.
 
     Raises UsageError, RunError and EngineError.
     """
     network = MemoryNetwork()
     state = Path(config.swarm.state)
-    ready, opened = trio.open_memory_channel[tuple[str, LearnerRun]](1)
+    ready, opened = trio.open_memory_channel[tuple[str, RunState]](1)
     outcome: LearnerOutcome | None = None
     home: Transport | None = None
-    troupe: Troupe | None = None
+    troupe: Roster | None = None
     relays: Relays | None = None
     async with AsyncExitStack() as stack:
         section = EngineSection(kind="transformers", threads=1, nice=NICE)
@@ -79,7 +79,7 @@ async def perform(config: SwarmConfig, schooling: Schooling, cast: Cast, events:
         )
         scratch = state / "players"
         scratch.mkdir(parents=True, exist_ok=True)
-        foundry = Foundry(engine=engine, scratch=scratch)
+        foundry = SharedEngine(engine=engine, scratch=scratch)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(foundry.work)
 
@@ -106,7 +106,7 @@ async def perform(config: SwarmConfig, schooling: Schooling, cast: Cast, events:
             invite = open_invite(text, now_ms=0)
             await run.opened.wait()
             assert home is not None, "a learner is ready once it has a transport"
-            troupe = Troupe(
+            troupe = Roster(
                 network=network,
                 common=Common(
                     foundry=foundry,
@@ -138,12 +138,12 @@ async def perform(config: SwarmConfig, schooling: Schooling, cast: Cast, events:
     assert outcome is not None, "a run ends with an outcome, or raises"
     relayed = Relayed() if relays is None else relays.outcome()
     if troupe is None:  # over before anybody could join
-        return Performance(outcome=outcome, played=(), poisoned=0.0, relayed=relayed)
+        return DrillRun(outcome=outcome, played=(), poisoned=0.0, relayed=relayed)
     poisoned = troupe.common.poisoned
-    return Performance(outcome=outcome, played=tuple(troupe.played), poisoned=poisoned, relayed=relayed)
+    return DrillRun(outcome=outcome, played=tuple(troupe.played), poisoned=poisoned, relayed=relayed)
 
 
-async def _follow(run: LearnerRun, foundry: Foundry, versions: Path) -> None:
+async def _follow(run: RunState, foundry: SharedEngine, versions: Path) -> None:
     """Have every version that is published at hand, before the learner's store may forget it."""
     while True:
         if (signed := run.published) is not None and signed.version != foundry.newest:
@@ -152,7 +152,7 @@ async def _follow(run: LearnerRun, foundry: Foundry, versions: Path) -> None:
         await run.wait_changed()
 
 
-def _worth(run: LearnerRun, schooling: Schooling, lease: LeaseId, tokens: Sequence[int]) -> float:
+def _worth(run: RunState, schooling: TaskSuite, lease: LeaseId, tokens: Sequence[int]) -> float:
     """What these tokens are worth as the answer to an open lease; 0 if it is open no more."""
     if (granted := run.leasing.open.get(lease)) is None:
         return 0.0
@@ -160,7 +160,7 @@ def _worth(run: LearnerRun, schooling: Schooling, lease: LeaseId, tokens: Sequen
     return reply.reward if isinstance(reply, EpisodeEnded) else 0.0
 
 
-def _answer(run: LearnerRun, schooling: Schooling, lease: LeaseId) -> tuple[int, ...]:
+def _answer(run: RunState, schooling: TaskSuite, lease: LeaseId) -> tuple[int, ...]:
     """The right answer to an open lease, without its end."""
     if (granted := run.leasing.open.get(lease)) is None:
         return ()

@@ -32,7 +32,7 @@ from node.processes.child import open_child
 from node.processes.outcomes import ChildError
 from node.processes.spec import ChildSpec
 from node.runtime.errors import RunError, UsageError
-from node.state.locate import Place, find_place
+from node.state.locate import StateLocation, find_place
 from node.state.stored_versions import complete_versions
 from protocol.versions.manifest import SignedManifest
 
@@ -60,7 +60,7 @@ def export_version(source: Path, directory: Path, wanted: str, *, trainer: Seque
     raise UsageError(f"--version {wanted}: not held here (any more). Held: {names}{kept}.")
 
 
-def _copied(place: Place, chosen: SignedManifest, directory: Path) -> str:
+def _copied(place: StateLocation, chosen: SignedManifest, directory: Path) -> str:
     with _appearing(directory) as draft:
         draft.mkdir(parents=True)
         for entry in chosen.manifest.files:
@@ -86,7 +86,9 @@ def _copy(source: Path, size: int, target: Path) -> None:
     raise RunError(f"{source} {why}. Start its node or learner once, which mends the store, or name another version.")
 
 
-def _restored(place: Place, row: CheckpointRow, config: SwarmConfig, directory: Path, trainer: Sequence[str]) -> str:
+def _restored(
+    place: StateLocation, row: CheckpointRow, config: SwarmConfig, directory: Path, trainer: Sequence[str]
+) -> str:
     checkpoint = place.state / CHECKPOINTS / row.directory
     with _appearing(directory) as draft:
         draft.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +114,7 @@ async def _export(trainer: Sequence[str], config: SwarmConfig, checkpoint: Path,
         await child.call("export", {"directory": str(draft), "dtype": config.model.weights_dtype})
 
 
-def _checkpoints(place: Place) -> list[CheckpointRow]:
+def _checkpoints(place: StateLocation) -> list[CheckpointRow]:
     """The learner's, newest first; none of a node, or of a learner that has not begun."""
     if not place.is_learner or is_blank(place.state / LEDGER):
         return []

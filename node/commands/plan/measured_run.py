@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from learner.provisioning.estimation.estimates import WINDOW, Estimate
-from learner.provisioning.estimation.estimator import Observatory, fit
+from learner.provisioning.estimation.estimator import SwarmEstimator, fit
 from learner.provisioning.estimation.recording import Began, Joined, Left, Recorded, Stepped
 from learner.provisioning.estimation.step_stats import Steps, seconds, steady, steps_of
 from learner.provisioning.model.machine_selection import Candidate, Choice
@@ -147,7 +147,7 @@ def _fitted(source: str, events: Sequence[Recorded], config: SwarmConfig | None,
     return Fitted(measured=measured, pool=pool, settings=settings)
 
 
-def _pool(seen: Observatory, supplying: Sequence[Candidate], names: Mapping[str, str]) -> Pool | None:
+def _pool(seen: SwarmEstimator, supplying: Sequence[Candidate], names: Mapping[str, str]) -> Pool | None:
     if not supplying:
         return None
     if len(supplying) > MAX_MACHINES:
@@ -171,7 +171,7 @@ def _pool(seen: Observatory, supplying: Sequence[Candidate], names: Mapping[str,
     return Pool(machines=machines, currency=seen.terms.currency if seen.terms else "USD", settings={})
 
 
-def _settings(seen: Observatory, began: Began, config: SwarmConfig | None) -> dict[str, Any]:
+def _settings(seen: SwarmEstimator, began: Began, config: SwarmConfig | None) -> dict[str, Any]:
     found: dict[str, Any] = {"rollouts": began.rollouts, "staleness": began.staleness}
     estimates = {"train_s": seen.train_s, "broadcast_s": seen.broadcast_s, "generation_s": seen.generation_s}
     found |= {key: estimate.value for key, estimate in estimates.items() if estimate is not None}
@@ -186,7 +186,7 @@ def _settings(seen: Observatory, began: Began, config: SwarmConfig | None) -> di
     return found
 
 
-def _peers(seen: Observatory, names: Mapping[str, str]) -> Iterator[Peer]:
+def _peers(seen: SwarmEstimator, names: Mapping[str, str]) -> Iterator[Peer]:
     for one in seen.profiles():
         yield Peer(
             name=names[one.peer],
@@ -198,7 +198,7 @@ def _peers(seen: Observatory, names: Mapping[str, str]) -> Iterator[Peer]:
 
 
 def _predicted(
-    seen: Observatory, began: Began, pool: Pool | None, settings: Mapping[str, Any], peers: Mapping[str, str]
+    seen: SwarmEstimator, began: Began, pool: Pool | None, settings: Mapping[str, Any], peers: Mapping[str, str]
 ) -> Outcome | None:
     """What our model says of the last steps as they were: their window, their period, and who was on."""
     if pool is None or not settings["train_s"] or not {"broadcast_s", "generation_s"} <= settings.keys():

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, pstdev
 
-from learner.provisioning.estimation.estimator import Observatory
+from learner.provisioning.estimation.estimator import SwarmEstimator
 from learner.provisioning.estimation.peer_profile import Profile
 from learner.provisioning.estimation.recording import Began, Delivered, Installed, Joined, Left, Published, Recorded
 from learner.simulation.machines import Absence, Change, Machine
@@ -30,7 +30,7 @@ IDLE_S = 0.5
 
 
 def machines_of(
-    events: Sequence[Recorded], seen: Observatory, names: Mapping[str, str], *, unseen_s: float = 0.0
+    events: Sequence[Recorded], seen: SwarmEstimator, names: Mapping[str, str], *, unseen_s: float = 0.0
 ) -> Iterator[Machine]:
     """Of one start, which begins with `Began`: who delivered something or said how fast it is, by its name in `names`.
     `unseen_s` is T_bcast where no peer showed any."""

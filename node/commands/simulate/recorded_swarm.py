@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
 
-from learner.provisioning.estimation.estimator import Observatory, fit
+from learner.provisioning.estimation.estimator import SwarmEstimator, fit
 from learner.provisioning.estimation.recording import Began, Joined, Planned, Recorded, Stepped
 from learner.provisioning.estimation.step_stats import Steps, steady, steps_of
 from learner.simulation.plan_driver import Order
@@ -93,7 +93,7 @@ def read_replay(target: Path, *, learner_price: float | None = None, broadcast_s
     return Replay(source=str(path), swarm=swarm, steps=steps, seconds=seconds, silent=len(names) - len(machines))
 
 
-def _require_sane(path: Path, began: Began, seen: Observatory, broadcast_s: float | None) -> None:
+def _require_sane(path: Path, began: Began, seen: SwarmEstimator, broadcast_s: float | None) -> None:
     if began.group_size > MAX_GROUP_SIZE:
         raise UsageError(f"{path}: no swarm has groups of {began.group_size:,} rollouts. The recording is damaged.")
     if seen.broadcast_s is None and broadcast_s is None:

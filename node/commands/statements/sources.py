@@ -22,7 +22,7 @@ from node.reports.readers.audits import audits_by_peer
 from node.reports.readers.ledger_report import last_moment_ms
 from node.runtime.errors import RunError, UsageError
 from node.state.keys import load_key
-from node.state.locate import Place
+from node.state.locate import StateLocation
 from node.state.receipts import Receipts, ReceiptsError
 from protocol.accounting.reputation import DAY_MS
 from protocol.accounting.reputation_note import open_reputation_note, reputation_note, sign_reputation_note
@@ -37,7 +37,7 @@ from protocol.work import MAX_RECEIPT_BYTES, Receipt, Rule
 LONGER = "Name more of it; `volery receipts list --records` tells ids in full."
 
 
-class Books(Protocol):
+class ReceiptSource(Protocol):
     """What both kinds of books can be asked."""
 
     def newest(self, limit: int, peer: PeerId | None) -> Sequence[bytes]:
@@ -145,7 +145,7 @@ class LedgerBooks:
 
 
 def reputation_lines(
-    place: Place, authority: Authority, *, now_ms: int, peer: PeerId | None = None
+    place: StateLocation, authority: Authority, *, now_ms: int, peer: PeerId | None = None
 ) -> list[ReputationLine]:
     """How each rollout peer stands on the day of the ledger's last moment, or one, signed now with the learner's key.
 
@@ -196,7 +196,7 @@ def reputation_lines(
 
 
 @contextmanager
-def open_books(place: Place) -> Iterator[Books]:
+def open_books(place: StateLocation) -> Iterator[ReceiptSource]:
     """The books in a state directory. Raises RunError."""
     try:
         if place.is_learner:
@@ -209,7 +209,7 @@ def open_books(place: Place) -> Iterator[Books]:
         raise RunError(str(error)) from error
 
 
-def head_of(place: Place) -> tuple[Head, Authority]:
+def head_of(place: StateLocation) -> tuple[Head, Authority]:
     """How a statement of these books begins. Raises RunError."""
     path = place.state / ("genesis" if place.is_learner else "store/genesis")
     try:
@@ -224,7 +224,7 @@ def head_of(place: Place) -> tuple[Head, Authority]:
     return Head(swarm=authority.swarm.hex(), genesis=raw), authority
 
 
-def peer_named(place: Place, text: str) -> PeerId | None:
+def peer_named(place: StateLocation, text: str) -> PeerId | None:
     """The peer whose id is, or ends in, `text`; None for all. Raises UsageError."""
     if not text:
         return None
@@ -240,7 +240,7 @@ def peer_named(place: Place, text: str) -> PeerId | None:
     return found[0]
 
 
-def as_receipt(raw: bytes, authority: Authority, place: Place) -> Receipt:
+def as_receipt(raw: bytes, authority: Authority, place: StateLocation) -> Receipt:
     """What a stored receipt says; whether it is one, `check` finds out. Raises RunError."""
     try:
         envelope = read_envelope(raw, kind=Kind.RECEIPT, swarm=authority.swarm, limit=MAX_RECEIPT_BYTES)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from learner.ledger.rows import StepRow
-from learner.provisioning.estimation.estimator import Observatory
+from learner.provisioning.estimation.estimator import SwarmEstimator
 from learner.rollouts.buffer import Batch
 from node.learner_role.metrics.board import Board
 from node.learner_role.metrics.catalogue import METRICS, Kind
-from node.learner_role.scheduling.run_state import LearnerRun
+from node.learner_role.scheduling.run_state import RunState
 from node.runtime.events import Field
 from node.runtime.loop_delay import LoopFigures
 from protocol.core.ids import short
@@ -171,7 +171,7 @@ def is_trainers(name: str) -> bool:
     return metric is not None and metric.kind is Kind.GAUGE and not metric.labels and name not in NOT_THE_TRAINERS
 
 
-def follow_run(board: Board, run: LearnerRun, seen: Observatory, still_s: float) -> None:
+def follow_run(board: Board, run: RunState, seen: SwarmEstimator, still_s: float) -> None:
     """Measure how things stand: who is here, what waits, what things take, and since when no step was taken."""
     board.set("still_seconds", still_s)
     board.set("peers", len(run.present))

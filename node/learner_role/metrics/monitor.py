@@ -22,7 +22,7 @@ from learner.ledger.ledger import Ledger
 from learner.ledger.rows import StepRow
 from learner.ledger.troubles import Unable
 from learner.monitoring import fruitless_leases as fruitless
-from learner.monitoring.alarms import HISTORY, Change, Watchman, observation
+from learner.monitoring.alarms import HISTORY, AlarmMonitor, Change, observation
 from learner.monitoring.fruitless_leases import Loop
 from learner.monitoring.thresholds import Alarm
 from learner.rollouts.buffer import UNINFORMATIVE, Batch
@@ -30,10 +30,10 @@ from node.learner_role.metrics.board import Board, Row
 from node.learner_role.metrics.collect import follow_event, follow_loop, follow_run, follow_step
 from node.learner_role.metrics.sample_selection import kept_of
 from node.learner_role.metrics.sample_store import Sample
-from node.learner_role.metrics.sinks import Outlet, Sink, fed
+from node.learner_role.metrics.sinks import Sink, SinkQueue, fed
 from node.learner_role.metrics.stall_detector import Stillness, waits_for
-from node.learner_role.scheduling.recorder import Recorder
-from node.learner_role.scheduling.run_state import LearnerRun
+from node.learner_role.scheduling.recorder import RunRecorder
+from node.learner_role.scheduling.run_state import RunState
 from node.runtime.events import EventLog, Field
 from node.runtime.loop_watch import LoopWatch
 from protocol.core.ids import PolicyVersion
@@ -49,7 +49,7 @@ EVALUATED = ("greedy", "sampled", "pass_at", "greedy_of_task", "sampled_of_task"
 
 
 @dataclass(kw_only=True)
-class Watch:
+class LearnerMonitor:
     """See the module's paragraph.
 
     Args:
@@ -59,9 +59,9 @@ class Watch:
         loop: watches the event loop.
     """
 
-    run: LearnerRun
+    run: RunState
     ledger: Ledger
-    recorder: Recorder
+    recorder: RunRecorder
     events: EventLog
     now_ms: Callable[[], int]
     task_of: Callable[[int], str]
@@ -69,9 +69,9 @@ class Watch:
     advantage: str = ""
     loop: LoopWatch = field(default_factory=LoopWatch)
     board: Board = field(default_factory=Board)
-    _outlets: list[Outlet[Row]] = field(default_factory=list)
-    _keeping: Outlet[Sample] | None = None
-    _watchman: Watchman = field(default_factory=Watchman)
+    _outlets: list[SinkQueue[Row]] = field(default_factory=list)
+    _keeping: SinkQueue[Sample] | None = None
+    _watchman: AlarmMonitor = field(default_factory=AlarmMonitor)
     _evaluation: Mapping[str, Field] = field(default_factory=dict)
     _diverged: int = 0
     _loop: Loop | None = None
@@ -102,20 +102,22 @@ class Watch:
     @asynccontextmanager
     async def feeding(self, sinks: Sequence[Sink[Row]], keeper: Sink[Sample] | None = None) -> AsyncIterator[None]:
         """Feed these sinks, and `keeper` with samples, while inside."""
-        self._outlets = [Outlet(sink=sink, events=self.events, lost=partial(self._lost, sink.name)) for sink in sinks]
+        self._outlets = [
+            SinkQueue(sink=sink, events=self.events, lost=partial(self._lost, sink.name)) for sink in sinks
+        ]
         if keeper is not None:
-            self._keeping = Outlet(sink=keeper, events=self.events, lost=partial(self._lost, keeper.name))
+            self._keeping = SinkQueue(sink=keeper, events=self.events, lost=partial(self._lost, keeper.name))
         async with fed(self._all):
             yield
 
     @property
-    def _all(self) -> list[Outlet[Any]]:
+    def _all(self) -> list[SinkQueue[Any]]:
         return [*self._outlets] if self._keeping is None else [*self._outlets, self._keeping]
 
     async def began(self, incarnation: int, base: int) -> None:
         """An incarnation goes on from step `base`."""
         rows = await trio.to_thread.run_sync(self.ledger.newest_steps, HISTORY)
-        self._watchman, self._evaluation, self._diverged = Watchman(), {}, 0
+        self._watchman, self._evaluation, self._diverged = AlarmMonitor(), {}, 0
         for row in rows:
             self._watchman.handle(observation(alarm_row(row)))
         for alarm in Alarm:

@@ -94,7 +94,7 @@ class _Begin:
 
 
 @dataclass(kw_only=True)
-class Outlet(Generic[R]):
+class SinkQueue(Generic[R]):
     """Feeds one sink. `lost` is told how many rows it did not get, from any thread."""
 
     sink: Sink[R]
@@ -195,7 +195,7 @@ class Outlet(Generic[R]):
 
 
 @asynccontextmanager
-async def fed(outlets: Sequence[Outlet[Any]]) -> AsyncIterator[None]:
+async def fed(outlets: Sequence[SinkQueue[Any]]) -> AsyncIterator[None]:
     """Feed all `outlets` while inside, and let them finish, within CLOSE_S, however it ends."""
     async with trio.open_nursery() as nursery:
         for outlet in outlets:

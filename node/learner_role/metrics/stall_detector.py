@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from learner.monitoring import fruitless_leases as fruitless
-from node.learner_role.scheduling.run_state import LearnerRun
+from node.learner_role.scheduling.run_state import RunState
 from node.runtime.formatting import counted
 
 STILL_S = 300.0
@@ -52,7 +52,7 @@ class Stillness:
         return True
 
 
-def waits_for(run: LearnerRun, now_ms: int) -> str:
+def waits_for(run: RunState, now_ms: int) -> str:
     """What the next training step waits for, and what to do, in a few sentences. `now_ms` on the learner's clock."""
     if run.waits:
         return run.waits
@@ -92,7 +92,7 @@ def waits_for(run: LearnerRun, now_ms: int) -> str:
     return f"{told} {unable.text}." if unable.nodes else told
 
 
-def _idle(run: LearnerRun, now_ms: int) -> Iterator[str]:
+def _idle(run: RunState, now_ms: int) -> Iterator[str]:
     """Why those who are here hold no lease, by reason, as far as it is known."""
     reasons = Counter[str]()
     for worker in map(run.worker, run.present):

@@ -22,7 +22,7 @@ from pathlib import Path
 import trio
 
 from learner.ledger.ledger import Ledger
-from node.learner_role.scheduling.run_state import LearnerRun
+from node.learner_role.scheduling.run_state import RunState
 from node.runtime.events import EventLog
 from protocol.core.errors import Fault, PeerError
 from protocol.core.genesis import Authority
@@ -56,7 +56,7 @@ ADVICE = (
 class Forgotten:
     """See the module's paragraph. `newest` is what a member holds is compared with first: our own announcement."""
 
-    run: LearnerRun
+    run: RunState
     ledger: Ledger
     authority: Authority
     learner: PublicKey

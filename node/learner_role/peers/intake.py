@@ -32,9 +32,9 @@ from learner.rollouts.buffer import UNINFORMATIVE, VOID
 from learner.rollouts.environment import Question, Reply, Said
 from learner.rollouts.episodes import utterance_of
 from learner.scheduling import lease_backoff as givebacks
-from node.learner_role.scheduling.peer_recorder import Witness
-from node.learner_role.scheduling.run_state import LearnerRun
-from node.learner_role.trust.audit_service import AUDIT_REASON, Fate, TrustDesk
+from node.learner_role.scheduling.peer_recorder import PeerRecorder
+from node.learner_role.scheduling.run_state import RunState
+from node.learner_role.trust.audit_service import AUDIT_REASON, AuditService, GroupDecision
 from node.reports.model.verdict_meanings import BLAMED
 from node.runtime.events import EventLog
 from node.verifiers.interface import Ask
@@ -166,8 +166,8 @@ class IntakeLoop:
     which groups wait for an audit, None: everybody is believed. `closing` returns what writes down, on a thread, which
     leases have ended."""
 
-    run: LearnerRun
-    witness: Witness
+    run: RunState
+    witness: PeerRecorder
     ledger: Ledger
     keypair: Keypair
     swarm: SwarmId
@@ -175,7 +175,7 @@ class IntakeLoop:
     ask: Ask
     observe: Callable[[int, float], None]
     expected: Callable[[int], float | None]
-    trust: TrustDesk | None
+    trust: AuditService | None
     used: Callable[[PeerId, Collection[ManifestHash]], None]
     now_ms: Callable[[], int]
     events: EventLog
@@ -410,11 +410,11 @@ class IntakeLoop:
         group = replace(group, expected=self.expected(group.prompt_index))
         if not is_void:
             self.observe(group.prompt_index, sum(rewards) / len(rewards))
-        fate = Fate.BELIEVED if self.trust is None else self.trust.fate(group.lease)
-        if fate is Fate.REFUSED:
+        fate = GroupDecision.ACCEPT if self.trust is None else self.trust.fate(group.lease)
+        if fate is GroupDecision.DROP:
             self.run.buffer.give_up(group.lease, AUDIT_REASON, len(group.completions))
             return len(group.completions), AUDIT_REASON
-        if self.run.buffer.add(group, hold=fate is Fate.HELD):
+        if self.run.buffer.add(group, hold=fate is GroupDecision.HOLD):
             return 0, None
         return len(group.completions), VOID if is_void else UNINFORMATIVE
 

@@ -50,7 +50,7 @@ class _Counted:
 
 
 @dataclass(kw_only=True)
-class ProofDesk:
+class ProofService:
     """See the module's paragraph. `tell` sends something to a peer, if it is here. `reputed`: the signed note on how a
     peer stands, if there is one that is newer than of that moment."""
 

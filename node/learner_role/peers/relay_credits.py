@@ -28,7 +28,7 @@ from learner.trust.relay_credit import (
     VersionOffered,
     VersionRetired,
 )
-from node.learner_role.scheduling.run_state import LearnerRun
+from node.learner_role.scheduling.run_state import RunState
 from node.runtime.events import EventLog
 from protocol.accounting.credit_note import CreditNote, RelayShare, sign_credit_note
 from protocol.accounting.relay_receipt import RelayReceipt, open_relay_receipt
@@ -59,10 +59,10 @@ class _Heard:
 
 
 @dataclass(kw_only=True)
-class RelayDesk:
+class RelayCreditService:
     """See the module's paragraph. Credit is noted under `keypair`, by the operator's `certificate` for it."""
 
-    run: LearnerRun
+    run: RunState
     ledger: Ledger
     store: ChunkStore
     keypair: Keypair

@@ -19,12 +19,12 @@ from learner.ledger.ledger import Ledger
 from learner.ledger.rows import PeerRow, StayRow
 from node.config.engine_requirements import EngineTerms
 from node.learner_role.peers.join_terms import WRONG_TOKEN, is_token
-from node.learner_role.peers.proof_service import ProofDesk
-from node.learner_role.peers.relay_credits import RelayDesk
-from node.learner_role.scheduling.lease_service import LeaseDesk
-from node.learner_role.scheduling.peer_recorder import Witness
-from node.learner_role.scheduling.run_state import LearnerRun, Presence
-from node.learner_role.trust.audit_service import TrustDesk
+from node.learner_role.peers.proof_service import ProofService
+from node.learner_role.peers.relay_credits import RelayCreditService
+from node.learner_role.scheduling.lease_service import LeaseService
+from node.learner_role.scheduling.peer_recorder import PeerRecorder
+from node.learner_role.scheduling.run_state import PeerSession, RunState
+from node.learner_role.trust.audit_service import AuditService
 from node.network.budget_reports import FaultLog
 from node.runtime.events import EventLog
 from protocol.accounting.claims import EnergySource
@@ -54,7 +54,7 @@ from protocol.work import (
 from swarm.transport.event_rate import Buckets, Rate
 from swarm.work.membership import Awaited, Gone, Heard, Joined, Lost, Opened, Tick
 from swarm.work.neighbour_graph import neighbourhoods
-from swarm.work.server import Reception
+from swarm.work.server import WorkServer
 
 TICK_S = 1.0
 """How often silence and deadlines are looked at."""
@@ -76,22 +76,22 @@ line breaks again and again comes back every 11 s at most."""
 
 
 @dataclass(kw_only=True)
-class LearnerDesk:
-    """Implements `swarm.work.server.Desk`; see the module's paragraph."""
+class SessionService:
+    """Implements `swarm.work.server.WorkHandler`; see the module's paragraph."""
 
-    run: LearnerRun
+    run: RunState
     ledger: Ledger
-    leases: LeaseDesk
-    relays: RelayDesk
-    proofs: ProofDesk
-    witness: Witness
+    leases: LeaseService
+    relays: RelayCreditService
+    proofs: ProofService
+    witness: PeerRecorder
     token: str
     heartbeat_s: float
     now_ms: Callable[[], int]
     events: EventLog
-    trust: TrustDesk | None = None
+    trust: AuditService | None = None
     peers_changed: Callable[[], None] = lambda: None
-    reception: Reception | None = None
+    reception: WorkServer | None = None
     faults: FaultLog | None = None
     engines: EngineTerms = field(default_factory=EngineTerms)
     _ended: list[StayRow] = field(default_factory=list)
@@ -135,7 +135,7 @@ class LearnerDesk:
         for lost in self.run.membership.handle(Joined(peer=peer), trio.current_time()):
             self._end_presence(peer, lost.reason)
         self.leases.recollect(peer, {LeaseId(lease) for lease in hello.leases})
-        self.run.present[peer] = Presence(
+        self.run.present[peer] = PeerSession(
             row=row,
             name=hello.name,
             addresses=tuple(hello.addresses),
@@ -162,7 +162,7 @@ class LearnerDesk:
         )
 
     async def grant(self, peer: PeerId, request: LeaseRequest) -> Grant:
-        """Wait for leases; see `LeaseDesk.grant`."""
+        """Wait for leases; see `LeaseService.grant`."""
         return await self.leases.grant(peer, request)
 
     def heard(self, peer: PeerId, heartbeat: Heartbeat) -> None:
@@ -300,7 +300,7 @@ class LearnerDesk:
         )
         return self.ledger.knows(peer), self.ledger.peer_joined(row, self.now_ms())
 
-    def _count(self, peer: PeerId, presence: Presence, now: Heartbeat) -> None:
+    def _count(self, peer: PeerId, presence: PeerSession, now: Heartbeat) -> None:
         """Add what a heartbeat counts beyond the one before it to this stay.
 
         A node counts since it started, a stay lasts as long as a line. After a restart of ours, what a known peer says
@@ -320,7 +320,7 @@ class LearnerDesk:
         if len(self._counted) > PEERS_REMEMBERED:
             self._counted = {one: beat for one, beat in self._counted.items() if one in self.run.present}
 
-    def _hear_troubles(self, peer: PeerId, presence: Presence, heartbeat: Heartbeat) -> None:
+    def _hear_troubles(self, peer: PeerId, presence: PeerSession, heartbeat: Heartbeat) -> None:
         """Note what the node cannot do, and log what is news of it."""
         now_s, now_ms = trio.current_time(), self.now_ms()
         for trouble in self.run.troubles.heard(
@@ -442,7 +442,7 @@ def _joules(heartbeat: Heartbeat) -> dict[EnergySource, float]:
     return found
 
 
-def _stay(presence: Presence) -> StayRow:
+def _stay(presence: PeerSession) -> StayRow:
     return StayRow(
         presence=presence.row,
         bytes_up=presence.bytes_up,

@@ -23,9 +23,9 @@ from learner.rollouts.admission import GrantedLease
 from learner.rollouts.leases import GRANT_BYTES
 from learner.scheduling.lease_backoff import FREE_LEASES
 from learner.scheduling.worker import Held
-from node.learner_role.scheduling.peer_recorder import Witness
+from node.learner_role.scheduling.peer_recorder import PeerRecorder
 from node.learner_role.scheduling.recovery import granted_in
-from node.learner_role.scheduling.run_state import LearnerRun
+from node.learner_role.scheduling.run_state import RunState
 from node.runtime.events import EventLog
 from protocol.core.envelope import OVERHEAD_BYTES
 from protocol.core.identity import Keypair
@@ -58,13 +58,13 @@ class _Waiting:
 
 
 @dataclass(kw_only=True)
-class LeaseDesk:
+class LeaseService:
     """See the module's paragraph. `tell` says something to a peer, if its line is up; `ended` is told of each lease
     that ends without a delivery, the version that it was begun with, if it was, and how it ended."""
 
-    run: LearnerRun
+    run: RunState
     ledger: Ledger
-    witness: Witness
+    witness: PeerRecorder
     keypair: Keypair
     swarm: SwarmId
     now_ms: Callable[[], int]

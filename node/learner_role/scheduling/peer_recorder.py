@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from learner.provisioning.estimation.recording import Delivered, Installed, Joined, Left, Withdrawn
 from learner.rollouts.admission import GrantedLease, JudgedDelivery
-from node.learner_role.scheduling.recorder import Recorder
-from node.learner_role.scheduling.run_state import LearnerRun
+from node.learner_role.scheduling.recorder import RunRecorder
+from node.learner_role.scheduling.run_state import RunState
 from node.runtime.events import EventLog
 from protocol.accounting.claims import MICROS, Price
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
@@ -34,10 +34,10 @@ SLOWEST = 1e-9
 """The same at least: a rollout in thirty years. What one takes is reckoned with, and is infinite below 1e-308."""
 
 
-class Witness:
+class PeerRecorder:
     """See the module's paragraph. `max_new_tokens` is how long completions are taken to be until one was admitted."""
 
-    def __init__(self, run: LearnerRun, recorder: Recorder, events: EventLog, *, max_new_tokens: int) -> None:
+    def __init__(self, run: RunState, recorder: RunRecorder, events: EventLog, *, max_new_tokens: int) -> None:
         self._run = run
         self._recorder = recorder
         self._events = events

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import trio
 
 from learner.rollouts.leases import Prompt
-from node.tasks.task_suite import Schooling, Written
+from node.tasks.task_suite import TaskSuite, Written
 from swarm.transport.error_groups import first_cause
 
 AHEAD = 64
@@ -44,7 +44,7 @@ class PromptDesk:
         ready: called when prompts are there again for which somebody has waited.
     """
 
-    schooling: Schooling
+    schooling: TaskSuite
     write: Callable[[Sequence[int]], Awaitable[list[Written]]]
     alone: Callable[[int], bool]
     writers: int
@@ -61,7 +61,7 @@ class PromptDesk:
         self.schooling.moved = self._moved
 
     def next_prompt(self) -> Prompt | None:
-        """The next prompt to lease; None while it is being written. Raises TaskError, see `Schooling.draw`."""
+        """The next prompt to lease; None while it is being written. Raises TaskError, see `TaskSuite.draw`."""
         prompt = self.schooling.draw(self._taken)
         self._is_missed = prompt is None
         return prompt

@@ -21,8 +21,8 @@ from learner.provisioning.estimation.recording import Planned
 from learner.provisioning.planner.constants import SOON_S
 from learner.provisioning.planner.planner import Planner
 from learner.provisioning.planner.review import Decision, situation_of
-from node.learner_role.scheduling.recorder import Recorder
-from node.learner_role.scheduling.run_state import LearnerRun
+from node.learner_role.scheduling.recorder import RunRecorder
+from node.learner_role.scheduling.run_state import RunState
 from node.runtime.events import EventLog
 from protocol.accounting.claims import MICROS
 from protocol.core.ids import PeerId
@@ -30,12 +30,12 @@ from protocol.core.limits import MAX_REASON_CHARS
 
 
 @dataclass(kw_only=True)
-class Steward:
+class Provisioner:
     """See the module's paragraph. `review_s`: the planner's, from one review to the next."""
 
-    run: LearnerRun
+    run: RunState
     ledger: Ledger
-    recorder: Recorder
+    recorder: RunRecorder
     planner: Planner
     review_s: float
     now_ms: Callable[[], int]

@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from learner.artifacts.regular_file import open_file
-from learner.provisioning.estimation.estimator import Observatory
+from learner.provisioning.estimation.estimator import SwarmEstimator
 from learner.provisioning.estimation.recording import (
     Began,
     Joined,
@@ -42,7 +42,7 @@ def steady_clock() -> Callable[[], float]:
     return lambda: ahead_s + time.monotonic()
 
 
-class Recorder:
+class RunRecorder:
     """See the module's paragraph.
 
     Args:
@@ -60,7 +60,7 @@ class Recorder:
         trouble: Callable[[str], None],
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self.observatory = Observatory()
+        self.observatory = SwarmEstimator()
         self._path = path
         self._file = None if path is None else LineFile(path, most_bytes=MAX_RECORDING_BYTES)
         self._terms = terms
@@ -89,7 +89,7 @@ class Recorder:
         """
         if self._path is None:
             return
-        observatory = Observatory()
+        observatory = SwarmEstimator()
         try:
             for path in filter(Path.is_file, [self._path.with_name(f"{self._path.name}.1"), self._path]):
                 self._hear(path, observatory)
@@ -100,7 +100,7 @@ class Recorder:
         observatory.handle(replace(self._terms, at_s=observatory.now_s))
         self.observatory = observatory
 
-    def _hear(self, path: Path, observatory: Observatory) -> None:
+    def _hear(self, path: Path, observatory: SwarmEstimator) -> None:
         hears = False
         with open_file(path) as file:
             for event in read_lines(file, path.name):

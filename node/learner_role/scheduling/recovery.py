@@ -17,7 +17,7 @@ from learner.ledger.rows import LeaseRow, UnconsumedRow
 from learner.ledger.sqlite.column_values import signed_in
 from learner.ledger.sqlite.database import DamagedValue, LedgerError, is_blank
 from learner.ledger.work import open_leases_of
-from learner.rollouts.admission import AdmittedRecord, GrantedLease, Place
+from learner.rollouts.admission import AdmittedRecord, EpisodeSlots, GrantedLease
 from learner.rollouts.buffer import Group
 from learner.rollouts.environment import Ended, Environment
 from learner.rollouts.episodes import Episodes, utterance_of
@@ -41,7 +41,7 @@ def granted_in(row: LeaseRow, swarm: SwarmId) -> GrantedLease:
     return _granted(row.envelope, row.prompt, row.place, swarm)
 
 
-def _granted(envelope: bytes | None, prompt: int, place: Place | None, swarm: SwarmId) -> GrantedLease:
+def _granted(envelope: bytes | None, prompt: int, place: EpisodeSlots | None, swarm: SwarmId) -> GrantedLease:
     lease = signed_in("leases.envelope", envelope, partial(own_lease, swarm=swarm))
     return GrantedLease(lease=lease, prompt_index=prompt, place=place)
 

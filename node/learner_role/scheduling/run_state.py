@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import trio
 
 from learner.ledger.troubles import Troubles, Unable
-from learner.scheduling.lease_scheduler import Workload
+from learner.scheduling.lease_scheduler import LeaseScheduler
 from protocol.accounting.claims import EnergySource
 from protocol.core.ids import PeerId
 from protocol.versions.manifest import SignedManifest
@@ -23,7 +23,7 @@ from swarm.work.membership import Membership
 
 
 @dataclass(kw_only=True)
-class Presence:
+class PeerSession:
     """One stay of a peer: its row in the ledger, its name, what its node understands, and what it moved, generated
     and took of the mains (joules by source) since it came.
 
@@ -52,7 +52,7 @@ class Presence:
 
 
 @dataclass(kw_only=True)
-class LearnerRun(Workload):
+class RunState(LeaseScheduler):
     """See the module's paragraph.
 
     `opened` is set once the chain is known, and so are the manifests, at `opened_ms`; `vocab_size` from then on.
@@ -67,7 +67,7 @@ class LearnerRun(Workload):
     membership: Membership
     kappa: int = 1
     published: SignedManifest | None = None
-    present: dict[PeerId, Presence] = field(default_factory=dict)
+    present: dict[PeerId, PeerSession] = field(default_factory=dict)
     finished: bool = False
     vocab_size: int = 0
     asked: int = 0

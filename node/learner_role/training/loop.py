@@ -32,14 +32,14 @@ from learner.provisioning.estimation.recording import Stepped
 from learner.rollouts.batch_arrays import batch_arrays, completed, missing, mixed, of_swarm, offline_arrays
 from learner.rollouts.buffer import Batch
 from learner.rollouts.environment import Environment
-from node.learner_role.scheduling.recorder import Recorder
+from node.learner_role.scheduling.recorder import RunRecorder
 from node.learner_role.scheduling.recovery import read_unconsumed
-from node.learner_role.scheduling.run_state import LearnerRun
+from node.learner_role.scheduling.run_state import RunState
 from node.learner_role.training.checkpoints import Checkpoints, TrainerLost
 from node.learner_role.training.publisher import Publishing, step_row, told_figures
 from node.learner_role.training.restore import load_policy, restore_newest
 from node.learner_role.training.trainer_process import CallTrainer
-from node.learner_role.trust.audit_service import AUDIT_REASON, Fate, TrustDesk
+from node.learner_role.trust.audit_service import AUDIT_REASON, AuditService, GroupDecision
 from node.processes.outcomes import ChildCrashed, ChildGaveUp, ChildRefused
 from node.runtime.errors import RunError
 from node.runtime.events import EventLog
@@ -60,7 +60,9 @@ one whose model takes minutes to load would never reach its bound, while every s
 
 
 class Trainer(Protocol):
-    """The trainer's process, as `node.processes.child.Child` is one: `pid` changes when it was started anew."""
+    """The trainer's process, as `node.processes.child.SupervisedChild` is one: `pid` changes when it was started
+    anew.
+    """
 
     @property
     def pid(self) -> int | None: ...
@@ -100,14 +102,14 @@ class TrainingLoop:
         look: sees that what is signed at this time is believed, or raises RunError.
     """
 
-    run: LearnerRun
+    run: RunState
     ledger: Ledger
     store: ChunkStore
     publisher: Publisher
     trainer: Trainer
     transport: Transport
     terms: TrainingTerms
-    trust: TrustDesk | None
+    trust: AuditService | None
     checkpoints: Path
     exports: Path
     environment: Environment
@@ -116,7 +118,7 @@ class TrainingLoop:
     published: Callable[[SignedManifest], Awaitable[None]]
     now_ms: Callable[[], int]
     events: EventLog
-    recorder: Recorder
+    recorder: RunRecorder
     opened: Callable[[int, int], Awaitable[None]]
     stepped: Callable[[StepRow, Batch], None]
     tried: Callable[[Path, Header, CallTrainer], Awaitable[None]] | None = None
@@ -318,11 +320,11 @@ class TrainingLoop:
         if self.trust is not None:
             await self.trust.recover(found.leases)
         for group in found.groups:
-            fate = Fate.BELIEVED if self.trust is None else self.trust.fate(group.lease)
-            if fate is Fate.REFUSED:
+            fate = GroupDecision.ACCEPT if self.trust is None else self.trust.fate(group.lease)
+            if fate is GroupDecision.DROP:
                 run.buffer.give_up(group.lease, AUDIT_REASON, len(group.completions))
             else:
-                run.buffer.add(group, hold=fate is Fate.HELD)
+                run.buffer.add(group, hold=fate is GroupDecision.HOLD)
         if doubled := [granted.id for granted in run.take_up(found.episodes)]:
             await trio.to_thread.run_sync(self.ledger.leases_closed, doubled, "recalled", self.now_ms())
         self.events.emit("buffer_recovered", rollouts=len(run.buffer), episodes=len(run.episodes))

@@ -25,9 +25,9 @@ from learner.ledger.rows import StepRow, TallyRow
 from learner.monitoring.alarms import known
 from learner.provisioning.estimation.recording import Published
 from learner.rollouts.buffer import Batch
-from node.learner_role.scheduling.recorder import Recorder
-from node.learner_role.scheduling.run_state import LearnerRun
-from node.learner_role.trust.version_retention import KeptVersions
+from node.learner_role.scheduling.recorder import RunRecorder
+from node.learner_role.scheduling.run_state import RunState
+from node.learner_role.trust.version_retention import VersionRetention
 from node.processes.outcomes import ChildRefused
 from node.runtime.errors import RunError
 from node.runtime.events import EventLog
@@ -64,7 +64,7 @@ class Publishing:
         look: sees that what is signed at this time is believed, or raises RunError.
     """
 
-    run: LearnerRun
+    run: RunState
     ledger: Ledger
     store: ChunkStore
     publisher: Publisher
@@ -75,8 +75,8 @@ class Publishing:
     adopted: Callable[[SignedManifest], None]
     now_ms: Callable[[], int]
     events: EventLog
-    recorder: Recorder
-    kept: KeptVersions | None = None
+    recorder: RunRecorder
+    kept: VersionRetention | None = None
     look: Callable[[int], None] = lambda now_ms: None
     newest: bytes = b""
     _said: Announcement | None = None

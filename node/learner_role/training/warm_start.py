@@ -18,7 +18,7 @@ import numpy as np
 from learner.monitoring.eval_scores import Scores
 from node.engine.interface import InstalledVersion, PolicyEngine
 from node.learner_role.training.evaluation import EvaluationTerms, evaluate
-from node.processes.child import Child
+from node.processes.child import SupervisedChild
 from node.runtime.errors import RunError
 from node.tasks.held_out import HeldOut
 from node.tasks.tokenized_task import EncodedTask
@@ -63,7 +63,7 @@ class WarmStartTerms:
 class WarmStart:
     """The parts a warm start needs: a trainer with the model loaded, an engine, a task, its held-out prompts."""
 
-    trainer: Child
+    trainer: SupervisedChild
     engine: PolicyEngine
     encoded: EncodedTask
     held_out: list[HeldOut]

@@ -20,12 +20,12 @@ from node.engine.interface import EngineError
 from node.learner_role.training.restore import load_policy, restore_newest
 from node.learner_role.training.trainer_process import load_request
 from node.learner_role.trial.trial_run import trial_terms, try_out
-from node.processes.child import Child, open_child
+from node.processes.child import SupervisedChild, open_child
 from node.processes.outcomes import ChildCrashed, ChildGaveUp, ChildRefused
 from node.processes.spec import ChildSpec
 from node.runtime.errors import RunError
 from node.runtime.events import EventLog
-from node.tasks.task_suite import Schooling
+from node.tasks.task_suite import TaskSuite
 from protocol.core.pipe import Arrays, Header
 
 NO_ENGINE = "No trial: all that this run trains on is logged and nothing is evaluated, so no engine takes part in it."
@@ -42,7 +42,7 @@ class Tried:
 
 async def try_aside(
     config: SwarmConfig,
-    schooling: Schooling,
+    schooling: TaskSuite,
     rows: Sequence[CheckpointRow],
     checkpoints: Path,
     trainer: ChildSpec,
@@ -84,7 +84,7 @@ async def try_aside(
 class _Asking:
     """The trainer, asked as a start does it. What it refuses travels; a process that ends is a RunError."""
 
-    child: Child
+    child: SupervisedChild
 
     async def ask(self, op: str, header: Mapping[str, object]) -> Header:
         return (await self.call(op, header, None))[0]

@@ -30,7 +30,7 @@ from learner.trial.logprob_agreement import Reading, Tolerance, disagreement, wi
 from learner.trust.audit_queue import Passage
 from learner.trust.margins import LOUD, Arithmetic, margins_of, tolerance_of
 from learner.trust.sequential_test import count_above
-from learner.trust.standing import Confidence, after
+from learner.trust.standing import AuditHistory, after
 from node.config.swarm_config import SwarmConfig
 from node.engine.interface import (
     EngineCrashed,
@@ -47,7 +47,7 @@ from node.learner_role.training.trainer_process import CallTrainer
 from node.learner_role.trust.auditor import claim_of, found_of
 from node.processes.outcomes import ChildRefused
 from node.runtime.errors import RunError, UsageError
-from node.tasks.task_suite import Schooling
+from node.tasks.task_suite import TaskSuite
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.core.pipe import Header
 
@@ -84,7 +84,7 @@ class TrialTerms:
     arithmetic: Arithmetic
 
 
-def trial_terms(config: SwarmConfig, schooling: Schooling) -> TrialTerms | None:
+def trial_terms(config: SwarmConfig, schooling: TaskSuite) -> TrialTerms | None:
     """What a run is tried on; None where no engine takes part in it, since all is logged and nothing is evaluated."""
     if not config.swarm_rollouts and not schooling.held_out:
         return None
@@ -268,7 +268,7 @@ def _require_agreement(
         apart = max(apart, widest(readings))
     found = [token for passage, audit in zip(passages, verified, strict=True) for token in found_of(audit, passage)]
     margins = margins_of(compared.parameters, terms.arithmetic)
-    finding = after(Confidence(), count_above(found, margins), margins)[1]
+    finding = after(AuditHistory(), count_above(found, margins), margins)[1]
     if not finding.passed:
         furthest = max(one.cost for one in passages)
         raise _Apart(f"an audit of the engine's own completions fails: {finding.detail}", furthest)

@@ -18,7 +18,7 @@ from learner.rollouts.admission import AdmittedRecord, GrantedLease
 from learner.rollouts.leases import own_lease
 from learner.trust.audit_queue import Agenda, Work, work_of
 from learner.trust.sequential_test import Audited, Found, Margin, count_above
-from learner.trust.standing import Confidence, after
+from learner.trust.standing import AuditHistory, after
 from node.config.node_config import EngineSection
 from node.engine.factory import open_verifying_engine
 from node.engine.interface import EngineError, VerifyingEngine
@@ -123,4 +123,4 @@ def _compared(kept: KeptLease, found: Sequence[Found]) -> Replayed:
 
 def _fails(counted: Audited, margins: Sequence[Margin]) -> bool:
     """Whether one group says enough; one that was counted by other margins says nothing."""
-    return len(counted.counts) == len(margins) and not after(Confidence(), counted, margins)[1].passed
+    return len(counted.counts) == len(margins) and not after(AuditHistory(), counted, margins)[1].passed

@@ -35,18 +35,18 @@ from learner.trust.sequential_test import Found, Margin, count_above, log_eviden
 from learner.trust.standing import (
     DOUBT_REASON,
     NEWCOMER_GROUPS,
-    Confidence,
+    AuditHistory,
     Finding,
-    Standing,
+    TrustLevel,
     after,
     is_audited,
     pardoned,
 )
 from learner.trust.unaudited_exposure import Exposure
-from node.learner_role.scheduling.run_state import LearnerRun
-from node.learner_role.trust.version_retention import KeptVersions, Use
+from node.learner_role.scheduling.run_state import RunState
+from node.learner_role.trust.version_retention import RetentionReason, VersionRetention
 from node.runtime.events import EventLog
-from node.state.operator_orders import Ban, NoOrder, Pardon, PeerOrders, read_order
+from node.state.operator_orders import Ban, NoOrder, OperatorDecisions, Pardon, read_order
 from protocol.core.identity import Keypair
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, SwarmId, short
 from protocol.core.limits import MAX_REASON_CHARS
@@ -91,12 +91,12 @@ SPOILED_REMEMBERED = 4096
 """Groups that are known to be refused before they are complete: more than are ever under way."""
 
 
-class Fate(Enum):
+class GroupDecision(Enum):
     """What becomes of a complete group: it waits for its batch, or for an audit first, or is dropped."""
 
-    BELIEVED = "believed"
-    HELD = "held"
-    REFUSED = "refused"
+    ACCEPT = "accept"
+    HOLD = "hold"
+    DROP = "drop"
 
 
 def ban_notice(why: str) -> str:
@@ -111,7 +111,7 @@ async def _nothing_else(peer: PeerId) -> None:
 
 
 @dataclass(kw_only=True)
-class TrustDesk:
+class AuditService:
     """See the module's paragraph.
 
     Args:
@@ -132,15 +132,15 @@ class TrustDesk:
         added: something is on the agenda.
     """
 
-    run: LearnerRun
+    run: RunState
     ledger: Ledger
-    kept: KeptVersions
+    kept: VersionRetention
     keypair: Keypair
     swarm: SwarmId
     certificate: bytes
     secret: bytes
     floor: float
-    orders: PeerOrders
+    orders: OperatorDecisions
     now_ms: Callable[[], int]
     events: EventLog
     audits: bool = True
@@ -166,7 +166,7 @@ class TrustDesk:
     _one: trio.Lock = field(default_factory=trio.Lock)
     """Held while what is known of a peer is recalled or written, or all that waits is given anew: while nobody holds it
     the ledger knows as much as this desk, and a lease is audited once."""
-    _known: dict[PeerId, Confidence] = field(default_factory=dict)
+    _known: dict[PeerId, AuditHistory] = field(default_factory=dict)
     _under_audit: set[LeaseId] = field(default_factory=set)
     """On the agenda, or judged and not written yet: MAX_WAITING and what the engine is asked together, at most."""
     _pending: dict[LeaseId, set[LeaseId]] = field(default_factory=dict)
@@ -209,11 +209,11 @@ class TrustDesk:
         banned = self._known[peer].banned
         return Refused(reason=ban_notice(banned)) if banned else None
 
-    async def _recalled(self, peer: PeerId) -> Confidence:
+    async def _recalled(self, peer: PeerId) -> AuditHistory:
         """What is known of a peer, from the ledger if it is not remembered. The caller holds `_one`."""
         if (known := self._known.get(peer)) is None:
             found = await trio.to_thread.run_sync(self.ledger.confidence_of, [peer])
-            known = self._known[peer] = found.get(peer, Confidence())
+            known = self._known[peer] = found.get(peer, AuditHistory())
         return known
 
     def _forget_others(self, peer: PeerId) -> None:
@@ -250,13 +250,13 @@ class TrustDesk:
             del self._untold[peer]
         self._told += [lease for lease, _ in told]
 
-    def standing(self, peer: PeerId) -> Standing:
+    def standing(self, peer: PeerId) -> TrustLevel:
         """How a peer stands that is here."""
         return self._remembered(peer).standing
 
-    def _remembered(self, peer: PeerId) -> Confidence:
+    def _remembered(self, peer: PeerId) -> AuditHistory:
         """What is known of a peer that is here or has leases under way; nothing of it is to be written."""
-        return self._known.get(peer, Confidence())
+        return self._known.get(peer, AuditHistory())
 
     # What comes
 
@@ -359,12 +359,12 @@ class TrustDesk:
             self.events.emit("peer_unusual", peer=peer, reason=told)
         return told is not None
 
-    def fate(self, root: LeaseId) -> Fate:
+    def fate(self, root: LeaseId) -> GroupDecision:
         """What is to become of the group that this lease opened, now that it is complete."""
         if root in self._spoiled:
             del self._spoiled[root]
-            return Fate.REFUSED
-        return Fate.HELD if root in self._pending else Fate.BELIEVED
+            return GroupDecision.DROP
+        return GroupDecision.HOLD if root in self._pending else GroupDecision.ACCEPT
 
     async def recover(self, leases: Sequence[tuple[GrantedLease, Sequence[AdmittedRecord]]]) -> None:
         """Another chain is put in place: forget what was on the agenda, and take up these leases, whose records were
@@ -494,7 +494,7 @@ class TrustDesk:
         await trio.to_thread.run_sync(lambda: self.ledger.confidence_written(peer, known, now_ms, decision=PARDON))
         self._reconsidered(peer)
 
-    async def _ban(self, peer: PeerId, known: Confidence, *, decision: str = "") -> None:
+    async def _ban(self, peer: PeerId, known: AuditHistory, *, decision: str = "") -> None:
         """Ban it without an audit, for the reason in `known`; `decision`: BAN if it is the operator's."""
         self.events.emit("peer_banned", peer=peer, lease=None, reason=known.banned)
         self._known[peer] = known
@@ -575,7 +575,7 @@ class TrustDesk:
         return gone | {root for root in wrong if root in self._spoiled}
 
     def _write(
-        self, root: LeaseId, row: AuditRow, known: Confidence, wrong: Collection[LeaseId], margins: Sequence[Margin]
+        self, root: LeaseId, row: AuditRow, known: AuditHistory, wrong: Collection[LeaseId], margins: Sequence[Margin]
     ) -> dict[LeaseId, bytes]:
         """On a thread: the audit of a lease in the group that `root` opened; `wrong` opened all that is not trained on
         for it. Returns the receipts that were replaced, all of the audited peer's."""
@@ -619,7 +619,7 @@ class TrustDesk:
     def _follow(
         self,
         work: Work,
-        known: Confidence,
+        known: AuditHistory,
         finding: Finding,
         row: AuditRow,
         above: int,
@@ -668,7 +668,7 @@ class TrustDesk:
         if receipts and presence is not None and presence.takes_revisions:
             self._untold[peer] = [*self._untold.get(peer, []), *receipts.items()][:MAX_UNTOLD]
 
-    def _send_away(self, peer: PeerId, known: Confidence) -> None:
+    def _send_away(self, peer: PeerId, known: AuditHistory) -> None:
         """Tell it what it can still read, and end its line."""
         self.heard(peer)
         self._untold.pop(peer, None)
@@ -694,7 +694,7 @@ class TrustDesk:
         while len(self._spoiled) > SPOILED_REMEMBERED:
             del self._spoiled[next(iter(self._spoiled))]
 
-    def _recall_all(self, leases: Sequence[GrantedLease]) -> tuple[dict[PeerId, Confidence], dict[LeaseId, bool]]:
+    def _recall_all(self, leases: Sequence[GrantedLease]) -> tuple[dict[PeerId, AuditHistory], dict[LeaseId, bool]]:
         peers = {granted.peer for granted in leases}
         return self.ledger.confidence_of(peers), self.ledger.audits_of([granted.id for granted in leases])
 
@@ -727,5 +727,5 @@ def _is_doubted(work: Work, finding: Finding) -> bool:
     return work.waits and finding.passed and finding.doubted
 
 
-def _use_of(work: Work) -> Use:
-    return Use.AWAITED if work.waits else Use.AUDIT
+def _use_of(work: Work) -> RetentionReason:
+    return RetentionReason.AWAITED if work.waits else RetentionReason.AUDIT

@@ -27,8 +27,8 @@ from node.engine.interface import (
     Verified,
     VerifyingEngine,
 )
-from node.learner_role.trust.audit_service import TrustDesk
-from node.learner_role.trust.engine_budget import EngineTime
+from node.learner_role.trust.audit_service import AuditService
+from node.learner_role.trust.engine_budget import EngineBudget
 from node.runtime.errors import RunError
 from node.runtime.events import EventLog
 from protocol.core.ids import ManifestHash
@@ -94,8 +94,8 @@ class AuditLoop:
     engine: VerifyingEngine
     lock: trio.Lock
     store: ChunkStore
-    desk: TrustDesk
-    time: EngineTime
+    desk: AuditService
+    time: EngineBudget
     events: EventLog
     _failures: int = field(default=0)
 

@@ -17,7 +17,7 @@ ROUTINE_SHARE = 0.01
 
 
 @dataclass(kw_only=True)
-class EngineTime:
+class EngineBudget:
     """See the module's paragraph; times are trio's, in seconds. `routine`: share of what nothing gave a reason for."""
 
     share: float

@@ -39,7 +39,7 @@ class _Seen:
 
 
 @dataclass(kw_only=True)
-class ReputationDesk:
+class ReputationService:
     """See the module's paragraph. `present`: of whom notes may be asked; `changed` is told when somebody came into
     quarantine, or out of it."""
 

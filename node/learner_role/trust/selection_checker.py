@@ -15,10 +15,10 @@ from itertools import count, islice
 import trio
 
 from learner.rollouts.environment import Ended, Question, Reply
-from learner.trust.selection_test import Worth
+from learner.trust.selection_test import CompletionValue
 from node.engine.interface import EngineError, VerifyingEngine
-from node.learner_role.trust.engine_budget import EngineTime
-from node.learner_role.trust.selection_service import ChoiceDesk, Doubt
+from node.learner_role.trust.engine_budget import EngineBudget
+from node.learner_role.trust.selection_service import SelectionService, SelectionSuspect
 from node.runtime.events import EventLog
 from node.verifiers.interface import Ask
 from swarm.store import ChunkStore, StoreError
@@ -31,9 +31,9 @@ class ChoiceLoop:
     engine: VerifyingEngine
     lock: trio.Lock
     store: ChunkStore
-    desk: ChoiceDesk
+    desk: SelectionService
     ask: Ask
-    time: EngineTime
+    time: EngineBudget
     events: EventLog
 
     async def work(self) -> None:
@@ -51,7 +51,7 @@ class ChoiceLoop:
             self.time.used(took_s, routine=all(one.is_routine for one in doubts))
             await trio.to_thread.run_sync(self.desk.ledger.engine_used, "choices", took_s)
 
-    async def _draw(self, doubts: Sequence[Doubt]) -> float:
+    async def _draw(self, doubts: Sequence[SelectionSuspect]) -> float:
         """Draw them; returns how long the engine took."""
         self.desk.begin(doubts)
         async with self.lock:
@@ -70,7 +70,7 @@ class ChoiceLoop:
             await self._conclude(one, completions)
         return took_s
 
-    async def _conclude(self, one: Doubt, completions: Sequence[tuple[int, ...]]) -> None:
+    async def _conclude(self, one: SelectionSuspect, completions: Sequence[tuple[int, ...]]) -> None:
         said = [*(made.tokens for made in one.made), *completions]
         prompt = len(one.granted.lease.prompt) // 4
         index = one.granted.prompt_index
@@ -79,9 +79,11 @@ class ChoiceLoop:
         )
         if (rewards := _rewards(replies)) is not None:
             each = zip(said, rewards, strict=True)
-            await self.desk.conclude(one, [Worth(tokens=len(tokens), reward=reward) for tokens, reward in each])
+            await self.desk.conclude(
+                one, [CompletionValue(tokens=len(tokens), reward=reward) for tokens, reward in each]
+            )
 
-    async def _generate(self, doubts: Sequence[Doubt]) -> list[list[tuple[int, ...]]]:
+    async def _generate(self, doubts: Sequence[SelectionSuspect]) -> list[list[tuple[int, ...]]]:
         """Of each the completions that the desk asks for, in its order; a version is loaded once for all of them."""
         asked = [self.desk.requests(one) for one in doubts]
         parts = [part for one in asked for part in one]  # a version may be asked twice for one of them

@@ -21,13 +21,21 @@ from learner.ledger.ledger import Ledger
 from learner.ledger.rows import ChoiceRow
 from learner.rollouts.admission import AdmittedRecord, GrantedLease
 from learner.rollouts.leases import seed_of
-from learner.trust.selection_test import CONTROLS, Choice, Gain, Seen, Worth, heard_choice, seen
+from learner.trust.selection_test import (
+    CONTROLS,
+    CompletionValue,
+    DeliveryOutcome,
+    Seen,
+    VersionGain,
+    heard_choice,
+    seen,
+)
 from learner.trust.sequential_test import History, is_convicted, log_evidence
 from learner.trust.standing import SUSPECT_EVIDENCE
 from node.engine.interface import GenerationRequest, InstalledVersion
 from node.engine.lease_requests import requests_of
-from node.learner_role.scheduling.run_state import LearnerRun
-from node.learner_role.trust.version_retention import KeptVersions, Use
+from node.learner_role.scheduling.run_state import RunState
+from node.learner_role.trust.version_retention import RetentionReason, VersionRetention
 from node.runtime.events import EventLog
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, short
 from protocol.versions.staleness import Admissibility, judge
@@ -63,7 +71,7 @@ LOOKED_AT = frozenset({"returned", "expired", "lost", "refused"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class DeliveredCompletion:
     """A completion that was delivered: its place in the lease, its tokens, and the version that made all of them."""
 
     index: int
@@ -72,7 +80,7 @@ class Made:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doubt:
+class SelectionSuspect:
     """A lease whose peer may have chosen, which had `withheld` that share of its groups of late. `other`: a version
     that could have made what was `made` as well, if there is one; where nothing was delivered, the version that the
     lease was begun with. `is_routine`: nothing gives a reason to look. `pardons`: of its peer, before it."""
@@ -80,13 +88,13 @@ class Doubt:
     granted: GrantedLease
     withheld: float
     other: InstalledVersion | None
-    made: tuple[Made, ...] = ()
+    made: tuple[DeliveredCompletion, ...] = ()
     is_routine: bool = False
     pardons: int = 0
 
     @property
-    def choice(self) -> Choice:
-        return Choice.DELIVERED if self.made else Choice.WITHHELD
+    def choice(self) -> DeliveryOutcome:
+        return DeliveryOutcome.DELIVERED if self.made else DeliveryOutcome.WITHHELD
 
     @property
     def versions(self) -> tuple[InstalledVersion, ...]:
@@ -101,13 +109,13 @@ class Doubt:
 
 
 @dataclass(kw_only=True)
-class ChoiceDesk:
+class SelectionService:
     """See the module's paragraph. `convict` bans a peer, with the reason, if that holds still when its turn comes;
     `secret` is the learner's; `looks`: whether anything is drawn; `share`: of delivered groups."""
 
-    run: LearnerRun
+    run: RunState
     ledger: Ledger
-    kept: KeptVersions
+    kept: VersionRetention
     secret: bytes
     convict: Callable[[PeerId, str, Callable[[], bool]], Awaitable[None]]
     now_ms: Callable[[], int]
@@ -116,7 +124,7 @@ class ChoiceDesk:
     share: float = DELIVERED_SHARE
     added: trio.Event = field(default_factory=trio.Event)
     drawn: int = 0
-    _waiting: deque[Doubt] = field(default_factory=deque)
+    _waiting: deque[SelectionSuspect] = field(default_factory=deque)
     _begun: set[LeaseId] = field(default_factory=set)
     _of_peer: Counter[PeerId] = field(default_factory=Counter)
     _known: dict[PeerId, History] = field(default_factory=dict)
@@ -139,7 +147,7 @@ class ChoiceDesk:
         if self.looks and status in LOOKED_AT and granted.place is None and manifest is not None:
             share = self._ended(granted.peer, withheld=True)
             began = InstalledVersion(name=version, manifest=manifest)
-            self._add(Doubt(granted=granted, withheld=share, other=began))
+            self._add(SelectionSuspect(granted=granted, withheld=share, other=began))
 
     def delivered(self, granted: GrantedLease, group: Sequence[AdmittedRecord]) -> None:
         """A group was admitted. What several versions made of one completion cannot be drawn again, and is left out."""
@@ -149,7 +157,7 @@ class ChoiceDesk:
         evidence = self._evidence(granted.peer)
         share = min(1.0, max(self.share * math.exp(min(max(evidence, 0.0), SUSPECT_EVIDENCE)), withheld))
         made = sorted((_made(one) for one in group if len(set(one.signed.behaviour)) == 1), key=_by_version)
-        waiting = sum(one.choice is Choice.DELIVERED for one in self._waiting)
+        waiting = sum(one.choice is DeliveryOutcome.DELIVERED for one in self._waiting)
         if not made or self._chance(granted) >= share or waiting >= MAX_DELIVERED:
             return
         could = [version for version in sorted(self.run.manifests) if self._could_have_made(version, granted)]
@@ -167,7 +175,7 @@ class ChoiceDesk:
                 if evidence < self._evidence(least.granted.peer):
                     return
                 self.over(least)
-        self._add(Doubt(granted=granted, withheld=withheld, other=other, made=tuple(made), is_routine=calm))
+        self._add(SelectionSuspect(granted=granted, withheld=withheld, other=other, made=tuple(made), is_routine=calm))
 
     def _evidence(self, peer: PeerId) -> float:
         """The logarithm of the evidence against it, as far as that is known here; 0 of who was not looked at yet."""
@@ -190,16 +198,16 @@ class ChoiceDesk:
         """In [0, 1), the same for the same lease, which nobody else can know."""
         return int.from_bytes(hmac.digest(self._key, granted.id, "sha256")[:8], "big") / 2**64
 
-    def _add(self, one: Doubt) -> None:
+    def _add(self, one: SelectionSuspect) -> None:
         if len(self._waiting) >= MAX_WAITING or self._of_peer[one.granted.peer] >= MAX_OF_A_PEER:
             return
-        if not self.kept.keep(one.manifests, Use.CHOICE):  # too old to be drawn, which is nobody's fault
+        if not self.kept.keep(one.manifests, RetentionReason.CHOICE):  # too old to be drawn, which is nobody's fault
             return
         self._waiting.append(replace(one, pardons=self._pardons[one.granted.peer]))
         self._of_peer[one.granted.peer] += 1
         self.added.set()
 
-    def next(self, *, routine: bool = True) -> list[Doubt]:
+    def next(self, *, routine: bool = True) -> list[SelectionSuspect]:
         """What is to be drawn now: what has waited longest, and others that need no other versions, since to load one
         takes longer than to draw a few groups; the same again until they are `over`. Unless `routine`, only what is
         not."""
@@ -209,11 +217,11 @@ class ChoiceDesk:
         versions = set(waiting[0].versions)
         return [one for one in waiting if versions.issuperset(one.versions)][:TOGETHER]
 
-    def begin(self, doubts: Sequence[Doubt]) -> None:
+    def begin(self, doubts: Sequence[SelectionSuspect]) -> None:
         """These are being drawn."""
         self._begun = {one.granted.id for one in doubts}
 
-    def over(self, one: Doubt) -> None:
+    def over(self, one: SelectionSuspect) -> None:
         """It was drawn, cannot be, or need not; the first word counts."""
         if one not in self._waiting:
             return
@@ -222,7 +230,7 @@ class ChoiceDesk:
         self._of_peer[one.granted.peer] -= 1
         if not self._of_peer[one.granted.peer]:
             del self._of_peer[one.granted.peer]
-        self.kept.release(one.manifests, Use.CHOICE)
+        self.kept.release(one.manifests, RetentionReason.CHOICE)
 
     def lost(self, manifest: ManifestHash) -> None:
         """A version is to go: what would be drawn with it is not, nor is what is being drawn waited for."""
@@ -236,7 +244,7 @@ class ChoiceDesk:
             self.over(one)
         self._withheld.pop(peer, None)
 
-    def requests(self, one: Doubt) -> list[tuple[InstalledVersion, list[GenerationRequest]]]:
+    def requests(self, one: SelectionSuspect) -> list[tuple[InstalledVersion, list[GenerationRequest]]]:
         """What is to be drawn of it, by version: of what was made, what seeds of our own give with the same version;
         with the other version what the peer's seeds do, and those of ours; and if there is one, what the peer's seeds
         give here with the versions that it names, in the order in which they were made."""
@@ -263,7 +271,7 @@ class ChoiceDesk:
     def _seed(self, granted: GrantedLease, index: int) -> int:
         return seed_of(self._key, granted.id, index)
 
-    async def conclude(self, one: Doubt, worth: Sequence[Worth]) -> None:
+    async def conclude(self, one: SelectionSuspect, worth: Sequence[CompletionValue]) -> None:
         """What completions are worth, those that were made first, then those of `requests` in order: write what follows
         from that, and do it. What a pardon came after counts for nothing."""
         self.drawn += 1
@@ -289,7 +297,12 @@ class ChoiceDesk:
             await self.convict(peer, why, lambda: self._pardons[peer] == one.pardons)
 
     async def _heard(
-        self, before: History, one: Doubt, found: Seen, theirs: Sequence[Worth], ours: Sequence[Worth]
+        self,
+        before: History,
+        one: SelectionSuspect,
+        found: Seen,
+        theirs: Sequence[CompletionValue],
+        ours: Sequence[CompletionValue],
     ) -> History:
         """Write what one more group says of its peer."""
         peer = one.granted.peer
@@ -342,20 +355,22 @@ WHY = (
 """What a peer is told that is banned."""
 
 
-def _made(one: AdmittedRecord) -> Made:
+def _made(one: AdmittedRecord) -> DeliveredCompletion:
     """By the one version that it names."""
     span = one.signed.record.spans[0]
     version = InstalledVersion(name=span.version, manifest=ManifestHash(span.manifest))
-    return Made(index=one.signed.record.index, tokens=one.signed.tokens, version=version)
+    return DeliveredCompletion(index=one.signed.record.index, tokens=one.signed.tokens, version=version)
 
 
-def _by_version(one: Made) -> tuple[PolicyVersion, int]:
+def _by_version(one: DeliveredCompletion) -> tuple[PolicyVersion, int]:
     return one.version.name, one.index
 
 
-def _gained(said: Sequence[Worth], here: Sequence[Worth], there: Sequence[Worth]) -> list[Worth]:
+def _gained(
+    said: Sequence[CompletionValue], here: Sequence[CompletionValue], there: Sequence[CompletionValue]
+) -> list[CompletionValue]:
     """Each with what its seed gains here over there, where both are drawn by us."""
     return [
-        replace(one, gains=Gain(tokens=a.tokens, worth=a.reward - b.reward))
+        replace(one, gains=VersionGain(tokens=a.tokens, worth=a.reward - b.reward))
         for one, a, b in zip(said, here, there, strict=True)
     ]

@@ -21,7 +21,7 @@ MAX_OUTDATED = 8
 not catch up, and each takes as much of the disk as the model."""
 
 
-class Use(IntEnum):
+class RetentionReason(IntEnum):
     """What a version is kept for, in the order in which that is given up."""
 
     AUDIT = 0
@@ -30,17 +30,17 @@ class Use(IntEnum):
 
 
 @dataclass(kw_only=True)
-class KeptVersions:
+class VersionRetention:
     """See the module's paragraph. `give_up`: told that a version goes, and to release what needs it."""
 
     store: ChunkStore
     give_up: list[Callable[[ManifestHash], None]] = field(default_factory=list)
-    _uses: dict[ManifestHash, Counter[Use]] = field(default_factory=dict)
+    _uses: dict[ManifestHash, Counter[RetentionReason]] = field(default_factory=dict)
 
     def __contains__(self, manifest: ManifestHash) -> bool:
         return manifest in self._uses
 
-    def keep(self, manifests: Collection[ManifestHash], use: Use) -> bool:
+    def keep(self, manifests: Collection[ManifestHash], use: RetentionReason) -> bool:
         """Keep all of these until they are released as often, or none; whether the store still has them."""
         pinned: list[ManifestHash] = []
         for manifest in manifests:
@@ -55,7 +55,7 @@ class KeptVersions:
             self._uses.setdefault(manifest, Counter())[use] += 1
         return True
 
-    def release(self, manifests: Collection[ManifestHash], use: Use) -> None:
+    def release(self, manifests: Collection[ManifestHash], use: RetentionReason) -> None:
         """Undo one `keep`."""
         for manifest in manifests:
             self.store.unpin(manifest)

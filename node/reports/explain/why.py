@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 from learner.ledger.sqlite.column_values import choice_from, worth_from
 from learner.ledger.sqlite.database import has_table, snapshot
 from learner.ledger.trust import MAX_EVIDENCE
-from learner.trust.selection_test import Choice
+from learner.trust.selection_test import DeliveryOutcome
 from learner.trust.standing import DOUBT_REASON
 from node.reports.explain.audit_replay import KeptLease, Replayed, counted_of, kept_of, replay_of
 from node.reports.explain.name_lookup import (
@@ -47,11 +47,11 @@ REFUSALS_SHOWN = 8
 LEASES_SHOWN = 8
 
 CHOSEN = {
-    Choice.WITHHELD: (
+    DeliveryOutcome.WITHHELD: (
         "Of what it did not deliver, {drawn:,} groups were drawn by the learner, others of the same prompts beside "
         "them: {better:,} were worth less."
     ),
-    Choice.DELIVERED: (
+    DeliveryOutcome.DELIVERED: (
         "Of what it delivered, {drawn:,} groups were looked at, others of the same prompts beside them: {better:,} "
         "were worth more, {gained:,} had gained more by their version."
     ),

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from learner.ledger.audit_replay import ROUNDING
-from learner.trust.selection_test import Choice
+from learner.trust.selection_test import DeliveryOutcome
 from learner.trust.sequential_test import History
-from learner.trust.standing import Standing
+from learner.trust.standing import TrustLevel
 from node.runtime.formatting import counted, were
 
 
@@ -42,7 +42,7 @@ class Choosing:
     `convicts`: that was ever enough for a ban. All are reckoned anew from what each group was worth; `agrees`: the
     ledger's own sum is the same."""
 
-    found: dict[Choice, Counter[str]]
+    found: dict[DeliveryOutcome, Counter[str]]
     evidence: float
     convicts: bool
     agrees: bool
@@ -58,7 +58,7 @@ class PeerAudits:
     their group.
     """
 
-    standing: Standing
+    standing: TrustLevel
     audits: int
     failed: int
     tokens: int

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from node.reports.model.audits import PeerAudits
 from node.reports.model.report import LeaseCounts, PeerReport, Role
-from node.reports.model.stays import Presence, stays_of
+from node.reports.model.stays import PeerPresence, stays_of
 from protocol.accounting.claims import Price
 from protocol.accounting.reputation import Reputation
 from protocol.core.ids import PeerId
@@ -31,7 +31,7 @@ class PeerFacts:
     engine_s: float
     first_seen_ms: int
     last_seen_ms: int
-    presences: tuple[Presence, ...]
+    presences: tuple[PeerPresence, ...]
     leases: LeaseCounts
     verdicts: Mapping[Rule, int]
     tokens: int
@@ -73,7 +73,7 @@ def peer_report(facts: PeerFacts, *, trained: int, started_ms: int = 0) -> PeerR
     )
 
 
-def present_s(presences: Iterable[Presence]) -> float:
+def present_s(presences: Iterable[PeerPresence]) -> float:
     """Seconds covered by at least one of `presences`."""
     total_ms, until_ms = 0, 0
     for presence in sorted(presences, key=lambda p: p.began_ms):

@@ -13,7 +13,7 @@ from protocol.accounting.claims import EnergySource, is_believed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Presence:
+class PeerPresence:
     """A stay of a peer, in milliseconds since 1970, the chunk bytes that it moved meanwhile, the seconds that it stood
     by, and joules by source, as it says.
     """
@@ -45,7 +45,7 @@ class Stay:
         return sum(self.energy.values()) if self.is_believed else 0.0
 
 
-def stays_of(presences: Iterable[Presence], started_ms: int) -> tuple[Stay, ...]:
+def stays_of(presences: Iterable[PeerPresence], started_ms: int) -> tuple[Stay, ...]:
     """In order of time."""
     found: list[Stay] = []
     until_ms: int | None = None

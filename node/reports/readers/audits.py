@@ -9,9 +9,9 @@ from collections.abc import Collection
 from learner.ledger.reputation import BAN
 from learner.ledger.sqlite.column_values import choice_from, wealth_from, worth_from
 from learner.ledger.sqlite.database import has_table
-from learner.trust.selection_test import Choice, heard_choice, seen
+from learner.trust.selection_test import DeliveryOutcome, heard_choice, seen
 from learner.trust.sequential_test import History, is_convicted, log_evidence
-from learner.trust.standing import Confidence
+from learner.trust.standing import AuditHistory
 from node.reports.model.audits import BannedBy, Choosing, PeerAudits, is_same
 from protocol.core.ids import PeerId
 
@@ -39,7 +39,7 @@ def audits_by_peer(db: sqlite3.Connection, started_ms: int) -> dict[PeerId, Peer
         history = History(audits=heard, log_wealth=wealth_from("confidence.log_wealth", log_wealth))
         audits, ever_failed, tokens, worst = sums.get(peer, (0, 0, 0, 0.0))
         found[PeerId(peer)] = PeerAudits(
-            standing=Confidence(passed=passed, failed=failed, history=history, banned=banned).standing,
+            standing=AuditHistory(passed=passed, failed=failed, history=history, banned=banned).standing,
             audits=audits,
             failed=ever_failed,
             tokens=tokens,
@@ -79,7 +79,7 @@ def choosing_of(db: sqlite3.Connection, peer: PeerId) -> Choosing | None:
     if not rows:
         return None
     history, convicts = History(), False
-    found: defaultdict[Choice, Counter[str]] = defaultdict(Counter)
+    found: defaultdict[DeliveryOutcome, Counter[str]] = defaultdict(Counter)
     for name, withheld, theirs, ours, _ in rows:
         choice = choice_from("choices.choice", name)
         mine, yours = worth_from("choices.theirs", theirs), worth_from("choices.ours", ours)

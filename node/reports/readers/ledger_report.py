@@ -37,7 +37,7 @@ from node.reports.model.report import (
     Step,
     SwarmReport,
 )
-from node.reports.model.stays import Presence
+from node.reports.model.stays import PeerPresence
 from node.reports.model.verdict_meanings import JUDGING
 from node.reports.readers.audits import audits_by_peer
 from node.reports.readers.ledger_history import read_history
@@ -344,14 +344,14 @@ def _peers(
     ]  # fmt: skip
 
 
-def _presences(db: sqlite3.Connection) -> defaultdict[str, list[Presence]]:
-    found: defaultdict[str, list[Presence]] = defaultdict(list)
+def _presences(db: sqlite3.Connection) -> defaultdict[str, list[PeerPresence]]:
+    found: defaultdict[str, list[PeerPresence]] = defaultdict(list)
     standby, energy = _standby(db), _energy(db)
     for stay, peer, began_ms, ended_ms, up, down in db.execute(
         "SELECT id, peer, began_ms, ended_ms, bytes_up, bytes_down FROM presence"
     ):
         found[peer].append(
-            Presence(
+            PeerPresence(
                 began_ms=began_ms,
                 ended_ms=ended_ms,
                 bytes_up=up,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from node.reports.model.costs import CostTerms
 from node.reports.model.history import FINEST, Bins, PeerHistory, Span, joined
 from node.reports.model.report import LeaseCounts, OwnReport, PeerReport, RefusedRecord, Role
-from node.reports.model.stays import Presence, stays_of
+from node.reports.model.stays import PeerPresence, stays_of
 from node.state.receipt_rows import Session
 from node.state.receipts import Receipts
 from protocol.accounting.claims import Price
@@ -103,8 +103,8 @@ def _history(receipts: Receipts, row: PeerReport) -> PeerHistory:
     return PeerHistory(judged=bins.filled(receipts.judged(row.first_seen_ms, 1000 * bins.width_s)))
 
 
-def _presence(session: Session) -> Presence:
-    return Presence(
+def _presence(session: Session) -> PeerPresence:
+    return PeerPresence(
         began_ms=session.began_ms,
         ended_ms=session.ended_ms,
         bytes_up=session.bytes_up,

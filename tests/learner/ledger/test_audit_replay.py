@@ -12,7 +12,7 @@ from learner.ledger.audit_replay import replayed
 from learner.ledger.rows import AuditRow
 from learner.trust.margins import TINY as MARGINS
 from learner.trust.sequential_test import Found, count_above, log_evidence
-from learner.trust.standing import Confidence, after, pardoned
+from learner.trust.standing import AuditHistory, after, pardoned
 from protocol.core.ids import LeaseId, PeerId
 
 PEER = PeerId("a peer")
@@ -20,9 +20,9 @@ LIVES = st.lists(st.tuples(st.integers(1, 400), st.integers(0, 20), st.booleans(
 """Audits of so many tokens with so many above the first margin, each perhaps after a pardon."""
 
 
-def lived(life: list[tuple[int, int, bool]]) -> tuple[list[AuditRow], list[int], Confidence]:
+def lived(life: list[tuple[int, int, bool]]) -> tuple[list[AuditRow], list[int], AuditHistory]:
     """What a learner writes of such a life, when it was pardoned, and what it knows in the end."""
-    known, rows, pardons = Confidence(), list[AuditRow](), list[int]()
+    known, rows, pardons = AuditHistory(), list[AuditRow](), list[int]()
     for number, (tokens, above, is_pardoned) in enumerate(life, 1):
         if is_pardoned or known.banned:
             pardons.append(10 * number)

@@ -27,7 +27,7 @@ from learner.ledger.sqlite import database as module
 from learner.ledger.sqlite.database import LedgerError, snapshot
 from learner.ledger.sqlite.schema import SCHEMA_VERSION
 from learner.ledger.work import group_sizes_of
-from learner.rollouts.admission import Place
+from learner.rollouts.admission import EpisodeSlots
 from learner.trust.relay_credit import Credit
 from protocol.core.digest import digest_of
 from protocol.core.errors import LocalProtocolError
@@ -828,7 +828,9 @@ def test_policy_versions_are_kept_exactly(ledger: Ledger) -> None:
 
 def later_row(number: int, root: int, turn: int, *slots: int) -> LeaseRow:
     """Lease `number` goes on with these episodes of the group that lease `root` opened."""
-    return replace(lease_row(number), place=Place(root=lease_id(root), turn=turn, slots=slots), rollouts=len(slots))
+    return replace(
+        lease_row(number), place=EpisodeSlots(root=lease_id(root), turn=turn, slots=slots), rollouts=len(slots)
+    )
 
 
 def test_a_later_turn_says_where_it_belongs(ledger: Ledger) -> None:

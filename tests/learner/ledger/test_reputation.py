@@ -14,7 +14,7 @@ from learner.ledger.reputation import PARDON, Judging, observed_days
 from learner.ledger.rows import AuditRow
 from learner.ledger.sqlite.database import snapshot
 from learner.trust.observations import EXCUSED_A_DAY, MISSED_MS
-from learner.trust.standing import Confidence
+from learner.trust.standing import AuditHistory
 from protocol.accounting.reputation import DAY_MS, WINDOW_DAYS, ObservedDay
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.work import Rule
@@ -45,7 +45,7 @@ def audited(story: Story, lease: LeaseId, *, passed: bool) -> None:
         lease=lease, peer=ALPHA, at_ms=story.now_ms, tokens=1, counts=(), worst=0.0, evidence=0.0,
         passed=passed,
     )  # fmt: skip
-    story.ledger.audited(row, Confidence())
+    story.ledger.audited(row, AuditHistory())
 
 
 def test_every_row_is_counted_on_its_day(story: Story) -> None:
@@ -127,7 +127,7 @@ def test_a_pardon_forgives_what_was_bad_and_keeps_what_was_good(story: Story) ->
     audited(story, wrong, passed=False)
     story.here(ALPHA, reason="the line broke")
     story.now_s += 3600
-    story.ledger.confidence_written(ALPHA, Confidence(), story.now_ms, decision=PARDON)
+    story.ledger.confidence_written(ALPHA, AuditHistory(), story.now_ms, decision=PARDON)
     [day] = days_of(story)
     good = ObservedDay(day=DAY, leases_in_time=1, groups_clean=1, audits_passed=1)
     assert day == good

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.monitoring.alarms import HISTORY, Change, Watchman, alarms, observation
+from learner.monitoring.alarms import HISTORY, AlarmMonitor, Change, alarms, observation
 from learner.monitoring.rules import RULES, hidden_fall, nothing_learnt
 from learner.monitoring.thresholds import ADVICE, LIMITS, Alarm
 from tests.support.examples import examples
@@ -473,7 +473,7 @@ def test_steps_without_a_trained_token_say_nothing_of_tokens(told: Row) -> None:
 
 
 def test_memory_is_bounded() -> None:
-    watchman = Watchman()
+    watchman = AlarmMonitor()
     for row in healthy(3 * HISTORY):
         watchman.handle(observation(row))
     assert len(watchman._steps) == HISTORY
@@ -542,7 +542,7 @@ SIZES = [(16, 16), (16, 8), (64, 4), (8, 4)]
 
 
 def test_that_no_batch_comes_together_is_not_over_with_the_next_step() -> None:
-    watchman = Watchman()
+    watchman = AlarmMonitor()
     rows = [observation(row) for row in healthy()]
     for seen in rows[:30]:
         assert watchman.handle(seen) == []

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.rollouts.admission import GrantedLease, Place
+from learner.rollouts.admission import EpisodeSlots, GrantedLease
 from learner.rollouts.buffer import Group
 from learner.rollouts.environment import Answered, Ended, EpisodeLimits, Reply, Said
 from learner.rollouts.episodes import Episodes, Utterance, Waiting
@@ -75,7 +75,7 @@ def test_a_turn_reads_the_transcript_and_a_group_ends_with_its_last_episode() ->
     assert (len(episodes), episodes.stuck, dict(episodes.by_version)) == (2, 2, {1: 2})
     [waiting] = episodes.waiting()
     assert waiting.prompt.tokens == (*PROMPT, 3, 9, 0, ANSWER, 1, 3)
-    assert waiting.place == Place(root=lease_id(1), turn=1, slots=(1,))
+    assert waiting.place == EpisodeSlots(root=lease_id(1), turn=1, slots=(1,))
     group = go_on(episodes, 2, (8, 0), made_by="1.2")
     assert group is not None
     one_turn, two_turns = group.completions

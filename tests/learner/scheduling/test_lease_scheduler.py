@@ -19,7 +19,7 @@ from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
 from learner.rollouts.prompt_queue import PROMPTS_AHEAD
 from learner.scheduling.batch_speed import Speed
 from learner.scheduling.lease_backoff import BLAMED, FIRST_PAUSE_MS, FREE_LEASES, LONGEST_PAUSE_MS
-from learner.scheduling.lease_scheduler import TOGETHER_MS, Workload
+from learner.scheduling.lease_scheduler import TOGETHER_MS, LeaseScheduler
 from learner.scheduling.worker import Held
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.core.limits import MAX_PROMPT_TOKENS, MAX_WORK_BYTES
@@ -43,11 +43,11 @@ def prompts(*lengths: int) -> Iterator[Prompt]:
 
 def workload(
     *published: str, head: str, window: int, busy: bool = False, bases: tuple[int, ...] = (0,), **changes: Any
-) -> Workload:
+) -> LeaseScheduler:
     """A learner at `head` that published these versions; when busy, it trains."""
     numbers, drawn = count(1), prompts(3)
     terms = LeaseTerms(group_size=GROUP, temperature=1.0, max_new_tokens=4, stop_ids=(0,), deadline_s=60)
-    made = Workload(
+    made = LeaseScheduler(
         **{
             "window": window,
             "batch": BATCH,
@@ -65,7 +65,7 @@ def workload(
     return made
 
 
-def waits(made: Workload, rollouts: int, made_with: str) -> None:
+def waits(made: LeaseScheduler, rollouts: int, made_with: str) -> None:
     """So many rollouts of that version wait to be trained on."""
     group = Group(
         lease=lease_id(len(made.buffer) + 1000),
@@ -79,7 +79,7 @@ def waits(made: Workload, rollouts: int, made_with: str) -> None:
         made.buffer.add(group)
 
 
-def ask(made: Workload, rollouts: int, peer: PeerId = HERE, now_ms: int = NOW_MS) -> list[GrantedLease]:
+def ask(made: LeaseScheduler, rollouts: int, peer: PeerId = HERE, now_ms: int = NOW_MS) -> list[GrantedLease]:
     """What the peer gets at once."""
     made.ask(peer, rollouts)
     return [lease for _, leases in made.serve(now_ms, peer) for lease in leases]
@@ -89,12 +89,12 @@ def sizes(leases: list[GrantedLease]) -> list[int]:
     return [len(granted.lease.seeds) for granted in leases]
 
 
-def begin(made: Workload, leases: list[GrantedLease], now_ms: int = NOW_MS, made_with: str | None = None) -> None:
+def begin(made: LeaseScheduler, leases: list[GrantedLease], now_ms: int = NOW_MS, made_with: str | None = None) -> None:
     for granted in leases:
         made.started(granted.peer, granted.id, version(made_with) if made_with else granted.lease.minimum, now_ms)
 
 
-def finish(made: Workload, leases: list[GrantedLease], now_ms: int, *, keep: bool = True) -> None:
+def finish(made: LeaseScheduler, leases: list[GrantedLease], now_ms: int, *, keep: bool = True) -> None:
     """The leases are delivered and admitted."""
     for granted in leases:
         assert made.leasing.take(granted.id, granted.peer) is not None
@@ -104,7 +104,7 @@ def finish(made: Workload, leases: list[GrantedLease], now_ms: int, *, keep: boo
         made.delivered(granted.peer, granted.id, now_ms)
 
 
-def minimum(made: Workload, peer: PeerId = HERE) -> str | None:
+def minimum(made: LeaseScheduler, peer: PeerId = HERE) -> str | None:
     """What the next lease of the peer asks for."""
     found = ask(made, 1, peer)
     return str(found[0].lease.minimum) if found else None
@@ -294,7 +294,7 @@ def test_a_grant_of_long_prompts_fits_a_frame() -> None:
 # For whom
 
 
-def measured(made: Workload, seconds: float, rollouts: int = 8) -> None:
+def measured(made: LeaseScheduler, seconds: float, rollouts: int = 8) -> None:
     """The peer once took so long for so many; a step takes 10 s."""
     made.worker(HERE).speed.observe(rollouts, seconds)
     made.measure(10.0)
@@ -480,7 +480,7 @@ def test_nobody_counts_up_to_a_version_that_a_peer_makes_up() -> None:
 # What has become hopeless
 
 
-def takes_a_batch(made: Workload) -> None:
+def takes_a_batch(made: LeaseScheduler) -> None:
     """From now on the next one is collected."""
     made.busy, made.collecting = True, made.chain.head.version + 1
 
@@ -838,7 +838,7 @@ def test_what_is_written_by_then_is_leased_and_the_rest_when_it_is_asked_for() -
 # Leases that bring no record
 
 
-def spin(made: Workload, now_ms: int, until_ms: int, step_ms: int = 10) -> int:
+def spin(made: LeaseScheduler, now_ms: int, until_ms: int, step_ms: int = 10) -> int:
     """A peer asks as often as it can and gives all back at once; return how many leases it was granted."""
     granted = 0
     while now_ms < until_ms:

@@ -13,22 +13,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.trust.selection_test import CONTROLS, STRENGTHS, Choice, Gain, Seen, Worth, heard_choice
+from learner.trust.selection_test import (
+    CONTROLS,
+    STRENGTHS,
+    CompletionValue,
+    DeliveryOutcome,
+    Seen,
+    VersionGain,
+    heard_choice,
+)
 from learner.trust.selection_test import seen as seen_of
 from learner.trust.sequential_test import History, is_convicted, log_evidence
 
 BETS = len(STRENGTHS)
 """On what a group is worth; as many more are on what it gains by its version."""
 
-Loss = Callable[[random.Random, list[Worth]], bool]
-Versions = list[list[Worth]]
+Loss = Callable[[random.Random, list[CompletionValue]], bool]
+Versions = list[list[CompletionValue]]
 
 
-def worths(*rewards: float) -> list[Worth]:
-    return [Worth(tokens=9, reward=reward) for reward in rewards]
+def worths(*rewards: float) -> list[CompletionValue]:
+    return [CompletionValue(tokens=9, reward=reward) for reward in rewards]
 
 
-def seen(choice: Choice, theirs: list[Worth], ours: list[Worth], withheld: float = 0.5) -> Seen | None:
+def seen(
+    choice: DeliveryOutcome, theirs: list[CompletionValue], ours: list[CompletionValue], withheld: float = 0.5
+) -> Seen | None:
     return seen_of(choice, theirs, ours, withheld=withheld)
 
 
@@ -36,14 +46,14 @@ def seen(choice: Choice, theirs: list[Worth], ours: list[Worth], withheld: float
 
 
 def test_what_is_worth_the_same_says_nothing() -> None:
-    assert seen(Choice.WITHHELD, worths(1, 0), worths(0, 1, 1, 0)) is not None
-    assert seen(Choice.WITHHELD, worths(1, 1), worths(1, 1)) is None
-    assert seen(Choice.DELIVERED, worths(1, 0), []) is None
+    assert seen(DeliveryOutcome.WITHHELD, worths(1, 0), worths(0, 1, 1, 0)) is not None
+    assert seen(DeliveryOutcome.WITHHELD, worths(1, 1), worths(1, 1)) is None
+    assert seen(DeliveryOutcome.DELIVERED, worths(1, 0), []) is None
 
 
 def test_withheld_is_to_be_worse_and_delivered_better() -> None:
     good, bad, mixed = worths(1, 1), worths(0, 0), worths(0, 1, 0, 1, 0, 1)
-    for choice, favourable, other in ((Choice.WITHHELD, bad, good), (Choice.DELIVERED, good, bad)):
+    for choice, favourable, other in ((DeliveryOutcome.WITHHELD, bad, good), (DeliveryOutcome.DELIVERED, good, bad)):
         found, against = seen(choice, favourable, mixed), seen(choice, other, mixed)
         assert found is not None
         assert against is not None
@@ -53,10 +63,13 @@ def test_withheld_is_to_be_worse_and_delivered_better() -> None:
 
 
 def test_only_what_is_about_as_long_is_compared() -> None:
-    long, short = (Worth(tokens=500, reward=1.0), Worth(tokens=100, reward=0.0))
-    assert seen(Choice.WITHHELD, [short, short], [long, long]) is None
-    near = Worth(tokens=101, reward=1.0)
-    alone, beside = seen(Choice.WITHHELD, [short], [near, near]), seen(Choice.WITHHELD, [short], [near, near, long])
+    long, short = (CompletionValue(tokens=500, reward=1.0), CompletionValue(tokens=100, reward=0.0))
+    assert seen(DeliveryOutcome.WITHHELD, [short, short], [long, long]) is None
+    near = CompletionValue(tokens=101, reward=1.0)
+    alone, beside = (
+        seen(DeliveryOutcome.WITHHELD, [short], [near, near]),
+        seen(DeliveryOutcome.WITHHELD, [short], [near, near, long]),
+    )
     assert alone == beside is not None
 
 
@@ -66,16 +79,16 @@ LENGTHS, REWARDS = st.sampled_from((5, 50, 500)), st.sampled_from((0.0, 0.25, 1.
 @given(
     st.lists(st.tuples(LENGTHS, REWARDS, LENGTHS, REWARDS), min_size=2, max_size=7),
     st.integers(1, 6),
-    st.sampled_from(Choice),
+    st.sampled_from(DeliveryOutcome),
     st.sampled_from((0.0, 0.1, 0.5, 0.9)),
 )
 def test_each_bet_is_fair_over_all_ways_to_deal_the_same_completions(
-    made: list[tuple[int, float, int, float]], size: int, choice: Choice, withheld: float
+    made: list[tuple[int, float, int, float]], size: int, choice: DeliveryOutcome, withheld: float
 ) -> None:
     """Within each length any of as many are as likely to be the peer's: of what they say, and of what
     we draw."""
     pool = [
-        Worth(tokens=tokens, reward=reward, gains=Gain(tokens=drawn, worth=gain))
+        CompletionValue(tokens=tokens, reward=reward, gains=VersionGain(tokens=drawn, worth=gain))
         for tokens, reward, drawn, gain in made
     ]
 
@@ -94,11 +107,11 @@ def test_each_bet_is_fair_over_all_ways_to_deal_the_same_completions(
 
 @pytest.mark.parametrize("least", [1e-170, 1e-200, 5e-324])
 def test_rewards_that_are_hardly_apart_are_told_or_are_the_same(least: float) -> None:
-    found = seen(Choice.WITHHELD, worths(0, 0), worths(least, 0, least))
+    found = seen(DeliveryOutcome.WITHHELD, worths(0, 0), worths(least, 0, least))
     if least < 1e-300:
         assert found is None
     else:
-        same = seen(Choice.WITHHELD, worths(0, 0), worths(1, 0, 1))
+        same = seen(DeliveryOutcome.WITHHELD, worths(0, 0), worths(1, 0, 1))
         assert found is not None
         assert same is not None
         assert found.log_ratios == pytest.approx(same.log_ratios)
@@ -107,7 +120,9 @@ def test_rewards_that_are_hardly_apart_are_told_or_are_the_same(least: float) ->
 def test_a_large_group_is_told_in_numbers_that_fit() -> None:
     dice = random.Random(0)
     found = seen(
-        Choice.WITHHELD, worths(*(dice.random() for _ in range(64))), worths(*(dice.random() for _ in range(192)))
+        DeliveryOutcome.WITHHELD,
+        worths(*(dice.random() for _ in range(64))),
+        worths(*(dice.random() for _ in range(192))),
     )
     assert found is not None
     assert all(math.isfinite(ratio) for ratio in found.log_ratios)
@@ -116,13 +131,13 @@ def test_a_large_group_is_told_in_numbers_that_fit() -> None:
 # What is withheld.
 
 
-def group(dice: random.Random, bias: float, size: int = 8) -> list[Worth]:
+def group(dice: random.Random, bias: float, size: int = 8) -> list[CompletionValue]:
     """Completions whose reward goes by their length, up or down, and by chance."""
     made = []
     for _ in range(size):
         tokens = max(1, round(dice.lognormvariate(6.0, 0.5)))
         longer = math.tanh(2 * (math.log(tokens) - 6.0))
-        made.append(Worth(tokens=tokens, reward=float(dice.random() < 0.5 + 0.5 * bias * longer)))
+        made.append(CompletionValue(tokens=tokens, reward=float(dice.random() < 0.5 + 0.5 * bias * longer)))
     return made
 
 
@@ -132,11 +147,11 @@ def heard_when_lost(seed: int, bias: float, is_lost: Loss, most: int = 400) -> t
     dice, history, tries, withheld = random.Random(seed), History(), 0, 0.0
     while history.audits < most and tries < 50 * most and not is_convicted(history):
         tries += 1
-        mine, choice = group(dice, bias), Choice.DELIVERED
+        mine, choice = group(dice, bias), DeliveryOutcome.DELIVERED
         is_withheld = is_lost(dice, mine)
         withheld += (is_withheld - withheld) / 16
         if is_withheld:
-            choice = Choice.WITHHELD
+            choice = DeliveryOutcome.WITHHELD
         elif dice.random() > 1 / 8:
             continue
         if (found := seen(choice, mine, group(dice, bias, 8 * CONTROLS[choice]), withheld)) is not None:
@@ -144,11 +159,11 @@ def heard_when_lost(seed: int, bias: float, is_lost: Loss, most: int = 400) -> t
     return history, history.audits
 
 
-def tokens_of(made: list[Worth]) -> int:
+def tokens_of(made: list[CompletionValue]) -> int:
     return sum(one.tokens for one in made)
 
 
-def reward_of(made: list[Worth]) -> float:
+def reward_of(made: list[CompletionValue]) -> float:
     return sum(one.reward for one in made)
 
 
@@ -182,7 +197,7 @@ def test_who_delivers_only_the_rarest_is_found_by_what_it_delivers() -> None:
         mine = group(dice, 0.0)
         if reward_of(mine) >= 6:
             delivered += 1
-            found = seen(Choice.DELIVERED, mine, group(dice, 0.0, 16), 0.9)
+            found = seen(DeliveryOutcome.DELIVERED, mine, group(dice, 0.0, 16), 0.9)
             history = history if found is None else heard_choice(history, found)
     assert delivered < 70
 
@@ -201,7 +216,7 @@ def versions(dice: random.Random, gain: float, size: int = 8) -> Versions:
     made = []
     for number in range(4):
         shaken = [one + dice.gauss(0, 0.1) for one in luck]  # most tokens are the same in all of them
-        made.append([Worth(tokens=9, reward=float(one < 0.5 + gain * number)) for one in shaken])
+        made.append([CompletionValue(tokens=9, reward=float(one < 0.5 + gain * number)) for one in shaken])
     return made
 
 
@@ -214,12 +229,12 @@ def heard_of(seed: int, gain: float, pick: Callable[[random.Random, Versions], i
         other = dice.choice([number for number in range(4) if number != mine])
         both = [
             [
-                replace(one, gains=Gain(tokens=one.tokens, worth=one.reward - two.reward))
+                replace(one, gains=VersionGain(tokens=one.tokens, worth=one.reward - two.reward))
                 for one, two in zip(of[mine], of[other], strict=True)
             ]
             for of in (theirs, ours)
         ]
-        if (found := seen(Choice.DELIVERED, *both)) is not None:
+        if (found := seen(DeliveryOutcome.DELIVERED, *both)) is not None:
             history = heard_choice(history, found)
     return history
 
@@ -244,13 +259,13 @@ CUT_OFF = 512
 """Tokens, after which a completion is worth nothing."""
 
 
-def ending(dice: random.Random, begun: int) -> Worth:
+def ending(dice: random.Random, begun: int) -> CompletionValue:
     """How a completion may go on behind so many tokens: half of all are cut off, of the others four in five right."""
     tokens = begun + math.ceil(dice.expovariate(math.log(2) / CUT_OFF))
-    return Worth(tokens=min(tokens, CUT_OFF), reward=float(tokens < CUT_OFF and dice.random() < 0.8))
+    return CompletionValue(tokens=min(tokens, CUT_OFF), reward=float(tokens < CUT_OFF and dice.random() < 0.8))
 
 
-def parted(dice: random.Random, one: Worth, rate: float) -> Worth:
+def parted(dice: random.Random, one: CompletionValue, rate: float) -> CompletionValue:
     """What is made of the same seed where one token in 1 / `rate` is another."""
     at = math.ceil(dice.expovariate(rate))
     return one if at >= one.tokens else ending(dice, at)
@@ -271,11 +286,11 @@ def test_who_rounds_otherwise_does_not_look_like_who_chooses(rounding: float, ve
                 said = [parted(dice, one, rounding) for one in here] if is_theirs else here
                 both.append(
                     [
-                        replace(one, gains=Gain(tokens=a.tokens, worth=a.reward - b.reward))
+                        replace(one, gains=VersionGain(tokens=a.tokens, worth=a.reward - b.reward))
                         for one, a, b in zip(said, here, there, strict=True)
                     ]
                 )
-            if (found := seen(Choice.DELIVERED, *both, withheld=0.0)) is not None:
+            if (found := seen(DeliveryOutcome.DELIVERED, *both, withheld=0.0)) is not None:
                 ratios.append(math.exp(found.log_ratios[BETS]))
                 history = heard_choice(history, found)
         assert log_evidence(history) < 6.0

@@ -18,7 +18,7 @@ from learner.trust.margins import (
 )
 from learner.trust.margins import TINY as MARGINS
 from learner.trust.sequential_test import Audited, Counted, Found, Margin, Measure, count_above
-from learner.trust.standing import FLOOR, NEWCOMER_GROUPS, Confidence, Standing, after, is_audited, pardoned
+from learner.trust.standing import FLOOR, NEWCOMER_GROUPS, AuditHistory, TrustLevel, after, is_audited, pardoned
 from protocol.core.ids import LeaseId, ManifestHash
 
 CLEAR, CLOSE = 1.0, 0.1
@@ -29,8 +29,8 @@ MADE_UP = count_above([Found(gap=2.0 * (place < 25), lead=CLEAR, apart=2.0) for 
 SECRET = bytes(32)
 
 
-def passed(count: int, known: Confidence | None = None) -> Confidence:
-    known = known or Confidence()
+def passed(count: int, known: AuditHistory | None = None) -> AuditHistory:
+    known = known or AuditHistory()
     for _ in range(count):
         known, _ = after(known, CLEAN, MARGINS)
     return known
@@ -48,16 +48,16 @@ def version(number: int) -> ManifestHash:
 def test_a_newcomer_waits_until_enough_have_passed() -> None:
     for count in range(NEWCOMER_GROUPS):
         known = passed(count)
-        assert (known.standing, known.waits, known.share) == (Standing.NEWCOMER, True, 1.0)
+        assert (known.standing, known.waits, known.share) == (TrustLevel.NEWCOMER, True, 1.0)
         assert all(is_audited(known, SECRET, lease(number), version(number)) for number in range(64))
-    assert passed(NEWCOMER_GROUPS).standing is Standing.TRUSTED
+    assert passed(NEWCOMER_GROUPS).standing is TrustLevel.TRUSTED
 
 
 def test_what_passes_is_doubted_while_all_audits_together_speak_against_its_peer() -> None:
     """A token or two of 28 that no rounding explains pass, and are no ground to believe a newcomer; one of a trusted
     peer's may be chance; and an honest audit or two take it back."""
     off = [[Found(gap=2.0 * (place < number), lead=CLEAR) for place in range(28)] for number in range(3)]
-    findings = [after(Confidence(), count_above(one, MARGINS), MARGINS) for one in off]
+    findings = [after(AuditHistory(), count_above(one, MARGINS), MARGINS) for one in off]
     assert [finding.passed for _, finding in findings] == [True] * 3
     assert [finding.doubted for _, finding in findings] == [False, True, True]
     known = findings[2][0]
@@ -79,9 +79,9 @@ def test_who_is_trusted_is_audited_by_chance_and_where_something_is_odd() -> Non
 
 
 def test_made_up_tokens_are_found_at_once_and_however_long_one_was_honest() -> None:
-    for known in (Confidence(), passed(500)):
+    for known in (AuditHistory(), passed(500)):
         found, finding = after(known, MADE_UP, MARGINS)
-        assert (finding.passed, finding.convicted, found.standing) == (False, True, Standing.BANNED)
+        assert (finding.passed, finding.convicted, found.standing) == (False, True, TrustLevel.BANNED)
         assert "in 28 of 28 contexts log probabilities" in finding.detail
         own = count_above([Found(gap=2.0 * (place < 25), lead=CLEAR) for place in range(28)], MARGINS)
         assert after(known, own, MARGINS)[1].detail == (
@@ -89,9 +89,9 @@ def test_made_up_tokens_are_found_at_once_and_however_long_one_was_honest() -> N
             " version named (more than 0.4 nats below it, where it leads by more than 0.4), where 0.01% may be"
         )
         assert found.banned == finding.detail
-        assert after(found, CLEAN, MARGINS)[0].standing is Standing.BANNED, "an honest audit takes nothing back"
+        assert after(found, CLEAN, MARGINS)[0].standing is TrustLevel.BANNED, "an honest audit takes nothing back"
         again = pardoned(found)
-        assert (again.standing, again.failed) == (Standing.NEWCOMER, 1)
+        assert (again.standing, again.failed) == (TrustLevel.NEWCOMER, 1)
 
 
 def test_a_group_that_fails_is_a_soft_strike() -> None:
@@ -99,11 +99,11 @@ def test_a_group_that_fails_is_a_soft_strike() -> None:
     known, finding = after(passed(100), some, MARGINS)
     assert not finding.passed
     assert not finding.convicted
-    assert (known.passed, known.failed, known.standing) == (0, 1, Standing.SUSPECT)
+    assert (known.passed, known.failed, known.standing) == (0, 1, TrustLevel.SUSPECT)
     assert finding.detail.startswith("9 of 28 tokens")
     assert finding.detail.endswith("where it leads by 0.06 to 0.15), where 2% may be")
     calm = passed(3000, known)
-    assert calm.standing is Standing.TRUSTED, "honest audits take suspicion back"
+    assert calm.standing is TrustLevel.TRUSTED, "honest audits take suspicion back"
 
 
 @pytest.mark.rest
@@ -111,7 +111,7 @@ def test_an_honest_peer_at_the_very_margin_is_never_banned() -> None:
     """Of tokens beyond each margin just as many as an honest peer may have: 200 lives of 200 audits."""
     chance = random.Random(5)
     for _ in range(200):
-        known, failed = Confidence(), 0
+        known, failed = AuditHistory(), 0
         for _ in range(200):
             trials = [1 if margin.measure is Measure.MEAN else 64 for margin in MARGINS]
             counts = tuple(
@@ -120,7 +120,7 @@ def test_an_honest_peer_at_the_very_margin_is_never_banned() -> None:
             )
             known, finding = after(known, Audited(tokens=192, counts=counts), MARGINS)
             failed += not finding.passed
-        assert known.standing is not Standing.BANNED
+        assert known.standing is not TrustLevel.BANNED
         assert failed <= 2
 
 
@@ -135,10 +135,10 @@ def test_a_large_model_is_given_more_room_and_a_cheat_in_it_is_found_all_the_sam
     rounded = [Found(gap=0.2 * (place < 12), lead=CLOSE, apart=0.02) for place in range(60)]
     rounded += [Found(gap=0.6 * (place < 3), lead=0.3) for place in range(80)]
     rounded += [Found(gap=3.0 * (place < 1), lead=CLEAR) for place in range(372)]
-    assert after(Confidence(), count_above(rounded, LARGE), LARGE)[0].standing is Standing.NEWCOMER
-    assert after(Confidence(), count_above(rounded, MARGINS), MARGINS)[0].standing is Standing.BANNED
+    assert after(AuditHistory(), count_above(rounded, LARGE), LARGE)[0].standing is TrustLevel.NEWCOMER
+    assert after(AuditHistory(), count_above(rounded, MARGINS), MARGINS)[0].standing is TrustLevel.BANNED
     greedy = [Found(gap=3.0 * (place < 120), lead=CLEAR) for place in range(512)]
-    assert after(Confidence(), count_above(greedy, LARGE), LARGE)[0].standing is Standing.BANNED
+    assert after(AuditHistory(), count_above(greedy, LARGE), LARGE)[0].standing is TrustLevel.BANNED
 
 
 def audit_of(apart: float, tokens: int) -> Audited:
@@ -154,26 +154,26 @@ def test_a_context_that_eight_completions_share_is_off_once(margins: Sequence[Ma
     alone = [Found(gap=0.0, lead=CLEAR, apart=0.001, context=2 + place) for place in range(500)]
     counted = count_above([*shared, *alone], margins)
     assert (counted.tokens, counted.counts[-1]) == (508, Counted(above=1, trials=501))
-    known, finding = after(Confidence(), counted, margins)
+    known, finding = after(AuditHistory(), counted, margins)
     assert finding.passed
-    assert known.standing is Standing.NEWCOMER
-    assert not after(Confidence(), count_above(shared[:1] * 3, margins), margins)[1].convicted, "nor in a short one"
+    assert known.standing is TrustLevel.NEWCOMER
+    assert not after(AuditHistory(), count_above(shared[:1] * 3, margins), margins)[1].convicted, "nor in a short one"
 
 
 def test_what_a_group_has_in_common_is_no_evidence_of_many() -> None:
     """As it was seen of an honest peer in bfloat16: eight completions that begin alike, and a likelihood on an edge."""
-    known, finding = after(Confidence(), audit_of(0.3, 7), MARGINS)
+    known, finding = after(AuditHistory(), audit_of(0.3, 7), MARGINS)
     assert finding.passed
     for _ in range(200):
         known = passed(100, known)
         known, finding = after(known, audit_of(0.3, 7), MARGINS)
         assert finding.passed
-        assert known.standing is Standing.TRUSTED
+        assert known.standing is TrustLevel.TRUSTED
 
 
 def test_false_log_probabilities_are_found_in_some_groups_and_absurd_ones_in_one() -> None:
-    known, groups = Confidence(), 0
-    while known.standing is not Standing.BANNED:
+    known, groups = AuditHistory(), 0
+    while known.standing is not TrustLevel.BANNED:
         known, finding = after(known, audit_of(0.2, 56), MARGINS)
         groups += 1
     assert groups <= 8

@@ -10,13 +10,13 @@ import pytest
 from learner.ledger.ledger import Ledger
 from learner.ledger.reputation import BAN
 from learner.ledger.rows import TroubleRow
-from learner.trust.standing import Confidence
+from learner.trust.standing import AuditHistory
 from node.cli.status import show_status
 from node.learner_role.app import _show_nodes
 from node.runtime.loop_delay import LoopFigures
 from node.state.keys import load_or_create_key
-from node.state.operator_orders import Ban, PeerOrders
-from node.state.status_file import Noticeboard, Standing, standing_of
+from node.state.operator_orders import Ban, OperatorDecisions
+from node.state.status_file import NodeStatus, StatusFile, standing_of
 from protocol.core.ids import PolicyVersion
 from tests.support.ledgers import ALPHA, BETA, START_MS, SWARM, open_story, peer_row
 
@@ -30,7 +30,7 @@ def state(tmp_path: Path) -> Path:
         story.join(peer_row(peer, "a peer"))
     story.publish(PolicyVersion(1, 0))
     story.evaluate(PolicyVersion(1, 0), greedy=0.994140625, sampled=0.5)
-    story.ledger.confidence_written(BETA, Confidence(banned="see our mail"), story.now_ms, decision=BAN)
+    story.ledger.confidence_written(BETA, AuditHistory(banned="see our mail"), story.now_ms, decision=BAN)
     story.ledger.close()
     return tmp_path
 
@@ -47,8 +47,8 @@ def test_figures_are_rounded_for_people_and_exact_for_programs(state: Path) -> N
 
 def test_it_says_whether_the_learner_runs(state: Path) -> None:
     assert lines(state)["doing"] == "not running"
-    board = Noticeboard(state)
-    board.show(Standing(doing="at work", limits={}))
+    board = StatusFile(state)
+    board.show(NodeStatus(doing="at work", limits={}))
     assert lines(state)["doing"] == "at work"
     board.clear()
     assert lines(state)["doing"] == "not running"
@@ -57,8 +57,8 @@ def test_it_says_whether_the_learner_runs(state: Path) -> None:
 def test_it_says_how_long_the_event_loop_makes_peers_wait_and_who_held_it(state: Path) -> None:
     assert "loop delay" not in lines(state)
     figures = LoopFigures(p99_s=0.004, longest_s=0.21, step_cpu_s=0.2, worst_s=1.31, worst_cpu_s=1.3, culprit="serve")
-    board = Noticeboard(state)
-    board.show(Standing(doing="at work", limits={}, loop=figures))
+    board = StatusFile(state)
+    board.show(NodeStatus(doing="at work", limits={}, loop=figures))
     assert lines(state)["loop delay"] == (
         "4 ms at 99 of 100 moments of the last minute, 210 ms at most; 1310 ms since the start; the worst was serve"
     )
@@ -70,7 +70,7 @@ def test_it_says_how_long_the_event_loop_makes_peers_wait_and_who_held_it(state:
 def test_it_says_who_was_banned_and_which_orders_wait(state: Path) -> None:
     told = lines(state)
     assert (told["peers banned"], told["peers quarantined"], told["orders waiting"]) == ("1", "0", "0")
-    PeerOrders(state).give(Ban(peer=ALPHA, reason="no"))
+    OperatorDecisions(state).give(Ban(peer=ALPHA, reason="no"))
     assert lines(state)["orders waiting"] == "1"
     facts = json.loads(show_status(state, as_json=True))
     assert (facts["peers_banned"], facts["orders_waiting"]) == (1, 1)
@@ -85,12 +85,12 @@ def test_it_says_which_nodes_cannot_work(state: Path) -> None:
         ]
         ledger.troubles_told(told)
     assert lines(state)["nodes unable"] == "2 of 2 nodes cannot install 1.0: no"
-    board, delays = Noticeboard(state), LoopFigures(p99_s=0.003, longest_s=0.07)
-    board.show(Standing(doing="at work", limits={}, loop=delays))
+    board, delays = StatusFile(state), LoopFigures(p99_s=0.003, longest_s=0.07)
+    board.show(NodeStatus(doing="at work", limits={}, loop=delays))
     fields = {"text": "2 of 2 nodes cannot install 1.0: no", "everyone": True}
     _show_nodes(board, "nodes_unable", fields)
     assert lines(state)["doing"] == "nobody can work: 2 of 2 nodes cannot install 1.0: no"
     _show_nodes(board, "nodes_unable", fields | {"everyone": False})
     assert lines(state)["doing"] == "at work: 2 of 2 nodes cannot install 1.0: no"
     _show_nodes(board, "nodes_able", {})
-    assert standing_of(state) == Standing(doing="at work", limits={}, loop=delays), "the rest is as it was"
+    assert standing_of(state) == NodeStatus(doing="at work", limits={}, loop=delays), "the rest is as it was"

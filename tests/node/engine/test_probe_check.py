@@ -17,7 +17,7 @@ from node.engine.interface import EngineCrashed, EngineRefused, InstalledVersion
 from node.engine.probe_check import require_proven, tolerance
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from node.learner_role.training.publisher import _probed
-from node.rollout_role.worker import GaveUp, RolloutRole
+from node.rollout_role.worker import GaveUp, RolloutWorker
 from node.runtime.events import EventLog
 from protocol.core.ids import LeaseId
 from protocol.versions.manifest import SignedManifest
@@ -113,7 +113,7 @@ class Doubtful:
         self.made = trio.Event()
         self.delivered: list[bytes] = []
 
-    def __call__(self, role: RolloutRole, events: EventLog) -> None:
+    def __call__(self, role: RolloutWorker, events: EventLog) -> None:
         self.role = role
         events.listen(lambda name, fields: self.log.append((name, dict(fields))))
         engine: Any = role.engine
@@ -191,7 +191,7 @@ class Restarting(Doubtful):
         self.right = right
         self.before: list[str] = []
 
-    def __call__(self, role: RolloutRole, events: EventLog) -> None:
+    def __call__(self, role: RolloutWorker, events: EventLog) -> None:
         super().__call__(role, events)
         engine: Any = role.engine
         generate = engine.generate

@@ -10,7 +10,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from node.config.daily_hours import parse_hours
-from node.rollout_role.availability import LOOK_S, Shift
+from node.rollout_role.availability import LOOK_S, Availability
 
 MORNING = datetime(2026, 3, 28, 6, 0, 0, 250_000)
 
@@ -28,7 +28,9 @@ class Wall:
         self._ahead += by
 
 
-async def followed(shift: Shift, wall: Wall, hours: float, meanwhile: Callable[[], None] = lambda: None) -> list[str]:
+async def followed(
+    shift: Availability, wall: Wall, hours: float, meanwhile: Callable[[], None] = lambda: None
+) -> list[str]:
     """What the shift said, and when, in so many hours; `meanwhile` happens in the middle."""
     told: list[str] = []
     async with trio.open_nursery() as nursery:
@@ -42,7 +44,7 @@ async def followed(shift: Shift, wall: Wall, hours: float, meanwhile: Callable[[
 
 async def test_a_day(autojump_clock: MockClock) -> None:
     wall = Wall()
-    shift = Shift(parse_hours("19:00-07:30,12:00-13:00"), wall)
+    shift = Availability(parse_hours("19:00-07:30,12:00-13:00"), wall)
     assert (shift.is_on, shift.left_s, shift.turns_at) == (True, 5399.75, "07:30")
     assert await followed(shift, wall, 24) == [
         "28 07:30:00 False 12:00",
@@ -54,7 +56,7 @@ async def test_a_day(autojump_clock: MockClock) -> None:
 
 async def test_who_begins_outside_its_hours_is_told_at_once(autojump_clock: MockClock) -> None:
     wall = Wall()
-    shift = Shift(parse_hours("06:30-06:45"), wall)
+    shift = Availability(parse_hours("06:30-06:45"), wall)
     assert (shift.is_on, shift.left_s) == (False, 0.0)
     assert await followed(shift, wall, 0.9) == [
         "28 06:00:00 False 06:30",
@@ -65,7 +67,7 @@ async def test_who_begins_outside_its_hours_is_told_at_once(autojump_clock: Mock
 
 async def test_without_hours_nothing_is_ever_said(autojump_clock: MockClock) -> None:
     wall = Wall()
-    shift = Shift(parse_hours(""), wall)
+    shift = Availability(parse_hours(""), wall)
     assert await followed(shift, wall, 48) == []
     assert (shift.is_on, shift.left_s, shift.turns_at) == (True, None, "")
 
@@ -73,12 +75,12 @@ async def test_without_hours_nothing_is_ever_said(autojump_clock: MockClock) -> 
 async def test_a_clock_that_is_set_is_followed_within_a_look(autojump_clock: MockClock) -> None:
     """Summer time, a sleeping machine, a wrong battery: two hours pass in no time, then one twice."""
     wall = Wall()
-    shift = Shift(parse_hours("07:00-08:00"), wall)
+    shift = Availability(parse_hours("07:00-08:00"), wall)
     told = await followed(shift, wall, 1.5, lambda: wall.set(timedelta(hours=2)))
     assert told[:1] == ["28 06:00:00 False 07:00"]
     assert told[1:] == [], "it was 8:45 at once"
     back = Wall()
-    shift = Shift(parse_hours("06:00-06:40"), back)
+    shift = Availability(parse_hours("06:00-06:40"), back)
     first, second, third = await followed(shift, back, 1.5, lambda: back.set(-timedelta(minutes=20)))
     assert first == "28 06:40:00 False 06:00"
     at = datetime.strptime(second.split()[1], "%H:%M:%S")
@@ -89,7 +91,7 @@ async def test_a_clock_that_is_set_is_followed_within_a_look(autojump_clock: Moc
 
 async def test_who_waits_is_woken_and_who_works_is_stopped(autojump_clock: MockClock) -> None:
     wall, done = Wall(), list[str]()
-    shift = Shift(parse_hours("07:00-08:00,09:00-10:00"), wall)
+    shift = Availability(parse_hours("07:00-08:00,09:00-10:00"), wall)
 
     async def work() -> None:
         while True:
@@ -108,7 +110,7 @@ async def test_who_waits_is_woken_and_who_works_is_stopped(autojump_clock: MockC
 
 async def test_holds_stop_and_release_within_the_hours_only(autojump_clock: MockClock) -> None:
     wall = Wall()
-    shift = Shift(parse_hours("05:00-07:00"), wall)
+    shift = Availability(parse_hours("05:00-07:00"), wall)
     told: list[tuple[bool, str]] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(shift.run, lambda: told.append((shift.is_on, shift.held)))
@@ -137,7 +139,7 @@ async def test_holds_stop_and_release_within_the_hours_only(autojump_clock: Mock
 
 
 async def test_a_machine_that_is_held_back_from_the_start_is_told_so(autojump_clock: MockClock) -> None:
-    shift, told = Shift(), list[bool]()
+    shift, told = Availability(), list[bool]()
     shift.hold("owner", "paused")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(shift.run, lambda: told.append(shift.is_on))

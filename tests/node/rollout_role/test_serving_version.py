@@ -14,9 +14,9 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from node.engine.interface import EngineCrashed, InstalledVersion, InstallFailed
-from node.rollout_role.availability import Shift
+from node.rollout_role.availability import Availability
 from node.rollout_role.retries import Event, Patience
-from node.rollout_role.serving_version import InService
+from node.rollout_role.serving_version import ServingVersion
 from node.runtime.events import EventLog
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.trouble import TroubleKind
@@ -87,7 +87,7 @@ class World:
     """A service whose engine is `engine`, in virtual time."""
 
     engine: Engine
-    service: InService
+    service: ServingVersion
     patience: Patience
     clock: MockClock
 
@@ -130,12 +130,12 @@ async def opened(engine: Engine, clock: MockClock, monkeypatch: pytest.MonkeyPat
     def happened(event: Event) -> None:
         patience.handle(event, trio.current_time())
 
-    made: Any = InService
-    service: InService = made(
+    made: Any = ServingVersion
+    service: ServingVersion = made(
         engine=engine,
         store=Store(),
         in_flight=lambda: None,
-        shift=Shift(),
+        shift=Availability(),
         events=EventLog(),
         on_change=lambda: None,
         on_installed=lambda: None,

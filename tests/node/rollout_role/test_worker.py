@@ -23,7 +23,7 @@ from node.engine.interface import (
     InstallFailed,
 )
 from node.rollout_role.retries import LONGEST_PAUSE_S
-from node.rollout_role.worker import HELD, GaveUp, RolloutRole
+from node.rollout_role.worker import HELD, GaveUp, RolloutWorker
 from node.runtime.events import EventLog
 from protocol.core.ids import PolicyVersion
 from protocol.trouble import Trouble, TroubleKind
@@ -44,7 +44,7 @@ LOST = "the engine process was ended: it held 9.00 GB of memory; restarted 5 tim
 async def test_an_engine_that_was_given_up_ends_the_node_after_its_leases_went_back(tmp_path: Path) -> None:
     network, given_back, pending = MemoryNetwork(), list[object](), list[object]()
 
-    def lose(role: RolloutRole, events: EventLog) -> None:
+    def lose(role: RolloutWorker, events: EventLog) -> None:
         async def generate(requests: Sequence[GenerationRequest]) -> list[Generation]:
             await trio.lowlevel.checkpoint()
             raise EngineError(LOST)
@@ -91,7 +91,7 @@ class Failing:
         self.log: list[tuple[str, dict[str, Any]]] = []
         self.here = trio.Event()
 
-    def __call__(self, role: RolloutRole, events: EventLog) -> None:
+    def __call__(self, role: RolloutWorker, events: EventLog) -> None:
         self.role = role
         role.counts.tokens_per_s = 1.0  # no trial
         events.listen(lambda name, fields: self.log.append((name, dict(fields))))

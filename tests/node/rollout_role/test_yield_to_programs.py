@@ -15,7 +15,7 @@ import pytest
 import trio
 import trio.testing
 
-from node.rollout_role.availability import Shift
+from node.rollout_role.availability import Availability
 from node.rollout_role.yield_to_programs import GONE_S, LOOK_S, first_running, make_room
 from tests.support.learner_fixture import until
 
@@ -62,7 +62,7 @@ def test_what_the_node_runs_itself_is_not_meant(tmp_path: Path) -> None:
 
 
 async def test_room_is_made_while_it_runs_and_a_while_after(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
-    shift = Shift()
+    shift = Availability()
 
     async def look() -> None:
         """Time passes until it has looked again."""

@@ -11,13 +11,13 @@ import pytest
 from node.runtime.atomic_files import write_durably
 from node.runtime.errors import RunError, UsageError
 from node.state.keys import load_or_create_key
-from node.state.learner_state import DAY_MS, RENEW_BEFORE_MS, LearnerHome, open_learner_home, require_home
+from node.state.learner_state import DAY_MS, RENEW_BEFORE_MS, LearnerStateDir, open_learner_home, require_home
 from node.state.rollout_state import open_volunteer_home
 from protocol.core.genesis import open_certificate, read_genesis
 from tests.support.trainer_fixture import NOW_MS, SWARM
 
 
-def open_home(root: Path, *, days: float = 90.0, now_ms: int = NOW_MS, name: str = "a swarm") -> LearnerHome:
+def open_home(root: Path, *, days: float = 90.0, now_ms: int = NOW_MS, name: str = "a swarm") -> LearnerStateDir:
     home = open_learner_home(root, name=name, certificate_days=days, now_ms=now_ms)
     home.close()
     return home
@@ -37,7 +37,7 @@ def test_a_swarm_is_founded_once(tmp_path: Path) -> None:
     assert all((root / key).stat().st_mode & 0o777 == 0o600 for key in names if key.endswith((".key", ".secret")))
 
 
-def not_after(home: LearnerHome) -> int:
+def not_after(home: LearnerStateDir) -> int:
     return open_certificate(home.certificate, home.authority).not_after_ms
 
 

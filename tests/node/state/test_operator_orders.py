@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import trio
 
-from learner.trust.standing import Standing
+from learner.trust.standing import TrustLevel
 from node.cli.operator_commands import ban, pardon
 from node.runtime.errors import RunError, UsageError
 from node.state import status_file as standing
-from node.state.operator_orders import FOLDER, Ban, NoOrder, Pardon, PeerOrders, read_order
+from node.state.operator_orders import FOLDER, Ban, NoOrder, OperatorDecisions, Pardon, read_order
 from protocol.work import Refused, Rule
 from tests.support.learner_fixture import FakePeer, Settings, hello, open_learner, until
 from tests.support.ledgers import ALPHA, BETA, GAMMA, LEARNER, open_story, peer_row
@@ -22,7 +22,7 @@ ORDERS = [Ban(peer=PEER.peer_id, reason="it is rude"), Pardon(peer=PEER.peer_id)
 
 
 def test_orders_come_back_whole_and_in_their_order(tmp_path: Path) -> None:
-    orders = PeerOrders(tmp_path)
+    orders = OperatorDecisions(tmp_path)
     assert orders.waiting() == []
     for order in ORDERS:
         orders.give(order)
@@ -51,13 +51,13 @@ async def test_who_is_banned_by_the_operator_leaves_and_who_is_pardoned_may_come
         open_learner(tmp_path, Settings(steps=4, prompts=20, ahead=4.0, audits=True)) as learner,
         trio.open_nursery() as nursery,
     ):
-        peer, orders = FakePeer(key=OTHER, rollouts=8), PeerOrders(tmp_path)
+        peer, orders = FakePeer(key=OTHER, rollouts=8), OperatorDecisions(tmp_path)
         nursery.start_soon(learner.train, peer)
         await until(lambda: len(learner.run.buffer) >= 8)
         orders.give(Ban(peer=peer.id, reason="it is rude"))
         learner.trust.stirred.set()
         await until(lambda: orders.waiting() == [])
-        assert learner.trust.standing(peer.id) is Standing.BANNED
+        assert learner.trust.standing(peer.id) is TrustLevel.BANNED
         assert peer.id not in learner.run.present
         assert len(learner.run.buffer) + learner.run.buffer.held == 0
         answer = await learner.desk.welcome(peer.id, hello())
@@ -68,7 +68,7 @@ async def test_who_is_banned_by_the_operator_leaves_and_who_is_pardoned_may_come
         orders.give(Pardon(peer=peer.id))
         learner.trust.stirred.set()
         await until(lambda: orders.waiting() == [])
-        assert learner.trust.standing(peer.id) is Standing.NEWCOMER
+        assert learner.trust.standing(peer.id) is TrustLevel.NEWCOMER
         assert not isinstance(await learner.desk.welcome(peer.id, hello()), Refused)
         nursery.cancel_scope.cancel()
     async with open_learner(tmp_path, Settings(audits=True)) as again:
@@ -77,16 +77,16 @@ async def test_who_is_banned_by_the_operator_leaves_and_who_is_pardoned_may_come
 
 @pytest.mark.usefixtures("mock_clock")
 async def test_an_order_for_a_learner_that_was_not_running_and_one_that_is_none(tmp_path: Path) -> None:
-    PeerOrders(tmp_path).give(Ban(peer=OTHER.peer_id, reason=""))
+    OperatorDecisions(tmp_path).give(Ban(peer=OTHER.peer_id, reason=""))
     (tmp_path / FOLDER / "0.json").write_text("{")
     async with open_learner(tmp_path, Settings(audits=True)) as learner, trio.open_nursery() as nursery:
         trust = learner.trust
         nursery.start_soon(trust.watch)
-        await until(lambda: trust.standing(OTHER.peer_id) is Standing.BANNED)
+        await until(lambda: trust.standing(OTHER.peer_id) is TrustLevel.BANNED)
         [told] = learner.logged("trouble")
         assert "0.json is no order" in str(told["text"])
         trust.stirred.set()
-        await until(lambda: [path.name for path in PeerOrders(tmp_path).waiting()] == ["0.json"])
+        await until(lambda: [path.name for path in OperatorDecisions(tmp_path).waiting()] == ["0.json"])
         assert len(learner.logged("trouble")) == 1, "said once"
         nursery.cancel_scope.cancel()
 
@@ -101,7 +101,7 @@ def test_the_commands_name_one_peer_or_none(tmp_path: Path, capsys: pytest.Captu
     story.join(peer_row(LEARNER, "kites", role="learner"))
     ban(ALPHA[-6:], tmp_path, "it is rude")
     pardon(BETA, tmp_path)
-    assert [read_order(path) for path in PeerOrders(tmp_path).waiting()] == [
+    assert [read_order(path) for path in OperatorDecisions(tmp_path).waiting()] == [
         Ban(peer=ALPHA, reason="it is rude"),
         Pardon(peer=BETA),
     ]
@@ -118,7 +118,7 @@ def test_the_commands_name_one_peer_or_none(tmp_path: Path, capsys: pytest.Captu
             ban(name, tmp_path)
     with pytest.raises(UsageError, match="--reason has 513 characters, and 512 are kept: shorten it"):
         ban(ALPHA, tmp_path, "x" * 513)
-    assert len(PeerOrders(tmp_path).waiting()) == 2
+    assert len(OperatorDecisions(tmp_path).waiting()) == 2
 
 
 def test_a_peer_is_named_by_its_name_where_one_has_it(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_peer_is_named_by_its_name_where_one_has_it(tmp_path: Path) -> None:
         story.join(peer_row(peer, name))
     ban("atlas", tmp_path)
     ban(ALPHA[-6:], tmp_path)  # an end of an id, whoever calls itself so
-    assert [read_order(path).peer for path in PeerOrders(tmp_path).waiting()] == [ALPHA, ALPHA]
+    assert [read_order(path).peer for path in OperatorDecisions(tmp_path).waiting()] == [ALPHA, ALPHA]
     for decide in (ban, pardon):
         with pytest.raises(UsageError, match="Several peers call themselves 'bob'; name one by its id:") as error:
             decide("bob", tmp_path)
@@ -139,8 +139,8 @@ def test_what_is_said_is_what_happens(tmp_path: Path, capsys: pytest.CaptureFixt
     """Nobody is banned by a learner that does not run; who has not come yet may be, and that is said."""
     (tmp_path / "learner.key").touch()
     open_story(tmp_path / "ledger.sqlite").join(peer_row(ALPHA, ""))
-    board = standing.Noticeboard(tmp_path)
-    board.show(standing.Standing(doing="at work", limits={}))
+    board = standing.StatusFile(tmp_path)
+    board.show(standing.NodeStatus(doing="at work", limits={}))
     ban(ALPHA, tmp_path)
     pardon(OTHER.peer_id, tmp_path)
     assert capsys.readouterr().out.splitlines() == [

@@ -16,17 +16,17 @@ from node.runtime.errors import UsageError
 from node.runtime.loop_delay import LoopFigures
 from node.state.keys import load_or_create_key
 from node.state.locate import find_place
-from node.state.owner_orders import BY_SIGNAL, Drain, Orders
-from node.state.status_file import FILE, Noticeboard, Standing, standing_of
+from node.state.owner_orders import BY_SIGNAL, Drain, OwnerRequests
+from node.state.status_file import FILE, NodeStatus, StatusFile, standing_of
 
 PROGRAM = """
 import sys
 import trio
 from pathlib import Path
-from node.state.owner_orders import Orders, owner_signals
+from node.state.owner_orders import OwnerRequests, owner_signals
 
 async def main():
-    orders = Orders(Path(sys.argv[1]))
+    orders = OwnerRequests(Path(sys.argv[1]))
     with owner_signals() as signals:
         print("ready", flush=True)
         while True:
@@ -45,7 +45,7 @@ def test_signals_make_and_remove_the_file(tmp_path: Path) -> None:
             assert running.stdout.readline() == "ready\n"
             running.send_signal(signal.SIGUSR1)
             assert running.stdout.readline() == f"{BY_SIGNAL!r}\n"
-            assert Orders(tmp_path).paused_by == BY_SIGNAL, "a restart finds it so"
+            assert OwnerRequests(tmp_path).paused_by == BY_SIGNAL, "a restart finds it so"
             running.send_signal(signal.SIGUSR2)
             assert running.stdout.readline() == "''\n"
             assert running.poll() is None
@@ -82,7 +82,7 @@ for name in sys.argv[2:]:
 
 
 def test_a_pause_is_a_file_whatever_is_in_it(tmp_path: Path) -> None:
-    orders = Orders(tmp_path)
+    orders = OwnerRequests(tmp_path)
     assert orders.paused_by == ""
     orders.pause("`volery pause`")
     orders.pause(BY_SIGNAL)
@@ -97,7 +97,7 @@ def test_a_pause_is_a_file_whatever_is_in_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", [Drain(), Drain(deadline_ms=1_800_000_000_000)])
 def test_an_order_to_drain_is_read_as_it_was_given(tmp_path: Path, order: Drain) -> None:
-    orders = Orders(tmp_path)
+    orders = OwnerRequests(tmp_path)
     assert orders.drained is None
     orders.drain(order)
     assert orders.drained == order
@@ -108,9 +108,9 @@ def test_an_order_to_drain_is_read_as_it_was_given(tmp_path: Path, order: Drain)
 
 
 def test_who_runs_is_told_from_who_was_killed(tmp_path: Path) -> None:
-    standing = Standing(doing="at work", limits={"[engine] nice": "5"})
+    standing = NodeStatus(doing="at work", limits={"[engine] nice": "5"})
     assert standing_of(tmp_path) is None
-    board = Noticeboard(tmp_path)
+    board = StatusFile(tmp_path)
     board.show(standing)
     assert standing_of(tmp_path) == standing
     figures = LoopFigures(p99_s=0.004, longest_s=0.21, culprit="somebody")

@@ -20,7 +20,7 @@ from node.config.swarm_config import (
 )
 from node.tasks.api.interface import Chat, TaskError
 from node.tasks.offline_data import Logs, read_logs
-from node.tasks.task_suite import open_schooling
+from node.tasks.task_suite import open_task_suite
 from node.tasks.tokenizer import TextCodec, write_character_tokenizer
 
 PAIR = {"prompt": "a=", "chosen": "b", "rejected": "cd"}
@@ -142,7 +142,7 @@ def config(base: Path, share: float, objective: Any = "dpo", spec: str | None = 
 
 def test_a_school_of_logs_alone_has_no_task_and_goes_on_where_it_was(base: Path) -> None:
     write(base, *[{**PAIR, "prompt": f"{letter}="} for letter in "abcdefg"])
-    schooling = open_schooling(config(base, 1.0), base)
+    schooling = open_task_suite(config(base, 1.0), base)
     assert schooling.held_out == []
     assert schooling.stop_ids
     assert schooling.offline is not None
@@ -150,7 +150,7 @@ def test_a_school_of_logs_alone_has_no_task_and_goes_on_where_it_was(base: Path)
     assert len(schooling.offline.draw()) == 3
     state = json.loads(json.dumps(schooling.state()))
     following = [schooling.offline.draw() for _ in range(5)]
-    again = open_schooling(config(base, 1.0), base)
+    again = open_task_suite(config(base, 1.0), base)
     again.restore(state)
     assert again.offline is not None
     assert [again.offline.draw() for _ in range(5)] == following
@@ -160,7 +160,7 @@ def test_a_share_beside_a_task(base: Path) -> None:
     write(base, PAIR, GROUP)
     chosen = config(base, 0.3, spec="reverse:letters=2")
     assert (chosen.offline_rollouts, chosen.swarm_rollouts) == (2, 4)
-    schooling = open_schooling(chosen, base)
+    schooling = open_task_suite(chosen, base)
     assert schooling.next_prompt().task == "reverse"
     assert schooling.offline is not None
     assert len(schooling.held_out) == 2
@@ -174,16 +174,16 @@ def test_a_token_that_the_model_does_not_have_is_refused(base: Path) -> None:
     (base / "model" / "config.json").write_text('{"vocab_size": 64}')
     write(base, foreign)
     with pytest.raises(TaskError, match="token id 64 is none"):
-        open_schooling(config(base, 1.0, "dr_grpo"), base)
+        open_task_suite(config(base, 1.0, "dr_grpo"), base)
 
 
 def test_preferences_want_pairs(base: Path) -> None:
     triple = {"prompt": "a=", "completions": [{"text": "b", "reward": n} for n in range(3)]}
     write(base, PAIR, triple)
     with pytest.raises(TaskError, match="1 of 2 groups are no pairs"):
-        open_schooling(config(base, 1.0), base)
+        open_task_suite(config(base, 1.0), base)
     chosen = config(base, 1.0, "dr_grpo")
-    assert open_schooling(chosen, base).offline is not None
+    assert open_task_suite(chosen, base).offline is not None
     chosen = msgspec.structs.replace(chosen, trainer=TrainerSection(advantage="preference"))
     with pytest.raises(TaskError, match='advantage = "preference" learns from pairs alone'):
-        open_schooling(chosen, base)
+        open_task_suite(chosen, base)

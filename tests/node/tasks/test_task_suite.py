@@ -23,7 +23,7 @@ from node.config.swarm_config import (
     VerifiersSection,
 )
 from node.tasks.api.interface import TaskError
-from node.tasks.task_suite import Schooling, episode_limits, open_schooling
+from node.tasks.task_suite import TaskSuite, episode_limits, open_task_suite
 from node.tasks.tokenizer import TextCodec, write_character_tokenizer
 
 
@@ -41,7 +41,7 @@ def school(
     held_out: int = 8,
     seed: int = 0,
     max_new_tokens: int = 512,
-) -> Schooling:
+) -> TaskSuite:
     task = TaskSection(spec=spec) if isinstance(spec, str) else TaskSection(mixture=spec)
     config = SwarmConfig(
         swarm=SwarmSection(name="n"),
@@ -49,7 +49,7 @@ def school(
         task=msgspec.structs.replace(task, held_out=held_out),
         learn=LearnSection(steps=1, seed=seed, max_new_tokens=max_new_tokens),
     )
-    return open_schooling(config, base)
+    return open_task_suite(config, base)
 
 
 def text(base: Path, tokens: tuple[int, ...]) -> str:
@@ -147,9 +147,9 @@ def test_a_key_that_no_task_heeds_is_refused(
     changed = msgspec.structs.replace(getattr(config, section), **keys)
     config = msgspec.structs.replace(config, **{section: changed})
     with pytest.raises(TaskError, match=rf"^\[{section}\] {next(iter(keys))} = .* would do nothing: {says}"):
-        open_schooling(config, base)
+        open_task_suite(config, base)
     both = TaskSection(mixture=[MixtureTask(spec=spec), MixtureTask(spec=cure)])
-    open_schooling(msgspec.structs.replace(config, task=both), base)
+    open_task_suite(msgspec.structs.replace(config, task=both), base)
 
 
 def test_prompts_without_room_for_an_answer_are_never_leased(base: Path) -> None:
@@ -335,4 +335,4 @@ def test_a_key_of_the_verifiers_that_would_do_nothing_is_refused(
         verifiers=msgspec.convert(section, VerifiersSection),
     )
     with pytest.raises(TaskError, match=says):
-        open_schooling(config, base)
+        open_task_suite(config, base)

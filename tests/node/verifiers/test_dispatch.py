@@ -33,7 +33,7 @@ from node.runtime.events import EventLog, Field
 from node.tasks.api.interface import TaskError
 from node.tasks.grading import Asked
 from node.tasks.registry import open_task
-from node.tasks.task_suite import open_schooling
+from node.tasks.task_suite import open_task_suite
 from node.tasks.tokenizer import write_character_tokenizer
 from node.verifiers.dispatch import FAILED_IN_A_ROW, NEVER_RIGHT, Verifiers, require_here
 from node.verifiers.pool import VERIFIER, Failure, PoolTerms, VerifierPool, open_pool
@@ -360,7 +360,7 @@ def opened(beside: Path, log: list[tuple[str, dict[str, Field]]], spec: str, **s
     events = EventLog()
     events.listen(lambda name, fields: log.append((name, dict(fields))))
     verifiers = msgspec.convert({"workers": 1, **section}, VerifiersSection)
-    return Verifiers(schooling=open_schooling(config, beside), section=verifiers, events=events)
+    return Verifiers(schooling=open_task_suite(config, beside), section=verifiers, events=events)
 
 
 def question(verifiers: Verifiers, *texts: str) -> Question:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from protocol.core.errors import Fault, PeerError
 from protocol.core.limits import MIB
 from protocol.patches.byte_streams import Codec, Take, number
-from protocol.patches.segment_codec import FORMS, SAMPLE_BYTES, Buffer, Road, SegmentDecoder, SegmentEncoder
+from protocol.patches.segment_codec import FORMS, SAMPLE_BYTES, Buffer, SegmentDecoder, SegmentEncoder, SegmentEncoding
 from protocol.versions.manifest import DTYPE_BYTES
 from tests.integration.test_golden_bytes import literal
 from tests.support.examples import examples
@@ -110,25 +110,25 @@ def trained(rate: float) -> tuple[bytes, bytes]:
     return bf16(masters), bf16(masters + update)
 
 
-ROADS: dict[Road, tuple[str, bytes | None, bytes]] = {
-    Road.SAME: ("BF16", bf16(weights()), bf16(weights())),
-    Road.GAPS: ("I16", bytes(4000), bytes(2000) + b"\1" + bytes(1999)),
-    Road.BITMAP: ("I16", bytes(4000), np.random.default_rng(0).integers(0, 2, 2000).astype("<i2").tobytes()),
-    Road.ALL: ("F32", weights().tobytes(), (weights() + np.float32(1e-6)).tobytes()),
-    Road.SPLIT: ("BF16", *trained(1e-6)),
-    Road.BYTES: ("U8", np.random.default_rng(0).bytes(4000), b"over and over " * 285 + b"0123456789"),
+ROADS: dict[SegmentEncoding, tuple[str, bytes | None, bytes]] = {
+    SegmentEncoding.SAME: ("BF16", bf16(weights()), bf16(weights())),
+    SegmentEncoding.GAPS: ("I16", bytes(4000), bytes(2000) + b"\1" + bytes(1999)),
+    SegmentEncoding.BITMAP: ("I16", bytes(4000), np.random.default_rng(0).integers(0, 2, 2000).astype("<i2").tobytes()),
+    SegmentEncoding.ALL: ("F32", weights().tobytes(), (weights() + np.float32(1e-6)).tobytes()),
+    SegmentEncoding.SPLIT: ("BF16", *trained(1e-6)),
+    SegmentEncoding.BYTES: ("U8", np.random.default_rng(0).bytes(4000), b"over and over " * 285 + b"0123456789"),
 }
 
 
-@pytest.mark.parametrize("road", Road)
-def test_each_road_is_taken_where_it_is_best(road: Road) -> None:
+@pytest.mark.parametrize("road", SegmentEncoding)
+def test_each_road_is_taken_where_it_is_best(road: SegmentEncoding) -> None:
     told = told_of(*ROADS[road])
     assert told[0] == road
     assert len(told) < len(ROADS[road][2]) / 2
 
 
 def test_zeros_are_a_base_too() -> None:
-    assert told_of("F32", None, bytes(4000)) == bytes([Road.SAME])
+    assert told_of("F32", None, bytes(4000)) == bytes([SegmentEncoding.SAME])
 
 
 @pytest.mark.parametrize("rate", [1e-6, 1e-5, 1e-4, 1e-2])
@@ -262,21 +262,24 @@ def zstd(data: bytes, **options: Any) -> bytes:
 
 
 def gaps(count: int, *octets: int, length: int | None = None) -> bytes:
-    return bytes([Road.GAPS]) + number(count) + number(len(octets) if length is None else length) + raw(*octets)
+    return (
+        bytes([SegmentEncoding.GAPS]) + number(count) + number(len(octets) if length is None else length) + raw(*octets)
+    )
 
 
 def bitmap(count: int, *octets: int) -> bytes:
-    return bytes([Road.BITMAP]) + number(count) + raw(*octets)
+    return bytes([SegmentEncoding.BITMAP]) + number(count) + raw(*octets)
 
 
 GOOD: dict[str, bytes] = {
     "gaps": gaps(2, 1, 9) + raw(0x10),
     "bitmap": bitmap(2, 0x02, 0x08) + raw(0x10),
     "an escape": gaps(1, 11) + raw(0x0F) + raw(0x20) + raw(0x01),
-    "all": bytes([Road.ALL, Codec.ZEROS, Codec.RAW, *range(12)]),
-    "a split": bytes([Road.SPLIT]) + SMALL + bytes([Road.SAME]) + bitmap(1, 0x20) + raw(0x01),
-    "three splits": (bytes([Road.SPLIT]) + SMALL + bytes([Road.SAME])) * 3 + bytes([Road.SAME]),
-    "bytes": bytes([Road.BYTES]) + zstd(bytes(12) * 2),
+    "all": bytes([SegmentEncoding.ALL, Codec.ZEROS, Codec.RAW, *range(12)]),
+    "a split": bytes([SegmentEncoding.SPLIT]) + SMALL + bytes([SegmentEncoding.SAME]) + bitmap(1, 0x20) + raw(0x01),
+    "three splits": (bytes([SegmentEncoding.SPLIT]) + SMALL + bytes([SegmentEncoding.SAME])) * 3
+    + bytes([SegmentEncoding.SAME]),
+    "bytes": bytes([SegmentEncoding.BYTES]) + zstd(bytes(12) * 2),
 }
 
 
@@ -288,12 +291,12 @@ def test_the_undamaged_segments_are_read(told: bytes) -> None:
 
 WRONG: dict[str, tuple[bytes, Fault]] = {
     "an unknown road": (bytes([6]), Fault.MALFORMED),
-    "an unknown codec": (bytes([Road.BYTES, 3]), Fault.MALFORMED),
+    "an unknown codec": (bytes([SegmentEncoding.BYTES, 3]), Fault.MALFORMED),
     "nobody moves": (gaps(0) + raw(), Fault.MALFORMED),
     "more move than there are": (gaps(13, *[0] * 13) + raw(*[0] * 7), Fault.MALFORMED),
     "four billion move": (gaps(2**32 - 1, 1, length=2**32 - 1), Fault.MALFORMED),
     "an element beyond the end": (gaps(1, 12) + raw(0), Fault.MALFORMED),
-    "far beyond the end": (bytes([Road.GAPS]) + number(12) + number(12) + raw(*[254] * 12), Fault.MALFORMED),
+    "far beyond the end": (bytes([SegmentEncoding.GAPS]) + number(12) + number(12) + raw(*[254] * 12), Fault.MALFORMED),
     "fewer gaps than elements": (gaps(2, 1) + raw(0), Fault.OVERSIZED),
     "more gaps than can be": (gaps(1, 255, 1) + raw(0), Fault.OVERSIZED),
     "gaps without end": (gaps(1, 255) + raw(0), Fault.MALFORMED),
@@ -302,17 +305,29 @@ WRONG: dict[str, tuple[bytes, Fault]] = {
     "an empty bitmap": (bitmap(1, 0x00, 0x00) + raw(0), Fault.MALFORMED),
     "a bit beyond the end": (bitmap(1, 0x00, 0x10) + raw(0), Fault.MALFORMED),
     "an odd nibble": (gaps(1, 3) + raw(0x11), Fault.MALFORMED),
-    "a threshold with a sign": (bytes([Road.SPLIT, 0x80, 0, 0, 0]), Fault.MALFORMED),
-    "nothing is that small": (bytes([Road.SPLIT, 0, 0, 0, 0]), Fault.MALFORMED),
-    "a fourth split": ((bytes([Road.SPLIT]) + SMALL + bytes([Road.SAME])) * 4 + bytes([Road.SAME]), Fault.MALFORMED),
-    "a split of the large": (bytes([Road.SPLIT]) + SMALL + bytes([Road.SPLIT]) + SMALL + bytes(3), Fault.MALFORMED),
-    "bytes inside of a split": (bytes([Road.SPLIT]) + SMALL + bytes([Road.SAME, Road.BYTES, 0]), Fault.MALFORMED),
-    "zstd of no length": (bytes([Road.BYTES, Codec.ZSTD, 0, 0, 0, 0]), Fault.OVERSIZED),
-    "zstd that saves nothing": (bytes([Road.BYTES, Codec.ZSTD, 0, 0, 0, 24]) + bytes(24), Fault.OVERSIZED),
-    "zstd that is none": (bytes([Road.BYTES, Codec.ZSTD, 0, 0, 0, 5]) + b"12345", Fault.MALFORMED),
-    "zstd of fewer bytes": (bytes([Road.BYTES]) + zstd(bytes(23)), Fault.OVERSIZED),
-    "zstd of more bytes": (bytes([Road.BYTES]) + zstd(bytes(25)), Fault.OVERSIZED),
-    "zstd that does not say": (bytes([Road.BYTES]) + zstd(bytes(24), write_content_size=False), Fault.OVERSIZED),
+    "a threshold with a sign": (bytes([SegmentEncoding.SPLIT, 0x80, 0, 0, 0]), Fault.MALFORMED),
+    "nothing is that small": (bytes([SegmentEncoding.SPLIT, 0, 0, 0, 0]), Fault.MALFORMED),
+    "a fourth split": (
+        (bytes([SegmentEncoding.SPLIT]) + SMALL + bytes([SegmentEncoding.SAME])) * 4 + bytes([SegmentEncoding.SAME]),
+        Fault.MALFORMED,
+    ),
+    "a split of the large": (
+        bytes([SegmentEncoding.SPLIT]) + SMALL + bytes([SegmentEncoding.SPLIT]) + SMALL + bytes(3),
+        Fault.MALFORMED,
+    ),
+    "bytes inside of a split": (
+        bytes([SegmentEncoding.SPLIT]) + SMALL + bytes([SegmentEncoding.SAME, SegmentEncoding.BYTES, 0]),
+        Fault.MALFORMED,
+    ),
+    "zstd of no length": (bytes([SegmentEncoding.BYTES, Codec.ZSTD, 0, 0, 0, 0]), Fault.OVERSIZED),
+    "zstd that saves nothing": (bytes([SegmentEncoding.BYTES, Codec.ZSTD, 0, 0, 0, 24]) + bytes(24), Fault.OVERSIZED),
+    "zstd that is none": (bytes([SegmentEncoding.BYTES, Codec.ZSTD, 0, 0, 0, 5]) + b"12345", Fault.MALFORMED),
+    "zstd of fewer bytes": (bytes([SegmentEncoding.BYTES]) + zstd(bytes(23)), Fault.OVERSIZED),
+    "zstd of more bytes": (bytes([SegmentEncoding.BYTES]) + zstd(bytes(25)), Fault.OVERSIZED),
+    "zstd that does not say": (
+        bytes([SegmentEncoding.BYTES]) + zstd(bytes(24), write_content_size=False),
+        Fault.OVERSIZED,
+    ),
 }
 
 
@@ -326,7 +341,7 @@ def test_a_wrong_segment_is_refused_for_what_is_wrong(told: bytes, fault: Fault)
 
 def test_a_second_frame_is_refused() -> None:
     frames = zstandard.ZstdCompressor().compress(bytes(2000)) * 2
-    told = bytes([Road.BYTES, Codec.ZSTD]) + number(len(frames)) + frames
+    told = bytes([SegmentEncoding.BYTES, Codec.ZSTD]) + number(len(frames)) + frames
     with pytest.raises(PeerError, match="malformed"):
         SegmentDecoder().decode("U8", bytes(2000), 2000, taker(told))
 
@@ -338,7 +353,7 @@ def test_a_gap_that_goes_on_behind_the_last_element_is_refused() -> None:
 
 
 def test_integers_are_not_split() -> None:
-    told = bytes([Road.SPLIT]) + SMALL + bytes(2)
+    told = bytes([SegmentEncoding.SPLIT]) + SMALL + bytes(2)
     with pytest.raises(PeerError, match="road 4"):
         SegmentDecoder().decode("I16", bytes(24), 24, taker(told))
 
@@ -378,11 +393,11 @@ def test_a_lie_about_lengths_allocates_nothing() -> None:
     bomb = zstandard.ZstdCompressor().compress(bytes(64 * MIB))
     base, size, decoder = bytes(MIB), MIB, SegmentDecoder()
     lies = [
-        bytes([Road.BYTES, Codec.ZSTD]) + number(len(bomb)) + bomb,
-        bytes([Road.BYTES, Codec.ZSTD]) + number(2**32 - 1),
-        bytes([Road.GAPS]) + number(2**32 - 1) + number(2**32 - 1),
-        bytes([Road.GAPS]) + number(1) + number(2**32 - 1),
-        bytes([Road.BITMAP]) + number(2**32 - 1),
+        bytes([SegmentEncoding.BYTES, Codec.ZSTD]) + number(len(bomb)) + bomb,
+        bytes([SegmentEncoding.BYTES, Codec.ZSTD]) + number(2**32 - 1),
+        bytes([SegmentEncoding.GAPS]) + number(2**32 - 1) + number(2**32 - 1),
+        bytes([SegmentEncoding.GAPS]) + number(1) + number(2**32 - 1),
+        bytes([SegmentEncoding.BITMAP]) + number(2**32 - 1),
     ]
     tracemalloc.start()
     try:

@@ -30,11 +30,11 @@ from swarm.transfer.chunk_picker import (
     Ask,
     Broke,
     Cancel,
+    ChunkPicker,
     Complete,
     Corrupt,
     Effect,
     Event,
-    FetchPlan,
     GiveUp,
     Heard,
     Ignore,
@@ -52,8 +52,8 @@ from tests.support.examples import examples
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
 
 
-def plan_of(chunks: int, *, window: int = WINDOW) -> FetchPlan:
-    return FetchPlan(range(chunks), random.Random(0), window, max(window, MIN_WINDOW))
+def plan_of(chunks: int, *, window: int = WINDOW) -> ChunkPicker:
+    return ChunkPicker(range(chunks), random.Random(0), window, max(window, MIN_WINDOW))
 
 
 def has(peer: PeerId, *chunks: int) -> PeerHas:
@@ -86,7 +86,7 @@ def test_the_last_chunk_completes() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_rarest_chunk_comes_first(seed: int) -> None:
-    plan = FetchPlan(range(3), random.Random(seed), window=1)
+    plan = ChunkPicker(range(3), random.Random(seed), window=1)
     plan.handle(has(A, 0), 0.0)
     plan.handle(Refused(peer=A, chunk=0, retry_at=9.0), 0.0)
     assert asked(plan.handle(has(B, 0, 1), 0.0)) == {(B, 1)}
@@ -190,7 +190,7 @@ def test_starved_is_when_nobody_here_holds_what_is_missing() -> None:
 def test_peers_that_start_together_ask_the_source_for_different_chunks() -> None:
     first = [
         frozenset(
-            chunk for _, chunk in asked(FetchPlan(range(100), random.Random(seed)).handle(has(A, *range(100)), 0))
+            chunk for _, chunk in asked(ChunkPicker(range(100), random.Random(seed)).handle(has(A, *range(100)), 0))
         )
         for seed in range(8)
     ]
@@ -225,9 +225,9 @@ def test_who_is_silent_is_given_up_and_one_who_sends_part_of_a_chunk_is_not() ->
 # Overdue chunks.
 
 
-def with_an_overdue_chunk() -> tuple[FetchPlan, int, float]:
+def with_an_overdue_chunk() -> tuple[ChunkPicker, int, float]:
     """A plan in which A was asked for a chunk too long ago, which B holds as well; and nobody holds the last chunk."""
-    plan = FetchPlan(range(3), random.Random(0), 1, MIN_WINDOW)
+    plan = ChunkPicker(range(3), random.Random(0), 1, MIN_WINDOW)
     ((_, slow),) = asked(plan.handle(has(A, 0), 0.0))
     plan.handle(has(B, 0, 1), 0.0)
     plan.handle(Arrived(peer=B, chunk=1), 0.1)
@@ -263,7 +263,7 @@ def test_what_is_neither_sent_nor_given_back_is_asked_of_a_second_and_the_slower
 
 
 def test_the_second_is_one_of_whom_something_was_heard_of_late_though_the_silent_owe_nothing() -> None:
-    plan = FetchPlan(range(3), random.Random(0), MIN_WINDOW, MIN_WINDOW)
+    plan = ChunkPicker(range(3), random.Random(0), MIN_WINDOW, MIN_WINDOW)
     for peer in (A, B, C):
         plan.handle(has(peer, 0), 0.0)
     now = PATIENCE_S + 1.0
@@ -284,7 +284,7 @@ def test_what_only_one_holds_is_not_recalled_and_nor_is_what_nobody_else_has_roo
 
 def in_the_end(num_chunks: int, quick_s: float) -> list[Effect]:
     """A takes 5 s a chunk and owes one; B, which holds that too, takes `quick_s` and has just delivered its last."""
-    plan = FetchPlan(range(num_chunks), random.Random(0), 1, MIN_WINDOW)
+    plan = ChunkPicker(range(num_chunks), random.Random(0), 1, MIN_WINDOW)
     plan.handle(has(A, 0, 1), 0.0)
     first = next(iter(plan._neighbours[A].asked))
     plan.handle(Arrived(peer=A, chunk=first), 5.0)
@@ -301,7 +301,7 @@ def test_in_the_endgame_what_would_come_much_sooner_from_elsewhere_is_recalled()
 
 
 def test_in_the_endgame_what_was_recalled_is_waited_for_less() -> None:
-    plan = FetchPlan(range(2), random.Random(0), 1, MIN_WINDOW)
+    plan = ChunkPicker(range(2), random.Random(0), 1, MIN_WINDOW)
     ((_, slow),) = asked(plan.handle(has(A, 0), 0.0))
     plan.handle(has(B, 0, 1), 0.0)
     plan.handle(Arrived(peer=B, chunk=1), 0.1)
@@ -322,7 +322,7 @@ def test_what_is_news_to_a_peer_is_what_it_is_not_known_to_hold() -> None:
 
 
 def test_of_those_asked_twice_there_are_few() -> None:
-    plan = FetchPlan(range(40), random.Random(0), 20, 20)
+    plan = ChunkPicker(range(40), random.Random(0), 20, 20)
     plan.handle(has(A, *range(20)), 0.0)
     plan.handle(has(B, *range(20)), 0.0)
     now = 0.0
@@ -340,7 +340,7 @@ def test_of_those_asked_twice_there_are_few() -> None:
 @pytest.mark.parametrize(("chunk_s", "trip_s"), [(0.04, 0.001), (0.04, 0.2), (0.2, 0.1), (0.6, 0.3), (2.0, 0.1)])
 def test_the_window_is_what_a_peer_sends_within_the_horizon(chunk_s: float, trip_s: float) -> None:
     """One server, whose uplink takes `chunk_s` a chunk, behind a round trip: it never waits for a request."""
-    plan = FetchPlan(range(400), random.Random(0))
+    plan = ChunkPicker(range(400), random.Random(0))
     now, free_at, due = 0.0, 0.0, []
     effects = plan.handle(has(A, *range(400)), now)
     for _ in range(200):
@@ -373,7 +373,7 @@ def test_the_window_of_a_peer_that_is_busy_narrows_to_what_it_took() -> None:
 class Books:
     """Keeps its own account of a plan and holds it to its promises."""
 
-    plan: FetchPlan
+    plan: ChunkPicker
     window: int
     now: float = 0.0
     said: dict[PeerId, set[int]] = field(default_factory=dict)
@@ -484,7 +484,7 @@ def test_it_completes_if_one_peer_holds_all_and_answers_in_the_end(
     chunks: int, window: int, kinds: list[Answer], leaving: float, seed: int
 ) -> None:
     rng = random.Random(seed)
-    books = Books(FetchPlan(range(chunks), rng, window, window), window)
+    books = Books(ChunkPicker(range(chunks), rng, window, window), window)
     answers: dict[PeerId, Answer] = {PeerId("source"): overloaded}
     answers |= {PeerId(f"{kind.__name__}{i}"): kind for i, kind in enumerate(kinds)}
     asks: list[Ask] = []
@@ -528,7 +528,7 @@ EVENTS = st.one_of(
 @settings(max_examples=examples(200))
 @given(st.lists(EVENTS, max_size=60))
 def test_no_order_of_events_upsets_its_counts(events: list[Event]) -> None:
-    plan = FetchPlan(range(8), random.Random(0), 2)
+    plan = ChunkPicker(range(8), random.Random(0), 2)
     for now, event in enumerate(events):
         plan.handle(event, float(now))
         neighbours = plan._neighbours

@@ -27,28 +27,28 @@ from swarm.transfer.super_seeding import (
     Event,
     Listen,
     Offer,
-    Scatter,
     Show,
+    SuperSeeder,
 )
 from tests.support.examples import examples
 
 A, B, C = (PeerId(name) for name in "abc")
 
 
-def scatter_of(chunks: int) -> Scatter:
-    return Scatter(range(chunks), random.Random(0))
+def scatter_of(chunks: int) -> SuperSeeder:
+    return SuperSeeder(range(chunks), random.Random(0))
 
 
 def offers(effects: list[Effect]) -> list[tuple[PeerId, int]]:
     return [(effect.peer, effect.chunk) for effect in effects if isinstance(effect, Offer)]
 
 
-def following(scatter: Scatter, *peers: PeerId) -> list[tuple[PeerId, int]]:
+def following(scatter: SuperSeeder, *peers: PeerId) -> list[tuple[PeerId, int]]:
     """`peers` follow from the start; return what they are offered."""
     return [offer for peer in peers for offer in offers(scatter.handle(Followed(peer=peer), 0.0))]
 
 
-def give(scatter: Scatter, offer: tuple[PeerId, int], now: float) -> list[tuple[PeerId, int]]:
+def give(scatter: SuperSeeder, offer: tuple[PeerId, int], now: float) -> list[tuple[PeerId, int]]:
     """The peer asks for what it was offered, and gets it; return what is offered then."""
     peer, chunk = offer
     asked = offers(scatter.handle(Asked(peer=peer, chunk=chunk), now))

@@ -33,7 +33,7 @@ from swarm.transfer.upload_queue import (
     Requested,
     Sent,
     Tick,
-    Uploads,
+    UploadQueue,
     Withdrawn,
 )
 
@@ -43,7 +43,7 @@ CIDS = [cid_of(bytes([i])) for i in range(20)]
 A, B, C, D = PEERS[:4]
 
 
-def ask(uploads: Uploads, peer: PeerId, chunk: int, now: float = 0.0) -> list[Effect]:
+def ask(uploads: UploadQueue, peer: PeerId, chunk: int, now: float = 0.0) -> list[Effect]:
     return uploads.handle(Requested(peer=peer, cid=CIDS[chunk], size=SIZE), now)
 
 
@@ -51,15 +51,15 @@ def begun(effects: list[Effect]) -> list[tuple[PeerId, Cid]]:
     return [(effect.peer, effect.cid) for effect in effects if isinstance(effect, Begin)]
 
 
-def busy(uploads: Uploads) -> None:
+def busy(uploads: UploadQueue) -> None:
     """Fill the lanes with uploads to peers that nobody else here asks for."""
     for lane in range(uploads.lanes_now):
         assert begun(ask(uploads, PEERS[-1 - lane], 0))
 
 
-def measured(bytes_per_s: float) -> Uploads:
+def measured(bytes_per_s: float) -> UploadQueue:
     """A queue that knows its uplink: it has been busy for a while."""
-    uploads, now = Uploads(), 0.0
+    uploads, now = UploadQueue(), 0.0
     for number in range(100):
         ask(uploads, A, number % 2, now)
         ask(uploads, A, (number + 1) % 2, now)
@@ -72,7 +72,7 @@ def measured(bytes_per_s: float) -> Uploads:
 
 
 def test_so_many_are_sent_at_a_time_and_the_next_when_one_is_over() -> None:
-    uploads = Uploads()
+    uploads = UploadQueue()
     for lane in range(LANES):
         assert begun(ask(uploads, PEERS[lane], lane)) == [(PEERS[lane], CIDS[lane])]
     assert ask(uploads, D, 3) == []
@@ -81,7 +81,7 @@ def test_so_many_are_sent_at_a_time_and_the_next_when_one_is_over() -> None:
 
 
 def test_to_one_peer_goes_one_at_a_time() -> None:
-    uploads = Uploads()
+    uploads = UploadQueue()
     assert begun(ask(uploads, A, 0))
     assert ask(uploads, A, 1) == []
     assert begun(ask(uploads, B, 1)) == [(B, CIDS[1])]
@@ -90,7 +90,7 @@ def test_to_one_peer_goes_one_at_a_time() -> None:
 
 def test_the_rarest_goes_first() -> None:
     rarity = {CIDS[1]: COMMON, CIDS[2]: 0, CIDS[3]: 1}
-    uploads = Uploads(holders=lambda cid: rarity.get(cid, 9))
+    uploads = UploadQueue(holders=lambda cid: rarity.get(cid, 9))
     busy(uploads)
     for peer, chunk in ((A, 1), (B, 2), (C, 3)):
         ask(uploads, peer, chunk)
@@ -102,7 +102,7 @@ def test_the_rarest_goes_first() -> None:
 
 def test_of_what_is_common_anyway_goes_first_what_is_for_who_holds_least() -> None:
     held = {A: 7, B: 2, C: 5}
-    uploads = Uploads(
+    uploads = UploadQueue(
         holders=lambda cid: COMMON + CIDS.index(cid), held=lambda peer, cid: held.get(peer, 0), lanes=LANES
     )
     busy(uploads)
@@ -122,7 +122,7 @@ def test_a_slow_uplink_has_fewer_lanes(chunks_per_s: float, lanes: int) -> None:
 
 
 def test_what_was_promised_goes_before_all_and_is_never_refused() -> None:
-    uploads = Uploads(promised=lambda peer, cid: peer == D)
+    uploads = UploadQueue(promised=lambda peer, cid: peer == D)
     busy(uploads)
     for peer in PEERS[4:12]:
         for chunk in (1, 2):
@@ -134,7 +134,7 @@ def test_what_was_promised_goes_before_all_and_is_never_refused() -> None:
 
 
 def test_who_was_served_longest_ago_goes_first_among_equals() -> None:
-    uploads = Uploads(lanes=1)
+    uploads = UploadQueue(lanes=1)
     order = (
         begun(ask(uploads, A, 0)) + begun(ask(uploads, A, 1)) + begun(ask(uploads, A, 2)) + begun(ask(uploads, B, 3))
     )
@@ -144,7 +144,7 @@ def test_who_was_served_longest_ago_goes_first_among_equals() -> None:
 
 
 def test_who_has_waited_too_long_goes_before_the_rarer() -> None:
-    uploads = Uploads(holders=lambda cid: 0 if cid == CIDS[2] else 5)
+    uploads = UploadQueue(holders=lambda cid: 0 if cid == CIDS[2] else 5)
     busy(uploads)
     ask(uploads, A, 1, 0.0)
     for lane in range(LANES):
@@ -159,7 +159,7 @@ def test_who_has_waited_too_long_goes_before_the_rarer() -> None:
 
 
 def test_beyond_its_share_a_peer_is_refused_and_others_are_not() -> None:
-    uploads = Uploads()
+    uploads = UploadQueue()
     busy(uploads)
     for chunk in range(MAX_WAITING_PER_PEER):
         assert ask(uploads, A, chunk) == []
@@ -168,7 +168,7 @@ def test_beyond_its_share_a_peer_is_refused_and_others_are_not() -> None:
 
 
 def test_a_repeated_request_is_refused() -> None:
-    uploads = Uploads()
+    uploads = UploadQueue()
     busy(uploads)
     ask(uploads, A, 0)
     assert isinstance(ask(uploads, A, 0)[0], Refuse)
@@ -222,7 +222,7 @@ def test_who_is_behind_does_not_take_the_place_of_what_was_promised_is_rarer_or_
 
 
 def test_what_is_withdrawn_is_not_sent_and_its_place_is_free() -> None:
-    uploads = Uploads()
+    uploads = UploadQueue()
     busy(uploads)
     ask(uploads, A, 0)
     assert uploads.handle(Withdrawn(peer=A, cid=CIDS[0]), 0.1) == [Drop(peer=A, cid=CIDS[0])]
@@ -333,7 +333,7 @@ def test_slow_readers_do_not_take_lanes_away() -> None:
 
 
 def test_before_the_uplink_is_known_patience_is_a_constant() -> None:
-    uploads = Uploads()
+    uploads = UploadQueue()
     busy(uploads)
     ask(uploads, A, 1)
     assert uploads.handle(Tick(), UNKNOWN_STALL_S) == []
@@ -341,7 +341,7 @@ def test_before_the_uplink_is_known_patience_is_a_constant() -> None:
 
 
 def test_slow_readers_cost_a_bounded_number_of_uploads() -> None:
-    uploads, now = Uploads(), 0.0
+    uploads, now = UploadQueue(), 0.0
     for peer in PEERS:
         ask(uploads, peer, 0, now)
         now += 1.0
@@ -372,7 +372,7 @@ EVENTS = st.one_of(
 @given(events=st.lists(EVENTS, max_size=80), pause=st.floats(0, 0.6))
 def test_every_request_has_one_answer_and_the_bounds_hold(events: list[Event], pause: float) -> None:
     held = {peer: 10 * number for number, peer in enumerate(PEERS)}
-    uploads, now = Uploads(held=lambda peer, cid: held[peer]), 0.0
+    uploads, now = UploadQueue(held=lambda peer, cid: held[peer]), 0.0
     owed: Counter[tuple[PeerId, Cid]] = Counter()
     sending: dict[PeerId, Cid] = {}
     for event in events:

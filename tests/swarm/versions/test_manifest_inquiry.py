@@ -17,8 +17,8 @@ from swarm.versions.manifest_inquiry import (
     Ended,
     Event,
     Heard,
-    Inquiry,
     Leave,
+    ManifestInquiry,
     PieceCame,
     Tick,
     WholeCame,
@@ -29,11 +29,11 @@ ALL = (A, B, C, D)
 PIECE = 4 * MANIFEST_RATE
 
 
-def inquiry() -> Inquiry:
-    return Inquiry(piece_bytes=PIECE)
+def inquiry() -> ManifestInquiry:
+    return ManifestInquiry(piece_bytes=PIECE)
 
 
-def play(core: Inquiry, *events: tuple[float, Event]) -> list[tuple[float, Effect]]:
+def play(core: ManifestInquiry, *events: tuple[float, Event]) -> list[tuple[float, Effect]]:
     return [(at, effect) for at, event in events for effect in core.handle(event, at)]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
 from protocol.versions.manifest import ChunkRef, Manifest, PatchEntry, SignedManifest
-from swarm.versions.patch_routes import MAX_STEPS, Road, cheapest
+from swarm.versions.patch_routes import MAX_STEPS, FetchRoute, cheapest
 
 FULL = 1000
 
@@ -44,7 +44,7 @@ def road(
     complete: Sequence[int],
     full: int = FULL,
     here: Sequence[tuple[int, int]] = (),
-) -> Road:
+) -> FetchRoute:
     """The road to `target` when `offers` has the manifests known; `here` are (version, chunk) fetched already."""
     known = {name_of(version): signed(version, patches) for version, patches in offers.items()}
 
@@ -61,13 +61,13 @@ def road(
     )
 
 
-def steps(taken: Road) -> list[tuple[int, int]]:
+def steps(taken: FetchRoute) -> list[tuple[int, int]]:
     """(base, target) of each step."""
     return [(int.from_bytes(step.patch.base, "big"), step.target.version.version) for step in taken.steps]
 
 
 def test_without_patches_the_road_is_the_full_one() -> None:
-    assert road({5: {}}, target=5, complete=[4]) == Road(steps=(), fetch_bytes=FULL, unknown=[])
+    assert road({5: {}}, target=5, complete=[4]) == FetchRoute(steps=(), fetch_bytes=FULL, unknown=[])
 
 
 def test_a_patch_from_what_is_held() -> None:

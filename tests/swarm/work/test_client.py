@@ -61,9 +61,9 @@ from swarm.work.client import (
     LineEvent,
     NotWelcome,
     RunFinished,
-    WorkLine,
+    WorkClient,
 )
-from swarm.work.server import Incoming, Reception
+from swarm.work.server import Incoming, WorkServer
 from tests.support.store_fixture import small_swarm
 from tests.support.swarm_fixture import (
     NOW_MS,
@@ -88,7 +88,7 @@ class World:
     network: MemoryNetwork
     learner: MemoryTransport
     transport: MemoryTransport
-    line: WorkLine
+    line: WorkClient
     nursery: trio.Nursery
     events: list[LineEvent]
     faults: list[tuple[PeerId, Fault]]
@@ -140,7 +140,7 @@ async def world(nursery: trio.Nursery) -> World:
     transport = await nursery.start(_present, network, "node", NODE)
     events: list[LineEvent] = []
     faults: list[tuple[PeerId, Fault]] = []
-    line = WorkLine(
+    line = WorkClient(
         transport=transport,
         authority=SWARM.authority,
         learner=learner.addresses(),
@@ -737,7 +737,7 @@ async def test_over_lines_that_break_every_delivery_is_judged_once_and_has_one_r
 ) -> None:
     inbox, deliveries = trio.open_memory_channel[Incoming](4)
     desk = CountingDesk()
-    Reception(transport=world.learner, desk=desk, inbox=inbox).start()
+    WorkServer(transport=world.learner, desk=desk, inbox=inbox).start()
     world.start()
     receipts: dict[LeaseId, bytes] = {}
     judged: list[LeaseId] = []
@@ -781,7 +781,7 @@ async def test_over_lines_that_break_every_delivery_is_judged_once_and_has_one_r
 
 async def test_the_end_of_the_run_reaches_the_node(world: World, autojump_clock: MockClock) -> None:
     inbox, _ = trio.open_memory_channel[Incoming](4)
-    reception = Reception(transport=world.learner, desk=CountingDesk(), inbox=inbox)
+    reception = WorkServer(transport=world.learner, desk=CountingDesk(), inbox=inbox)
     reception.start()
 
     async def dismiss() -> None:

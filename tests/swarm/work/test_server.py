@@ -53,7 +53,7 @@ from swarm.work.server import (
     MAX_GREETINGS,
     SEND_TIMEOUT_S,
     Incoming,
-    Reception,
+    WorkServer,
 )
 from tests.support.swarm_fixture import NOW_MS, hello_from, lease_id_of, peer_of, welcome_with
 
@@ -114,7 +114,7 @@ class Learner:
 
     network: MemoryNetwork
     transport: MemoryTransport
-    reception: Reception
+    reception: WorkServer
     desk: ScriptedDesk
     inbox: trio.MemoryReceiveChannel[Incoming]
     faults: list[tuple[PeerId, Fault]]
@@ -138,7 +138,7 @@ async def learner(*names: str, inbox: int = INBOX) -> AsyncIterator[Learner]:
     async with network.node("learner", peer_id=LEARNER) as transport, trio.open_nursery() as nursery:
         desk, faults = ScriptedDesk(), list[tuple[PeerId, Fault]]()
         send, receive = trio.open_memory_channel[Incoming](inbox)
-        desk_side = Reception(
+        desk_side = WorkServer(
             transport=transport,
             desk=desk,
             inbox=send,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.provisioning.estimation.peer_profile import SPELLS, Spells
+from learner.provisioning.estimation.peer_profile import SPELLS, BusyTime
 
 
 @pytest.mark.parametrize(
@@ -19,13 +19,13 @@ from learner.provisioning.estimation.peer_profile import SPELLS, Spells
     ],
 )
 def test_what_overlaps_counts_once(spells: list[tuple[float, float]], added: list[float]) -> None:
-    busy = Spells()
+    busy = BusyTime()
     assert [busy.add(start, end) for start, end in spells] == added
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), max_size=SPELLS))
 def test_the_sum_is_the_length_of_the_union(pairs: list[tuple[int, int]]) -> None:
     spells = sorted(((min(pair), max(pair)) for pair in pairs), key=lambda spell: spell[1])
-    busy = Spells()
+    busy = BusyTime()
     total = sum(busy.add(start, end) for start, end in spells)
     assert total == len({second for start, end in spells for second in range(start, end)})

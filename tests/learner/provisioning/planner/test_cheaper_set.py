@@ -8,7 +8,7 @@ import pytest
 
 from learner.provisioning.model.capacity import Clockwork
 from learner.provisioning.model.machine_selection import Candidate
-from learner.provisioning.planner.cheaper_set import Bargain
+from learner.provisioning.planner.cheaper_set import CheaperSetSearch
 from learner.provisioning.planner.constants import BETTER_REVIEWS, PATIENCE_MOST
 from learner.provisioning.planner.pool import Pool
 
@@ -19,7 +19,7 @@ CHEAP = Candidate(name="cheap", price=0.5, rate=1.2)
 ON = frozenset(["dear"])
 
 
-def reviews_until_moved(bargain: Bargain, pool: Pool, from_s: float = 0.0) -> int | None:
+def reviews_until_moved(bargain: CheaperSetSearch, pool: Pool, from_s: float = 0.0) -> int | None:
     """How many reviews after the first, with nothing happening."""
     for number in range(200):
         now_s = from_s + number * REVIEW_S
@@ -31,8 +31,8 @@ def reviews_until_moved(bargain: Bargain, pool: Pool, from_s: float = 0.0) -> in
 
 def test_a_better_set_must_look_so_for_a_while_and_longer_after_a_regret() -> None:
     pool = Pool(CLOCK, [DEAR, CHEAP])
-    assert reviews_until_moved(Bargain(REVIEW_S), pool) == BETTER_REVIEWS
-    wary = Bargain(REVIEW_S)
+    assert reviews_until_moved(CheaperSetSearch(REVIEW_S), pool) == BETTER_REVIEWS
+    wary = CheaperSetSearch(REVIEW_S)
     wary.regret(0.0)
     assert reviews_until_moved(wary, pool) == 2 * BETTER_REVIEWS
     for _ in range(20):
@@ -41,7 +41,7 @@ def test_a_better_set_must_look_so_for_a_while_and_longer_after_a_regret() -> No
 
 
 def test_patience_comes_down_with_every_quiet_hour() -> None:
-    bargain, pool = Bargain(REVIEW_S), Pool(CLOCK, [DEAR])
+    bargain, pool = CheaperSetSearch(REVIEW_S), Pool(CLOCK, [DEAR])
     bargain.regret(0.0)
     bargain.regret(0.0)
     patience = []
@@ -59,16 +59,16 @@ def test_the_price_that_is_told_is_the_one_from_which_on_it_is_worth_it(
     stops: float, start_price: float, start_s: float
 ) -> None:
     one = replace(CHEAP, rate=2.0, start_s=start_s, start_price=start_price, stops_per_hour=stops)
-    told = Bargain(REVIEW_S).price_to_be_on(Pool(CLOCK, [DEAR, one]), ON, "cheap", 0.0)
+    told = CheaperSetSearch(REVIEW_S).price_to_be_on(Pool(CLOCK, [DEAR, one]), ON, "cheap", 0.0)
     assert 0.5 < told < 1
     for price, moves in ((told * 0.99, True), (told * 1.01, False)):
         pool = Pool(CLOCK, [DEAR, replace(one, price=price)])
-        assert (reviews_until_moved(Bargain(REVIEW_S), pool) is not None) is moves
+        assert (reviews_until_moved(CheaperSetSearch(REVIEW_S), pool) is not None) is moves
 
 
 def test_who_comes_and_goes_keeps_nobody_from_being_replaced_by_others() -> None:
     """It is there at every other review, and so whenever a better set is looked for."""
-    bargain, fickle = Bargain(REVIEW_S), replace(CHEAP, name="fickle", price=0.1)
+    bargain, fickle = CheaperSetSearch(REVIEW_S), replace(CHEAP, name="fickle", price=0.1)
     for number in range(20 * BETTER_REVIEWS):
         pool = Pool(CLOCK, [DEAR, CHEAP, *([] if number % 2 else [fickle])])
         bargain.note_offers(pool, number * REVIEW_S)

@@ -6,7 +6,7 @@ import pytest
 
 from learner.provisioning.model.machine_selection import MARGIN
 from learner.provisioning.planner.constants import BETTER_REVIEWS, HELD, SEVERE, SEVERE_REVIEWS, SHORT, SHORT_REVIEWS
-from learner.provisioning.planner.hysteresis import Lasting, Shortages
+from learner.provisioning.planner.hysteresis import ConditionTimer, Shortages
 
 REVIEW_S = 10.0
 
@@ -52,7 +52,7 @@ def test_what_was_made_good_begins_anew() -> None:
 
 
 def test_a_break_begins_it_anew() -> None:
-    lasting = Lasting()
+    lasting = ConditionTimer()
     told = [lasting.update(is_so, now_s) for now_s, is_so in enumerate([True, True, False, True, True, True])]
     assert told == [0, 1, -1, 0, 1, 2]
     lasting.restart()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from learner.provisioning.model.machine_selection import PLAN_STANDS_S, Candidate
 from learner.provisioning.planner.constants import STAYS_REVIEWS, STAYS_STARTS, TRIED_AGAIN_S
-from learner.provisioning.planner.trials import Turns
+from learner.provisioning.planner.trials import TrialTracker
 
 REVIEW_S = 10.0
 ONE = Candidate(name="one", price=1.0, rate=1.0, broadcast_s=50.0, generation_s=10.0, start_s=100.0)
@@ -16,13 +16,15 @@ OTHER = replace(ONE, name="other")
 TRAIN_S = 30.0
 
 
-def end_trials(turns: Turns, now_s: float, *candidates: Candidate, unproven: Iterable[str] = ("one",)) -> list[str]:
+def end_trials(
+    turns: TrialTracker, now_s: float, *candidates: Candidate, unproven: Iterable[str] = ("one",)
+) -> list[str]:
     """Whose trial ended in vain."""
     return [name for name, _ in turns.end_trials(now_s, candidates, set(unproven), train_s=TRAIN_S)]
 
 
 def test_it_supplies_once_it_has_started() -> None:
-    turns = Turns(REVIEW_S)
+    turns = TrialTracker(REVIEW_S)
     turns.begin(ONE, 0.0)
     assert turns.on == {"one"}
     assert not turns.supplies("one", 99.0)
@@ -31,7 +33,7 @@ def test_it_supplies_once_it_has_started() -> None:
 
 
 def test_a_start_that_is_quicker_than_thought_is_believed_and_a_slower_one_is_not() -> None:
-    turns = Turns(REVIEW_S)
+    turns = TrialTracker(REVIEW_S)
     turns.begin(ONE, 0.0)
     turns.follow(20.0, [replace(ONE, start_s=10.0)])
     turns.follow(25.0, [replace(ONE, start_s=500.0)])
@@ -40,7 +42,7 @@ def test_a_start_that_is_quicker_than_thought_is_believed_and_a_slower_one_is_no
 
 
 def test_who_left_is_counted_once() -> None:
-    turns = Turns(REVIEW_S)
+    turns = TrialTracker(REVIEW_S)
     turns.begin(ONE, 0.0)
     assert turns.follow(10.0, []) == 1
     assert turns.follow(20.0, []) == 0
@@ -48,7 +50,7 @@ def test_who_left_is_counted_once() -> None:
 
 
 def test_a_trial_ends_after_start_step_journey_and_two_rollouts() -> None:
-    turns = Turns(REVIEW_S)
+    turns = TrialTracker(REVIEW_S)
     turns.begin(ONE, 0.0)
     over_s = 100.0 + turns.trial_s(ONE, train_s=TRAIN_S)
     assert over_s == 100.0 + 200.0 + 30.0 + 50.0 + 20.0
@@ -59,7 +61,7 @@ def test_a_trial_ends_after_start_step_journey_and_two_rollouts() -> None:
 
 
 def test_a_failed_trial_is_remembered_for_an_hour_also_of_who_left() -> None:
-    turns = Turns(REVIEW_S)
+    turns = TrialTracker(REVIEW_S)
     turns.begin(ONE, 0.0)
     assert end_trials(turns, 1000.0, ONE, OTHER) == ["one"]
     turns.follow(1010.0, [OTHER])
@@ -72,7 +74,7 @@ def test_a_failed_trial_is_remembered_for_an_hour_also_of_who_left() -> None:
 
 
 def test_who_delivers_after_all_is_no_failure() -> None:
-    turns = Turns(REVIEW_S)
+    turns = TrialTracker(REVIEW_S)
     turns.begin(ONE, 0.0)
     assert end_trials(turns, 1000.0, ONE, OTHER) == ["one"]
     end_trials(turns, 1010.0, ONE, OTHER, unproven=())
@@ -80,7 +82,7 @@ def test_who_delivers_after_all_is_no_failure() -> None:
 
 
 def test_what_nobody_has_done_is_nobodys_failure_and_trials_begin_when_somebody_has() -> None:
-    turns = Turns(REVIEW_S)
+    turns = TrialTracker(REVIEW_S)
     turns.begin(ONE, 0.0)
     turns.begin(OTHER, 0.0)
     assert end_trials(turns, 5000.0, ONE, OTHER, unproven=("one", "other")) == []
@@ -90,7 +92,7 @@ def test_what_nobody_has_done_is_nobodys_failure_and_trials_begin_when_somebody_
 
 
 def test_where_only_those_are_left_who_failed_they_are_tried_at_once() -> None:
-    turns = Turns(REVIEW_S)
+    turns = TrialTracker(REVIEW_S)
     turns.begin(ONE, 0.0)
     assert end_trials(turns, 1000.0, ONE, OTHER) == ["one"]
     assert end_trials(turns, 1010.0, unproven=()) == []
@@ -100,7 +102,7 @@ def test_where_only_those_are_left_who_failed_they_are_tried_at_once() -> None:
 
 
 def test_it_stays_until_its_start_was_worth_it() -> None:
-    turns = Turns(REVIEW_S)
+    turns = TrialTracker(REVIEW_S)
     turns.begin(ONE, 0.0)
     assert not turns.may_end(ONE, STAYS_STARTS * 100.0 - 1)
     assert turns.may_end(ONE, STAYS_STARTS * 100.0)
@@ -111,7 +113,7 @@ def test_it_stays_until_its_start_was_worth_it() -> None:
 
 
 def test_a_release_is_remembered_as_long_as_a_plan_stands() -> None:
-    turns = Turns(REVIEW_S)
+    turns = TrialTracker(REVIEW_S)
     turns.begin(ONE, 0.0)
     turns.release("one", 500.0)
     turns.follow(499.0 + PLAN_STANDS_S, [ONE])

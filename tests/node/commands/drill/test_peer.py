@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from node.commands.drill.attacks import Attack
-from node.commands.drill.behaviours import Common, Hand
-from node.commands.drill.peer import Player
-from node.commands.drill.shared_engine import Foundry
+from node.commands.drill.behaviours import Behaviour, Common
+from node.commands.drill.peer import DrillPeer
+from node.commands.drill.shared_engine import SharedEngine
 from node.engine.fake import FakeConfig, FakeEngine
 from protocol.accounting.claims import Price
 from protocol.core.ids import ManifestHash, PolicyVersion
@@ -23,7 +23,7 @@ SIZE = 4
 
 
 @dataclass(kw_only=True)
-class Turning(Hand):
+class Turning(Behaviour):
     """Gives the first lease back, answers the second honestly and cheats from the third on."""
 
     answered: int = 0
@@ -55,7 +55,7 @@ class Line:
 
 async def test_what_was_delivered_before_it_cheated_is_honest_and_what_went_back_is_nothing(tmp_path: Any) -> None:
     common = Common(
-        foundry=Foundry(engine=cast(Any, FakeEngine(FakeConfig())), scratch=tmp_path),
+        foundry=SharedEngine(engine=cast(Any, FakeEngine(FakeConfig())), scratch=tmp_path),
         swarm=SWARM.authority.swarm,
         worth=lambda lease, tokens: 0.0,
         answer=lambda lease: (),
@@ -64,7 +64,7 @@ async def test_what_was_delivered_before_it_cheated_is_honest_and_what_went_back
     )
     hand = Turning(common=common, keypair=PEER, rng=random.Random(0))
     async with MemoryNetwork().node(PEER.peer_id, listens=False, peer_id=PEER.peer_id) as transport:
-        player = Player(
+        player = DrillPeer(
             name="turning",
             hand=hand,
             transport=transport,

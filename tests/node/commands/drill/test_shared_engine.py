@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from safetensors.numpy import save_file
 
-from node.commands.drill.shared_engine import KEPT, Foundry, Weights
+from node.commands.drill.shared_engine import KEPT, SharedEngine, Weights
 from node.engine.fake import FakeConfig, FakeEngine
 from node.engine.interface import EngineRefused, FinishReason, GenerationRequest, InstallFailed
 from protocol.core.ids import PolicyVersion
@@ -22,14 +22,14 @@ NEWEST = 2 * KEPT
 
 
 @pytest.fixture
-async def foundry(tmp_path: Path) -> Foundry:
+async def foundry(tmp_path: Path) -> SharedEngine:
     model = tmp_path / "model"
     model.mkdir()
     save_file({"weight": np.zeros((2, 2), np.float32)}, model / "model.safetensors")
     (model / "config.json").write_text("{}")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    made = Foundry(engine=FakeEngine(FakeConfig()), scratch=scratch)
+    made = SharedEngine(engine=FakeEngine(FakeConfig()), scratch=scratch)
     for number in range(1, NEWEST + 1):
         await made.publish(signed(number, {}), model)
     return made
@@ -39,7 +39,7 @@ def version(number: int) -> PolicyVersion:
     return PolicyVersion(1, number)
 
 
-async def test_the_first_and_the_newest_weights_are_kept_and_every_name(foundry: Foundry) -> None:
+async def test_the_first_and_the_newest_weights_are_kept_and_every_name(foundry: SharedEngine) -> None:
     kept = [version(number) for number in (1, *range(NEWEST - KEPT + 1, NEWEST + 1))]
     assert foundry.held(version(0)) == kept
     assert foundry.first == version(1)
@@ -47,7 +47,7 @@ async def test_the_first_and_the_newest_weights_are_kept_and_every_name(foundry:
     assert foundry.named(version(1)).manifest == signed(1, {}).hash
 
 
-async def test_who_asks_for_weights_that_are_gone_is_refused_and_the_others_are_served(foundry: Foundry) -> None:
+async def test_who_asks_for_weights_that_are_gone_is_refused_and_the_others_are_served(foundry: SharedEngine) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(foundry.work)
         with pytest.raises(EngineRefused, match=r"version 1\.2 are kept no more"):
@@ -58,7 +58,7 @@ async def test_who_asks_for_weights_that_are_gone_is_refused_and_the_others_are_
         nursery.cancel_scope.cancel()
 
 
-async def test_weights_that_go_while_they_are_waited_for_stay(foundry: Foundry, tmp_path: Path) -> None:
+async def test_weights_that_go_while_they_are_waited_for_stay(foundry: SharedEngine, tmp_path: Path) -> None:
     oldest = foundry.held(version(2))[0]
     async with trio.open_nursery() as nursery:
         served = trio.Event()
@@ -76,7 +76,7 @@ async def test_weights_that_go_while_they_are_waited_for_stay(foundry: Foundry, 
         nursery.cancel_scope.cancel()
 
 
-async def test_files_that_are_gone_are_told_to_who_asked(foundry: Foundry) -> None:
+async def test_files_that_are_gone_are_told_to_who_asked(foundry: SharedEngine) -> None:
     for path in foundry.scratch.glob("*/*"):
         path.unlink()
     async with trio.open_nursery() as nursery:

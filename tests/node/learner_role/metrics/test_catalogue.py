@@ -12,7 +12,7 @@ from learner.monitoring.thresholds import Alarm
 from node.learner_role.metrics.board import MAX_SERIES, Board, Series
 from node.learner_role.metrics.catalogue import METRICS, TOPICS, Kind, table
 from node.learner_role.metrics.collect import follow_event, is_trainers
-from node.learner_role.metrics.sinks import Outlet
+from node.learner_role.metrics.sinks import SinkQueue
 from node.runtime.events import EventLog, Field
 from protocol.core.errors import LocalProtocolError
 from protocol.core.pipe import Arrays, Header
@@ -51,7 +51,7 @@ EVENTS: list[tuple[str, dict[str, Field]]] = [
     ("batch_dropped", {"step": 3}),
     ("trainer_restarted", {}),
     ("child_died", {"child": "trainer"}),
-    ("loop_held", {"task": "node.learner_role.scheduling.lease_service.LeaseDesk.serve", "seconds": 1.2}),
+    ("loop_held", {"task": "node.learner_role.scheduling.lease_service.LeaseService.serve", "seconds": 1.2}),
 ]
 """What seldom happens, and what other loops than the one below say."""
 
@@ -179,7 +179,7 @@ async def test_a_restarted_learner_goes_on_with_its_series() -> None:
         sink = ListSink()
         for steps in (3, 6):
             async with open_learner(root, replace(Settings(), steps=steps), trainer=TalkativeTrainer()) as learner:
-                outlet = Outlet(sink=sink, events=EventLog())
+                outlet = SinkQueue(sink=sink, events=EventLog())
                 learner.watch._outlets = [outlet]
                 await learner.train(FakePeer())
                 await outlet.finish()

@@ -11,7 +11,7 @@ import trio.testing
 
 from node.learner_role.metrics import sinks
 from node.learner_role.metrics.board import Row, Series
-from node.learner_role.metrics.sinks import NOTICE_S, QUEUE, RETRY_S, Outlet, fed
+from node.learner_role.metrics.sinks import NOTICE_S, QUEUE, RETRY_S, SinkQueue, fed
 from node.runtime.events import EventLog, Field
 
 
@@ -54,7 +54,7 @@ class Stage:
     def __post_init__(self) -> None:
         events = EventLog()
         events.listen(lambda name, fields: self.log.append((name, fields)))
-        self.outlet = Outlet(sink=self.sink, events=events, lost=self.count)
+        self.outlet = SinkQueue(sink=self.sink, events=events, lost=self.count)
 
     def count(self, rows: int) -> None:
         self.lost += rows

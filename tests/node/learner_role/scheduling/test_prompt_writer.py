@@ -29,7 +29,7 @@ from node.config.swarm_config import (
 from node.learner_role.scheduling.prompt_writer import AHEAD, PromptDesk
 from node.runtime.errors import RunError
 from node.runtime.events import EventLog
-from node.tasks.task_suite import Schooling, Written, open_schooling
+from node.tasks.task_suite import TaskSuite, Written, open_task_suite
 from node.tasks.tokenizer import write_character_tokenizer
 from node.verifiers.dispatch import FAILED_IN_A_ROW, Verifiers
 from tests.support.learner_fixture import until
@@ -85,7 +85,7 @@ def base(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def school(base: Path, *specs: str) -> Schooling:
+def school(base: Path, *specs: str) -> TaskSuite:
     mixture = [MixtureTask(spec=spec, name=f"task{number}") for number, spec in enumerate(specs)]
     config = SwarmConfig(
         swarm=SwarmSection(name="n"),
@@ -93,7 +93,7 @@ def school(base: Path, *specs: str) -> Schooling:
         task=TaskSection(mixture=mixture, held_out=2),
         learn=LearnSection(steps=1, max_new_tokens=8),
     )
-    return open_schooling(config, base)
+    return open_task_suite(config, base)
 
 
 def own(base: Path, spec: str) -> str:
@@ -103,12 +103,12 @@ def own(base: Path, spec: str) -> str:
     return f"python:{name}:{spec}"
 
 
-async def at_once(schooling: Schooling, indexes: Sequence[int]) -> list[Written]:
+async def at_once(schooling: TaskSuite, indexes: Sequence[int]) -> list[Written]:
     await trio.lowlevel.checkpoint()
     return [schooling.written(index) for index in indexes]
 
 
-def desk_of(schooling: Schooling, **parts: object) -> PromptDesk:
+def desk_of(schooling: TaskSuite, **parts: object) -> PromptDesk:
     async def write(indexes: Sequence[int]) -> list[Written]:
         return await at_once(schooling, indexes)
 
@@ -235,7 +235,7 @@ async def test_who_has_waited_for_a_prompt_is_told_when_it_is_there(base: Path) 
 # With tasks of an operator's own
 
 
-def verifiers_of(schooling: Schooling, **section: object) -> Verifiers:
+def verifiers_of(schooling: TaskSuite, **section: object) -> Verifiers:
     settings = msgspec.convert({"workers": 1, **section}, VerifiersSection)
     return Verifiers(schooling=schooling, section=settings, events=EventLog())
 
@@ -250,7 +250,7 @@ def desk_with(verifiers: Verifiers) -> PromptDesk:
     )
 
 
-def said(schooling: Schooling, prompt: Prompt) -> list[str]:
+def said(schooling: TaskSuite, prompt: Prompt) -> list[str]:
     return schooling.codec.decode(prompt.tokens).split()
 
 

@@ -18,7 +18,7 @@ from learner.provisioning.planner.planner import Planner
 from learner.provisioning.planner.review import Change, Decision, Situation
 from learner.provisioning.planner.review import Settings as Planning
 from learner.scheduling.worker import Held
-from node.learner_role.scheduling.provisioner import Steward
+from node.learner_role.scheduling.provisioner import Provisioner
 from node.reports import swarm_report
 from protocol.accounting.claims import Price
 from protocol.core.ids import PeerId
@@ -52,7 +52,7 @@ class Written:
 
 
 @dataclass(kw_only=True)
-class CountingSteward(Steward):
+class CountingSteward(Provisioner):
     """One that tells how many reviews are over: only between two may a test move its clock."""
 
     reviews: int = 0

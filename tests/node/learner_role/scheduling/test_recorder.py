@@ -23,7 +23,7 @@ from learner.provisioning.estimation.recording import (
     read_lines,
 )
 from node.learner_role.scheduling import recorder as module
-from node.learner_role.scheduling.recorder import RETRY_S, Recorder, steady_clock
+from node.learner_role.scheduling.recorder import RETRY_S, RunRecorder, steady_clock
 from tests.support.disks import file_limit
 
 TERMS = Began(at_s=0, swarm="s", mode="async", rollouts=64, group_size=8, staleness=3, kappa=2)
@@ -36,7 +36,7 @@ class Bench:
         self.at_s = at_s
         self.path = directory / FILE
         self.troubles: list[str] = []
-        self.recorder = Recorder(self.path, terms, trouble=self.troubles.append, clock=lambda: self.at_s)
+        self.recorder = RunRecorder(self.path, terms, trouble=self.troubles.append, clock=lambda: self.at_s)
 
     def record(self, make: Callable[[float], Recorded]) -> None:
         self.recorder.record(make(self.recorder.now_s()))
@@ -226,7 +226,7 @@ def test_a_path_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
 
 
 def test_without_a_path_only_the_observatory_hears() -> None:
-    recorder = Recorder(None, TERMS, trouble=lambda text: None, clock=lambda: 5.0)
+    recorder = RunRecorder(None, TERMS, trouble=lambda text: None, clock=lambda: 5.0)
     recorder.begin(0)
     recorder.record(Joined(at_s=recorder.now_s(), peer="a"))
     recorder.close()

@@ -22,10 +22,10 @@ from learner.rollouts.leases import own_lease
 from learner.trust.audit_queue import Passage, Work
 from learner.trust.margins import TINY as MARGINS
 from learner.trust.sequential_test import Found, History, count_above
-from learner.trust.standing import DOUBT_EVIDENCE, NEWCOMER_DOUBT, NEWCOMER_GROUPS, Confidence, Standing, after
+from learner.trust.standing import DOUBT_EVIDENCE, NEWCOMER_DOUBT, NEWCOMER_GROUPS, AuditHistory, TrustLevel, after
 from node.engine.interface import EngineCrashed, InstallFailed, Verified
-from node.learner_role.scheduling.run_state import Presence
-from node.learner_role.trust.audit_service import MAX_UNTOLD, PEERS_REMEMBERED, Fate
+from node.learner_role.scheduling.run_state import PeerSession
+from node.learner_role.trust.audit_service import MAX_UNTOLD, PEERS_REMEMBERED, GroupDecision
 from node.learner_role.trust.auditor import MAX_FAILURES, found_of
 from node.learner_role.trust.version_retention import MAX_OUTDATED
 from node.reports.explain.why import why_in_ledger
@@ -91,7 +91,7 @@ async def test_a_newcomers_groups_are_trained_on_after_their_audit(tmp_path: Pat
     async with open_learner(tmp_path, AUDITED) as learner:
         peer = FakePeer(rollouts=8)
         await learner.train(peer)
-        assert learner.trust.standing(peer.id) is Standing.TRUSTED
+        assert learner.trust.standing(peer.id) is TrustLevel.TRUSTED
         assert learner.run.worker(peer.id).quota == float("inf")
     assert rows(tmp_path, "SELECT count(*) FROM audits WHERE passed = 0") == [(0,)]
     unaudited = "SELECT count(*) FROM records r WHERE step IS NOT NULL AND lease NOT IN (SELECT lease FROM audits)"
@@ -128,7 +128,7 @@ async def test_who_makes_tokens_up_is_banned_before_anything_is_trained_on(tmp_p
     honest, cheat = FakePeer(), FakePeer(key=OTHER, draw=made_up)
     async with open_learner(tmp_path, AUDITED) as learner:
         await learner.train(honest, cheat)
-        assert learner.trust.standing(cheat.id) is Standing.BANNED
+        assert learner.trust.standing(cheat.id) is TrustLevel.BANNED
         assert cheat.id not in learner.run.present
         [banned] = learner.logged("peer_banned")
         assert banned["peer"] == cheat.id
@@ -156,7 +156,7 @@ async def test_what_passes_is_not_trained_on_while_all_audits_of_its_peer_speak_
     """It counts all the same, and honest audits take it back."""
     peer = FakePeer(rollouts=8)
     off = count_above([Found(gap=2.0 * (place < 3), lead=0.1) for place in range(28)], MARGINS)
-    doubted, finding = after(Confidence(), off, MARGINS)
+    doubted, finding = after(AuditHistory(), off, MARGINS)
     assert (finding.doubted, finding.convicted) == (True, False)
     async with open_learner(tmp_path, AUDITED) as learner:
         learner.ledger.confidence_written(peer.id, doubted, 1)
@@ -191,13 +191,13 @@ async def test_what_a_sleepers_audit_found_is_kept_though_no_checkpoint_needs_it
             return await super().verify(claims)
 
     def draw(seed: int, version: PolicyVersion) -> tuple[int, ...]:
-        is_awake = all(learner.trust.standing(one.id) is Standing.TRUSTED for one in (honest, sleeper))
+        is_awake = all(learner.trust.standing(one.id) is TrustLevel.TRUSTED for one in (honest, sleeper))
         return made_up(seed, version) if is_awake else honest_tokens(seed)
 
     sleeper.draw = draw
     async with open_learner(tmp_path, Settings(audits=True, steps=60, staleness=3), judge=Late()) as learner:
         for peer in (honest, sleeper):
-            learner.ledger.confidence_written(peer.id, Confidence(passed=BELIEVED), 1)
+            learner.ledger.confidence_written(peer.id, AuditHistory(passed=BELIEVED), 1)
         learner.trust.floor = 0.5
         await learner.train(honest, sleeper)
     failed = (
@@ -217,8 +217,8 @@ async def test_who_draws_honestly_and_claims_other_log_probabilities_is_banned_t
     honest, liar = FakePeer(claim=-0.505), FakePeer(key=OTHER, claim=-4.0)
     async with open_learner(tmp_path, AUDITED) as learner:
         await learner.train(honest, liar)
-        assert learner.trust.standing(liar.id) is Standing.BANNED
-        assert learner.trust.standing(honest.id) is Standing.TRUSTED
+        assert learner.trust.standing(liar.id) is TrustLevel.BANNED
+        assert learner.trust.standing(honest.id) is TrustLevel.TRUSTED
         [banned] = learner.logged("peer_banned")
         assert "log probabilities are more than 1 nats from those of the version named" in str(banned["reason"])
 
@@ -242,7 +242,7 @@ async def test_the_receipt_of_what_failed_is_replaced_and_told_on_the_next_line(
         learner.trust._untold[cheat.id] = revised
         learner.trust.heard(cheat.id)
         assert told == [], "it is not here"
-        learner.run.present[cheat.id] = Presence(row=1, name="", addresses=())
+        learner.run.present[cheat.id] = PeerSession(row=1, name="", addresses=())
         learner.trust.heard(cheat.id)
         assert told == [], "it would not understand"
         learner.run.present[cheat.id].takes_revisions = True
@@ -256,7 +256,7 @@ async def test_what_repeats_another_lease_is_audited_whatever_its_chance(tmp_pat
     async with open_learner(tmp_path, Settings(audits=True, group_size=2)) as learner:
         trust, text = learner.trust, tuple(random.Random(1).choices(range(60), k=40))
         trust.floor = 1e-9
-        trusted = Confidence()
+        trusted = AuditHistory()
         for _ in range(2000):
             trusted, _ = after(trusted, count_above([Found(gap=0.0, lead=1.0)] * 64, MARGINS), MARGINS)
         trust._known[PEER.peer_id] = trust._known[OTHER.peer_id] = trusted
@@ -282,7 +282,7 @@ async def test_who_is_unlike_the_swarm_is_audited_whole_for_as_long(tmp_path: Pa
     dice = random.Random(4)
     async with open_learner(tmp_path, AUDITED) as learner:
         await learner.train(FakePeer())
-        trust, trusted = learner.trust, Confidence()
+        trust, trusted = learner.trust, AuditHistory()
         trust.floor = 1e-9
         for _ in range(2000):
             trusted, _ = after(trusted, count_above([Found(gap=0.0, lead=1.0)] * 64, MARGINS), MARGINS)
@@ -392,11 +392,11 @@ async def test_what_failed_its_audit_and_comes_back_by_an_undone_step_is_not_tra
                 lease=lease.id, peer=lease.peer, at_ms=1, tokens=6, counts=(), worst=0.0, evidence=0.0,
                 passed=is_passed,
             )  # fmt: skip
-            learner.ledger.audited(row, Confidence(passed=1))
+            learner.ledger.audited(row, AuditHistory(passed=1))
         await learner.trust.recover([failed, passed])
         assert len(learner.trust.agenda) == 0
-        assert learner.trust.fate(passed[0].id) is Fate.BELIEVED
-        assert learner.trust.fate(failed[0].id) is Fate.REFUSED
+        assert learner.trust.fate(passed[0].id) is GroupDecision.ACCEPT
+        assert learner.trust.fate(failed[0].id) is GroupDecision.DROP
 
 
 async def test_an_audit_that_was_waiting_to_be_written_is_written_once(tmp_path: Path) -> None:
@@ -411,7 +411,7 @@ async def test_an_audit_that_was_waiting_to_be_written_is_written_once(tmp_path:
         [(work, found)] = trust.agenda.heard(portion, honest)
         await trust.recover([group])  # the trainer was restarted before that was written
         await trust.conclude(work, found)
-        assert trust.fate(group[0].id) is Fate.BELIEVED
+        assert trust.fate(group[0].id) is GroupDecision.ACCEPT
         portion = trust.agenda.next()
         assert portion is not None
         [(again, found)] = trust.agenda.heard(portion, honest)
@@ -430,7 +430,7 @@ class Stuck(Judge):
 @pytest.mark.parametrize("versions_of_room", [None, 3.5])
 async def test_what_waits_to_be_looked_at_fills_no_disk(tmp_path: Path, versions_of_room: float | None) -> None:
     """The first bound is of versions, the other of bytes: what an engine never comes to is given up."""
-    trusted, size = Confidence(passed=BELIEVED), 0
+    trusted, size = AuditHistory(passed=BELIEVED), 0
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     if versions_of_room is not None:
@@ -501,7 +501,7 @@ async def test_a_version_that_cannot_be_loaded_is_nobodys_fault(tmp_path: Path) 
         [told] = learner.logged("audit_impossible")
         assert told["reason"] == "it has no weights"
         assert learner.trust.unaudited > 0
-        assert learner.trust.standing(peer.id) is not Standing.BANNED
+        assert learner.trust.standing(peer.id) is not TrustLevel.BANNED
     assert rows(tmp_path, "SELECT max(step) FROM steps") == [(AUDITED.steps,)]
     assert rows(tmp_path, "SELECT count(*) FROM dropped WHERE reason = 'audit'")[0][0] > 0
 
@@ -529,7 +529,7 @@ async def test_an_engine_that_crashes_is_asked_again_and_one_that_always_does_en
 
 def crowd(learner: Learner) -> None:
     """As many peers are remembered as may be, all of whom have left."""
-    learner.trust._known |= {PeerId(f"gone {number}"): Confidence() for number in range(PEERS_REMEMBERED)}
+    learner.trust._known |= {PeerId(f"gone {number}"): AuditHistory() for number in range(PEERS_REMEMBERED)}
 
 
 async def forget_those_who_left(learner: Learner) -> None:
@@ -559,7 +559,9 @@ def issue(learner: Learner, *numbers: int) -> None:
 async def test_an_audit_that_ends_after_its_peer_left_and_was_forgotten_adds_to_what_was_known(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True)) as learner:
         issue(learner, 901, 902)
-        before = Confidence(passed=5, failed=2, history=History(audits=7, log_wealth=Confidence().history.log_wealth))
+        before = AuditHistory(
+            passed=5, failed=2, history=History(audits=7, log_wealth=AuditHistory().history.log_wealth)
+        )
         learner.ledger.confidence_written(PEER.peer_id, before, 1)
         await learner.trust.welcome(PEER.peer_id)
         await forget_those_who_left(learner)
@@ -579,7 +581,7 @@ async def test_a_peer_in_doubt_has_nothing_in_the_buffer_but_what_waits_for_its_
     async with open_learner(tmp_path, Settings(audits=True)) as learner:
         trust, buffer = learner.trust, learner.run.buffer
         issue(learner, 901, 902, 903, 904)
-        learner.ledger.confidence_written(PEER.peer_id, Confidence(passed=NEWCOMER_GROUPS), 1)
+        learner.ledger.confidence_written(PEER.peer_id, AuditHistory(passed=NEWCOMER_GROUPS), 1)
         for number, peer in ((902, PEER.peer_id), (903, PEER.peer_id), (904, THIRD)):
             spans = ((1, PolicyVersion(1, 0)),)
             completions = tuple(
@@ -668,7 +670,7 @@ async def test_who_is_banned_while_its_coming_is_written_is_refused(tmp_path: Pa
 
 async def test_who_is_trusted_stays_so_whoever_comes_while_its_coming_is_written(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True)) as learner:
-        learner.ledger.confidence_written(PEER.peer_id, Confidence(passed=2 * NEWCOMER_GROUPS), 1)
+        learner.ledger.confidence_written(PEER.peer_id, AuditHistory(passed=2 * NEWCOMER_GROUPS), 1)
         joined = learner.ledger.peer_joined
 
         def crowded(row: PeerRow, now_ms: int) -> int:
@@ -677,7 +679,7 @@ async def test_who_is_trusted_stays_so_whoever_comes_while_its_coming_is_written
 
         learner.ledger.peer_joined = crowded  # type: ignore[method-assign]
         assert isinstance(await learner.desk.welcome(PEER.peer_id, hello()), Welcome)
-        assert learner.trust.standing(PEER.peer_id) is Standing.TRUSTED
+        assert learner.trust.standing(PEER.peer_id) is TrustLevel.TRUSTED
         assert learner.run.worker(PEER.peer_id).quota == math.inf
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from node.learner_role.trust.engine_budget import ROUTINE_SHARE, EngineTime
+from node.learner_role.trust.engine_budget import ROUTINE_SHARE, EngineBudget
 
 uses = st.lists(st.tuples(st.floats(0.01, 30.0), st.booleans()), min_size=5, max_size=60)
 
@@ -20,7 +20,7 @@ def test_all_uses_are_a_share_of_the_time_and_routine_ones_a_small_one(
     """Of all time until the next use may begin."""
 
     async def use_it() -> None:
-        time, began = EngineTime(share=share), trio.current_time()
+        time, began = EngineBudget(share=share), trio.current_time()
         spent = routinely = 0.0
         for seconds, routine in uses:
             await trio.sleep(time.rest_s(routine=routine))
@@ -39,7 +39,7 @@ def test_what_two_asked_for_at_once_is_rested_from_by_both() -> None:
     """Each asked whether it may begin, and one of them had to wait for the other to be done with the engine."""
 
     async def use_it() -> None:
-        time = EngineTime(share=0.1)
+        time = EngineBudget(share=0.1)
         await trio.sleep(10.0)
         time.used(10.0)
         await trio.sleep(5.0)

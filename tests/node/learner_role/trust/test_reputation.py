@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from learner.trust.standing import NEWCOMER_GROUPS
-from node.learner_role.trust.reputation import REVIEW_S, TOLD_EVERY_MS, ReputationDesk
+from node.learner_role.trust.reputation import REVIEW_S, TOLD_EVERY_MS, ReputationService
 from node.runtime.events import EventLog
 from node.state.operator_orders import Pardon
 from protocol.accounting.reputation import DAY_MS, Band
@@ -36,10 +36,10 @@ def story(tmp_path: Path) -> Iterator[Story]:
     story.ledger.close()
 
 
-def desk_of(story: Story) -> tuple[ReputationDesk, list[tuple[str, dict[str, Any]]], list[str]]:
+def desk_of(story: Story) -> tuple[ReputationService, list[tuple[str, dict[str, Any]]], list[str]]:
     log, changes, events = list[tuple[str, dict[str, Any]]](), list[str](), EventLog()
     events.listen(lambda name, fields: log.append((name, dict(fields))))
-    desk = ReputationDesk(
+    desk = ReputationService(
         ledger=story.ledger.path,
         present={ALPHA},
         keypair=SWARM.learner,

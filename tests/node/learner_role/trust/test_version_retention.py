@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.learner_role.trust.version_retention import MAX_OUTDATED, KeptVersions, Use
+from node.learner_role.trust.version_retention import MAX_OUTDATED, RetentionReason, VersionRetention
 from protocol.core.ids import ManifestHash
 from tests.support.learner_fixture import Settings, open_learner
 
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.usefixtures("mock_clock")
 class Owner:
     """Keeps each version for one thing, and releases it when it is told to."""
 
-    def __init__(self, kept: KeptVersions) -> None:
-        self.kept, self.uses, self.told = kept, dict[ManifestHash, list[Use]](), list[ManifestHash]()
+    def __init__(self, kept: VersionRetention) -> None:
+        self.kept, self.uses, self.told = kept, dict[ManifestHash, list[RetentionReason]](), list[ManifestHash]()
         kept.give_up.append(self.give_up)
 
-    def keep(self, manifest: ManifestHash, use: Use) -> None:
+    def keep(self, manifest: ManifestHash, use: RetentionReason) -> None:
         assert self.kept.keep([manifest], use)
         self.uses.setdefault(manifest, []).append(use)
 
@@ -37,15 +37,20 @@ async def test_who_is_waited_for_goes_last_and_of_equals_the_oldest_first(tmp_pa
         for _ in range(MAX_OUTDATED + 5):
             learner.run.chain = learner.run.chain.advanced()
             names.append((await learner.training.publishing.publish()).hash)
-        kept = KeptVersions(store=learner.store)
+        kept = VersionRetention(store=learner.store)
         owner = Owner(kept)
         awaited, choice, audit, both, *others, current = names
         for manifest, use in (
-            (awaited, Use.AWAITED), (choice, Use.CHOICE), (audit, Use.AUDIT), (both, Use.AUDIT), (both, Use.CHOICE),
-            *((manifest, Use.AUDIT) for manifest in others), (current, Use.AUDIT),
-        ):  # fmt: skip
+            (awaited, RetentionReason.AWAITED),
+            (choice, RetentionReason.CHOICE),
+            (audit, RetentionReason.AUDIT),
+            (both, RetentionReason.AUDIT),
+            (both, RetentionReason.CHOICE),
+            *((manifest, RetentionReason.AUDIT) for manifest in others),
+            (current, RetentionReason.AUDIT),
+        ):
             owner.keep(manifest, use)
-        assert not kept.keep([audit, ManifestHash(bytes(32))], Use.AUDIT), "all of them, or none"
+        assert not kept.keep([audit, ManifestHash(bytes(32))], RetentionReason.AUDIT), "all of them, or none"
         kept.trim({current})
         assert owner.told == [audit, *others[:3]]
         assert current in kept

@@ -13,9 +13,9 @@ from learner.ledger.reputation import BAN, PARDON
 from learner.ledger.rows import AuditRow, ChoiceRow
 from learner.trust.margins import TINY as MARGINS
 from learner.trust.margins import Arithmetic, margins_of
-from learner.trust.selection_test import Choice, Worth
+from learner.trust.selection_test import CompletionValue, DeliveryOutcome
 from learner.trust.sequential_test import Found, Margin, count_above, log_evidence
-from learner.trust.standing import Confidence, after, pardoned
+from learner.trust.standing import AuditHistory, after, pardoned
 from node.reports.explain.why import REFUSALS_SHOWN, why_in_ledger, why_in_receipts
 from node.reports.model.verdict_meanings import MEANINGS
 from node.runtime.errors import UsageError
@@ -48,7 +48,7 @@ def test_a_peer_that_was_banned_is_told_why_and_what_it_cost(story: Story) -> No
         lease=lease, peer=ALPHA, at_ms=story.now_ms, tokens=28, counts=(), worst=1.5, evidence=30.0, passed=False,
         detail="20 of 28 tokens are off",
     )  # fmt: skip
-    story.ledger.audited(row, Confidence(failed=1, banned="20 of 28 tokens are off"))
+    story.ledger.audited(row, AuditHistory(failed=1, banned="20 of 28 tokens are off"))
     for name in (ALPHA, ALPHA[-6:]):
         said = why_in_ledger(story.ledger.path, name).text
         assert "\x1b" not in said
@@ -67,11 +67,20 @@ def test_what_became_of_a_lease_that_nothing_was_wrong_with(story: Story) -> Non
         story.deliver(lease, ALPHA, Rule.ADMITTED, Rule.ADMITTED, version=V0)
     for lease, status in ((lost, "lost"), (recalled, "recalled"), (returned, "returned")):
         story.ledger.leases_closed([lease], status, story.now_ms)
-    theirs, ours = (tuple(Worth(tokens=4, reward=reward) for reward in rewards) for rewards in ((0.0, 0.5), (1.0, 0.5)))
+    theirs, ours = (
+        tuple(CompletionValue(tokens=4, reward=reward) for reward in rewards) for rewards in ((0.0, 0.5), (1.0, 0.5))
+    )
     drawn = ChoiceRow(
-        lease=returned, peer=ALPHA, at_ms=story.now_ms, choice=Choice.WITHHELD, withheld=0.1, theirs=theirs, ours=ours,
-        heard=1, log_wealth=(0.0,),
-    )  # fmt: skip
+        lease=returned,
+        peer=ALPHA,
+        at_ms=story.now_ms,
+        choice=DeliveryOutcome.WITHHELD,
+        withheld=0.1,
+        theirs=theirs,
+        ours=ours,
+        heard=1,
+        log_wealth=(0.0,),
+    )
     story.ledger.choice_drawn(drawn)
     story.train(1, {trained: 0})
     path = story.ledger.path
@@ -261,7 +270,7 @@ def test_what_fits_a_lease_and_the_node_is_not_guessed(tmp_path: Path) -> None:
 # Reputation, and the appeal
 
 
-def audit(story: Story, known: Confidence, above: int = 0, margins: Sequence[Margin] = MARGINS) -> Confidence:
+def audit(story: Story, known: AuditHistory, above: int = 0, margins: Sequence[Margin] = MARGINS) -> AuditHistory:
     """Write one audit of ALPHA as a learner does, of a lease of its own; return what is known of it then."""
     lease = story.lease(ALPHA)
     story.deliver(lease, ALPHA, Rule.ADMITTED, version=V0)
@@ -279,7 +288,7 @@ def audit(story: Story, known: Confidence, above: int = 0, margins: Sequence[Mar
 def test_a_reputation_is_told_with_what_it_rests_on_and_what_would_raise_it(story: Story) -> None:
     story.join(peer_row(ALPHA, "atlas"))
     story.publish(V0)
-    known = Confidence()
+    known = AuditHistory()
     for _ in range(9):
         known = audit(story, known)
     story.here(ALPHA)
@@ -302,7 +311,7 @@ def test_a_reputation_is_told_with_what_it_rests_on_and_what_would_raise_it(stor
 def test_an_audit_is_told_with_what_it_counted_against_what_is_allowed(story: Story) -> None:
     story.join(peer_row(ALPHA, "atlas"))
     story.publish(V0)
-    audit(story, audit(story, Confidence(), above=2))
+    audit(story, audit(story, AuditHistory(), above=2))
     told = why_in_ledger(story.ledger.path, f"{1:032x}").text
     assert "of 400 tokens, passed. The largest gap was 1.5 nats." in told
     assert "  more than 0.15 nats below the draw of its seed, lead 0.15 to 0.4: 2 of 400; 0.5% may be" in told
@@ -310,7 +319,7 @@ def test_an_audit_is_told_with_what_it_counted_against_what_is_allowed(story: St
     assert "; a group fails from 9.21 on." in told
     assert "After it all audits of the peer together said nothing against it." in told
     story.deliver(story.lease(ALPHA), ALPHA, Rule.ADMITTED, version=V0)
-    audit(story, Confidence(), above=40)
+    audit(story, AuditHistory(), above=40)
     told = why_in_ledger(story.ledger.path, f"{4:032x}").text
     assert ": 40 of 400; 0.5% may be" in told
     assert "an honest peer looks so once in over 10^15 lives. A suspect has 4.61, a ban takes 14.51." in told
@@ -319,7 +328,7 @@ def test_an_audit_is_told_with_what_it_counted_against_what_is_allowed(story: St
 def test_counts_are_held_against_the_margins_that_were_in_force(story: Story) -> None:
     story.join(peer_row(ALPHA, "atlas"))
     story.publish(V0)
-    audit(story, Confidence(), 1, margins_of(1, Arithmetic.FLOAT32))
+    audit(story, AuditHistory(), 1, margins_of(1, Arithmetic.FLOAT32))
     assert "more than 0.05 nats below the draw of its seed, lead more than 0.05: 1 of 400; 0.01% may be" in (
         why_in_ledger(story.ledger.path, f"{1:032x}").text
     )
@@ -338,7 +347,7 @@ def test_a_learner_has_no_reputation(story: Story) -> None:
 def test_a_replay_comes_to_what_was_decided(story: Story) -> None:
     story.join(peer_row(ALPHA, "atlas"))
     story.publish(V0)
-    known = Confidence()
+    known = AuditHistory()
     for _ in range(3):
         known = audit(story, known)
     told = why_in_ledger(story.ledger.path, ALPHA, replay=True)
@@ -371,7 +380,7 @@ def test_a_replay_comes_to_what_was_decided(story: Story) -> None:
 def test_a_replay_judges_by_the_margins_that_were_in_force(story: Story) -> None:
     story.join(peer_row(ALPHA, "atlas"))
     story.publish(V0)
-    strict, known = margins_of(1, Arithmetic.FLOAT32), Confidence()
+    strict, known = margins_of(1, Arithmetic.FLOAT32), AuditHistory()
     for margins in (MARGINS, MARGINS, strict, strict):
         known = audit(story, known, 1, margins)
     assert why_in_ledger(story.ledger.path, ALPHA, replay=True).agrees
@@ -397,7 +406,7 @@ def test_a_replay_judges_by_the_margins_that_were_in_force(story: Story) -> None
 def test_a_replay_of_rows_that_were_changed_says_which(story: Story, change: str, said: str) -> None:
     story.join(peer_row(ALPHA, "atlas"))
     story.publish(V0)
-    known = Confidence()
+    known = AuditHistory()
     for _ in range(3):
         known = audit(story, known)
     with story.ledger.transaction() as db:

@@ -18,7 +18,7 @@ from swarm.libp2p.sockets.fair_rate_limit import PIECE_S, SMALL_BYTES
 from swarm.libp2p.sockets.rate_limiter import Caps, PacedTcpConnection, Pacer
 from swarm.libp2p.sockets.tcp import TcpConnection
 from swarm.transfer import upload_queue as uploading
-from swarm.transfer.upload_queue import Moved, Requested, Sent, Uploads
+from swarm.transfer.upload_queue import Moved, Requested, Sent, UploadQueue
 from swarm.transport.framing import FrameStream
 from swarm.transport.interface import Stream
 
@@ -227,7 +227,7 @@ async def test_a_host_keeps_to_its_caps_and_who_serves_finds_its_uplink_as_fast_
     jumping_clock: trio.testing.MockClock,
 ) -> None:
     chunk, num_chunks = exchange.Chunk(cid=bytes(36), data=os.urandom(256 * 1024)), 12
-    uploads, peer = Uploads(), PeerId("peer")
+    uploads, peer = UploadQueue(), PeerId("peer")
 
     def request(number: int) -> Requested:
         return Requested(peer=peer, cid=Cid(bytes([number]) * 36), size=len(chunk.data))

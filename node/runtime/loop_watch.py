@@ -60,7 +60,8 @@ AGAIN_S = 60.0
 MOST_NEWS = 32
 """Steps that wait to be told; of more the oldest are forgotten, since they come from one cause."""
 
-OURS = tuple(str(Path(__file__).resolve().parents[2] / package) for package in ("node", "swarm", "learner", "protocol"))
+ROOT = Path(__file__).resolve().parents[2]
+OURS = tuple(str(ROOT / package) for package in ("node", "swarm", "learner", "protocol"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,5 +251,6 @@ def where_of(frame: FrameType) -> str:
 
 
 def _place(frame: FrameType) -> str:
-    short = "/".join(Path(frame.f_code.co_filename).parts[-3:])
+    path = Path(frame.f_code.co_filename)
+    short = path.relative_to(ROOT) if str(path).startswith(OURS) else Path(*path.parts[-3:])
     return f"{short}:{frame.f_lineno} in {frame.f_code.co_name}"

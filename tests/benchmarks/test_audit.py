@@ -326,11 +326,13 @@ def test_a_model_of_which_everything_is_found() -> None:
         ({LAGGED[2]: 0.002}, {"detect_lag1", "detect_relabelled"}),
     ],
 )
+@pytest.mark.rest
 def test_a_model_of_which_something_is_not(bad: dict[str, float], missed: set[str]) -> None:
     models = {"tiny": judged({}), "50 M": judged(bad)}
     assert {bar.name for bar in bars_of(models, 0.0) if not bar.met} == missed
 
 
+@pytest.mark.rest
 def test_a_policy_late_in_its_run_is_shown_and_its_cheats_not_judged() -> None:
     models = {"tiny": judged({}), "tiny, later": judged({"4-bit": 0.002})}
     assert {bar.name for bar in bars_of(models, 0.0) if not bar.met} == set()

@@ -133,6 +133,7 @@ async def test_who_sends_the_best_of_its_versions_is_banned(tmp_path: Path) -> N
     assert "had gained more by their version" in said.text
 
 
+@pytest.mark.rest
 async def test_who_always_takes_the_oldest_version_is_not(tmp_path: Path) -> None:
     slow = FakePeer(key=OTHER, draw=lively, picks=lambda lease, admitted: min(admitted))
     async with open_learner(tmp_path, LONG, judge=Judge(draws=lively)) as learner:
@@ -165,6 +166,7 @@ async def test_what_was_heard_is_there_after_a_restart(tmp_path: Path) -> None:
         assert again.ledger.choice_history(OTHER.peer_id) == before
 
 
+@pytest.mark.rest
 async def test_who_is_pardoned_begins_anew(tmp_path: Path) -> None:
     async with open_learner(tmp_path, LONG) as learner:
         await learner.train(FakePeer(), FakePeer(key=OTHER, keeps=good_ones))

@@ -21,7 +21,7 @@ from node.engine.common_worker.sizes import COUNTED, FEWEST, Stored, require_cou
 from node.engine.interface import InstalledVersion, InstallFailed
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from protocol.core.ids import ManifestHash, PolicyVersion
-from tests.node.conftest import Models
+from tests.support.node_fixtures import Models
 
 GOOD = InstalledVersion(name=PolicyVersion(1, 1), manifest=ManifestHash(bytes(32)))
 BAD = InstalledVersion(name=PolicyVersion(1, 2), manifest=ManifestHash(bytes([1]) * 32))

@@ -22,7 +22,7 @@ from node.engine.interface import Generation, GenerationRequest, InstalledVersio
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 from protocol.core.pipe import Arrays, Header
-from tests.node.conftest import Models
+from tests.support.node_fixtures import Models
 
 STEPS = 6
 GROUP = 4

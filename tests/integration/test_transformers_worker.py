@@ -32,7 +32,7 @@ from node.engine.transformers_worker.policy import Policy, Settings, choose_devi
 from node.engine.transformers_worker.scoring import Scorer
 from node.engine.transformers_worker.server import Server
 from protocol.core import pipe
-from tests.node.conftest import Models
+from tests.support.node_fixtures import Models
 from tests.support.store_fixture import safetensors_file
 
 ARRAYS = st.dictionaries(

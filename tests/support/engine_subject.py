@@ -7,7 +7,7 @@ import signal
 
 from node.engine.conformance import Score, Subject
 from node.engine.worker_engine import WorkerEngine
-from tests.node.conftest import VOCAB_SIZE, Models
+from tests.support.node_fixtures import VOCAB_SIZE, Models
 
 
 def subject_of(engine: WorkerEngine, models: Models, score: Score, tolerance: float = 1e-4) -> Subject:

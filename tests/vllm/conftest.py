@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.engine.vllm_install import has_vllm
-from tests.node.conftest import Models, models, tmp_path
+from tests.support.node_fixtures import Models, models, tmp_path
 
 __all__ = ["Models", "models", "tmp_path"]
 

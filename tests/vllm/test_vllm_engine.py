@@ -25,8 +25,8 @@ from node.engine.vllm import VllmConfig, open_vllm_engine
 from node.engine.worker_engine import WorkerEngine
 from node.processes.outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from node.processes.spec import RestartLimits
-from tests.node.conftest import VOCAB_SIZE, Models
 from tests.support.engine_subject import subject_of
+from tests.support.node_fixtures import VOCAB_SIZE, Models
 
 TOLERANCE = 1e-4
 """Float32 on both sides: 5e-6 was seen."""

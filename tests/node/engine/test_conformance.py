@@ -25,8 +25,8 @@ from node.engine.worker_engine import HANG_S
 from node.processes.outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from node.processes.spec import RestartLimits
 from node.runtime.events import EventLog
-from tests.node.conftest import VOCAB_SIZE, Models
 from tests.support.engine_subject import subject_of
+from tests.support.node_fixtures import VOCAB_SIZE, Models
 
 AT_ONCE = RestartLimits(first_delay_s=0.0)
 REQUEST = GenerationRequest(

@@ -26,8 +26,8 @@ from protocol.work import read_record
 from swarm.testing.memory_transport import MemoryNetwork
 from swarm.transport.error_groups import first_cause
 from tests.integration.test_adapters import ok
-from tests.node.conftest import VOCAB_SIZE, Models
 from tests.support.learner_fixture import FakeTrainer, Settings, open_learner, until
+from tests.support.node_fixtures import VOCAB_SIZE, Models
 from tests.support.rollout_fixture import serve, work_with
 from tests.support.swarm_fixture import open_node
 from tests.support.trainer_fixture import NOW_MS, SWARM, version

@@ -48,7 +48,7 @@ async def test_who_holds_the_loop_is_named_with_its_place_in_the_code() -> None:
                 await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
     [held] = [event for event in named(log, "loop_held") if str(event["task"]).endswith("test_loop_watch.hold")]
-    assert "tests/node/runtime/test_loop_watch.py:" in str(held["where"])
+    assert "node/runtime/test_loop_watch.py:" in str(held["where"])
     assert " in hold" in str(held["where"])
     assert float(held["processor_s"] or 0) >= HELD_CPU_S
     [measured] = named(log, "loop_measured")

@@ -363,6 +363,7 @@ def test_when_one_rank_is_killed_all_end_and_say_so(tmp_path: Path, model: Path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.rest
 def test_ranks_never_outlive_what_started_them(number: signal.Signals) -> None:
     child = Child("-m", "learner.training.distributed.launcher", "2")
     child.receive()

@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from node.engine.vllm_worker.model_contents import read_contents
-from tests.node.conftest import Models
+from tests.support.node_fixtures import Models
 from tests.support.store_fixture import safetensors_file
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from node.engine.common_worker.errors import Refused
 from node.engine.common_worker.frames import Header, read_frame
-from tests.node.conftest import VOCAB_SIZE, Models
+from tests.support.node_fixtures import VOCAB_SIZE, Models
 
 WORKER = "node.engine.vllm_worker"
 REFUSED = 13

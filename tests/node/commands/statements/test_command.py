@@ -108,6 +108,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(proof_desk, "PAUSE_S", 0.0)
         trio.run(_run, root)
+    for path in (root / "learner" / "ledger.sqlite", root / "node" / "receipts.sqlite"):
+        rows(path, "PRAGMA wal_checkpoint(TRUNCATE)")  # so that a copy of the file is a copy of all that is in it
     (root / "learner" / "genesis").write_bytes(SWARM.genesis)
     for path, key in ((root / "learner" / "learner.key", SWARM.learner), (root / "node" / "node.key", key_of(NODE))):
         path.write_text(key.seed.hex())

@@ -8,6 +8,7 @@ import random
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ from tests.support.trainer_fixture import OTHER, PEER, SWARM, even_share, grante
 pytestmark = pytest.mark.usefixtures("mock_clock")
 
 LONG = Settings(audits=True, steps=240, staleness=3)
+AS_LONG_AS_IT_TAKES = replace(LONG, steps=1000)
+"""What is drawn between two steps goes by how busy the machine is; whoever chooses is found in some 100 to 300."""
 
 
 ALMOST_SURE = History(audits=50, log_wealth=(13.7,) * 6)
@@ -85,10 +88,22 @@ def rows(root: Path, sql: str) -> list[tuple[Any, ...]]:
         return db.execute(sql).fetchall()
 
 
+async def train_until_somebody_is_banned(learner: Learner, *peers: FakePeer) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def train() -> None:
+            await learner.train(*peers)
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(train)
+        await until(lambda: bool(learner.logged("peer_banned")))
+        nursery.cancel_scope.cancel()
+
+
 async def test_who_gives_back_what_it_does_not_like_is_banned(tmp_path: Path) -> None:
     honest, picky = FakePeer(), FakePeer(key=OTHER, keeps=good_ones)
-    async with open_learner(tmp_path, LONG) as learner:
-        await learner.train(honest, picky)
+    async with open_learner(tmp_path, AS_LONG_AS_IT_TAKES) as learner:
+        await train_until_somebody_is_banned(learner, honest, picky)
         [banned] = learner.logged("peer_banned")
         assert banned["peer"] == picky.id
         assert "it chooses what it delivers" in str(banned["reason"])
@@ -120,10 +135,10 @@ def best(lease: Lease, admitted: Sequence[PolicyVersion]) -> PolicyVersion:
 
 async def test_who_sends_the_best_of_its_versions_is_banned(tmp_path: Path) -> None:
     honest, choosy = FakePeer(draw=lively), FakePeer(key=OTHER, draw=lively, picks=best)
-    async with open_learner(tmp_path, LONG, judge=Judge(draws=lively)) as learner:
+    async with open_learner(tmp_path, AS_LONG_AS_IT_TAKES, judge=Judge(draws=lively)) as learner:
         assert learner.choices is not None
         learner.choices.desk.share = learner.choices.time.routine = 1.0
-        await learner.train(honest, choosy)
+        await train_until_somebody_is_banned(learner, honest, choosy)
         [banned] = learner.logged("peer_banned")
         assert banned["peer"] == choosy.id
         assert "it chooses what it delivers" in str(banned["reason"])

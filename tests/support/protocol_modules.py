@@ -8,7 +8,7 @@ from types import ModuleType
 
 import protocol
 
-AT_LEAST = 39
+AT_LEAST = 38
 """How many modules `protocol` has, its folders included: a walk that finds fewer would let its tests pass unseen."""
 
 

@@ -111,7 +111,7 @@ few = settings(max_examples=examples(25), deadline=None, suppress_health_check=[
 
 def test_all_modules_are_covered() -> None:
     assert {cls.__module__.split(".")[-1] for cls in MESSAGES} >= {
-        "announcement", "cost", "exchange", "genesis", "manifest", "work",
+        "announcement", "claims", "exchange", "genesis", "manifest", "work",
     }  # fmt: skip
 
 

@@ -89,6 +89,11 @@ def rows(root: Path, sql: str) -> list[tuple[Any, ...]]:
 
 
 async def train_until_somebody_is_banned(learner: Learner, *peers: FakePeer) -> None:
+    """And the ledger says so, too, which a thread of its own writes."""
+
+    def is_banned() -> bool:
+        return bool(learner.ledger._query("SELECT 1 FROM confidence WHERE banned <> ''"))
+
     async with trio.open_nursery() as nursery:
 
         async def train() -> None:
@@ -96,7 +101,7 @@ async def train_until_somebody_is_banned(learner: Learner, *peers: FakePeer) -> 
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(train)
-        await until(lambda: bool(learner.logged("peer_banned")))
+        await until(lambda: bool(learner.logged("peer_banned")) and is_banned())
         nursery.cancel_scope.cancel()
 
 

@@ -429,9 +429,9 @@ class Swarm:
         )  # fmt: skip
         self.config.write_text(text, encoding="utf-8")
 
-    def learn(self, *options: object) -> Program:
-        """Start the learner and wait until there is an invite of this start."""
-        return self._learner("learn", self.config, *options)
+    def learn(self, *options: object, is_invited: bool = True) -> Program:
+        """Start the learner and wait until there is an invite of this start, if one is waited for."""
+        return self._learner("learn", self.config, *options, is_invited=is_invited)
 
     def learn_doomed(self, *, is_invited: bool = True) -> Program:
         """The same with a trainer that hashes, where `tests.e2e.doom` may strike, perhaps before there is an invite."""

@@ -85,7 +85,7 @@ def test_a_node_falls_silent_and_wakes_up(swarm: Swarm) -> None:
         wait_for("the loss of its leases", lambda: not leases_of(swarm, node, "open"), learner)
         lost = leases_of(swarm, node, "lost")
         assert lost
-        assert "silent" in reasons(swarm, peer_of(swarm, node))[0]
+        wait_for("the reason", lambda: "silent" in reasons(swarm, peer_of(swarm, node))[0], learner)
         survivor = swarm.join("survivor")
         swarm.wait_steps(3, learner, survivor)
         trainer = learner.child("learner.training.server")
@@ -223,13 +223,14 @@ def second_machine(meeting: str) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_second_machine_comes_late_goes_and_comes_back(swarm: Swarm) -> None:
     meeting = f"127.0.0.1:{free_port()}"
     swarm.configure(steps=STEPS, trainer=f'machines = 2\nrendezvous = "{meeting}"')
-    learner = swarm.learn()
+    learner = swarm.learn(is_invited=False)
     waits = wait_event(learner, "trainer_waits")
     assert waits["text"].endswith(
         f"for machine 1 of 2. Run there: python -m learner.training.distributed.launcher 1 2 1 {meeting}"
     )
     with second_machine(meeting) as launcher:
-        node = swarm.join("node")  # the trial before the invite takes both machines
+        swarm.wait_invite(learner)  # the trial before it takes both machines
+        node = swarm.join("node")
         swarm.wait_steps(5, learner, node)
         [rank] = psutil.Process(launcher.pid).children()
         rank.kill()

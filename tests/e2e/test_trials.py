@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from node.tasks.tokenizer import CHARACTER_VOCABULARY, write_character_tokenizer
-from tests.e2e.programs import Swarm, free_port, wait_done, wait_event, wait_for
+from tests.e2e.programs import Machine, Swarm, free_port, wait_done, wait_event, wait_for
 
 USAGE, STOPPED = 2, 130
 MANY_TOKENS = 40
@@ -79,6 +79,15 @@ def with_an_encoder(swarm: Swarm) -> None:
     write_character_tokenizer(swarm.model)
     config = T5Config(d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2, vocab_size=CHARACTER_VOCABULARY)
     T5ForConditionalGeneration(config).save_pretrained(swarm.model)
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_files(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs' temporary directories come and go while a test looks at what is left behind."""
+    directory = machine.root / "tmp"
+    directory.mkdir()
+    monkeypatch.setenv("TMPDIR", str(directory))
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
 
 
 def left_behind() -> set[Path]:

@@ -7,7 +7,6 @@ import json
 import os
 import resource
 import signal
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -407,11 +406,12 @@ os._exit(1)
 @pytest.mark.parametrize(("how", "ended"), [("exit", "ended with exit code 7"), ("SIGSEGV", "was killed by SIGSEGV")])
 @pytest.mark.parametrize("first", [0, 1])
 def test_the_rank_that_ended_first_is_named_with_its_last_words(
-    tmp_path: Path, first: int, how: str, ended: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, how: str, ended: str
 ) -> None:
+    (temporary := tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     (tmp_path / "rank.py").write_text(RANK)
     os.mkfifo(tmp_path / "line")
-    before = {path.name for path in Path(tempfile.gettempdir()).iterdir()}
     child = Child("-c", LAUNCHER, "2", str(tmp_path / "rank.py"), how, str(first), str(tmp_path / "line"))
     assert child.replies.read() == b""
     status, said = child.bury()
@@ -422,8 +422,7 @@ def test_the_rank_that_ended_first_is_named_with_its_last_words(
     assert len(told) == LAST_WORDS
     assert all(line.startswith(f"trainer: rank {first}: ") and len(line) < LINE_CHARS + 20 for line in told)
     assert f"rank {1 - first}: rank {1 - first} is here" in lines, "whoever says something is named"
-    left = {path.name for path in Path(tempfile.gettempdir()).iterdir()} - before
-    assert not any(name.startswith("torchelastic") for name in left), "and it leaves no files"
+    assert not list(temporary.glob("torchelastic*")), "and it leaves no files"
 
 
 @pytest.mark.parametrize(

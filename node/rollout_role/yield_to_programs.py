@@ -24,13 +24,17 @@ GONE_S = 60.0
 HOLDER = "program"
 
 
+ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+"""A process that has ended is a zombie until somebody asks for its exit code, and dead for the moment of that."""
+
+
 def first_running(names: Sequence[str]) -> str:
     """The first of `names` that a process has which is not ours, empty if none has."""
     ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
     running = {
         name.casefold()
         for process in psutil.process_iter(["name", "status"])
-        if process.pid not in ours and process.info["status"] != psutil.STATUS_ZOMBIE
+        if process.pid not in ours and process.info["status"] not in ENDED
         if (name := process.info["name"])
     }
     return next((name for name in names if name.casefold() in running), "")

@@ -28,7 +28,7 @@ from .model_contents import Contents, plain_view
 from .sampler import ARGUMENT
 
 SAMPLER = f"{__package__}.sampler:SeededSampler"
-EXTENSION = f"{__package__}.weights.WeightSwap"
+EXTENSION = f"{__package__}.weight_swap.WeightSwap"
 HANG_S = 300.0
 """Between two steps vLLM's core answers what it is asked. A step takes seconds at most; a kernel compiled on the way,
 on a slow machine, perhaps minutes."""

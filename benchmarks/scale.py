@@ -1,15 +1,15 @@
 """Claim "scale": a thousand peers take little longer than ten, and no more of the source.
 
-The very cores that nodes run (`swarm/transfer/chunk_picker.py`, `scatter.py`, `uploads.py`, `neighbourhood.py`) in
-virtual time (`swarm/testing/chunk_simulation.py`), with 10, 100 and 1000 peers. A source behind 50/50 Mbit/s publishes
-a model of SIZE_MIB in the chunks that `protocol/versions/chunking.py` cuts it into; peers sit behind the home lines of
-LINES, busy routers and latencies of LATENCY_S; of them JOINING come while it travels, LEAVING go, half of these without
-a word. Bars: last_over_bound_1000, when the last of a thousand that stay is done, over the bound that no schedule of
-any kind could beat; control_pct, bytes of all messages beside the chunks, the worst of the sizes;
-source_copies_1000_over_10, what the source sends to a thousand, its messages included, over what it sends to ten. What
-always holds: the same seed gives the same figures on every machine, since no clock but the simulated one is read; the
-mix of lines is the same at every size; figures are medians over the seeds; a run in which somebody who stays is never
-done counts as one that never ended.
+The very cores that nodes run (`chunk_picker`, `super_seeding` and `upload_queue` of `swarm/transfer`,
+`swarm/work/neighbour_graph.py`) in virtual time (`swarm/testing/chunk_simulation.py`), with 10, 100 and 1000 peers. A
+source behind 50/50 Mbit/s publishes a model of SIZE_MIB in the chunks that `protocol/versions/chunking.py` cuts it
+into; peers sit behind the home lines of LINES, busy routers and latencies of LATENCY_S; of them JOINING come while it
+travels, LEAVING go, half of these without a word. Bars: last_over_bound_1000, when the last of a thousand that stay is
+done, over the bound that no schedule of any kind could beat; control_pct, bytes of all messages beside the chunks, the
+worst of the sizes; source_copies_1000_over_10, what the source sends to a thousand, its messages included, over what it
+sends to ten. What always holds: the same seed gives the same figures on every machine, since no clock but the simulated
+one is read; the mix of lines is the same at every size; figures are medians over the seeds; a run in which somebody who
+stays is never done counts as one that never ended.
 """
 
 from __future__ import annotations

@@ -109,6 +109,13 @@ def test_quoted_paths_exist(page: Path) -> None:
     assert [path for path in ours if "NAME" not in path and not (ROOT / path).exists()] == []
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=named)
+def test_files_quoted_by_their_name_alone_exist(page: Path) -> None:
+    """`my_task.py` is the reader's own."""
+    names = {path.name for package in (*PACKAGES, "tests", "tools") for path in (ROOT / package).rglob("*.py")}
+    assert set(re.findall(r"`(\w+\.py)`", text_of(page))) - names <= {"my_task.py"}
+
+
 @lru_cache
 def words_of_the_program() -> str:
     """All string constants of the packages, f-strings in their parts, one a line."""

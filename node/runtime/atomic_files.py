@@ -1,4 +1,4 @@
-"""Files that somebody named for a result: written whole or not at all.
+"""Files and directories that somebody named for a result: written whole or not at all, and never over another's.
 
 What always holds: afterwards the path is the new file, or what it was before, and nothing is left beside it. Only a
 file is ever replaced: no directory and no device, whoever asks. Where a name has no ending that says what it is, only

@@ -1,4 +1,4 @@
-"""Heed signals from the program's first line on, before there is anybody to hear them in order.
+"""What the program does before all else: heed signals from its first line on, and have the interpreter collect seldom.
 
     SIGUSR1, SIGUSR2           the owner's word: the last one is remembered until a node can heed it
     SIGINT, SIGTERM, SIGHUP    end the program as Ctrl-C does: with nothing half-written, and without a traceback

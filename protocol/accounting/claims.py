@@ -1,7 +1,9 @@
-"""What work costs: prices as peers state them, claims as they sign them.
+"""What a node claims of its work: prices, costs, and the energy that it took.
 
 Money is counted in millionths of one unit of the swarm's currency (`micros`), as integers, so that sums are exact. A
-claim is believed as far as the lease's own timing bears it out; that judgement is the learner's.
+claim is believed as far as the lease's own timing bears it out; that judgement is the learner's. Joules
+are the node's word alone: nothing is admitted, rejected or paid by them, and a claim that no machine could draw is told
+from one that it could (`is_believed`).
 """
 
 from __future__ import annotations

@@ -29,7 +29,6 @@ from swarm.store import ChunkStore
 from tests.support.paths import ROOT
 from tests.support.store_fixture import chunk_data, fill, model_files, small_model, small_swarm, write_model
 
-REPOSITORY = ROOT
 STORE_CODE = str(Path(swarm.store.__file__).parent)
 SWARM = small_swarm()
 MODELS = {number: small_model(number) for number in (1, 2, 3)}
@@ -225,7 +224,7 @@ def kill_at_every(stride: int, first: int, life: Life, scratch: Path) -> int:
 def run_program(scratch: Path, life: str, first: int, stride: int) -> int:
     """`kill_at_every` in a process of its own, which may fork: it has one thread."""
     command = [sys.executable, "-m", "tests.integration.test_store_kill", str(scratch), life, str(first), str(stride)]
-    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return int(result.stdout)
 
@@ -258,7 +257,7 @@ def test_killed_from_outside(tmp_path: Path, share: float) -> None:
     prepare_export(root)
     command = [sys.executable, "-m", "tests.integration.test_store_kill", str(root)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=REPOSITORY, stdin=pipe, stdout=pipe, text=True) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout is not None
         steps = [process.stdout.readline().strip() for _ in range(max(1, int(share * NUM_STEPS)))]
         process.kill()  # which is on its way to the next step, or further

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,11 @@ def parrot(arguments): return Parrot()
 def test_a_public_name_is_there_and_is_listed(name: str) -> None:
     assert getattr(volery, name) is not None
     assert name in dir(volery)
+
+
+def test_types_are_told_of_the_names_that_are_there_and_of_no_others() -> None:
+    told = re.findall(r"import (\w+) as \1$", Path(volery.__file__).read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(told) == sorted(volery.__all__)
 
 
 def test_a_name_that_is_none() -> None:

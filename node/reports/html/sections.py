@@ -1,6 +1,9 @@
-"""What the run cost by version, start and day, and what of that is electricity: tables on the page.
+"""Sections of the page that are tables: what the run cost, what audits found of a peer, and which peers were banned.
 
-Pure. What always holds: cells are those of a terminal's report; the line below adds up the whole run.
+Pure. Invariants:
+- Cells of costs are those of a terminal's report, and the line below them adds up the whole run.
+- A peer that nobody audited has no section of audits; a run in which nobody was audited has none of bans.
+- What is said of a ban is what the ledger holds of it.
 """
 
 from __future__ import annotations

@@ -297,11 +297,10 @@ def test_what_a_task_is_is_decided_once_and_no_property_runs_to_find_out() -> No
 def test_no_module_asks_a_protocol_what_a_task_is() -> None:
     """`isinstance` with one of them runs the properties of the task on Python 3.11, and with which hash seed it does is
     chance."""
-    root = ROOT
     asking = [
         path.name
         for package in ("node", "learner", "swarm", "protocol")
-        for path in (root / package).rglob("*.py")
+        for path in (ROOT / package).rglob("*.py")
         for kind in ("CheapTask", "NeedyTask", "FiniteTask", "TurnTask")
         if f", {kind})" in path.read_text(encoding="utf-8")
     ]

@@ -31,7 +31,6 @@ from swarm.store import (
 from tests.support.paths import ROOT
 from tests.support.store_fixture import chunk_data, fill, model_files, small_model, small_swarm, write_model
 
-REPOSITORY = ROOT
 SWARM = small_swarm()
 FILES = small_model(1)
 SIGNED = SWARM.publish(FILES)
@@ -537,7 +536,7 @@ def test_a_second_process_is_told_who_has_the_store(store: ChunkStore) -> None:
         "except StoreLocked as error:\n    print(error)\n"
     )
     said = subprocess.run(
-        [sys.executable, "-c", code, str(store.root)], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, str(store.root)], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     assert f"in use by process {os.getpid()}" in said
     with pytest.raises(StoreLocked):
@@ -597,7 +596,7 @@ with ChunkStore.open(Path(sys.argv[1]), swarm.authority) as store:
 
 def test_a_file_the_system_will_not_take_leaves_no_trace(tmp_path: Path) -> None:
     said = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True, check=True
+        [sys.executable, "-c", FULL, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
     assert f"No room left below {tmp_path}" in said
     assert len(list((tmp_path / "versions").iterdir())) == len(list((tmp_path / "manifests").iterdir())) == 1

@@ -63,7 +63,7 @@ FIGURES = {
     "borne_kl": 0.08, "borne_ess": 0.5,
     "explained_variance": 0.5, "preference_loss": 0.6, "preference_accuracy": 0.75, "preference_margin": 0.1,
 }  # fmt: skip
-"""What a trainer replies to `step`, flat; `test_figures.py` holds this to the real one."""
+"""What a trainer replies to `step`, flat; `test_catalogue_figures.py` holds this to the real one."""
 
 AT_LAG = {
     "tokens": 80,

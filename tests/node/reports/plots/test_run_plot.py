@@ -134,8 +134,7 @@ def test_matplotlib_is_imported_only_to_draw_and_never_with_pyplot(tmp_path: Pat
         f"draw_reward(swarm_report(Path({str(tmp_path / 'ledger.sqlite')!r})), Path({str(tmp_path / 'r.png')!r}))\n"
         "assert 'matplotlib.pyplot' not in sys.modules and 'torch' not in sys.modules"
     )
-    root = ROOT
-    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -177,7 +177,9 @@ def _marks(kind: type) -> list[tuple[str, tuple[Any, ...]]]:
 def checked(message: M) -> M:
     """Return `message` after checking our own values against the declared bounds, or raise LocalProtocolError."""
     try:
-        msgspec.convert(msgspec.to_builtins(message, builtin_types=(bytes,)), ready(type(message)))
+        plain = msgspec.to_builtins(message, builtin_types=(bytes,))
+        # Without the second one, text is taken for bytes: as base64.
+        msgspec.convert(plain, ready(type(message)), builtin_types=(bytes,))
     except msgspec.ValidationError as error:
         raise LocalProtocolError(f"{type(message).__name__}: {error}") from error
     return message

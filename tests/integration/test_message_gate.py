@@ -6,6 +6,7 @@ LocalProtocolError. The messages are found by walking the package, so none can b
 
 from __future__ import annotations
 
+import base64
 import math
 import unicodedata
 from collections.abc import Iterator
@@ -79,6 +80,7 @@ def edges(kind: inspect.Type) -> Iterator[tuple[Any, bool]]:
             yield bytes(high + 1), False
             if low:
                 yield bytes(low - 1), False
+            yield from ((base64.b64encode(bytes(size)).decode(), False) for size in {low or 0, min(high, SMALL)})
         case inspect.ListType(item_type=item, min_length=low, max_length=int(high)):
             one = smallest(item)
             yield from (([one] * size, True) for size in {low or 0, high})
@@ -146,7 +148,9 @@ def test_a_field_is_taken_within_its_bounds_and_named_beyond_them(cls: type[Any]
         assert caught.value.fault is Fault.MALFORMED
         place = [one.name for one in fields_of(cls)].index(edge.field)
         assert edge.field in caught.value.detail or f"[{place}]" in caught.value.detail, (edge, caught.value.detail)
-        with pytest.raises(LocalProtocolError):
+        # Token ids are read while a message is built, before anything looks at types.
+        is_text_for_tokens = isinstance(edge.value, str) and edge.field in packed_of(cls)
+        with pytest.raises(TypeError if is_text_for_tokens else LocalProtocolError):
             ours(cls, edge)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import msgspec
@@ -25,9 +26,12 @@ from node.cli.main import app
 from node.commands.demo.recipe import Recipe
 from node.config.node_config import LimitsSection, NodeConfig
 from node.config.swarm_config import SwarmConfig
+from node.learner_role.metrics.catalogue import METRICS
+from node.learner_role.metrics.collect import BY_EVENT, ONCE
 from node.learner_role.training.warm_start import WarmStartTerms
 from node.reports import summary, swarm_report
 from node.reports.model.verdict_meanings import BLAMED
+from node.ui.view_updates import AT_ZERO, SENTENCES
 from protocol.work import Rule
 from tests.support.ledgers import demo_run
 from tests.support.paths import ROOT
@@ -136,26 +140,82 @@ def test_messages_in_the_troubleshooting_are_the_programs(page: Path) -> None:
     assert [words for words in quoted if words not in words_of_the_program()] == []
 
 
-def emitted() -> set[str]:
-    """Names of all events: the first argument of every `emit`."""
-    names: set[str] = set()
+def emitted() -> dict[str, set[str]]:
+    """Fields of all events by name, as every `emit` has them; `**` where some have names that are only known then."""
+    found: dict[str, set[str]] = {}
     for path in (ROOT / "node").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            match node:
-                case ast.Call(func=ast.Attribute(attr="emit"), args=[ast.Constant(value=str(name)), *_]):
-                    names.add(name)
-                case ast.Call(
-                    func=ast.Attribute(attr="emit"),
-                    args=[ast.IfExp(body=ast.Constant(value=str(one)), orelse=ast.Constant(value=str(other))), *_],
-                ):
-                    names |= {one, other}
-    return names
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "emit":
+                for name in texts(node.args[0]):
+                    found.setdefault(name, set()).update(keyword.arg or "**" for keyword in node.keywords)
+    return found
+
+
+def texts(node: ast.AST) -> list[str]:
+    """The texts that an expression, or a pattern, may be."""
+    match node:
+        case ast.IfExp(body=one, orelse=other):
+            return texts(one) + texts(other)
+        case ast.MatchOr(patterns=patterns):
+            return [text for pattern in patterns for text in texts(pattern)]
+        case ast.Constant(value=str(text)) | ast.MatchValue(value=ast.Constant(value=str(text))):
+            return [text]
+    return []
+
+
+def explained() -> list[tuple[str, set[str], set[str]]]:
+    """Of every event's row the fields that it lists, and all words in backquotes: what follows names more."""
+    found: list[tuple[str, set[str], set[str]]] = []
+    for page in (OPERATOR, VOLUNTEER):
+        for name, told in re.findall(r"^\| `(\w+)` \| (.*) \|$", section(page, "## events.jsonl"), flags=re.MULTILINE):
+            words = set(re.findall(r"`(\w+)`", told)) | (found[-1][2] if "the same" in told else set())
+            plain = re.sub(r"\([^()]*\)", "", told.removeprefix("at the end: "))
+            found.append((name, set(re.findall(r"`(\w+)`", plain.split(": ")[0])), words))
+    return found
 
 
 def test_every_event_is_explained() -> None:
-    listed = {row[0] for page in (OPERATOR, VOLUNTEER) for row in table(section(page, "## events.jsonl"))}
+    listed = {name for name, _, _ in explained()}
     of_the_demo = set(re.findall(r"`(\w+)`", section(DEMO, "## What lies in runs/demo")))
-    assert listed <= emitted() <= listed | of_the_demo
+    assert listed <= emitted().keys() <= listed | of_the_demo
+
+
+def test_every_field_of_an_event_is_explained() -> None:
+    """And no other is listed, where all are known before."""
+    events = emitted()
+    for name, listed, words in explained():
+        assert events[name] - {"**"} <= words, name
+        assert listed <= events[name] or "**" in events[name], name
+
+
+LISTENERS = (
+    "ui/view_updates.py",
+    "learner_role/metrics/monitor.py",
+    "learner_role/metrics/collect.py",
+    "learner_role/app.py",
+)
+
+
+def test_who_listens_to_events_asks_for_fields_that_they_have() -> None:
+    words: dict[str, set[str]] = {}
+    for name, _, of_a_row in explained():
+        words.setdefault(name, set()).update(of_a_row)
+    asked = [(name, set(measured.values()) - {ONCE}) for name, measured in BY_EVENT.items()]
+    asked += [
+        (name, {label}) for name, measured in BY_EVENT.items() for key in measured for label in METRICS[key].labels
+    ]
+    asked += [
+        (name, {field for _, field, _, _ in Formatter().parse(text) if field}) for name, text in SENTENCES.items()
+    ]
+    asked += [(name, {field}) for name, (field, _) in AT_ZERO.items()]
+    for path in LISTENERS:
+        for node in ast.walk(ast.parse((ROOT / "node" / path).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.MatchSequence) and isinstance(node.patterns[-1], ast.MatchMapping):
+                keys = {text for key in node.patterns[-1].keys for text in texts(key)}
+                asked += [(name, keys) for name in texts(node.patterns[0])]
+    assert len(asked) > 120
+    made = {"called", "gone", "found"}  # of the view and of the metrics
+    assert [(name, more) for name, fields in asked if (more := fields - words[name] - made)] == []
 
 
 # Commands

@@ -7,7 +7,7 @@ end, the ledger and the store are closed; what was acknowledged is on disk, so s
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -71,7 +71,7 @@ from node.processes.child import SupervisedChild, open_child
 from node.processes.event_log import child_events
 from node.processes.outcomes import ChildCrashed, ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from node.runtime.errors import RunError
-from node.runtime.events import Clock, EventLog, Field
+from node.runtime.events import Clock, EventLog, Fields
 from node.runtime.loop_delay import LoopFigures
 from node.runtime.loop_watch import LoopWatch, watched_loop
 from node.state.identities import changes_since
@@ -169,18 +169,17 @@ async def run_learner(
         raise RunError(f"The trainer cannot run: {crash}") from crash
 
 
-def _show_nodes(board: StatusFile, event: str, fields: Mapping[str, Field]) -> None:
+def _show_nodes(board: StatusFile, event: str, fields: Fields) -> None:
     """Let `volery status` say when nodes cannot work, since a learner without any only seems to be at work, and when
     the ledger is an older copy."""
-    match event:
-        case "nodes_unable":
-            doing = "nobody can work" if fields.get("everyone") else "at work"
-            board.amend(doing=f"{doing}: {fields.get('text')}")
-        case "nodes_able":
+    match event, fields:
+        case "nodes_unable", {"everyone": everyone, "text": text}:
+            board.amend(doing=f"{'nobody can work' if everyone else 'at work'}: {text}")
+        case "nodes_able", _:
             board.amend(doing="at work")
-        case "ledger_restored" | "certificate_ends":
-            board.notice(event, str(fields.get("text")))
-        case "certificate_renewed":
+        case "ledger_restored" | "certificate_ends", {"text": text}:
+            board.notice(event, text)
+        case "certificate_renewed", _:
             board.notice("certificate_ends", "")
 
 

@@ -10,11 +10,16 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 Field = str | int | float | bool | None
-Listener = Callable[[str, dict[str, Field]], None]
+Fields = Mapping[str, Any]
+"""An event's, as `emit` was given them. docs/operator.md and docs/volunteer.md name them, and tests hold both ends to
+these pages."""
+
+Listener = Callable[[str, Fields], None]
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
 """Then the file is rotated once to `.1`: two files, 128 MiB, weeks of a busy learner."""

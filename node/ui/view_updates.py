@@ -1,18 +1,21 @@
 """From what happened to what is shown: the events of `node.runtime.events` become changes of a `ViewState`.
 
-One function per role's events would hide how few there are; it is one `match`. Events that are not named here change
-nothing, so a new event needs no line here before it is emitted. What people should notice becomes a sentence.
+Events that are not named here change nothing, so a new event needs no line here before it is emitted. What people
+should notice becomes a sentence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
+from string import Formatter
+from typing import Any
 
 from node.reports.model.report import Role
-from node.runtime.events import EventLog, Field
+from node.runtime.events import EventLog, Fields
 from node.runtime.formatting import counted
 from node.ui.live_view import PeerView, ViewState
-from protocol.core.ids import PeerId, short
+from protocol.core.ids import short
 
 SENTENCES: Mapping[str, str] = {
     "engine_chosen": "the engine is {engine}: {why}",
@@ -57,143 +60,159 @@ SENTENCES: Mapping[str, str] = {
     "certificate_ends": "ALARM: {text}",
     "certificate_renewed": "the certificate of this learner's key was renewed: it holds until {until}",
     "trouble": "{text}",
+    "incarnation_began": "incarnation {incarnation} goes on from step {step}",
+    "buffer_recovered": "{rollouts:rollout} from before the restart {rollouts:goes|go} on waiting",
+    "delivery_judged": "{refused:rollout} of {called} refused, {reason}: {detail}",
+    "drain_began": "takes no more work, and ends when {leases:lease} {leases:is|are} delivered",
+    "finished": "finished after {steps:step}",
+    "group_doubted": "lease {lease} of {called} is not trained on (volery why {lease})",
+    "joined": "joined the swarm",
+    "key_copied": "{called}: a second node uses its key, and was turned away; its node.key was copied, or stolen",
+    "leases_given_back": "gave back {leases:lease}: {reason}",
+    "leases_recalled": "{leases:lease} of {called} recalled: {rollouts:rollout} {rollouts:is|are} too late",
+    "leases_returned": "{called} returned {leases:lease}: {reason}",
+    "milestone_given_up": "the disk had no room for the next checkpoint: the milestone of step {step} was removed",
+    "peer_activated": "{called} {reason}",
+    "peer_banned": "{called} BANNED: {reason}",
+    "peer_fault": "{called}: {fault}, {detail}",
+    "peer_joined": "{called} joined",
+    "peer_left": "{called} left: {gone}; {leases_released:lease} released",
+    "peer_released": "{called} {reason}",
+    "receipt": "{refused:rollout} refused (volery why {lease}), {reason}: {detail}",
 }
-"""Events that are shown as they are told, with their fields."""
+"""What people are told of an event, with its fields, a number also as `{leases:lease}` or `{leases:is|are}`, and
+its peer as `{called}`, with why it has `{gone}`.
+"""
+
+AT_ZERO: Mapping[str, tuple[str, str]] = {
+    "buffer_recovered": ("rollouts", ""),
+    "delivery_judged": ("refused", ""),
+    "drain_began": ("leases", "takes no more work, and ends now"),
+    "receipt": ("refused", ""),
+}
+"""Events of which they are told something else, or nothing, where that field is 0."""
+
+NEWS_OF_WORK = ("joined", "hours_ended", "hours_began", "paused", "resumed", "drain_began")
+"""Events after which a rollout node does what its state says."""
+
+FIGURES = ("entropy", "mismatch_kl", "ess", "clip_share")
+"""Of a step's event those that are shown."""
 
 
-def told_by_number(event: str, fields: Mapping[str, Field]) -> str:
-    """What people are told of events whose sentence depends on a number; "" of other events, and where the number is 0
-    and says nothing."""
-    match event:
-        case "incarnation_began":
-            incarnation, step = _number(fields, "incarnation"), _number(fields, "step")
-            is_first = incarnation == 1 and not step
-            return "training begins" if is_first else f"incarnation {incarnation} goes on from step {step}"
-        case "buffer_recovered" if rollouts := _number(fields, "rollouts"):
-            waits = "goes on waiting" if rollouts == 1 else "go on waiting"
-            return f"{counted(rollouts, 'rollout')} from before the restart {waits}"
-        case "leases_given_back":
-            return f"gave back {counted(_number(fields, 'leases'), 'lease')}: {fields.get('reason')}"
-        case "drain_began":
-            leases = _number(fields, "leases")
-            when = f" when {counted(leases, 'lease')} {'is' if leases == 1 else 'are'} delivered" if leases else " now"
-            return f"takes no more work, and ends{when}"
-        case "milestone_given_up":
-            return (
-                f"the disk had no room for the next checkpoint: the milestone of step {_number(fields, 'step')} was "
-                "removed"
-            )
-        case "finished":
-            return f"finished after {counted(_number(fields, 'steps'), 'step')}"
-    return ""
+class _Words(Formatter):
+    """Fills in a sentence. A field that is missing is a question mark rather than an error."""
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return kwargs.get(str(key), "?")
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if not (format_spec and isinstance(value, int)):
+            return str(value)
+        one, _, more = format_spec.partition("|")
+        return (one if value == 1 else more) if more else counted(value, one)
 
 
 def follow(state: ViewState, events: EventLog) -> None:
     """Let `state` change with every event from now on."""
-    events.listen(lambda event, fields: apply(state, event, fields))
+    events.listen(partial(apply, state))
 
 
-def apply(state: ViewState, event: str, fields: Mapping[str, Field]) -> None:
-    """Change `state` as `event` asks. Fields that are missing or of another type leave what was there."""
-    match event:
-        case "peer_joined":
-            peer = _peer(state, fields)
-            peer.name, peer.gone = str(fields.get("name") or ""), ""
-            state.note(f"{_called(peer)} joined")
-        case "peer_left":
-            peer = _peer(state, fields)
-            peer.gone = str(fields.get("reason") or "left")
-            peer.pending = 0
-            released = counted(_number(fields, "leases_released"), "lease")
-            state.note(f"{_called(peer)} left: {peer.gone}; {released} released")
-        case "peer_activated" | "peer_released":
-            peer = _peer(state, fields)
-            peer.standing_by = event == "peer_released"
-            state.note(f"{_called(peer)} {fields.get('reason')}")
-        case "heartbeat":
-            _heartbeat(_peer(state, fields), fields)
-        case "work_pending":
-            state.pending = _number(fields, "rollouts")
-        case "traffic":
-            state.bytes_up, state.bytes_down = _number(fields, "bytes_up"), _number(fields, "bytes_down")
-        case "energy":
-            state.joules, state.watts = _figure(fields, "joules"), _figure(fields, "watts") or 0.0
-        case "delivery_judged":
-            _judged(state, fields)
-        case "leases_returned":
-            peer = _peer(state, fields)
-            state.note(
-                f"{_called(peer)} returned {counted(_number(fields, 'leases'), 'lease')}: {fields.get('reason')}"
-            )
-        case "leases_recalled":
-            leases, rollouts = counted(_number(fields, "leases"), "lease"), _number(fields, "rollouts")
-            late = f"{counted(rollouts, 'rollout')} {'is' if rollouts == 1 else 'are'} too late"
-            state.note(f"{leases} of {_called(_peer(state, fields))} recalled: {late}")
-        case "peer_fault":
-            state.note(f"{_called(_peer(state, fields))}: {fields.get('fault')}, {fields.get('detail')}")
-        case "key_copied":
-            peer = _peer(state, fields)
-            state.note(
-                f"{_called(peer)}: a second node uses its key, and was turned away; its node.key was copied, or stolen"
-            )
-        case "peer_banned":
-            state.note(f"{_called(_peer(state, fields))} BANNED: {fields.get('reason')}")
-        case "group_doubted":
-            lease = fields.get("lease")
-            state.note(f"lease {lease} of {_called(_peer(state, fields))} is not trained on (volery why {lease})")
-        case "step":
-            state.step, state.buffered = _number(fields, "step"), _number(fields, "buffered")
-            if isinstance(reward := fields.get("reward"), int | float):
-                state.rewards.append(float(reward))
-            if (entropy := _figure(fields, "entropy")) is not None:
-                state.entropies.append(entropy)
-            known = {name: _figure(fields, name) for name in ("entropy", "mismatch_kl", "ess", "clip_share")}
-            state.figures = {name: value for name, value in known.items() if value is not None}
-            state.kl_by_lag = str(fields.get("kl_by_lag") or "")
-        case "incarnation_began":
-            state.alarms.clear()  # those that stand are said again
-        case "alarm_raised":
-            state.alarms[str(fields.get("alarm"))] = _number(fields, "step")
-        case "alarm_cleared":
-            state.alarms.pop(str(fields.get("alarm")), None)
-        case "nodes_unable":
-            state.unable, state.nobody_works = str(fields.get("text") or ""), bool(fields.get("everyone"))
-        case "nodes_able":
-            state.unable, state.nobody_works = "", False
-        case "version_published" | "version_fetched":
-            state.newest, state.fetching = str(fields.get("version")), None
-            state.is_open = event == "version_published"
-        case "trainer_restarted":
-            state.is_open = False
-        case "version_installed":
-            state.installed = str(fields.get("version"))
-        case "receipt":
-            _receipt(state, fields)
-        case "joined":
-            state.activity = _activity(state)
-            state.newest = str(fields["newest"]) if fields.get("newest") else state.newest
-            state.note("joined the swarm")
-        case "hours_ended" | "hours_began" | "paused" | "resumed":
-            state.resting = _resting(event, fields)
-            state.activity = _activity(state)
-        case "drain_began":
-            state.draining = True
-            state.activity = _activity(state)
-    if event == "evaluated":
-        state.greedy, state.sampled = _figure(fields, "greedy"), _figure(fields, "sampled")
-        passes = {name.removeprefix("pass_"): value for name, value in fields.items() if name.startswith("pass_")}
-        state.pass_at = {k: float(value) for k, value in passes.items() if isinstance(value, int | float) and k != "1"}
+def apply(state: ViewState, event: str, fields: Fields) -> None:
+    """Change `state` as `event` asks. Where fields are missing, what was there stays."""
+    _follow_peers(state, event, fields)
+    _follow_training(state, event, fields)
+    _follow_node(state, event, fields)
     if event in ("learner_unreachable", "turned_away", "finished"):
         state.activity = event.replace("_", " ")
-    elif state.role is Role.LEARNER and state.activity != "finished":
+    elif event in NEWS_OF_WORK or (state.role is Role.LEARNER and state.activity != "finished"):
         state.activity = _activity(state)
-    if (sentence := SENTENCES.get(event)) is not None:
-        state.note(sentence.format_map(_Told(fields)))
-    elif said := told_by_number(event, fields):
-        state.note(said)
+    if sentence := _sentence(event, fields):
+        known = _named(state.peer(fields["peer"])) if "{called}" in sentence and "peer" in fields else {}
+        state.note(_Words().vformat(sentence, (), {**fields, **known}))
     if event == "child_died":
-        for line in str(fields.get("said") or "").splitlines():
+        for line in fields.get("said", "").splitlines():
             state.note(f"{fields.get('child')}: {line}")
+
+
+def _follow_peers(state: ViewState, event: str, fields: Fields) -> None:
+    """Who is there, and what each brings: a learner's."""
+    match event, fields:
+        case "peer_joined", {"peer": key, "name": name}:
+            peer = state.peer(key)
+            peer.name, peer.gone = name, ""
+        case "peer_left", {"peer": key}:
+            peer = state.peer(key)
+            peer.gone, peer.pending = fields.get("reason") or "left", 0
+        case "peer_activated" | "peer_released", {"peer": key}:
+            state.peer(key).standing_by = event == "peer_released"
+        case "heartbeat", {"peer": key, "installed": installed, "pending": pending, "bytes_up": up, "bytes_down": down}:
+            peer = state.peer(key)
+            peer.installed, peer.pending = installed or "", pending
+            peer.bytes_up, peer.bytes_down = up, down
+        case "delivery_judged", {"peer": key, "admitted": admitted, "refused": refused, "lag": lag}:
+            peer = state.peer(key)
+            peer.admitted += admitted
+            peer.rejected += refused
+            state.buffered += admitted
+            if admitted:
+                state.lags[lag] += admitted
+
+
+def _follow_training(state: ViewState, event: str, fields: Fields) -> None:
+    match event, fields:
+        case "step", {"step": step, "buffered": buffered, "reward": reward}:
+            state.step, state.buffered = step, buffered
+            state.rewards.append(reward)
+            state.figures = {name: fields[name] for name in FIGURES if name in fields}
+            if (entropy := state.figures.get("entropy")) is not None:
+                state.entropies.append(entropy)
+            state.kl_by_lag = fields.get("kl_by_lag", "")
+        case "evaluated", {"greedy": greedy, "sampled": sampled}:
+            state.greedy, state.sampled = greedy, sampled
+            passes = {name.removeprefix("pass_"): value for name, value in fields.items() if name.startswith("pass_")}
+            state.pass_at = {k: value for k, value in passes.items() if k != "1"}
+        case "incarnation_began", _:
+            state.alarms.clear()  # those that stand are said again
+        case "alarm_raised", {"alarm": alarm, "step": step}:
+            state.alarms[alarm] = step
+        case "alarm_cleared", {"alarm": alarm}:
+            state.alarms.pop(alarm, None)
+        case "nodes_unable", {"text": text, "everyone": everyone}:
+            state.unable, state.nobody_works = text, everyone
+        case "nodes_able", _:
+            state.unable, state.nobody_works = "", False
+        case "version_published" | "version_fetched", {"version": version}:
+            state.newest, state.fetching = version, None
+            state.is_open = event == "version_published"
+        case "trainer_restarted", _:
+            state.is_open = False
+
+
+def _follow_node(state: ViewState, event: str, fields: Fields) -> None:
+    """What a rollout node does, and what both roles count of their own."""
+    match event, fields:
+        case "work_pending", {"rollouts": rollouts}:
+            state.pending = rollouts
+        case "traffic", {"bytes_up": up, "bytes_down": down}:
+            state.bytes_up, state.bytes_down = up, down
+        case "energy", {"joules": joules, "watts": watts}:
+            state.joules, state.watts = joules, watts
+        case "version_installed", {"version": version}:
+            state.installed = version
+        case "delivery_judged" | "receipt", {"admitted": admitted, "refused": refused, "tokens": tokens}:
+            state.admitted += admitted
+            state.rejected += refused
+            state.tokens += tokens
+        case "joined", {"newest": str(newest)}:
+            state.newest = newest
+        case "hours_ended", {"again_at": again_at}:
+            state.resting = f"resting until {again_at}"
+        case "paused", {"why": why}:
+            state.resting = why
+        case "hours_began" | "resumed", _:
+            state.resting = ""
+        case "drain_began", _:
+            state.draining = True
 
 
 def _activity(state: ViewState) -> str:
@@ -205,71 +224,13 @@ def _activity(state: ViewState) -> str:
     return "waiting for nodes" if state.batch and not state.present else "at work"
 
 
-def _resting(event: str, fields: Mapping[str, Field]) -> str:
-    """Why nothing is made since this event; empty when work goes on."""
-    match event:
-        case "hours_ended":
-            return f"resting until {fields.get('again_at')}"
-        case "paused":
-            return str(fields.get("why"))
-    return ""
+def _sentence(event: str, fields: Fields) -> str:
+    match event, fields:
+        case "incarnation_began", {"incarnation": 1, "step": 0}:
+            return "training begins"
+    field, otherwise = AT_ZERO.get(event, ("", ""))
+    return SENTENCES.get(event, "") if not field or fields.get(field) else otherwise
 
 
-class _Told(dict[str, Field]):
-    """Fields of an event; one that is missing is a question mark rather than an error."""
-
-    def __missing__(self, key: str) -> str:
-        return "?"
-
-
-def _heartbeat(peer: PeerView, fields: Mapping[str, Field]) -> None:
-    peer.installed = str(fields.get("installed") or "")
-    peer.pending = _number(fields, "pending")
-    peer.bytes_up, peer.bytes_down = _number(fields, "bytes_up"), _number(fields, "bytes_down")
-
-
-def _judged(state: ViewState, fields: Mapping[str, Field]) -> None:
-    """A delivery at the learner: counted for its peer and for all."""
-    peer, admitted, refused = _peer(state, fields), _number(fields, "admitted"), _number(fields, "refused")
-    peer.admitted += admitted
-    peer.rejected += refused
-    _count(state, fields)
-    state.buffered += admitted
-    if admitted:
-        state.lags[_number(fields, "lag")] += admitted
-    if refused:
-        rollouts = counted(refused, "rollout")
-        state.note(f"{rollouts} of {_called(peer)} refused, {fields.get('reason')}: {fields.get('detail')}")
-
-
-def _receipt(state: ViewState, fields: Mapping[str, Field]) -> None:
-    """The learner's answer at a rollout node."""
-    _count(state, fields)
-    if refused := _number(fields, "refused"):
-        more = f"volery why {fields.get('lease')}"  # which says what to do, in more words than a line has
-        rollouts = counted(refused, "rollout")
-        state.note(f"{rollouts} refused ({more}), {fields.get('reason')}: {fields.get('detail')}")
-
-
-def _count(state: ViewState, fields: Mapping[str, Field]) -> None:
-    state.admitted += _number(fields, "admitted")
-    state.rejected += _number(fields, "refused")
-    state.tokens += _number(fields, "tokens")
-
-
-def _peer(state: ViewState, fields: Mapping[str, Field]) -> PeerView:
-    return state.peer(PeerId(str(fields.get("peer"))))
-
-
-def _called(peer: PeerView) -> str:
-    return f"{peer.name or 'peer'} {short(peer.peer)}"
-
-
-def _number(fields: Mapping[str, Field], key: str) -> int:
-    value = fields.get(key)
-    return int(value) if isinstance(value, int | float) else 0
-
-
-def _figure(fields: Mapping[str, Field], key: str) -> float | None:
-    value = fields.get(key)
-    return float(value) if isinstance(value, int | float) else None
+def _named(peer: PeerView) -> Fields:
+    return {"called": f"{peer.name or 'peer'} {short(peer.peer)}", "gone": peer.gone}

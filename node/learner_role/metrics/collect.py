@@ -1,7 +1,7 @@
 """From what happens to what is measured: events of the learner, and its training steps, become values on the board.
 
-Pure but for the board that it writes to. Like `node.ui.view_updates` it is one `match`: events that are not named here
-measure nothing. Figures that the trainer replies go through by their own names, as far as they are declared.
+Pure but for the board that it writes to. Events that are not named here measure nothing. Figures that the trainer
+replies go through by their own names, as far as they are declared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from learner.rollouts.buffer import Batch
 from node.learner_role.metrics.board import Board
 from node.learner_role.metrics.catalogue import METRICS, Kind
 from node.learner_role.scheduling.run_state import RunState
-from node.runtime.events import Field
+from node.runtime.events import Fields
 from node.runtime.loop_delay import LoopFigures
 from protocol.core.ids import short
 
@@ -32,107 +32,94 @@ BY_LAG: Mapping[str, str] = {
 }
 """Figures of one lag, as a step's row has them, and the metric that each one is."""
 
-OF_A_TASK: Mapping[str, str] = {
-    "rate": "pass_rate",
-    "known": "problems_known",
-    "all_right": "problems_all_right",
-    "all_wrong": "problems_all_wrong",
-    "passes": "passes",
+ONCE = ""
+"""In place of a field: the event itself is counted."""
+
+BY_EVENT: Mapping[str, Mapping[str, str]] = {
+    "audit_impossible": {"audits_impossible": ONCE},
+    "audited": {"audits": ONCE, "audited_tokens": "tokens"},
+    "audits_made": {"audit_seconds": "seconds", "audits_waiting": "waiting"},
+    "batch_dropped": {"batches_dropped": ONCE},
+    "checkpoint_failed": {"checkpoints_failed": ONCE},
+    "checkpoint_saved": {"checkpoint_bytes": "bytes", "checkpoint_seconds": "seconds"},
+    "child_died": {"child_deaths": ONCE},
+    "curriculum": {
+        "pass_rate": "rate",
+        "passes": "passes",
+        "problems_all_right": "all_right",
+        "problems_all_wrong": "all_wrong",
+        "problems_known": "known",
+    },
+    "evaluated": {"greedy": "greedy", "sampled": "sampled"},
+    "evaluated_task": {"greedy_of_task": "greedy", "sampled_of_task": "sampled"},
+    "evaluation_failed": {"evaluations_failed": ONCE},
+    "evaluation_skipped": {"evaluations_skipped": ONCE},
+    "heartbeat": {"peer_bytes_up": "bytes_up", "peer_bytes_down": "bytes_down"},
+    "leases_recalled": {"leases_recalled": "leases"},
+    "leases_returned": {"leases_returned": "leases"},
+    "loop_held": {"loop_held": ONCE},
+    "over_budget": {"over_budget": "times"},
+    "peer_banned": {"peers_banned": ONCE},
+    "peer_fault": {"peer_faults": ONCE, "peer_faults_unsaid": "unsaid"},
+    "peer_joined": {"peers_joined": ONCE},
+    "peer_left": {"peers_left": ONCE},
+    "relays_credited": {"relayed_bytes": "bytes"},
+    "reward_failed": {"rewards_failed": ONCE},
+    "traffic": {"learner_bytes_up": "bytes_up"},
+    "trainer_restarted": {"trainer_restarts": ONCE},
+    "version_published": {
+        "versions_published": ONCE,
+        "version_bytes": "total_bytes",
+        "version_new_bytes": "new_bytes",
+        "version_patch_bytes": "patch_bytes",
+        "publish_seconds": "seconds",
+    },
 }
-"""Figures of a task's curriculum, and the metric that each one is."""
+"""What an event measures: metrics, and the field that each one is. Their labels are fields of it, too."""
+
+BY_NAME: Mapping[tuple[str, str], str] = {
+    ("evaluated", "pass"): "pass_at",
+    ("evaluated_task", "pass"): "pass_at_of_task",
+    ("curriculum", "rate"): "pass_rate_of_level",
+}
+"""What the fields `pass_1` or `rate_1` of an event measure; the metric's last label is what follows in the name."""
 
 NOT_THE_TRAINERS = ("step", "incarnation", "reward", "reward_error", "difficulty", "turns")
 """Gauges without labels that a trainer's reply cannot set."""
 
 
-def follow_event(board: Board, event: str, fields: Mapping[str, Field]) -> None:
+def follow_event(board: Board, event: str, fields: Fields) -> None:
     """Measure what an event of the learner says."""
-    match event:
-        case "delivery_judged":
-            _judged(board, fields)
-        case "peer_joined":
-            board.add("peers_joined")
-        case "peer_left":
-            board.add("peers_left")
-        case "peer_fault":
-            board.add("peer_faults", fault=fields.get("fault"))
-            board.add("peer_faults_unsaid", _number(fields, "unsaid"))
-        case "over_budget":
-            board.add("over_budget", _number(fields, "times"), budget=fields.get("budget"))
-        case "heartbeat":
-            board.set("peer_bytes_up", _number(fields, "bytes_up"), peer=_peer(fields))
-            board.set("peer_bytes_down", _number(fields, "bytes_down"), peer=_peer(fields))
-        case "traffic":
-            board.set("learner_bytes_up", _number(fields, "bytes_up"))
-        case "leases_returned":
-            board.add("leases_returned", _number(fields, "leases"), peer=_peer(fields))
-        case "audited":
-            board.add("audits", found="passed" if fields.get("passed") else "failed")
-            board.add("audited_tokens", _number(fields, "tokens"))
-        case "audits_made":
-            board.observe("audit_seconds", _number(fields, "seconds"))
-            board.set("audits_waiting", _number(fields, "waiting"))
-        case "audit_impossible":
-            board.add("audits_impossible")
-        case "peer_banned":
-            board.add("peers_banned")
-        case "leases_recalled":
-            board.add("leases_recalled", _number(fields, "leases"))
-        case "relays_credited":
-            board.add("relayed_bytes", _number(fields, "bytes"))
-        case "version_published":
-            board.add("versions_published")
-            board.set("version_bytes", _number(fields, "total_bytes"))
-            board.set("version_new_bytes", _number(fields, "new_bytes"))
-            board.set("version_patch_bytes", _number(fields, "patch_bytes"))
-            board.observe("publish_seconds", _number(fields, "seconds"))
-        case "evaluated":
-            for which in ("greedy", "sampled"):
-                board.set(which, _number(fields, which))
-            for k, value in _passes(fields):
-                board.set("pass_at", value, k=k)
-        case "evaluated_task":
-            task = fields.get("task")
-            for which in ("greedy", "sampled"):
-                board.set(f"{which}_of_task", _number(fields, which), task=task)
-            for k, value in _passes(fields):
-                board.set("pass_at_of_task", value, task=task, k=k)
-        case "reward_failed":
-            board.add("rewards_failed", how=fields.get("how"))
-        case "curriculum":
-            _curriculum(board, fields)
-        case "evaluation_skipped":
-            board.add("evaluations_skipped")
-        case "evaluation_failed":
-            board.add("evaluations_failed")
-        case "checkpoint_saved":
-            board.set("checkpoint_bytes", _number(fields, "bytes"))
-            board.observe("checkpoint_seconds", _number(fields, "seconds"))
-        case "checkpoint_failed":
-            board.add("checkpoints_failed")
-        case "batch_dropped":
-            board.add("batches_dropped")
-        case "trainer_restarted":
-            board.add("trainer_restarts")
-        case "loop_held":
-            board.add("loop_held", task=fields.get("task"))
-        case "child_died":
-            board.add("child_deaths", child=fields.get("child"))
+    labels = {**fields, "peer": short(fields.get("peer", ""))}
+    match event, fields:
+        case "delivery_judged", {"admitted": admitted, "refused": refused}:
+            if admitted:
+                board.add("rollouts_admitted", admitted, peer=labels["peer"])
+                board.add("tokens_admitted", fields["tokens"], peer=labels["peer"])
+            if refused:
+                board.add("rollouts_refused", refused, rule=fields["reason"])
+        case "audited", {"passed": passed}:
+            labels["found"] = "passed" if passed else "failed"
+    for metric, name in BY_EVENT.get(event, {}).items():
+        if name == ONCE or name in fields:
+            _measure(board, metric, 1 if name == ONCE else fields[name], labels)
+    for name, value in fields.items():
+        kind, _, label = name.partition("_")
+        if label and (event, kind) in BY_NAME:
+            metric = BY_NAME[event, kind]
+            _measure(board, metric, value, {**labels, METRICS[metric].labels[-1]: label})
 
 
-def _curriculum(board: Board, fields: Mapping[str, Field]) -> None:
-    task = fields.get("task")
-    for name in fields:
-        if name in OF_A_TASK:
-            board.set(OF_A_TASK[name], _number(fields, name), task=task)
-        elif name.startswith("rate_"):
-            level = name.removeprefix("rate_")
-            board.set("pass_rate_of_level", _number(fields, name), task=task, level=level)
-
-
-def _passes(fields: Mapping[str, Field]) -> list[tuple[str, float]]:
-    """(k, pass@k) of an evaluation."""
-    return [(name.removeprefix("pass_"), _number(fields, name)) for name in fields if name.startswith("pass_")]
+def _measure(board: Board, metric: str, value: float, labels: Fields) -> None:
+    declared = METRICS[metric]
+    named = {name: labels.get(name) for name in declared.labels}
+    match declared.kind:
+        case Kind.GAUGE:
+            board.set(metric, value, **named)
+        case Kind.COUNTER:
+            board.add(metric, value, **named)
+        case Kind.HISTOGRAM:
+            board.observe(metric, value, **named)
 
 
 def follow_step(board: Board, row: StepRow, batch: Batch, task_of: Callable[[int], str]) -> None:
@@ -201,20 +188,3 @@ def _at_lag(board: Board, lag: str, figures: Mapping[str, Any]) -> None:
     for name, metric in BY_LAG.items():
         if isinstance(value := figures.get(name), int | float):
             board.set(metric, value, lag=lag)
-
-
-def _judged(board: Board, fields: Mapping[str, Field]) -> None:
-    if admitted := _number(fields, "admitted"):
-        board.add("rollouts_admitted", admitted, peer=_peer(fields))
-        board.add("tokens_admitted", _number(fields, "tokens"), peer=_peer(fields))
-    if refused := _number(fields, "refused"):
-        board.add("rollouts_refused", refused, rule=fields.get("reason"))
-
-
-def _peer(fields: Mapping[str, Field]) -> str:
-    return short(str(fields.get("peer")))
-
-
-def _number(fields: Mapping[str, Field], key: str) -> float:
-    value = fields.get(key)
-    return value if isinstance(value, int | float) else 0

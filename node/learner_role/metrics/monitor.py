@@ -34,7 +34,7 @@ from node.learner_role.metrics.sinks import Sink, SinkQueue, fed
 from node.learner_role.metrics.stall_detector import Stillness, waits_for
 from node.learner_role.scheduling.recorder import RunRecorder
 from node.learner_role.scheduling.run_state import RunState
-from node.runtime.events import EventLog, Field
+from node.runtime.events import EventLog, Fields
 from node.runtime.loop_watch import LoopWatch
 from protocol.core.ids import PolicyVersion
 
@@ -72,7 +72,7 @@ class LearnerMonitor:
     _outlets: list[SinkQueue[Row]] = field(default_factory=list)
     _keeping: SinkQueue[Sample] | None = None
     _watchman: AlarmMonitor = field(default_factory=AlarmMonitor)
-    _evaluation: Mapping[str, Field] = field(default_factory=dict)
+    _evaluation: Mapping[str, float] = field(default_factory=dict)
     _diverged: int = 0
     _loop: Loop | None = None
     _unable: Unable = field(default_factory=Unable)
@@ -203,27 +203,24 @@ class LearnerMonitor:
             text=change.said,
         )
 
-    def _heard(self, event: str, fields: Mapping[str, Field]) -> None:
+    def _heard(self, event: str, fields: Fields) -> None:
         follow_event(self.board, event, fields)
-        if event == "batch_dropped":
-            self._diverged += 1
-        if event == "delivery_judged" and fields.get("dropped") == UNINFORMATIVE:
-            self._dropped_at_once(fields)
-        if event == "evaluated" and isinstance(sampled := fields.get("sampled"), int | float):
-            self._evaluation = {"evaluation": sampled, "evaluated_on": fields.get("completions")}
-            version = PolicyVersion(*map(int, str(fields.get("version")).split(".")))
-            if self.run.chain.contains(version):  # else a restart has cut it off meanwhile
-                self._put(self.run.chain.head.incarnation, version.version, EVALUATED)
+        match event, fields:
+            case "batch_dropped", _:
+                self._diverged += 1
+            case "delivery_judged", {"dropped": dropped, "reward": reward} if dropped == UNINFORMATIVE:
+                self._dropped_at_once(reward)
+            case "evaluated", {"version": name, "sampled": sampled, "completions": completions}:
+                self._evaluation = {"evaluation": sampled, "evaluated_on": completions}
+                version = PolicyVersion(*map(int, name.split(".")))
+                if self.run.chain.contains(version):  # else a restart has cut it off meanwhile
+                    self._put(self.run.chain.head.incarnation, version.version, EVALUATED)
 
-    def _dropped_at_once(self, fields: Mapping[str, Field]) -> None:
+    def _dropped_at_once(self, reward: float | None) -> None:
         """A group that teaches nothing was dropped: of a task in which all are, no step would ever tell."""
         groups = self.run.batch / self.run.leasing.terms.group_size
-        reward = fields.get("reward")
-        for change in self._watchman.without_a_step(
-            self.run.chain.head.version,
-            self.run.buffer.alike / groups,
-            float(reward) if isinstance(reward, int | float) else None,
-        ):
+        batches = self.run.buffer.alike / groups
+        for change in self._watchman.without_a_step(self.run.chain.head.version, batches, reward):
             self._say(change)
 
     def _put(self, incarnation: int, step: int, only: Sequence[str] = ()) -> None:

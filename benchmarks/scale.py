@@ -25,8 +25,7 @@ from statistics import median as middle
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Bar, arguments, conclude, main, median, number, say, scratch, table
-from node.reports.plots.png import draw_png
-from node.reports.plots.run_plot import BLUE, FAINT, GREEN, INK, ORANGE
+from node.reports.plots.png import BLUE, FAINT, GREEN, INK, ORANGE, draw_png
 from protocol.core.limits import MIB
 from protocol.versions.chunking import chunk_size_for
 from swarm.testing.chunk_simulation import Peer, Scenario, Simulation, bound_s

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from benchmarks.audits.policies import FAST, SLOW
 from benchmarks.audits.recording import OWN, RELABELLED, lag_name
 from benchmarks.audits.verdict import EVIDENCE, LOGPROBS, SIZES, STRICT, TOPLOC, Judged
-from node.reports.plots.png import draw_png
-from node.reports.plots.run_plot import BLUE, FAINT, GREEN, GREY, INK, ORANGE
+from node.reports.plots.png import BLUE, FAINT, GREEN, GREY, INK, ORANGE, draw_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

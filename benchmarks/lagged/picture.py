@@ -16,8 +16,7 @@ from benchmarks.lagged.laboratory import Outcome
 from benchmarks.lagged.recipe import DEFAULT, LAGS, OTHERS
 from benchmarks.lagged.record import Records
 from benchmarks.lagged.verdict import best_rate, runs
-from node.reports.plots.png import draw_png
-from node.reports.plots.run_plot import BLUE, FAINT, GREEN, GREY, INK, ORANGE
+from node.reports.plots.png import BLUE, FAINT, GREEN, GREY, INK, ORANGE, draw_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

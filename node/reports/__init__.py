@@ -1,6 +1,7 @@
 """What people read at the end: who did what, at what cost, and whether the policy learned. `readers` turn a ledger or
 receipts into the frozen values of `model`; everything else is a pure function of those values.
 
+- `charts`: plots as values
 - `explain`: why one record, peer or version was treated as it was
 - `html`: the page
 - `machine_formats`: JSON and CSV

@@ -3,7 +3,7 @@
 One picture, 1200 pixels wide: a row for the learner's training, one for the version that its source sends, one for each
 machine. Everything that belongs to a policy version has its colour: the training step that makes it, its broadcast, the
 rollouts made with it; so lag is how far right of its broadcast a colour still appears. White is waiting, a thin grey
-line is a machine that stands by or is away. matplotlib is imported only when drawing.
+line is a machine that stands by or is away.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from learner.provisioning.estimation.step_stats import Steps
 from learner.simulation.trace import LEARNER, SOURCE, Span
 from node.commands.simulate.json_export import mode_of
 from node.commands.simulate.result import Story
-from node.reports.plots.png import SIZE_IN, draw_png
-from node.reports.plots.run_plot import FAINT, INK
+from node.reports.plots.png import INK, SIZE_IN, draw_heading, draw_png, draw_rows
 from node.runtime import formatting as words
 from node.runtime.atomic_files import cannot_write
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 STEPS_SHOWN = 12
@@ -105,43 +102,27 @@ def _draw(
     window: tuple[float, float],
 ) -> None:
     height = figure.get_size_inches()[1]
+    draw_heading(figure, _title(story), f"{_subtitle(story, currency, len(rows))}\n{LEGEND}")
     figure.subplots_adjust(left=0.17, right=0.985, top=1 - 1.15 / height, bottom=0.6 / height)
     axes = figure.add_subplot()
-    figure.text(0.02, 1 - 0.38 / height, _title(story), fontsize=15, fontweight="bold", color=INK)
-    for below, text in ((0.64, _subtitle(story, currency, len(rows))), (0.86, LEGEND)):
-        figure.text(0.02, 1 - below / height, text, fontsize=10.5, color="#555555")
     places = {LEARNER: 0.0, SOURCE: 1.2} | {name: 2.8 + number for number, name in enumerate(rows)}
+    labels = ["learner: trains", "its source: sends", *(words.plain_name(name, NAME_CHARS) for name in rows)]
+    draw_rows(axes, list(zip(places.values(), labels, strict=True)))
+    axes.set_xlim(*window)
+    axes.set_xlabel("seconds since the beginning", fontsize=11, color=INK)
     published = sorted({span.version for span in story.outcome.spans if span.works and span.row != LEARNER})
     for span in spans:
         if (place := places.get(span.row)) is None:
             continue
         start, end = max(span.from_s, window[0]), min(span.until_s, window[1])
-        tall = 0.8 if span.works else 0.12
-        colour = colour_of(span.version, published) if span.works else "#BBBBBB"
-        # Who was released finishes what it has begun: the box is before the line.
-        order = 3 if span.works else 2
         axes.barh(
-            place, end - start, left=start, height=tall, color=colour, edgecolor="white", linewidth=0.4, zorder=order
-        )
+            place, end - start, left=start, height=0.8 if span.works else 0.12, edgecolor="white", linewidth=0.4,
+            color=colour_of(span.version, published) if span.works else "#BBBBBB",
+            zorder=3 if span.works else 2,  # who was released finishes what it has begun: the box is before the line
+        )  # fmt: skip
         if span.row in (LEARNER, SOURCE) and end - start > NUMBERED * (window[1] - window[0]):
             axes.text((start + end) / 2, place, str(span.version), ha="center", va="center", fontsize=8, color="white",
                       zorder=4)  # fmt: skip
-    _frame(axes, places, rows, window)
-
-
-def _frame(axes: Axes, places: dict[str, float], rows: Sequence[str], window: tuple[float, float]) -> None:
-    labels = ["learner: trains", "its source: sends", *(words.plain_name(name, NAME_CHARS) for name in rows)]
-    axes.set_yticks(list(places.values()), labels)
-    axes.set_ylim(max(places.values()) + 0.8, -0.8)
-    axes.set_xlim(*window)
-    axes.set_xlabel("seconds since the beginning", fontsize=11, color=INK)
-    axes.grid(axis="x", color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(axis="y", labelsize=8.5, colors=INK, length=0)
-    axes.tick_params(axis="x", labelsize=10, colors=INK, length=3)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color("#999999")
 
 
 def _title(story: Story) -> str:
@@ -156,9 +137,5 @@ def _subtitle(story: Story, currency: str, shown: int) -> str:
     if shown < len(story.scene.machines):
         some = f"; {shown} of {len(story.scene.machines):,} machines shown"
     cost = f", {words.money(story.price, currency)} an hour in the end"
-    window = f"{mode_of(story)}, S = {learning.staleness}, kappa = {story.kappa}, mean lag {_lag(story.steps)}"
-    return f"{window}{cost}{some}"
-
-
-def _lag(steps: Steps) -> str:
-    return f"{steps.lag:.1f}"
+    lag = f"mean lag {story.steps.lag:.1f}"
+    return f"{mode_of(story)}, S = {learning.staleness}, kappa = {story.kappa}, {lag}{cost}{some}"

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from node.config.swarm_config import regime
-from node.reports.html.charts.cost_curve import Costs, costs_of
-from node.reports.html.charts.learning_curve import lead
+from node.reports.charts.cost_curve import Costs, costs_of
+from node.reports.charts.learning_curve import lead
+from node.reports.charts.run_curves import plots
 from node.reports.html.charts.markup import Child, Fragment, strangers, tag
-from node.reports.html.charts.run_curves import plots
 from node.reports.html.charts.svg import WIDE, figure
 from node.reports.html.components import Tile, link_to, pairs, section, small_share, table, tiles
 from node.reports.html.peer_table import peer_table

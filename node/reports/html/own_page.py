@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from node.reports.charts.plot import Look, Row
+from node.reports.charts.run_curves import timeline
 from node.reports.html.charts.markup import Child, Fragment, strangers, tag
-from node.reports.html.charts.plot import Look, Row
-from node.reports.html.charts.run_curves import timeline
 from node.reports.html.charts.svg import STRIP, figure
 from node.reports.html.components import Tile, name_of, pairs, section, shortened, table, tiles
 from node.reports.html.peer_page import energy, verdicts

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from node.reports.charts.run_curves import presence_rows, timeline
 from node.reports.html.charts.markup import Child, Fragment, strangers, tag
-from node.reports.html.charts.run_curves import presence_rows, timeline
 from node.reports.html.charts.svg import STRIP, figure
 from node.reports.html.components import (
     NAME_CHARS,
@@ -29,7 +29,6 @@ from node.reports.model.costs import CostTerms, money_for
 from node.reports.model.history import DETAIL_CHARS, Evidence, History, PeerHistory, Span
 from node.reports.model.report import PeerReport, Role, SwarmReport
 from node.reports.model.verdict_meanings import MEANINGS
-from node.reports.plots.activity_strip import stretches
 from node.reports.text.report_text import SOURCES
 from node.reports.text.reputation_text import BANDS, advice
 from node.runtime import formatting as words
@@ -47,7 +46,7 @@ def peer_pages(report: SwarmReport) -> list[Fragment]:
         report=report,
         history=history,
         names={peer.peer: name_of(peer) for peer in report.peers},
-        planned=stretches(report),
+        planned=report.planned_spans,
     )
     return [_peer_page(peer, history.peers[peer.peer], among) for peer in report.peers if peer.peer in history.peers]
 

@@ -20,7 +20,7 @@ from learner.monitoring.fruitless_leases import Loop
 from node.config.swarm_config import Mode, mode_of
 from node.reports.model.audits import PeerAudits
 from node.reports.model.costs import NO_ACCOUNTS, NO_TERMS, Accounts, CostTerms, Reference, cents_per_thousand
-from node.reports.model.history import History, PeerHistory, Span
+from node.reports.model.history import History, PeerHistory, Span, joined
 from node.reports.model.stays import Stay
 from node.reports.model.verdict_meanings import BLAMED
 from node.state.receipt_rows import PeerTraffic
@@ -448,6 +448,16 @@ class SwarmReport:
     def weight_bytes(self) -> int:
         """Size of the newest full version; 0 before the first."""
         return self.versions[-1].total_bytes if self.versions else 0
+
+    @property
+    def planned_spans(self) -> Mapping[PeerId, tuple[Span, ...]]:
+        """From when to when the plans wanted each peer to be active, in seconds; whoever came first is first."""
+        found: dict[PeerId, list[Span]] = {}
+        ends = [*(plan.at_s for plan in self.plans[1:]), self.wall_s]
+        for plan, end_s in zip(self.plans, ends, strict=False):
+            for peer in plan.active:
+                found.setdefault(peer, []).append((plan.at_s, end_s))
+        return {peer: joined(spans, gap_s=0.0) for peer, spans in found.items()}
 
     @property
     def surviving_evaluations(self) -> tuple[Evaluation, ...]:

@@ -1,7 +1,5 @@
-"""Pictures of a run, as PNG.
+"""Pictures, as PNG.
 
-- `activity_strip`: which peers were active when
-- `objective_strip`: figures of training
-- `png`: a picture, written
+- `png`: a plot, drawn by matplotlib
 - `run_plot`: the run in one picture
 """

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from node.reports.charts.plot import Plot
+from node.reports.charts.scale import TimeUnit, time_unit
 from node.reports.html.charts.markup import Child, Fragment, tag
-from node.reports.html.charts.plot import Plot
-from node.reports.html.charts.scale import TimeUnit, time_unit
 from node.runtime.formatting import duration
 
 SPANS_LISTED = 60

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from node.reports.charts.plot import Y_TICKS, Line, Look, Plot, Row
+from node.reports.charts.scale import Point, TimeUnit, ticks, time_unit
 from node.reports.html.charts.data_table import numbers, time_title
 from node.reports.html.charts.markup import Attribute, Child, Fragment, num, tag
-from node.reports.html.charts.plot import Line, Look, Plot, Row
-from node.reports.html.charts.scale import Point, TimeUnit, ceiling, ticks, time_unit
 
-Y_TICKS = 5
 BAR_LABELS = 14
 """As many numbers fit below the bars of a small plot."""
 
@@ -110,13 +109,7 @@ class _Frame:
 
     @classmethod
     def of(cls, plot: Plot, size: Size) -> _Frame:
-        values = [y for line in plot.lines for _, y in line.points] + [bar.value for bar in plot.bars]
-        values += [plot.limit[0]] if plot.limit else []
-        low = min(values, default=0.0) if plot.low is None else min([plot.low, *values])
-        room = 1.1 if plot.limit else 1.0  # for the name of the limit
-        high = ceiling(room * max(values, default=1.0), Y_TICKS) if plot.high is None else plot.high
-        if not high > low:
-            high = low + (abs(low) or 1.0)
+        low, high = plot.ends
         return cls(
             left=LEFT,
             right=size.width - RIGHT,
@@ -146,13 +139,13 @@ class _Frame:
 
 
 def _background(plot: Plot, frame: _Frame) -> Iterator[Fragment]:
-    for began, ended in plot.bands:
-        left = frame.x(began)
+    for band in plot.bands:
+        left = frame.x(band.began)
         yield tag(
             "rect",
             x=left,
             y=frame.top,
-            width=max(2.0, frame.x(ended) - left),
+            width=max(2.0, frame.x(band.ended) - left),
             height=frame.bottom - frame.top,
             class_="band",
         )

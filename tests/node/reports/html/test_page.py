@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 from node.cli.main import app
 from node.reports import OwnReport, SwarmReport, as_html, own_report, swarm_report, write_html
+from node.reports.charts.cost_curve import costs_of
+from node.reports.charts.learning_curve import lead
+from node.reports.charts.run_curves import plots
+from node.reports.charts.scale import CURVE_POINTS
 from node.reports.html import peer_table
-from node.reports.html.charts.cost_curve import costs_of
-from node.reports.html.charts.learning_curve import lead
 from node.reports.html.charts.markup import escaped
-from node.reports.html.charts.run_curves import plots
-from node.reports.html.charts.scale import CURVE_POINTS
 from node.reports.model.history import PEERS_TOLD
 from node.state.receipt_rows import PeerTraffic
 from node.state.receipts import Receipts

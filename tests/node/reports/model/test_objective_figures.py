@@ -23,6 +23,8 @@ from tests.support.ledgers import ALPHA, Story, open_story, peer_row
 
 Row = dict[str, Any]
 
+ENTROPY = "Entropy of the policy (nats)"
+
 
 def told(directory: Path, rows: list[Row], after: Callable[[Story], object] = lambda story: None) -> SwarmReport:
     """The report of a run whose steps have these figures."""
@@ -128,9 +130,9 @@ def test_a_run_without_figures_says_nothing_of_them(tmp_path: Path) -> None:
 def test_the_picture_has_a_strip_of_them(clipped: SwarmReport, tmp_path: Path) -> None:
     figure = Figure()
     _draw(figure, clipped)
-    [strip] = [axes for axes in figure.axes if axes.get_ylabel() == "entropy"]
+    [strip] = [axes for axes in figure.axes if axes.get_title(loc="left") == ENTROPY]
     assert list(strip.lines[0].get_ydata()) == [step.metrics["entropy"] for step in clipped.steps]
     assert [text.get_text() for text in strip.texts] == ["clipped"]
     bare = Figure()
     _draw(bare, told(tmp_path, [{"step": 1, "reward": 0.5}]))
-    assert [axes for axes in bare.axes if axes.get_ylabel() == "entropy"] == []
+    assert [axes for axes in bare.axes if axes.get_title(loc="left") == ENTROPY] == []

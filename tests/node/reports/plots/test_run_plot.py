@@ -11,10 +11,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from node.reports import swarm_report
+from node.reports.charts.learning_curve import lead
 from node.reports.model.report import Plan, SwarmReport
-from node.reports.plots.activity_strip import stretches
-from node.reports.plots.png import draw_png
-from node.reports.plots.run_plot import MAX_VERSION_LINES, MAX_VERSION_NUMBERS, _draw, draw_reward
+from node.reports.plots.png import MAX_TICK_LINES, MAX_TICK_NUMBERS, draw_png
+from node.reports.plots.run_plot import _draw, draw_reward
 from node.runtime.formatting import duration
 from protocol.core.ids import PolicyVersion
 from tests.support.ledgers import ALPHA, BETA, demo_run, open_story
@@ -52,10 +52,10 @@ def test_accuracy_is_drawn_where_it_was_measured(tmp_path: Path) -> None:
     report = report_of(tmp_path)
     lines = {str(line.get_label()): line for line in drawn(report).axes[0].lines}
     scores = report.surviving_evaluations
-    assert list(lines["greedy, held-out prompts"].get_xdata()) == [score.at_s for score in scores]
-    assert list(lines["greedy, held-out prompts"].get_ydata()) == [score.greedy for score in scores]
-    assert list(lines["sampled, held-out prompts"].get_ydata()) == [score.sampled for score in scores]
-    assert "mean training reward" in lines
+    assert list(lines["greedy"].get_xdata()) == [score.at_s for score in scores]
+    assert list(lines["greedy"].get_ydata()) == [score.greedy for score in scores]
+    assert list(lines["sampled"].get_ydata()) == [score.sampled for score in scores]
+    assert "training reward" in lines
 
 
 def test_pass_at_k_is_drawn_for_the_largest_k_that_says_more_than_one_sample(tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_pass_at_k_is_drawn_for_the_largest_k_that_says_more_than_one_sample(tmp
     passes = {1: 0.1, 8: 0.9}
     evaluations = tuple(replace(one, samples=16, pass_at=passes) for one in report.evaluations)
     lines = {str(line.get_label()): line for line in drawn(replace(report, evaluations=evaluations)).axes[0].lines}
-    assert set(lines["pass@8, held-out prompts"].get_ydata()) == {0.9}
-    assert "pass@1, held-out prompts" not in lines
+    assert set(lines["pass@8"].get_ydata()) == {0.9}
+    assert "pass@1" not in lines
 
 
 def test_many_versions_are_thinned(tmp_path: Path) -> None:
@@ -73,16 +73,16 @@ def test_many_versions_are_thinned(tmp_path: Path) -> None:
     main = drawn(report).axes[0]
     verticals = [line for line in main.lines if len(set(line.get_xdata())) == 1 and len(line.get_xdata()) == 2]
     assert len(report.versions) == 151
-    assert 10 <= len(verticals) <= MAX_VERSION_LINES
+    assert 10 <= len(verticals) <= MAX_TICK_LINES
     (above,) = main.child_axes
     assert len({*above.get_xticks(minor=True), *above.get_xticks()}) == 151  # every version has its tick
-    assert 5 <= len(above.get_xticks()) <= MAX_VERSION_NUMBERS + 1
+    assert 5 <= len(above.get_xticks()) <= MAX_TICK_NUMBERS + 1
 
 
 def test_a_restart_is_marked_and_what_it_lost_left_out(tmp_path: Path) -> None:
     report = report_of(tmp_path, steps=16, restart_at=8)
     figure = drawn(report)
-    assert any("learner restarted" in text.get_text() for text in figure.axes[0].texts)
+    assert any(f"restart, step {report.incarnations[1].base}" == text.get_text() for text in figure.axes[0].texts)
     assert PolicyVersion(1, 8) in [e.version for e in report.evaluations if not e.survives]
     (greedy,) = [line for line in figure.axes[0].lines if str(line.get_label()).startswith("greedy")]
     assert len(greedy.get_xdata()) == len(report.evaluations) - 1
@@ -94,6 +94,7 @@ def test_the_title_says_what_the_swarm_did(tmp_path: Path) -> None:
     assert title.startswith("3 rollout peers and a learner: greedy accuracy from 0.42 to ")
     assert title.endswith(f" in {duration(report.wall_s)}"), "as long as the report says that it lasted"
     assert "13 policy versions published, async, staleness window S = 2, " in below
+    assert lead(report).said in below, "the sentence of the page"
 
 
 def test_lags_add_up_to_all_trained_rollouts(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_who_was_on_when_is_a_strip_below_if_that_changed(tmp_path: Path) -> Non
     changed = replace(report, plans=tuple(plans))
     strip = drawn(changed).axes[-1]
     assert [label.get_text() for label in strip.get_yticklabels()] == ["atlas", "borealis"]
-    assert stretches(changed) == {ALPHA: [(1.0, report.wall_s)], BETA: [(1.0, 9.0), (20.0, report.wall_s)]}
+    assert changed.planned_spans == {ALPHA: ((1.0, report.wall_s),), BETA: ((1.0, 9.0), (20.0, report.wall_s))}
 
 
 def test_a_run_without_anything_can_be_drawn(tmp_path: Path) -> None:

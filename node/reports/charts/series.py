@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from node.reports.html.charts.plot import Line, Look, Mark
-from node.reports.html.charts.scale import Point, thinned
+from node.reports.charts.plot import Band, Line, Look, Mark
+from node.reports.charts.scale import Point, thinned
 from node.reports.model.objective_figures import spells
 from node.reports.model.report import Incarnation, Step, SwarmReport
 
@@ -39,11 +39,15 @@ def _restarted(incarnation: Incarnation) -> str:
     return f"restart, step {incarnation.base}"
 
 
-def bands(report: SwarmReport) -> tuple[tuple[float, float], ...]:
-    """When alarms stood."""
+def bands(report: SwarmReport) -> tuple[Band, ...]:
+    """When which alarms stood."""
     at = {step.step: step.at_s for step in report.steps}
     found = [spell for spell in spells(report.alarms) if spell.began in at][-BANDS_DRAWN:]
     return tuple(
-        (at[spell.began], report.wall_s if spell.ended is None else at.get(spell.ended, report.wall_s))
+        Band(
+            began=at[spell.began],
+            ended=report.wall_s if spell.ended is None else at.get(spell.ended, report.wall_s),
+            name=spell.alarm.replace("_", " "),
+        )
         for spell in found
     )

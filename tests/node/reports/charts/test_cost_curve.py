@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from node.reports import swarm_report
-from node.reports.html.charts.cost_curve import Costs, costs_of
-from node.reports.html.charts.run_curves import cost_sentence
-from node.reports.html.charts.scale import CURVE_POINTS
+from node.reports.charts.cost_curve import Costs, costs_of
+from node.reports.charts.run_curves import cost_sentence
+from node.reports.charts.scale import CURVE_POINTS
 from tests.support.ledgers import ALPHA, BETA, GAMMA, LEARNER, Story, open_story, peer_row
 
 HOUR_S = 3600.0

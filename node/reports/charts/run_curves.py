@@ -8,17 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from node.reports.html.charts.cost_curve import Costs
-from node.reports.html.charts.learning_curve import reward, together
-from node.reports.html.charts.plot import Bar, Line, Look, Plot, Row
-from node.reports.html.charts.scale import Point, mean, smoothed, thinned
-from node.reports.html.charts.series import bands, line, restarts, step_points
+from node.reports.charts.cost_curve import Costs
+from node.reports.charts.learning_curve import reward, together
+from node.reports.charts.plot import Bar, Line, Look, Plot, Row
+from node.reports.charts.scale import Point, mean, smoothed, thinned
+from node.reports.charts.series import bands, line, restarts, step_points
 from node.reports.model.history import BINS, FINEST, Bins, History, Judged, Span, joined
 from node.reports.model.report import SwarmReport
 from node.runtime import formatting as words
 
 MAX_LAGS = 24
 """Bars of the lags; older ones share the last."""
+
+FIGURES = {
+    "entropy": ("Entropy of the policy", "nats", Look.PURPLE),
+    "mismatch_kl": ("Policy against its rollouts, KL", "nats", Look.INK),
+    "grad_norm": ("Norm of the gradient", "no unit", Look.INK),
+}
+"""Figures of the trainer that are drawn: title, unit and look."""
 
 
 def plots(report: SwarmReport, costs: Costs) -> list[Plot]:
@@ -28,16 +35,14 @@ def plots(report: SwarmReport, costs: Costs) -> list[Plot]:
         *([] if together(report) else [reward(report)]),
         _utilisation(report),
         _lag(report, history),
-        _lags(report),
+        lags(report),
         _versions(report),
         _version_bytes(report),
         _judged(report, history),
         cost(report, costs),
         _peers(report, history),
         _length(report),
-        _figure(report, "entropy", "Entropy of the policy", "nats", Look.PURPLE),
-        _figure(report, "mismatch_kl", "Policy against its rollouts, KL", "nats", Look.INK),
-        _figure(report, "grad_norm", "Norm of the gradient", "no unit", Look.INK),
+        *(trainer_figure(report, name) for name in FIGURES),
     ]
     return [plot for plot in found if not plot.is_empty]
 
@@ -150,7 +155,7 @@ def _lag(report: SwarmReport, history: History) -> Plot:
     )  # fmt: skip
 
 
-def _lags(report: SwarmReport) -> Plot:
+def lags(report: SwarmReport) -> Plot:
     """Share of trained rollouts by lag, from 0 to the window."""
     bars: tuple[Bar, ...] = ()
     if report.lags:
@@ -302,8 +307,9 @@ def _length(report: SwarmReport) -> Plot:
     )
 
 
-def _figure(report: SwarmReport, name: str, title: str, unit: str, look: Look) -> Plot:
-    """One of the trainer's figures, step by step."""
+def trainer_figure(report: SwarmReport, name: str) -> Plot:
+    """The trainer's figure of this name, one of FIGURES, step by step."""
+    title, unit, look = FIGURES[name]
     known = [step for step in report.steps if isinstance(step.metrics.get(name), int | float)]
     points = step_points(known, lambda step: float(step.metrics[name]))
     curve = smoothed(points)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from node.reports.html.charts.plot import Line, Look, Mark, Plot
-from node.reports.html.charts.scale import smoothed, thinned
-from node.reports.html.charts.series import bands, line, restarts, step_points
+from node.reports.charts.plot import Line, Look, Mark, Plot
+from node.reports.charts.scale import smoothed, thinned
+from node.reports.charts.series import bands, line, restarts, step_points
 from node.reports.model.report import SwarmReport
 from node.runtime import formatting as words
 
@@ -25,12 +25,19 @@ def lead(report: SwarmReport) -> Plot:
         said=_learned(report),
         wall=report.wall_s,
         lines=(*(_reward_lines(report) if together(report) else ()), *_evaluation_lines(report)),
-        marks=(*restarts(report), *(Mark(at=version.at_s) for version in report.versions)),
+        marks=(*restarts(report), *_versions(report)),
         bands=bands(report),
         band="an alarm stood",
         low=0.0 if _all_shares(report) else None,
         high=1.0 if _all_shares(report) else None,
     )
+
+
+def _versions(report: SwarmReport) -> Iterator[Mark]:
+    """Published versions; the number of the learner's start stands before theirs where it started again."""
+    again = len(report.incarnations) > 1
+    for one in report.versions:
+        yield Mark(at=one.at_s, number=str(one.version) if again else str(one.version.version))
 
 
 def reward(report: SwarmReport) -> Plot:
@@ -48,20 +55,20 @@ def reward(report: SwarmReport) -> Plot:
 
 
 def _all_shares(report: SwarmReport) -> bool:
-    return _are_shares(_evaluated(report)) and (not together(report) or _are_shares(_rewards(report)))
+    return are_shares(evaluated(report)) and (not together(report) or are_shares(_rewards(report)))
 
 
 def together(report: SwarmReport) -> bool:
     """Whether reward and evaluation have one axis: both are shares, or there are no evaluations."""
-    scores = _evaluated(report)
-    return not scores or (_are_shares(scores) and _are_shares(_rewards(report)))
+    scores = evaluated(report)
+    return not scores or (are_shares(scores) and are_shares(_rewards(report)))
 
 
-def _are_shares(values: Sequence[float]) -> bool:
+def are_shares(values: Sequence[float]) -> bool:
     return all(0 <= value <= 1 for value in values)
 
 
-def _evaluated(report: SwarmReport) -> list[float]:
+def evaluated(report: SwarmReport) -> list[float]:
     return [value for score in report.surviving_evaluations for value in (score.greedy, score.sampled)]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.reports.html.charts.scale import ceiling, compact, smoothed, thinned, ticks, time_unit
+from node.reports.charts.scale import ceiling, compact, smoothed, thinned, ticks, time_unit
 
 numbers = st.floats(1e-6, 1e9)
 

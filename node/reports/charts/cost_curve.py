@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from node.reports.html.charts.scale import CURVE_POINTS, Point
+from node.reports.charts.scale import CURVE_POINTS, Point
 from node.reports.model.cost_allocation import cost_pieces
 from node.reports.model.report import PeerReport, Role, SwarmReport
 from node.reports.model.time_spread import accumulated

@@ -10,15 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from node.reports.html.charts.scale import Point, compact
+from node.reports.charts.scale import Point, ceiling, compact
 from node.reports.model.history import Span
 from node.runtime import formatting as words
 
+Y_TICKS = 5
+"""Numbers beside the axis of values, at most."""
+
 
 class Look(Enum):
-    """Colour, dashes and marker of a line: those of the picture (`node.reports.plots.run_plot`). Values are classes of
-    CSS.
-    """
+    """Colour, dashes and marker of a line, which each renderer knows by this name. Values are classes of CSS."""
 
     BLUE = "blue"
     ORANGE = "orange"
@@ -62,10 +63,22 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A vertical line with what it means: a restart. A mark without a name is a faint tick at the top: a version."""
+    """A vertical line with what it means: a restart. A mark without a name is a faint tick at the top, a version, with
+    its `number` where there is room for that.
+    """
 
     at: float
     name: str = ""
+    number: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """A stretch that is tinted, and why: an alarm."""
+
+    began: float
+    ended: float
+    name: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +86,8 @@ class Plot:
     """One plot. `key` names it within its page, `unit` is that of the values, `across` what stands below bars, with its
     unit. `said` is the sentence, `wall` how many seconds the time axis covers.
 
-    `bands` are tinted, and `band` says why, such as the time in which an alarm stood; `limit` is a horizontal line with
-    its name. `low` and `high` are the ends of the axis of values, None for what fits. `show` writes a value beside that
+    `band` says what the `bands` have in common, such as that an alarm stood; `limit` is a horizontal line with its
+    name. `low` and `high` are the ends of the axis of values, None for what fits. `show` writes a value beside that
     axis, `exact` in the table.
     """
 
@@ -88,7 +101,7 @@ class Plot:
     bars: tuple[Bar, ...] = ()
     rows: tuple[Row, ...] = ()
     marks: tuple[Mark, ...] = ()
-    bands: tuple[Span, ...] = ()
+    bands: tuple[Band, ...] = ()
     band: str = ""
     limit: tuple[float, str] | None = None
     low: float | None = 0.0
@@ -100,3 +113,13 @@ class Plot:
     def is_empty(self) -> bool:
         """Whether there is nothing that could be drawn."""
         return not self.bars and not any(line.points for line in self.lines)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of the axis of values, of which the second is the larger."""
+        values = [y for line in self.lines for _, y in line.points] + [bar.value for bar in self.bars]
+        values += [self.limit[0]] if self.limit else []
+        low = min(values, default=0.0) if self.low is None else min([self.low, *values])
+        room = 1.1 if self.limit else 1.0  # for the name of the limit
+        high = ceiling(room * max(values, default=1.0), Y_TICKS) if self.high is None else self.high
+        return low, high if high > low else low + (abs(low) or 1.0)

@@ -1,0 +1,9 @@
+"""The plots of a run as values. `node.reports.html.charts` draws them as SVG, `node.reports.plots` as PNG.
+
+- `cost_curve`: costs
+- `learning_curve`: what was learned
+- `plot`: a plot as a value
+- `run_curves`: the curves of a run
+- `scale`: axes and ticks
+- `series`: points of a curve
+"""

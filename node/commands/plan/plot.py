@@ -43,9 +43,10 @@ def _draw(figure: Figure, plan: Plan) -> None:
     cost = _plot(plan, f"cost of {steps}", currency, lambda outcome: together * outcome.cost_per_step)
     machines = _plot(plan, "machines", "", lambda outcome: len(outcome.choice.chosen))
     waits = _plot(plan, "learner waits", "% of its time", lambda outcome: max(0.0, 100 * outcome.bubble))
+    margin = 0.5 + 0.02 * plan.terms.max_staleness
     for part, plot in ((grid[:, 0], cost), (grid[0, 1], machines), (grid[1, 1], waits)):
         axes = figure.add_subplot(part)
-        axes.set_xlim(-0.5, plan.terms.max_staleness + 0.5)
+        axes.set_xlim(-margin, plan.terms.max_staleness + margin)
         axes.axvspan(asked - 0.4, asked + 0.4, color="#F0F0F0", zorder=0, linewidth=0, label="the window asked for")
         draw_plot(axes, plot)
         axes.locator_params(axis="x", integer=True)

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Protocol, TypeVar
 
 from learner.ledger.sqlite.column_values import choice_from, worth_from
 from learner.ledger.sqlite.database import has_table, snapshot
@@ -86,14 +85,6 @@ class Answer:
     kept: KeptLease | None = None
 
 
-class _Placed(Protocol):
-    @property
-    def index(self) -> int: ...
-
-
-P = TypeVar("P", bound=_Placed)
-
-
 def why_in_ledger(path: Path, name: str, *, replay: bool = False) -> Answer:
     """What the learner's ledger at `path` says of `name`. `replay`: of a peer, with the sequential test once more; of a
     lease, what is to be drawn again.
@@ -133,8 +124,6 @@ def why_in_receipts(receipts: Receipts, name: str, node: PeerId | None) -> str:
     require_one(name, [*itself, *ids], IN_RECEIPTS)
     if node is not None and itself:
         return "\n".join(_of_node(receipts, node))
-    if index is not None:
-        found = _of_place(found, index)
     first = min(found, key=lambda one: one.rule is not Rule.ADMITTED)
     again = [] if by_lease else [(one.rule, one.lease) for one in found if one is not first]
     counted = _counting(first.tokens, " for this node")
@@ -145,7 +134,7 @@ def why_in_receipts(receipts: Receipts, name: str, node: PeerId | None) -> str:
     return "\n".join(
         [
             f"Lease {first.lease.hex()}, judged {words.moment(first.issued_ms)}; {counted}.",
-            *_told(decisions),
+            *_told(decisions if index is None else _of_place(decisions, index)),
             *_came_again(again),
         ]
     )
@@ -377,7 +366,7 @@ def _came_again(others: Sequence[tuple[Rule, bytes]]) -> Iterator[str]:
         yield f"The same record came under {len(others):,} other {noun} as well: {'; '.join(told)}."
 
 
-def _of_place(decisions: Sequence[P], index: int) -> list[P]:
+def _of_place(decisions: Sequence[Decision], index: int) -> list[Decision]:
     """Those of the record at `index`. Raises UsageError where there is none."""
     if found := [one for one in decisions if one.index == index]:
         return found

@@ -1,15 +1,13 @@
-"""What several parts of the page are made of: figures in large, pairs, tables, sections, and how people are named.
-
-Pure. What always holds: a table stands in a region that scrolls by itself, so that no page is wider than its screen.
+"""What several parts of the page are made of, besides tables: figures in large, pairs, sections, and how people are
+named. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from node.reports.html.charts.data_table import scrolling
 from node.reports.html.charts.markup import Child, Fragment, strangers, tag
 from node.reports.model.report import PeerReport
 from node.runtime import formatting as words
@@ -46,14 +44,6 @@ def section(key: str, title: str, *children: Child) -> Fragment:
     """A part of the overview, with its heading."""
     heading = tag("h2", title, id=f"{key}-title")
     return tag("section", heading, children, id=key, aria_labelledby=f"{key}-title")
-
-
-def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[Child]], *, kind: str = "") -> Fragment:
-    """A table whose first cells name their rows."""
-    head = tag("thead", tag("tr", [tag("th", heading, scope="col") for heading in headings]))
-    body = [tag("tr", tag("th", first, scope="row"), [tag("td", cell) for cell in rest]) for first, *rest in rows]
-    whole = tag("table", tag("caption", caption), head, tag("tbody", body), class_=kind or None)
-    return scrolling(caption, whole)
 
 
 def name_of(peer: PeerReport) -> str:

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 from node.reports.charts.plot import Look, Row
 from node.reports.charts.run_curves import timeline
+from node.reports.html.charts.data_table import table
 from node.reports.html.charts.markup import Child, Fragment, strangers, tag
 from node.reports.html.charts.svg import STRIP, figure
-from node.reports.html.components import Tile, name_of, pairs, section, shortened, table, tiles
+from node.reports.html.components import Tile, name_of, pairs, section, shortened, tiles
 from node.reports.html.peer_page import energy, verdicts
 from node.reports.model.history import DETAIL_CHARS, PeerHistory
 from node.reports.model.report import OwnReport

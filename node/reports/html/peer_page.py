@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from node.reports.charts.run_curves import presence_rows, timeline
+from node.reports.html.charts.data_table import table
 from node.reports.html.charts.markup import Child, Fragment, strangers, tag
 from node.reports.html.charts.svg import STRIP, figure
 from node.reports.html.components import (
@@ -21,7 +22,6 @@ from node.reports.html.components import (
     pairs,
     shortened,
     small_share,
-    table,
     tiles,
 )
 from node.reports.html.sections import audits
@@ -81,7 +81,7 @@ def _peer_page(peer: PeerReport, history: PeerHistory, among: _Among) -> Fragmen
     if peer.role is Role.ROLLOUT:
         parts += [
             verdicts(peer.verdicts, history.evidence, among.report.started_ms),
-            audits(peer, history),
+            audits(peer),
             tag("h3", "Leases"),
             tiles(_leases(peer), kind="small"),
             *_relayed(history, among),

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from node.reports.html.charts.data_table import scrolling
+from node.reports.html.charts.data_table import table
 from node.reports.html.charts.markup import Fragment, strangers, tag
-from node.reports.html.components import Tile, known_as, link_to, section, table, tiles
+from node.reports.html.components import Tile, known_as, link_to, section, tiles
 from node.reports.model.audits import BannedBy, ban_in_words
-from node.reports.model.costs import Account
-from node.reports.model.history import PeerHistory
 from node.reports.model.report import PeerReport, SwarmReport
 from node.reports.text.cost_table import KINDS, account_columns, accounts
-from node.reports.text.peer_columns import Column
 from node.runtime import formatting as words
 from protocol.core.ids import PeerId
 
@@ -43,26 +40,17 @@ def _table(report: SwarmReport, kind: str) -> Fragment:
     rows, columns = accounts(report, kind), account_columns(report)
     shown = rows[-ACCOUNTS_SHOWN:]
     latest = f", the last {len(shown)} of {len(rows):,}" if len(shown) < len(rows) else ""
-    caption = f"Cost by {kind}{latest}, the newest first"
-    foot = [tag("td", column.total(report)) for column in columns]
-    whole = tag(
-        "table",
-        tag("caption", caption),
-        tag("thead", tag("tr", [tag("th", name, scope="col") for name in (kind, *(c.title for c in columns))])),
-        tag("tbody", [_row(row, columns) for row in reversed(shown)]),
-        tag("tfoot", tag("tr", tag("th", "together", scope="row"), foot)),
-        class_="accounts",
+    return table(
+        f"Cost by {kind}{latest}, the newest first",
+        [kind, *(column.title for column in columns)],
+        [(row.name, *(column.cell(row) for column in columns)) for row in reversed(shown)],
+        foot=["together", *(column.total(report) for column in columns)],
+        kind="accounts",
     )
-    return scrolling(caption, whole)
 
 
-def _row(row: Account, columns: tuple[Column[Account], ...]) -> Fragment:
-    return tag("tr", tag("th", row.name, scope="row"), [tag("td", column.cell(row)) for column in columns])
-
-
-def audits(peer: PeerReport, history: PeerHistory) -> list[Fragment]:
+def audits(peer: PeerReport) -> list[Fragment]:
     """The section on the audits of `peer`, empty while there are none."""
-    del history
     if (found := peer.audits) is None:
         return []
     shown = [

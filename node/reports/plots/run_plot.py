@@ -47,7 +47,7 @@ def _draw(figure: Figure, report: SwarmReport) -> None:
     draw_heading(figure, _title(report), f"{_subtitle(report)}\n{learned.said}")
     heights = [12.0, *([] if entropy.is_empty else [STRIP_HEIGHT]), *([1 + 0.55 * rows] if changed else [])]
     grid = figure.add_gridspec(
-        len(heights), 2, width_ratios=[4.6, 1], height_ratios=heights, wspace=0.16, hspace=0.16,
+        len(heights), 2, width_ratios=[4.6, 1], height_ratios=heights, wspace=0.16, hspace=0.25,
         left=0.115 if changed else 0.06, right=0.98, top=0.76, bottom=0.09,
     )  # fmt: skip
     main, side = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1])

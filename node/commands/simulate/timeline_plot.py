@@ -9,7 +9,6 @@ line is a machine that stands by or is away.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,11 +53,7 @@ def draw_timeline(story: Story, currency: str, path: Path) -> None:
     rows = chosen_rows(story, spans)
     height = max(4.0, FRAME_IN + ROW_IN * (len(rows) + 3))
     try:
-        draw_png(
-            path,
-            lambda figure: _draw(figure, story, currency, rows, spans, window),
-            size_in=(SIZE_IN[0], height),
-        )
+        draw_png(path, lambda figure: _draw(figure, story, currency, rows, spans, window), size_in=(SIZE_IN[0], height))
     except OSError as error:
         raise cannot_write(path, "--picture", error) from None
 
@@ -74,18 +69,13 @@ def stretch(story: Story) -> tuple[float, float]:
 
 
 def chosen_rows(story: Story, spans: Sequence[Span]) -> list[str]:
-    """The machines that are shown, in their order: all, or evenly some of those that worked longest."""
-    names = [one.name for one in story.scene.machines]
-    if len(names) <= MOST_MACHINES:
-        return names
-    worked: Counter[str] = Counter()
-    for span in spans:
-        if span.works:
-            worked[span.row] += 1
-    active = [name for name in names if worked[name]] or names
-    if len(active) <= MOST_MACHINES:
-        return active
-    return [active[index * len(active) // MOST_MACHINES] for index in range(MOST_MACHINES)]
+    """The machines that are shown, in their order: all, or evenly some of those that worked."""
+    shown = [one.name for one in story.scene.machines]
+    if len(shown) > MOST_MACHINES:
+        worked = {span.row for span in spans if span.works}
+        shown = [name for name in shown if name in worked] or shown
+    number = min(len(shown), MOST_MACHINES)
+    return [shown[index * len(shown) // number] for index in range(number)]
 
 
 def colour_of(version: int, published: Sequence[int]) -> str:

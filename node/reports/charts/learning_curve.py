@@ -47,7 +47,6 @@ def reward(report: SwarmReport) -> Plot:
         title="Mean training reward",
         unit="reward",
         said=_reward_sentence(report).strip(),
-        wall=report.wall_s,
         lines=_reward_lines(report),
         marks=restarts(report),
         low=None,

@@ -7,6 +7,7 @@ no curve has more than CURVE_POINTS points.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from node.reports.charts.cost_curve import Costs
 from node.reports.charts.learning_curve import reward, together
@@ -44,7 +45,7 @@ def plots(report: SwarmReport, costs: Costs) -> list[Plot]:
         _length(report),
         *(trainer_figure(report, name) for name in FIGURES),
     ]
-    return [plot for plot in found if not plot.is_empty]
+    return [replace(plot, wall=report.wall_s) for plot in found if not plot.is_empty]
 
 
 def cost(report: SwarmReport, costs: Costs) -> Plot:
@@ -59,7 +60,6 @@ def cost(report: SwarmReport, costs: Costs) -> Plot:
         title="Cost of rollout peers",
         unit=costs.currency,
         said=cost_sentence(costs),
-        wall=report.wall_s,
         lines=() if free else lines,
     )
 
@@ -93,7 +93,7 @@ def timeline(key: str, judged: Sequence[Judged], rows: Sequence[Row], wall_s: fl
         wall=wall_s,
         lines=lines,
         rows=tuple(rows),
-        exact=_rate,
+        exact=words.rate,
     )
 
 
@@ -126,7 +126,6 @@ def _utilisation(report: SwarmReport) -> Plot:
         title="Utilisation of the learner",
         unit="share of time",
         said=said,
-        wall=report.wall_s,
         lines=(Line(name="training", points=tuple(points), look=Look.BLUE, area=True),),
         marks=restarts(report),
         high=1.0,
@@ -144,7 +143,6 @@ def _lag(report: SwarmReport, history: History) -> Plot:
         title="Lag of trained rollouts",
         unit="steps",
         said=f"{words.steps(average)} on average, {max(report.lags, default=0)} at most{window}.",
-        wall=report.wall_s,
         lines=(
             Line(name="mean of a step", points=thinned([(at, lag.mean) for at, lag in known]), look=Look.BLUE),
             Line(name="largest", points=thinned([(at, float(lag.largest)) for at, lag in known], take=max),
@@ -199,7 +197,6 @@ def _versions(report: SwarmReport) -> Plot:
         title="Policy versions",
         unit="training step of the newest",
         said=f"{words.counted(len(numbers), 'version')} {words.were(len(numbers))} published{each}{restarted}.",
-        wall=report.wall_s,
         lines=(Line(name="version", points=thinned(numbers, take=max), look=Look.BLUE, steps=True),),
         marks=restarts(report),
         exact=lambda value: f"{value:,.0f}",
@@ -220,7 +217,6 @@ def _version_bytes(report: SwarmReport) -> Plot:
         unit=unit,
         said=f"{words.size(round(typical))} on average of {words.size(report.weight_bytes)} a version:"
         " chunks that the version before did not have.",
-        wall=report.wall_s,
         lines=(line("new", [(at, size / power) for at, size in of_each], Look.BLUE, markers=len(of_each) < BINS),),
         marks=restarts(report),
     )
@@ -239,15 +235,10 @@ def _judged(report: SwarmReport, history: History) -> Plot:
         title="Rollouts that came in",
         unit="per minute",
         said=f"{report.admitted:,} admitted and {report.rejected:,} rejected.",
-        wall=report.wall_s,
         lines=_judged_lines(history.judged) if report.admitted + report.rejected else (),
         marks=restarts(report),
-        exact=_rate,
+        exact=words.rate,
     )
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else words.figure(value)
 
 
 def _judged_lines(judged: Sequence[Judged]) -> tuple[Line, ...]:
@@ -271,7 +262,6 @@ def _peers(report: SwarmReport, history: History) -> Plot:
         title="Rollout peers",
         unit="peers",
         said=f"{len(rollout):,} took part, at most {most:.0f} at a time.",
-        wall=report.wall_s,
         lines=(
             Line(name="here", points=thinned(here, take=max) if rollout else (), look=Look.BLUE, steps=True, area=True),
             Line(name="on by plan", points=thinned(planned, take=max), look=Look.GREEN, steps=True),
@@ -301,7 +291,6 @@ def _length(report: SwarmReport) -> Plot:
         title="Length of trained rollouts",
         unit="tokens per rollout",
         said=f"{words.figure(tokens / max(rollouts, 1))} tokens on average; drawn is the mean of each step.",
-        wall=report.wall_s,
         lines=(line("tokens", points, Look.BLUE),),
         marks=restarts(report),
     )
@@ -319,7 +308,6 @@ def trainer_figure(report: SwarmReport, name: str) -> Plot:
         title=title,
         unit=unit,
         said=said,
-        wall=report.wall_s,
         lines=(line(title, points, look),) if len(points) > 1 else (),
         marks=restarts(report),
         bands=bands(report),

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from node.reports.html import overview, own_page
-from node.reports.html.charts.markup import Child, Fragment, inlined, tag
+from node.reports.html.charts.markup import Fragment, inlined, tag
 from node.reports.html.peer_page import peer_pages
 from node.reports.model.history import History
 from node.reports.model.report import OwnReport, SwarmReport
@@ -71,16 +71,12 @@ def _document(title: str, said: str, links: list[tuple[str, str]], main: Fragmen
             tag("p", said),
             tag("nav", [tag("a", text, href=f"#{key}") for key, text in links], aria_label="Parts of this page"),
         ),
-        tag("main", main, _peers(pages), id="main", tabindex=-1),
+        tag("main", main, tag("div", pages, id="pages") if pages else None, id="main", tabindex=-1),
         tag("footer", tag("p", "Made by volery report --html. This file is whole: it asks nothing of any network.")),
         tag("div", id="said", role="status", class_="unseen"),
         inlined("script", _file(SCRIPT)),
     )
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en').text}\n"
-
-
-def _peers(pages: list[Fragment]) -> Child:
-    return tag("div", pages, id="pages") if pages else None
 
 
 def policy() -> str:

@@ -15,6 +15,8 @@ from node.reports.charts.scale import TimeUnit, time_unit
 from node.reports.html.charts.markup import Child, Fragment, tag
 from node.runtime.formatting import duration
 
+Rows = Iterable[Sequence[Child]]
+
 SPANS_LISTED = 60
 """Of each row, in the table: who comes and goes more often than that is seen in the drawing."""
 
@@ -40,26 +42,12 @@ def scrolling(name: str, *children: Child) -> Fragment:
     return tag("div", children, class_="scroll", role="region", aria_label=name, tabindex=0)
 
 
-def table(
-    caption: str,
-    headings: Sequence[str],
-    rows: Iterable[Sequence[Child]],
-    *,
-    foot: Sequence[Child] | None = None,
-    kind: str = "",
-) -> Fragment:
+def table(caption: str, headings: Sequence[str], rows: Rows, *, foot: Sequence[Child] = (), kind: str = "") -> Fragment:
     """A table whose first cells name their rows; `foot` is the row below all."""
-    return scrolling(caption, _table(caption, headings, rows, foot=foot, kind=kind))
+    return scrolling(caption, _table(caption, headings, rows, foot, kind))
 
 
-def _table(
-    caption: str,
-    headings: Sequence[str],
-    rows: Iterable[Sequence[Child]],
-    *,
-    foot: Sequence[Child] | None = None,
-    kind: str = "",
-) -> Fragment:
+def _table(caption: str, headings: Sequence[str], rows: Rows, foot: Sequence[Child] = (), kind: str = "") -> Fragment:
     return tag(
         "table",
         tag("caption", caption),

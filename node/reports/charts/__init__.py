@@ -2,8 +2,7 @@
 
 - `cost_curve`: costs
 - `learning_curve`: what was learned
-- `plot`: a plot as a value
+- `plot`: a plot as a value, and what several plots need
 - `run_curves`: the curves of a run
 - `scale`: axes and ticks
-- `series`: points of a curve
 """

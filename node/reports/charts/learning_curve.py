@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from node.reports.charts.plot import Line, Look, Mark, Plot
+from node.reports.charts.plot import Line, Look, Mark, Plot, bands, line, restarts, step_points
 from node.reports.charts.scale import smoothed, thinned
-from node.reports.charts.series import bands, line, restarts, step_points
 from node.reports.model.report import SwarmReport
 from node.runtime import formatting as words
 
@@ -48,7 +47,6 @@ def reward(report: SwarmReport) -> Plot:
         unit="reward",
         said=_reward_sentence(report).strip(),
         lines=_reward_lines(report),
-        marks=restarts(report),
         low=None,
     )
 

@@ -1,21 +1,33 @@
-"""Plots as values: what is drawn, in which units, and what it says in words.
+"""Plots as values: what is drawn, in which units, and what it says in words; and what plots of a run have in common.
 
-What always holds: a line differs from another of its plot in its colour and in its dashes or markers; every plot has a
-sentence that tells what there is to see, for whoever does not see it.
+Pure. Invariants:
+- A line differs from another of its plot in its colour and in its dashes or markers.
+- Every plot has a sentence that tells what there is to see, for people who do not see it.
+- A value that is no number is not drawn. Lines, marks and bands are bounded: the newest are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from node.reports.charts.scale import Point, ceiling, compact
+from node.reports.charts.scale import Point, ceiling, compact, thinned
 from node.reports.model.history import Span
+from node.reports.model.objective_figures import spells
+from node.reports.model.report import Step, SwarmReport
 from node.runtime import formatting as words
 
 Y_TICKS = 5
 """Numbers beside the axis of values, at most."""
+
+
+RESTARTS_DRAWN = 40
+"""The newest: more lines would be a tint."""
+
+BANDS_DRAWN = 100
+"""Alarms shaded in a plot, the newest."""
 
 
 class Look(Enum):
@@ -123,3 +135,34 @@ class Plot:
         room = 1.1 if self.limit else 1.0  # for the name of the limit
         high = ceiling(room * max(values, default=1.0), Y_TICKS) if self.high is None else self.high
         return low, high if high > low else low + (abs(low) or 1.0)
+
+
+def step_points(steps: Sequence[Step], of: Callable[[Step], float]) -> list[Point]:
+    """In order of time, without what is no number."""
+    return sorted((step.at_s, value) for step in steps if math.isfinite(value := of(step)))
+
+
+def line(name: str, points: Sequence[Point], look: Look, *, markers: bool = False) -> Line:
+    """A curve without what is no number, made thinner."""
+    return Line(name=name, points=thinned([p for p in points if math.isfinite(p[1])]), look=look, markers=markers)
+
+
+def restarts(report: SwarmReport) -> tuple[Mark, ...]:
+    """The newest restarts of the learner, and the step that each went on from."""
+    return tuple(
+        Mark(at=one.at_s, name=f"restart, step {one.base}") for one in report.incarnations[1:][-RESTARTS_DRAWN:]
+    )
+
+
+def bands(report: SwarmReport) -> tuple[Band, ...]:
+    """When which alarms stood."""
+    at = {step.step: step.at_s for step in report.steps}
+    found = [spell for spell in spells(report.alarms) if spell.began in at][-BANDS_DRAWN:]
+    return tuple(
+        Band(
+            began=at[spell.began],
+            ended=report.wall_s if spell.ended is None else at.get(spell.ended, report.wall_s),
+            name=spell.alarm.replace("_", " "),
+        )
+        for spell in found
+    )

@@ -11,15 +11,17 @@ from dataclasses import replace
 
 from node.reports.charts.cost_curve import Costs
 from node.reports.charts.learning_curve import reward, together
-from node.reports.charts.plot import Bar, Line, Look, Plot, Row
+from node.reports.charts.plot import Bar, Line, Look, Plot, Row, bands, line, restarts, step_points
 from node.reports.charts.scale import Point, mean, smoothed, thinned
-from node.reports.charts.series import bands, line, restarts, step_points
 from node.reports.model.history import BINS, FINEST, Bins, History, Judged, Span, joined
 from node.reports.model.report import SwarmReport
 from node.runtime import formatting as words
 
 MAX_LAGS = 24
 """Bars of the lags; older ones share the last."""
+
+WITHOUT_RESTARTS = ("lags", "cost")
+"""Plots without a time axis, or of what a restart of the learner does not change."""
 
 FIGURES = {
     "entropy": ("Entropy of the policy", "nats", Look.PURPLE),
@@ -45,7 +47,12 @@ def plots(report: SwarmReport, costs: Costs) -> list[Plot]:
         _length(report),
         *(trainer_figure(report, name) for name in FIGURES),
     ]
-    return [replace(plot, wall=report.wall_s) for plot in found if not plot.is_empty]
+    marks = restarts(report)
+    return [
+        replace(plot, wall=report.wall_s, marks=() if plot.key in WITHOUT_RESTARTS else marks)
+        for plot in found
+        if not plot.is_empty
+    ]
 
 
 def cost(report: SwarmReport, costs: Costs) -> Plot:
@@ -83,7 +90,7 @@ def timeline(key: str, judged: Sequence[Judged], rows: Sequence[Row], wall_s: fl
     """When a peer was here, and what it delivered meanwhile."""
     admitted, refused = sum(one.admitted for one in judged), sum(one.refused for one in judged)
     width = words.duration(judged[0].width_s) if judged else "0 s"
-    lines = _judged_lines(judged) if admitted + refused else (Line(name="admitted", points=(), look=Look.BLUE),)
+    lines = _judged_lines(judged) if admitted + refused else ()
     return Plot(
         key=key,
         title="Timeline",
@@ -127,7 +134,6 @@ def _utilisation(report: SwarmReport) -> Plot:
         unit="share of time",
         said=said,
         lines=(Line(name="training", points=tuple(points), look=Look.BLUE, area=True),),
-        marks=restarts(report),
         high=1.0,
         show=lambda value: f"{100 * value:.0f}%",
         exact=words.share,
@@ -148,7 +154,6 @@ def _lag(report: SwarmReport, history: History) -> Plot:
             Line(name="largest", points=thinned([(at, float(lag.largest)) for at, lag in known], take=max),
                  look=Look.ORANGE),
         ),
-        marks=restarts(report),
         limit=None if report.staleness is None else (float(report.staleness), f"S = {report.staleness}"),
     )  # fmt: skip
 
@@ -198,7 +203,6 @@ def _versions(report: SwarmReport) -> Plot:
         unit="training step of the newest",
         said=f"{words.counted(len(numbers), 'version')} {words.were(len(numbers))} published{each}{restarted}.",
         lines=(Line(name="version", points=thinned(numbers, take=max), look=Look.BLUE, steps=True),),
-        marks=restarts(report),
         exact=lambda value: f"{value:,.0f}",
     )
 
@@ -218,7 +222,6 @@ def _version_bytes(report: SwarmReport) -> Plot:
         said=f"{words.size(round(typical))} on average of {words.size(report.weight_bytes)} a version:"
         " chunks that the version before did not have.",
         lines=(line("new", [(at, size / power) for at, size in of_each], Look.BLUE, markers=len(of_each) < BINS),),
-        marks=restarts(report),
     )
 
 
@@ -236,7 +239,6 @@ def _judged(report: SwarmReport, history: History) -> Plot:
         unit="per minute",
         said=f"{report.admitted:,} admitted and {report.rejected:,} rejected.",
         lines=_judged_lines(history.judged) if report.admitted + report.rejected else (),
-        marks=restarts(report),
         exact=words.rate,
     )
 
@@ -266,7 +268,6 @@ def _peers(report: SwarmReport, history: History) -> Plot:
             Line(name="here", points=thinned(here, take=max) if rollout else (), look=Look.BLUE, steps=True, area=True),
             Line(name="on by plan", points=thinned(planned, take=max), look=Look.GREEN, steps=True),
         ),
-        marks=restarts(report),
         exact=lambda value: f"{value:g}",
     )
 
@@ -292,7 +293,6 @@ def _length(report: SwarmReport) -> Plot:
         unit="tokens per rollout",
         said=f"{words.figure(tokens / max(rollouts, 1))} tokens on average; drawn is the mean of each step.",
         lines=(line("tokens", points, Look.BLUE),),
-        marks=restarts(report),
     )
 
 
@@ -309,7 +309,6 @@ def trainer_figure(report: SwarmReport, name: str) -> Plot:
         unit=unit,
         said=said,
         lines=(line(title, points, look),) if len(points) > 1 else (),
-        marks=restarts(report),
         bands=bands(report),
         band="an alarm stood",
     )

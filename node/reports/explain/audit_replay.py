@@ -157,12 +157,10 @@ def _judged(found: Replay, banned: str, choosing: Choosing | None) -> Iterator[s
     """What all of it comes to, beside the ban that the ledger has."""
     if choosing is not None and choosing.evidence > 0:
         yield f"What it may have chosen is {choosing.evidence:.2f} nats against it."
-    by_choosing = choosing is not None and choosing.convicts
+    said = "as the ledger says" if banned else "and the ledger has no ban"
     if found.convicted is not None:
-        said = "as the ledger says" if banned else "and the ledger has no ban"
         yield f"Audit {found.convicted:,} convicts it, {said}."
-    elif by_choosing:
-        said = "as the ledger says" if banned else "and the ledger has no ban"
+    elif choosing is not None and choosing.convicts:
         yield f"The audits do not convict it: what it chose does, {said}."
     elif banned:
         yield f"The audits do not convict it: it was banned by the operator ({words.plain_name(banned, 512)})."

@@ -362,8 +362,7 @@ def _came_again(others: Sequence[tuple[Rule, bytes]]) -> Iterator[str]:
         more = len(leases) - LEASES_SHOWN
         told.append(f"{rule.value} under {shown}{f' and {more:,} more' if more > 0 else ''}")
     if others:
-        noun = "lease" if len(others) == 1 else "leases"
-        yield f"The same record came under {len(others):,} other {noun} as well: {'; '.join(told)}."
+        yield f"The same record came under {words.counted(len(others), 'other lease')} as well: {'; '.join(told)}."
 
 
 def _of_place(decisions: Sequence[Decision], index: int) -> list[Decision]:

@@ -7,7 +7,6 @@ of every step with the alarms that stood, and, where plans changed that, which p
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,7 +67,7 @@ def _draw(figure: Figure, report: SwarmReport) -> None:
 
 def _draw_objective(axes: Axes, entropy: Plot, mismatch: Plot) -> None:
     """The strip of figures, in which alarms are named."""
-    draw_plot(axes, replace(entropy, marks=()), beside=mismatch)
+    draw_plot(axes, entropy, beside=mismatch)
     for number, alarm in enumerate(entropy.bands[-NAMED_ALARMS:]):
         axes.annotate(
             alarm.name, (alarm.began, 0.97 - 0.3 * number), xycoords=("data", "axes fraction"), xytext=(3, 0),

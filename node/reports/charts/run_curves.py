@@ -90,7 +90,6 @@ def timeline(key: str, judged: Sequence[Judged], rows: Sequence[Row], wall_s: fl
     """When a peer was here, and what it delivered meanwhile."""
     admitted, refused = sum(one.admitted for one in judged), sum(one.refused for one in judged)
     width = words.duration(judged[0].width_s) if judged else "0 s"
-    lines = _judged_lines(judged) if admitted + refused else ()
     return Plot(
         key=key,
         title="Timeline",
@@ -98,7 +97,7 @@ def timeline(key: str, judged: Sequence[Judged], rows: Sequence[Row], wall_s: fl
         said=f"{words.counted(admitted, 'rollout')} admitted, {refused:,} rejected, counted every {width}; above, when "
         "it was here.",
         wall=wall_s,
-        lines=lines,
+        lines=_judged_lines(judged) if admitted + refused else (),
         rows=tuple(rows),
         exact=words.rate,
     )
@@ -127,12 +126,11 @@ def _utilisation(report: SwarmReport) -> Plot:
         for at, (trained, waited) in sorted(sums.items())
         if trained + waited > 0
     ]
-    said = f"Trained {words.share(report.utilisation)} of its time, else waited for rollouts."
     return Plot(
         key="utilisation",
         title="Utilisation of the learner",
         unit="share of time",
-        said=said,
+        said=f"Trained {words.share(report.utilisation)} of its time, else waited for rollouts.",
         lines=(Line(name="training", points=tuple(points), look=Look.BLUE, area=True),),
         high=1.0,
         show=lambda value: f"{100 * value:.0f}%",

@@ -16,6 +16,9 @@ from protocol.core.ids import PeerId, short
 NAME_CHARS = 48
 """Of a name on the page; a table has room for it, and a longer one says nothing more."""
 
+REASON_CHARS = 512
+"""Of why a peer was banned, or a plan made."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:

@@ -14,7 +14,7 @@ from node.reports.charts.run_curves import plots
 from node.reports.html.charts.data_table import table
 from node.reports.html.charts.markup import Child, Fragment, strangers, tag
 from node.reports.html.charts.svg import WIDE, figure
-from node.reports.html.components import Tile, link_to, pairs, section, small_share, tiles
+from node.reports.html.components import REASON_CHARS, Tile, link_to, pairs, section, small_share, tiles
 from node.reports.html.peer_table import peer_table
 from node.reports.html.sections import ban_section, ban_tiles, cost_section
 from node.reports.model.history import PEERS_TOLD
@@ -38,8 +38,6 @@ NAMES_LISTED = 8
 
 REASONS_LISTED = 12
 """Of one plan; the JSON form has all."""
-
-REASON_CHARS = 512
 
 
 def overview(report: SwarmReport, pages: Collection[PeerId]) -> Fragment:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 
 from node.reports.html.charts.data_table import table
 from node.reports.html.charts.markup import Fragment, strangers, tag
-from node.reports.html.components import Tile, known_as, link_to, section, tiles
+from node.reports.html.components import REASON_CHARS, Tile, known_as, link_to, section, tiles
 from node.reports.model.audits import BannedBy, ban_in_words
 from node.reports.model.report import PeerReport, SwarmReport
 from node.reports.text.cost_table import KINDS, account_columns, accounts
@@ -74,10 +74,6 @@ def audits(peer: PeerReport) -> list[Fragment]:
 
 BANS_SHOWN = 500
 """The latest, at 700 bytes each; the JSON form has all."""
-
-
-REASON_CHARS = 512
-
 
 BY = {
     BannedBy.AUDITS: "its audits",

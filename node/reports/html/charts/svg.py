@@ -35,23 +35,18 @@ LEFT, RIGHT, TOP, BOTTOM = 46.0, 12.0, 22.0, 34.0
 """Room around a plot: for numbers, and for the unit above them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    """Of a drawing, in pixels of its own; a page shows it as wide as there is room."""
+Size = tuple[float, float]
+"""Width and height of a drawing, in pixels of its own; a page shows it as wide as there is room."""
 
-    width: float
-    height: float
-
-
-SMALL = Size(width=400, height=236)
+SMALL = (400, 236)
 """On a phone about as large as it is drawn, so that its text can be read there."""
 
-WIDE = Size(width=960, height=320)
-STRIP = Size(width=960, height=200)
+WIDE = (960, 320)
+STRIP = (960, 200)
 """As wide as a page is on a desk, or nearly; the second for what has one line."""
 
 
-def figure(plot: Plot, *, wide: Size | None = None, level: int = 3) -> Fragment:
+def figure(plot: Plot, *, wide: Size | None = None) -> Fragment:
     """The plot with its heading, sentence, legend, drawing and table. With `wide` it is drawn twice: a page shows the
     one that fits.
     """
@@ -60,11 +55,7 @@ def figure(plot: Plot, *, wide: Size | None = None, level: int = 3) -> Fragment:
         drawings.append(drawn(plot, wide, variant="wide"))
     return tag(
         "figure",
-        tag(
-            "figcaption",
-            tag(f"h{level}", plot.title),
-            tag("p", plot.said),
-        ),
+        tag("figcaption", tag("h3", plot.title), tag("p", plot.said)),
         _legend(plot),
         drawings,
         numbers(plot),
@@ -85,7 +76,7 @@ def drawn(plot: Plot, size: Size, *, variant: str = "") -> Fragment:
         list(_bars(plot, frame)),
         list(_axes(plot, frame)),
         list(_rows(plot.rows, frame)),
-        viewBox=f"0 0 {num(size.width)} {num(size.height)}",
+        viewBox=f"0 0 {num(size[0])} {num(size[1])}",
         role="img",
         aria_labelledby=f"{name}-title",
         aria_describedby=f"{name}-desc",
@@ -112,9 +103,9 @@ class _Frame:
         low, high = plot.ends
         return cls(
             left=LEFT,
-            right=size.width - RIGHT,
+            right=size[0] - RIGHT,
             top=TOP + (ROW_HEIGHT * len(plot.rows) + 6 if plot.rows else 0),
-            bottom=size.height - BOTTOM,
+            bottom=size[1] - BOTTOM,
             wall=plot.wall if plot.wall > 0 else 1.0,
             low=low,
             high=high,

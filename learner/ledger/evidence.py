@@ -211,7 +211,7 @@ class EvidenceLedger(LedgerFile):
     @property
     def evidence(self) -> Evidence:
         """What this ledger can show."""
-        return Evidence(query=self._query)
+        return Evidence(query=self.query)
 
 
 def evidence_of(db: sqlite3.Connection) -> Evidence:

@@ -28,7 +28,7 @@ class PeerLedger(LedgerFile):
 
     def knows(self, peer: PeerId) -> bool:
         """Whether the peer has been here before."""
-        return bool(self._query("SELECT 1 FROM peers WHERE peer = ?", (peer,)))
+        return bool(self.query("SELECT 1 FROM peers WHERE peer = ?", (peer,)))
 
     def peer_joined(self, row: PeerRow, now_ms: int) -> int:
         """Note that a peer is present from now on; return the id of its presence."""
@@ -101,12 +101,12 @@ class PeerLedger(LedgerFile):
     def members(self, peers: Collection[PeerId]) -> set[PeerId]:
         """Those of `peers` that have ever joined as rollout nodes."""
         marks = ", ".join("?" * len(peers))
-        found = self._query(f"SELECT peer FROM peers WHERE role = 'rollout' AND peer IN ({marks})", tuple(peers))
+        found = self.query(f"SELECT peer FROM peers WHERE role = 'rollout' AND peer IN ({marks})", tuple(peers))
         return {PeerId(peer) for (peer,) in found}
 
     def users_of(self, versions: Collection[PolicyVersion]) -> list[tuple[PeerId, PolicyVersion]]:
         """Who has records that were trained on, of which the oldest tokens are of one of these versions."""
-        rows = self._query(
+        rows = self.query(
             "SELECT DISTINCT peer, incarnation, version FROM records"
             " WHERE rule = 'admitted' AND step IS NOT NULL AND version >= ?",
             (min((version.version for version in versions), default=0),),

@@ -42,7 +42,7 @@ class TrainingLedger(LedgerFile):
     def incarnations(self) -> list[tuple[int, int]]:
         """(incarnation, the step it began at), in order."""
         return [
-            (row[0], row[1]) for row in self._query("SELECT incarnation, base FROM incarnations ORDER BY incarnation")
+            (row[0], row[1]) for row in self.query("SELECT incarnation, base FROM incarnations ORDER BY incarnation")
         ]
 
     def begin_incarnation(self, base: int, now_ms: int) -> int:
@@ -69,11 +69,11 @@ class TrainingLedger(LedgerFile):
 
     def incarnations_seen(self) -> int:
         """The highest that `incarnation_seen` was told, 0 before that."""
-        return _seen(self._query(SEEN))
+        return _seen(self.query(SEEN))
 
     def published(self, version: PolicyVersion, manifest: ManifestHash) -> bool:
         """Whether this version was published, with this manifest."""
-        rows = self._query(
+        rows = self.query(
             "SELECT 1 FROM versions WHERE incarnation = ? AND version = ? AND manifest = ?",
             (version.incarnation, version.version, manifest),
         )
@@ -119,7 +119,7 @@ class TrainingLedger(LedgerFile):
 
     def newest_steps(self, count: int) -> list[StepRow]:
         """The last `count` steps of the surviving chain, in order."""
-        rows = self._query(
+        rows = self.query(
             "SELECT step, incarnation, began_ms, waited_s, train_s, rollouts, tokens, reward, metrics FROM steps"
             " ORDER BY step DESC LIMIT ?",
             (count,),
@@ -161,12 +161,12 @@ class TrainingLedger(LedgerFile):
 
     def newest_manifest(self) -> ManifestHash | None:
         """The manifest's hash of the version that was published last; None before the first."""
-        rows = self._query("SELECT manifest FROM versions ORDER BY incarnation DESC, version DESC LIMIT 1")
+        rows = self.query("SELECT manifest FROM versions ORDER BY incarnation DESC, version DESC LIMIT 1")
         return ManifestHash(rows[0][0]) if rows else None
 
     def versions(self) -> list[tuple[PolicyVersion, ManifestHash]]:
         """Published versions with the hashes of their manifests, oldest first."""
-        rows = self._query("SELECT incarnation, version, manifest FROM versions ORDER BY incarnation, version")
+        rows = self.query("SELECT incarnation, version, manifest FROM versions ORDER BY incarnation, version")
         return [(PolicyVersion(row[0], row[1]), ManifestHash(row[2])) for row in rows]
 
     def evaluated(
@@ -204,7 +204,7 @@ class TrainingLedger(LedgerFile):
 
     def base_model(self) -> dict[str, str]:
         """A digest by name of each file of the model that the run began with; empty when nobody wrote it down."""
-        return _base_model(self._query(BASE_MODEL))
+        return _base_model(self.query(BASE_MODEL))
 
     def begun_with(self, files: Mapping[str, str]) -> None:
         """The run begins with a model of these files."""
@@ -213,7 +213,7 @@ class TrainingLedger(LedgerFile):
 
     def settings(self) -> dict[str, Any]:
         """The settings that are fixed for the run, by name; empty when nobody wrote them down."""
-        return _settings(self._query(SETTINGS))
+        return _settings(self.query(SETTINGS))
 
     def begun_under(self, settings: Mapping[str, Any]) -> None:
         """The run begins under these settings, which are plain JSON."""
@@ -229,7 +229,7 @@ class TrainingLedger(LedgerFile):
 
     def checkpoints(self) -> list[CheckpointRow]:
         """Durable states, newest first."""
-        return [_checkpoint_row(*row) for row in self._query(CHECKPOINTS)]
+        return [_checkpoint_row(*row) for row in self.query(CHECKPOINTS)]
 
     def checkpoints_removed(
         self, steps: Sequence[int], *, newest: int = ALL, under_audit: Collection[LeaseId] = ()
@@ -241,7 +241,7 @@ class TrainingLedger(LedgerFile):
 
     def scores(self) -> list[tuple[PolicyVersion, float]]:
         """Evaluated versions with the mean reward of their samples, oldest first, also those that a restart cut off."""
-        rows = self._query("SELECT incarnation, version, sampled FROM evaluations ORDER BY incarnation, version")
+        rows = self.query("SELECT incarnation, version, sampled FROM evaluations ORDER BY incarnation, version")
         return [(PolicyVersion(row[0], row[1]), float(row[2])) for row in rows]
 
 

@@ -107,7 +107,7 @@ class TrustLedger(LedgerFile):
         found: dict[PeerId, AuditHistory] = {}
         for some in _by(QUERY_VALUES, sorted(peers)):
             marks = ", ".join("?" * len(some))
-            rows = self._query(
+            rows = self.query(
                 f"SELECT peer, passed, failed, audits, log_wealth, banned FROM confidence WHERE peer IN ({marks})",
                 some,
             )
@@ -139,7 +139,7 @@ class TrustLedger(LedgerFile):
 
     def choice_history(self, peer: PeerId) -> History:
         """What the groups add up to that this peer may have chosen."""
-        rows = self._query(
+        rows = self.query(
             "SELECT heard, log_wealth FROM choices WHERE peer = ? AND heard > 0 ORDER BY heard DESC LIMIT 1", (peer,)
         )
         for heard, log_wealth in rows:
@@ -156,7 +156,7 @@ class TrustLedger(LedgerFile):
         found: dict[LeaseId, bool] = {}
         for some in _by(QUERY_VALUES, sorted(leases)):
             marks = ", ".join("?" * len(some))
-            rows = self._query(f"SELECT lease, passed FROM audits WHERE lease IN ({marks})", some)
+            rows = self.query(f"SELECT lease, passed FROM audits WHERE lease IN ({marks})", some)
             found |= {LeaseId(lease): bool(passed) for lease, passed in rows}
         return found
 
@@ -164,7 +164,7 @@ class TrustLedger(LedgerFile):
         """Those of `leases` of which something is admitted, and no step has taken it."""
         found: list[AdmittedRow] = []
         for lease in leases:
-            rows = self._query(
+            rows = self.query(
                 "SELECT l.peer, r.record, r.idx FROM records r JOIN leases l USING (lease)"
                 " WHERE r.lease = ? AND r.rule = 'admitted' AND r.step IS NULL ORDER BY r.idx",
                 (lease,),
@@ -178,7 +178,7 @@ class TrustLedger(LedgerFile):
         """The leases of `peer` among those that opened the groups `roots`, or went on with them."""
         found: set[LeaseId] = set()
         for root in roots:
-            rows = self._query(
+            rows = self.query(
                 "SELECT lease FROM leases WHERE peer = ?"
                 " AND lease IN (SELECT ? UNION SELECT lease FROM continuations WHERE root = ?)",
                 (peer, root, root),
@@ -189,7 +189,7 @@ class TrustLedger(LedgerFile):
     def untrained_of(self, peer: PeerId) -> set[LeaseId]:
         """The leases that opened the groups of which `peer` made a part that was admitted, but for groups that were
         trained on or dropped."""
-        rows = self._query(
+        rows = self.query(
             "SELECT DISTINCT coalesce(c.root, r.lease) AS opener FROM records r LEFT JOIN continuations c USING (lease)"
             " WHERE r.envelope IS NOT NULL AND r.step IS NULL AND r.rule = 'admitted' AND r.peer = ?"
             " AND NOT EXISTS (SELECT 1 FROM dropped d WHERE d.lease = coalesce(c.root, r.lease))",
@@ -199,11 +199,11 @@ class TrustLedger(LedgerFile):
 
     def is_dropped(self, root: LeaseId) -> bool:
         """Whether the group that this lease opened was dropped."""
-        return bool(self._query("SELECT 1 FROM dropped WHERE lease = ?", (root,)))
+        return bool(self.query("SELECT 1 FROM dropped WHERE lease = ?", (root,)))
 
     def untold_revisions(self, peer: PeerId, most: int) -> list[tuple[LeaseId, bytes]]:
         """(lease, receipt) of revisions that the peer has not been told, the oldest first."""
-        rows = self._query(
+        rows = self.query(
             "SELECT v.lease, l.receipt FROM revisions v JOIN leases l USING (lease)"
             " WHERE v.peer = ? AND v.told = 0 ORDER BY v.at_ms, v.lease LIMIT ?",
             (peer, most),

@@ -79,7 +79,7 @@ class WorkLedger(LedgerFile):
 
     def open_leases(self) -> list[LeaseRow]:
         """Leases neither delivered nor closed, nor answered with a receipt."""
-        return [_open_lease(row) for row in self._query(OPEN_LEASES)]
+        return [_open_lease(row) for row in self.query(OPEN_LEASES)]
 
     def deliveries_judged(
         self,
@@ -126,12 +126,12 @@ class WorkLedger(LedgerFile):
 
     def receipt_of(self, lease: LeaseId, peer: PeerId) -> bytes | None:
         """The receipt already given to `peer` for `lease`, or None."""
-        rows = self._query("SELECT receipt FROM leases WHERE lease = ? AND peer = ?", (lease, peer))
+        rows = self.query("SELECT receipt FROM leases WHERE lease = ? AND peer = ?", (lease, peer))
         return rows[0][0] if rows else None
 
     def lease_envelope(self, lease: LeaseId) -> bytes | None:
         """The lease as it was signed. None when there is none of that id, or it is of no use any more."""
-        rows = self._query("SELECT envelope FROM leases WHERE lease = ?", (lease,))
+        rows = self.query("SELECT envelope FROM leases WHERE lease = ?", (lease,))
         return rows[0][0] if rows else None
 
     def unconsumed(self) -> list[UnconsumedRow]:
@@ -141,7 +141,7 @@ class WorkLedger(LedgerFile):
                 prompt=row[0], lease=LeaseId(row[1]), reward=row[2], peer=PeerId(row[3]), envelope=row[4],
                 place=_place(*row[5:]),
             )
-            for row in self._query(
+            for row in self.query(
                 "SELECT l.prompt, r.lease, r.reward, r.peer, r.envelope, c.root, c.turn, c.slots"
                 f" {UNCONSUMED}"
                 " ORDER BY coalesce(c.turn, 0), r.received_ms, r.lease, r.idx"
@@ -150,19 +150,19 @@ class WorkLedger(LedgerFile):
 
     def counts(self) -> tuple[int, int]:
         """How many leases and records there are; none is ever deleted."""
-        leases = self._query("SELECT coalesce(max(rowid), 0) FROM leases")[0][0]
-        return int(leases), int(self._query("SELECT coalesce(max(rowid), 0) FROM records")[0][0])
+        leases = self.query("SELECT coalesce(max(rowid), 0) FROM leases")[0][0]
+        return int(leases), int(self.query("SELECT coalesce(max(rowid), 0) FROM records")[0][0])
 
     def since(self, leases: int, records: int) -> tuple[list[int], list[tuple[int, float]]]:
         """Beyond the first so many leases and records, in order: the prompts that were leased, and (prompt, mean
         reward) of each group that was admitted.
         """
-        given = self._query(
+        given = self.query(
             "SELECT prompt FROM leases LEFT JOIN continuations c USING (lease)"
             " WHERE leases.rowid > ? AND c.root IS NULL ORDER BY leases.rowid",
             (leases,),
         )
-        seen = self._query(
+        seen = self.query(
             "WITH fresh AS (SELECT DISTINCT coalesce(c.root, r.lease) AS root FROM records r"
             " LEFT JOIN continuations c USING (lease) WHERE r.rule = 'admitted' AND r.rowid > ?),"
             " turns AS (SELECT root, root AS lease FROM fresh"

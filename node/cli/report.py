@@ -24,7 +24,7 @@ from node.state.identities import ABOUT_FILE
 from node.state.keys import load_key
 from node.state.learner_state import genesis_at
 from node.state.locate import StateLocation, find_place
-from node.state.receipts import Receipts, ReceiptsError
+from node.state.receipt_queries import ReceiptQueries, ReceiptsError
 from node.state.stored_versions import complete_versions
 from protocol.core.ids import PeerId
 
@@ -100,7 +100,7 @@ def read_report(place: StateLocation, *, with_history: bool = False) -> SwarmRep
                 return swarm_report(ledger, with_history=with_history)
             staleness, terms = config.learn.staleness, cost_terms(config)
             return swarm_report(ledger, staleness=staleness, terms=terms, with_history=with_history)
-        receipts = Receipts(place.state / "receipts.sqlite", read_only=True)
+        receipts = ReceiptQueries(place.state / "receipts.sqlite")
         try:
             about = _about(place.state)
             return own_report(
@@ -129,7 +129,7 @@ def show_why(name: str, target: Path | None, *, replay: bool = False) -> Answer:
         if place.is_learner:
             told = why_in_ledger(place.state / "ledger.sqlite", name, replay=replay)
             return told if told.kept is None else _redrawn(told, told.kept, place)
-        receipts = Receipts(place.state / "receipts.sqlite", read_only=True)
+        receipts = ReceiptQueries(place.state / "receipts.sqlite")
         try:
             return Answer(text=why_in_receipts(receipts, name, _own_peer(place, name)))
         finally:

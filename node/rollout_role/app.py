@@ -45,8 +45,9 @@ from node.runtime.loop_watch import LoopWatch, watched_loop
 from node.state.identities import ABOUT_FILE, require_node
 from node.state.keys import load_or_create_key
 from node.state.owner_orders import OwnerSignals
+from node.state.receipt_queries import ReceiptsError
 from node.state.receipt_rows import PeerTraffic
-from node.state.receipts import Receipts, ReceiptsError
+from node.state.receipts import Receipts
 from node.state.rollout_state import RolloutStateDir, open_volunteer_home
 from protocol.accounting.claims import MICROS, Price
 from protocol.core.errors import Fault

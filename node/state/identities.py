@@ -22,7 +22,7 @@ from pathlib import Path
 from learner.ledger.ledger import Ledger
 from node.runtime.errors import RunError, UsageError
 from node.state.keys import load_key
-from node.state.receipts import Receipts, ReceiptsError
+from node.state.receipt_queries import ReceiptQueries, ReceiptsError
 from protocol.core.identity import Keypair, peer_id_of
 from protocol.core.ids import PeerId, PublicKey
 
@@ -76,7 +76,7 @@ def require_node(root: Path) -> None:
     known = key.exists() or key.is_symlink()
     own = load_key(key).peer_id if known else None
     try:
-        with closing(Receipts(books, read_only=True)) as receipts:
+        with closing(ReceiptQueries(books)) as receipts:
             named = receipts.peers()
     except ReceiptsError as error:
         raise RunError(str(error)) from error

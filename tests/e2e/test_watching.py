@@ -11,8 +11,9 @@ import psutil
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from node.learner_role.metrics.sqlite import FILE, read_metric
+from node.learner_role.metrics.sqlite import FILE
 from tests.e2e.programs import Program, Swarm, free_port, wait_done, wait_event
+from tests.support.metrics_file import read_metric
 
 STEPS = 8
 ENDS_S = 10.0

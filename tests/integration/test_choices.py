@@ -92,7 +92,7 @@ async def train_until_somebody_is_banned(learner: Learner, *peers: FakePeer) -> 
     """And the ledger says so, too, which a thread of its own writes."""
 
     def is_banned() -> bool:
-        return bool(learner.ledger._query("SELECT 1 FROM confidence WHERE banned <> ''"))
+        return bool(learner.ledger.query("SELECT 1 FROM confidence WHERE banned <> ''"))
 
     async with trio.open_nursery() as nursery:
 

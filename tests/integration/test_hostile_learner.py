@@ -27,7 +27,7 @@ from node.engine.lease_requests import learners_clock, requests_of
 from node.engine.worker_engine import _generate_request
 from node.rollout_role.worker import RolloutWorker
 from node.runtime.events import EventLog
-from node.state.receipts import Receipts
+from node.state.receipt_queries import ReceiptQueries
 from protocol.accounting.reputation import DAY_MS, ObservedDay
 from protocol.accounting.reputation_note import ReputationNote, reputation_note
 from protocol.accounting.tally import MAX_PROOF_BYTES, Proof, Tally, TrainedRecord, open_tally, proofs_for, proven
@@ -387,7 +387,7 @@ async def test_whatever_the_learner_says_the_node_goes_on(tmp_path: Path, mock_c
 
 def proofs_kept(path: Path) -> set[bytes]:
     """The records of which the node keeps proofs, each of which holds."""
-    with closing(Receipts(path, read_only=True)) as receipts:
+    with closing(ReceiptQueries(path)) as receipts:
         stored = list(receipts.proofs())
     for one in stored:
         leaf = proven(decode(Proof, one.proof, MAX_PROOF_BYTES), open_tally(one.tally, SWARM.authority))

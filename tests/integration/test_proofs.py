@@ -21,8 +21,8 @@ from node.reports.text.report_text import own_story
 from node.rollout_role.proof_client import checked_notes, checked_proofs, checked_reputation, tally_in
 from node.rollout_role.worker import RolloutWorker
 from node.runtime.events import EventLog
+from node.state.receipt_queries import ReceiptQueries
 from node.state.receipt_rows import KeptReputation
-from node.state.receipts import Receipts
 from protocol.accounting.credit_note import CreditNote, RelayShare, sign_credit_note
 from protocol.accounting.reputation import DAY_MS, Band, ObservedDay
 from protocol.accounting.reputation_note import reputation_note, sign_reputation_note
@@ -217,7 +217,7 @@ async def test_a_node_keeps_what_its_records_trained_to_the_last_version(tmp_pat
         await learner.train()
         nursery.cancel_scope.cancel()
         expected = consumed(tmp_path, worker.peer)
-    with closing(Receipts(tmp_path / "receipts.sqlite", read_only=True)) as receipts:
+    with closing(ReceiptQueries(tmp_path / "receipts.sqlite")) as receipts:
         kept = list(receipts.proofs())
         leaves = []
         for one in kept:
@@ -292,7 +292,7 @@ async def test_a_tally_other_than_the_manifest_s_is_told_and_not_kept(tmp_path: 
         await until(lambda: troubles != [])
         nursery.cancel_scope.cancel()
     assert "version 1.1 has another tally in its manifest than in its proofs" in troubles[0]
-    with closing(Receipts(tmp_path / "receipts.sqlite", read_only=True)) as receipts:
+    with closing(ReceiptQueries(tmp_path / "receipts.sqlite")) as receipts:
         assert list(receipts.proofs()) == []
 
 
@@ -400,7 +400,7 @@ async def test_a_node_keeps_how_it_stands_and_states_it(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
         raw = reputation(worker.peer)
     assert told == [{"band": "steady", "score": 1.0}], "and once"
-    with closing(Receipts(tmp_path / "receipts.sqlite", read_only=True)) as receipts:
+    with closing(ReceiptQueries(tmp_path / "receipts.sqlite")) as receipts:
         kept = receipts.reputation()
         assert kept is not None
         assert kept.raw == raw

@@ -9,38 +9,24 @@ may open the file while the learner writes, and see one moment of it.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from threading import RLock
-from typing import Any, Self
 
 from learner.ledger.sqlite.files import (
     OF_ROWS,
     SQLITE_ERRORS,
     Ailment,
+    Doing,
     FileGone,
-    Whereabouts,
+    SqliteFile,
     ailment_of,
     connect,
+    execute_all,
     is_sound,
 )
 from learner.ledger.sqlite.row_sums import Summing, differing
-from learner.ledger.sqlite.schema import (
-    CONTINUATIONS,
-    ENERGY,
-    ORPHANS,
-    PLANS,
-    READABLE,
-    RECALLS,
-    RELAYS,
-    SCHEMA,
-    SCHEMA_VERSION,
-    SCORES,
-    TALLIES,
-    TROUBLES,
-    TRUST,
-)
+from learner.ledger.sqlite.schema import LATER_TABLES, READABLE, SCHEMA, SCHEMA_VERSION
 
 BUSY_S = 10.0
 """How long to wait for another writer, of which there should be none: a backup tool may hold the file for a moment."""
@@ -59,109 +45,62 @@ class DamagedValue(LedgerError):
     else knows the file, puts its name before that."""
 
 
-class LedgerFile:
+class LedgerFile(SqliteFile):
     """See the module's paragraph. Safe to call from several threads; calls are serialised. Raises LedgerError."""
 
     def __init__(self, path: Path, *, swarm: bytes) -> None:
-        self.path = path
-        self._lock = RLock()
+        self._swarm = swarm
         require_sound(path, swarm)
-        self._db = _open(path)
-        self._whereabouts = Whereabouts(path, self._db)
-        self._summing = Summing(self._db)
-        try:
-            self._prepare(swarm)
-        except BaseException:
-            self._db.close()
-            raise
-
-    def close(self) -> None:
-        with self._lock:
-            self._db.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+        super().__init__(path, busy_s=BUSY_S)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Everything written inside is on disk together when the block ends, or not at all. Raises LedgerError."""
-        with self._lock, self._translated():
-            self._whereabouts.require()
-            self._db.execute("BEGIN IMMEDIATE")
+        with super().transaction() as db:
             self._summing.forget()
-            try:
-                yield self._db
-                self._summing.write()
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:  # a full disk has rolled it back already
-                    self._db.execute("ROLLBACK")
-                raise
+            yield db
+            self._summing.write()
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Other errors of SQLite's (its subclasses of DatabaseError) are mistakes of ours, and travel."""
-        try:
-            yield
-        except FileGone as gone:
-            raise LedgerError(_taken_away(self.path, gone)) from None
-        except SQLITE_ERRORS as error:
-            match ailment_of(error):
-                case None:
-                    raise
-                case Ailment.DAMAGED:
-                    raise _unreadable(self.path, error) from error
-                case _:
-                    raise LedgerError(
-                        f"{self.path}: {error}. Free the disk, or end what holds the file, then start again: what was "
-                        "acknowledged is safe."
-                    ) from error
-
-    def _query(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-        with self._lock, self._translated():
-            return self._db.execute(sql, values).fetchall()
-
-    def _prepare(self, swarm: bytes) -> None:
-        if self._query("SELECT 1 FROM sqlite_master"):  # asked before anything is changed: it may not be ours
-            self._require_ours(swarm)
-        with self._translated():
-            self._db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
-        with self.transaction() as db:
+    def _prepare(self) -> None:
+        db, self._summing = self._db, Summing(self._db)
+        if db.execute("SELECT 1 FROM sqlite_master").fetchone():  # asked before anything is changed: it may not be ours
+            _require_swarm(self.path, _meta(self.path, db), self._swarm)
+        db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
+        with self.transaction():
             if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
-                _create(db, swarm)
+                execute_all(db, SCHEMA)
+                now = str(SCHEMA_VERSION).encode()
+                db.execute("INSERT INTO meta VALUES ('schema', ?), ('swarm', ?)", (now, self._swarm))
             ((schema,),) = db.execute("SELECT value FROM meta WHERE key = 'schema'")
-            was = int(schema)
-            _execute(db, RELAYS)
-            _execute(db, PLANS)
-            _execute(db, RECALLS)
-            _execute(db, CONTINUATIONS)
-            _execute(db, SCORES)
-            _execute(db, ORPHANS)
-            _execute(db, TALLIES)
-            _execute(db, TRUST)
-            _execute(db, ENERGY)
-            _execute(db, TROUBLES)
+            for tables in LATER_TABLES:
+                execute_all(db, tables)
             db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(SCHEMA_VERSION).encode(),))
-            self._summing.begin(anew=was != SCHEMA_VERSION)
-        with self._translated():
-            self._summing.watch()
-        self._require_ours(swarm)
+            self._summing.begin(anew=int(schema) != SCHEMA_VERSION)
+        self._summing.watch()
+        _require_swarm(self.path, _meta(self.path, db), self._swarm)
 
-    def _require_ours(self, swarm: bytes) -> None:
-        with self._lock, self._translated():
-            _require_swarm(self.path, _meta(self.path, self._db), swarm)
+    def _failure(self, doing: Doing, ailment: Ailment, error: Exception) -> Exception:
+        if doing is Doing.OPEN:
+            return LedgerError(
+                f"{self.path} cannot be opened ({error}). Check that its directory exists and is writable."
+            )
+        if ailment is Ailment.DAMAGED:
+            return _unreadable(self.path, error)
+        return LedgerError(
+            f"{self.path}: {error}. Free the disk, or end what holds the file, then start again: what was acknowledged "
+            "is safe."
+        )
 
-
-def _taken_away(path: Path, gone: FileGone) -> str:
-    if gone.rescued is None:
-        return f"{gone} while the learner used it, and could not be written anew. Restore {path} from a copy."
-    return (
-        f"{gone} while the learner used it. All that it held is in {gone.rescued}. Find out who did that, move this "
-        f"file to {path} (with no -wal or -shm beside it), and start again: nothing that was acknowledged is lost."
-    )
+    def _taken_away(self, gone: FileGone) -> Exception:
+        if gone.rescued is None:
+            return LedgerError(
+                f"{gone} while the learner used it, and could not be written anew. Restore {self.path} from a copy."
+            )
+        return LedgerError(
+            f"{gone} while the learner used it. All that it held is in {gone.rescued}. Find out who did that, move "
+            f"this file to {self.path} (with no -wal or -shm beside it), and start again: nothing that was "
+            "acknowledged is lost."
+        )
 
 
 def is_blank(path: Path) -> bool:
@@ -295,22 +234,3 @@ def _require_schema(path: Path, meta: Mapping[str, bytes]) -> None:
             f"{path} has ledger format {schema or 'unknown'}, this program reads {SCHEMA_VERSION}. Use the volery that"
             " wrote it."
         )
-
-
-def _create(db: sqlite3.Connection, swarm: bytes) -> None:
-    _execute(db, SCHEMA)
-    db.execute("INSERT INTO meta VALUES ('schema', ?), ('swarm', ?)", (str(SCHEMA_VERSION).encode(), swarm))
-
-
-def _execute(db: sqlite3.Connection, statements: str) -> None:
-    for statement in filter(str.strip, statements.split(";")):
-        db.execute(statement)
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    try:
-        return connect(path, timeout_s=BUSY_S, shared=True)
-    except (sqlite3.OperationalError, OSError) as error:
-        raise LedgerError(
-            f"{path} cannot be opened ({error}). Check that its directory exists and is writable."
-        ) from error

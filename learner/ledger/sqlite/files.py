@@ -1,4 +1,4 @@
-"""SQLite files that lie on a disk: how one is opened, and what is wrong with one that cannot be read.
+"""SQLite files that lie on a disk: how one is opened, read and written, and what is wrong with one that cannot be read.
 
 A flipped bit in a schema or a text makes Python's module raise UnicodeDecodeError instead of an error of SQLite's; a
 path may be a pipe, which SQLite would wait for. So every file of ours is opened here, and every error is named here.
@@ -6,15 +6,20 @@ path may be a pipe, which SQLite would wait for. So every file of ours is opened
 Invariants:
 - Only a regular file is opened, or made where there is none and that is wanted.
 - Each error that a damaged file can cause has an Ailment; what has none is a mistake of ours.
+- Nothing is written to a file that somebody took away or replaced while it was open.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing
-from enum import Enum
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from enum import Enum, auto
 from pathlib import Path
+from threading import RLock
+from typing import Any, Self
 
 from learner.artifacts.regular_file import open_file
 
@@ -78,6 +83,16 @@ def is_sound(db: sqlite3.Connection) -> str:
     return "" if found == "ok" else " ".join(str(found).split())[:200]
 
 
+class Doing(Enum):
+    """What was being done with a file when it failed."""
+
+    OPEN = auto()
+    PREPARE = auto()
+    """To look whether the file is ours, and to make its tables."""
+    READ = auto()
+    WRITE = auto()
+
+
 class FileGone(Exception):
     """The path does not lead to the open file any more. `rescued`: where all that it held was written, if anywhere."""
 
@@ -125,6 +140,97 @@ class Whereabouts:
             target.unlink(missing_ok=True)
             return None
         return target
+
+
+class SqliteFile(ABC):
+    """A SQLite file that is open. Safe to call from several threads, which take turns.
+
+    A subclass says in `_prepare` what a file must have, and in `_failure` and `_taken_away` what it raises.
+
+    Args:
+        busy_s: how long to wait for another program that holds the file.
+        read_only: without this the file is made where there is none.
+    """
+
+    def __init__(self, path: Path, *, busy_s: float, read_only: bool = False) -> None:
+        self.path, self._read_only = path, read_only
+        self._lock = RLock()
+        with self._named(Doing.OPEN):
+            self._db = connect(path, timeout_s=busy_s, read_only=read_only, shared=True)
+        self._whereabouts = Whereabouts(path, self._db)
+        try:
+            with self._named(Doing.PREPARE):
+                self._prepare()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Everything written inside is written together when the block ends, or not at all."""
+        with self._lock, self._named(Doing.WRITE):
+            self._whereabouts.require()
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # a full disk has rolled it back already
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def query(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
+        """All rows that a query finds."""
+        with self._lock, self._named(Doing.READ):
+            return self._db.execute(sql, values).fetchall()
+
+    def has_table(self, name: str) -> bool:
+        """Files that no program has written to since it was invented lack a table."""
+        return bool(self.query("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)))
+
+    @contextmanager
+    def _named(self, doing: Doing) -> Iterator[None]:
+        """What is neither the file's nor the disk's fault is a mistake of ours, and travels."""
+        try:
+            yield
+        except FileGone as gone:
+            raise self._taken_away(gone) from None
+        except (*SQLITE_ERRORS, OSError) as error:
+            ailment = ailment_of(error)
+            if isinstance(error, OSError) and error.filename == str(self.path):
+                ailment = Ailment.PLACE
+            if ailment is None or (failure := self._failure(doing, ailment, error)) is None:
+                raise
+            raise failure from error
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Find out whether the file is ours before anything is changed, then make what it lacks."""
+
+    @abstractmethod
+    def _failure(self, doing: Doing, ailment: Ailment, error: Exception) -> Exception | None:
+        """What to raise, naming the file and the next step; None: the error itself."""
+
+    @abstractmethod
+    def _taken_away(self, gone: FileGone) -> Exception:
+        """What to raise when the path does not lead to this file any more."""
+
+
+def execute_all(db: sqlite3.Connection, statements: str) -> None:
+    """Execute statements that a semicolon divides, within the transaction that is open."""
+    for statement in filter(str.strip, statements.split(";")):
+        db.execute(statement)
 
 
 def rescued_files(path: Path) -> list[Path]:

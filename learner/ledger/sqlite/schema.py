@@ -206,3 +206,6 @@ CREATE TABLE IF NOT EXISTS troubles (
 """
 """What a peer says that it cannot do, the newest of each kind: in a row so many times, for which reason, since when and
 until when (NULL: it did not say that it is over). Made like RELAYS."""
+
+LATER_TABLES = (RELAYS, PLANS, RECALLS, CONTINUATIONS, SCORES, ORPHANS, TALLIES, TRUST, ENERGY, TROUBLES)
+"""Made, where they lack, in every ledger that is opened for writing."""

@@ -23,7 +23,7 @@ from node.reports.readers.ledger_report import last_moment_ms
 from node.runtime.errors import RunError, UsageError
 from node.state.keys import load_key
 from node.state.locate import StateLocation
-from node.state.receipts import Receipts, ReceiptsError
+from node.state.receipt_queries import ReceiptQueries, ReceiptsError
 from protocol.accounting.reputation import DAY_MS
 from protocol.accounting.reputation_note import open_reputation_note, reputation_note, sign_reputation_note
 from protocol.accounting.tally import in_order, proofs_for, tree_of
@@ -58,7 +58,7 @@ class ReceiptSource(Protocol):
 class NodeBooks:
     """A volunteer's, all of one peer."""
 
-    receipts: Receipts
+    receipts: ReceiptQueries
 
     def newest(self, limit: int, peer: PeerId | None) -> Sequence[bytes]:
         return self.receipts.newest(limit)
@@ -203,7 +203,7 @@ def open_books(place: StateLocation) -> Iterator[ReceiptSource]:
             with snapshot(place.state / "ledger.sqlite") as db:
                 yield LedgerBooks(evidence=evidence_of(db))
         else:
-            with closing(Receipts(place.state / "receipts.sqlite", read_only=True)) as receipts:
+            with closing(ReceiptQueries(place.state / "receipts.sqlite")) as receipts:
                 yield NodeBooks(receipts=receipts)
     except (LedgerError, ReceiptsError) as error:
         raise RunError(str(error)) from error

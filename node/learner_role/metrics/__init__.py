@@ -8,6 +8,7 @@
 - `prometheus`: for Prometheus
 - `sample_selection`: which groups of a step are kept
 - `sample_store`: where samples lie
+- `side_file`: SQLite files beside the ledger
 - `sinks`: the port behind which all sinks stand
 - `sqlite`: for SQLite
 - `stall_detector`: how long a run may stand still before it is said

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from learner.ledger.sqlite.files import Ailment, Whereabouts, ailment_of
+from learner.ledger.sqlite.files import SQLITE_ERRORS, Ailment, ailment_of, connect
 from node.learner_role.metrics.sample_selection import KeptGroup, pack, unpack
+from node.learner_role.metrics.side_file import BUSY_S, SideFileSink
 from node.runtime.errors import RunError
-from node.runtime.sidecar_db import open_side_file, reading
 from protocol.core.ids import PolicyVersion
 
 FILE = "samples.sqlite"
@@ -51,33 +52,26 @@ class Sample:
 
 
 @dataclass(kw_only=True)
-class SampleSink:
+class SampleSink(SideFileSink):
     """See the module's paragraph. `most` is MAX_BYTES but in tests."""
 
-    path: Path
+    form: ClassVar = FORMAT
+    schema: ClassVar = SCHEMA
     most: int = MAX_BYTES
     name: str = "samples"
-    _db: sqlite3.Connection | None = None
     _bytes: int = 0
-    _whereabouts: Whereabouts = field(init=False)
 
     def begin(self, incarnation: int, base: int) -> None:
         """Open or make the file, and forget steps after `base`."""
-        if self._db is None:
-            self._db = open_side_file(self.path, form=FORMAT, schema=SCHEMA)
-            self._whereabouts = Whereabouts(self.path, self._db)
-            self._whereabouts.require()
-        self._db.execute("DELETE FROM groups WHERE step > ?", (base,))
-        self._measure(self._db)
+        self._open()
+        with self._writing() as db:
+            db.execute("DELETE FROM groups WHERE step > ?", (base,))
+            self._measure(db)
 
     def write(self, row: Sample) -> None:
         """Keep the groups of one step, on disk soon."""
-        if self._db is None:
-            raise sqlite3.ProgrammingError("not begun")
-        self._whereabouts.require()
         payloads = [pack(group) for group in row.groups]
-        with self._db as db:
-            db.execute("BEGIN IMMEDIATE")
+        with self._writing() as db:
             db.execute("DELETE FROM groups WHERE step = ?", (row.step,))
             db.executemany(
                 "INSERT INTO groups VALUES (?, ?, ?, ?, ?)",
@@ -86,12 +80,6 @@ class SampleSink:
             self._bytes += sum(map(len, payloads))
             while self._bytes > self.most and self._thin(db):
                 self._measure(db)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        db, self._db = self._db, None
-        if db is not None:
-            db.close()
 
     def _measure(self, db: sqlite3.Connection) -> None:
         (self._bytes,) = db.execute("SELECT coalesce(sum(length(payload)), 0) FROM groups").fetchone()
@@ -128,18 +116,21 @@ def read_sample(path: Path, version: PolicyVersion) -> Sample:
 
 def _query(path: Path, sql: str, *values: int) -> list[tuple[Any, ...]]:
     try:
-        with reading(path) as db:
+        with closing(connect(path, timeout_s=BUSY_S, read_only=True)) as db:
             (found,) = db.execute("PRAGMA user_version").fetchone()
             if found != FORMAT:
                 raise RunError(f"{path} has format {found}, this program reads {FORMAT}. Use the volery that wrote it.")
             return db.execute(sql, values).fetchall()
-    except sqlite3.DatabaseError as error:
+    except (*SQLITE_ERRORS, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        if isinstance(error, UnicodeDecodeError):
+            why = "it is damaged: a text in it is no UTF-8"
         if ailment_of(error) is Ailment.DAMAGED:
             raise RunError(
-                f"{path} cannot be read ({error}). Restore it from a copy, or delete it while no learner runs: only "
+                f"{path} cannot be read ({why}). Restore it from a copy, or delete it while no learner runs: only "
                 "samples are lost."
             ) from None
         raise RunError(
-            f"{path} cannot be opened ({error}). Its directory must be writable, since SQLite keeps a lock file there: "
+            f"{path} cannot be opened ({why}). Its directory must be writable, since SQLite keeps a lock file there: "
             f"copy {path.parent} to a disk that is, and show the copy."
         ) from None

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import ClassVar
 
-from learner.ledger.sqlite.files import Whereabouts
 from node.learner_role.metrics.board import Row, Series
 from node.learner_role.metrics.catalogue import METRICS
-from node.runtime.sidecar_db import open_side_file, reading
+from node.learner_role.metrics.side_file import SideFileSink
 
 FILE = "metrics.sqlite"
 
@@ -49,36 +47,26 @@ CREATE VIEW IF NOT EXISTS metrics AS
 
 
 @dataclass(kw_only=True)
-class SqliteSink:
+class SqliteSink(SideFileSink):
     """See the module's paragraph. `most` is MAX_VALUES but in tests."""
 
-    path: Path
+    form: ClassVar = FORMAT
+    schema: ClassVar = SCHEMA
     most: int = MAX_VALUES
     name: str = "sqlite"
-    _db: sqlite3.Connection | None = None
     _ids: dict[Series, int] = field(default_factory=dict)
     _count: int = 0
-    _whereabouts: Whereabouts = field(init=False)
 
     def begin(self, incarnation: int, base: int) -> None:
         """Open or make the file, and forget steps after `base`."""
-        if self._db is None:
-            self._db = open_side_file(self.path, form=FORMAT, schema=SCHEMA)
-            self._whereabouts = Whereabouts(self.path, self._db)
-            self._whereabouts.require()
-            rows = self._db.execute("SELECT id, metric, labels FROM series")
-            self._ids = {Series(metric, tuple(json.loads(labels).values())): number for number, metric, labels in rows}
-        with self._db:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.execute("DELETE FROM figures WHERE step > ?", (base,))
-            self._db.execute("DELETE FROM steps WHERE step > ?", (base,))
-        (self._count,) = self._db.execute("SELECT count(*) FROM figures").fetchone()
+        rows = self._open().query("SELECT id, metric, labels FROM series")
+        self._ids = {Series(metric, tuple(json.loads(labels).values())): number for number, metric, labels in rows}
+        with self._writing() as db:
+            self._forget(db, "step > ?", base)
 
     def write(self, row: Row) -> None:
         """Keep a row, on disk soon."""
-        db = self._open()
-        with db:
-            db.execute("BEGIN IMMEDIATE")
+        with self._writing() as db:
             # A row that completes an earlier one leaves that one's time.
             db.execute("INSERT OR IGNORE INTO steps VALUES (?, ?, ?)", (row.step, row.incarnation, row.at_ms))
             db.executemany(
@@ -88,18 +76,6 @@ class SqliteSink:
             self._count += len(row.values)
             if self._count > self.most:
                 self._prune(db)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        db, self._db = self._db, None
-        if db is not None:
-            db.close()
-
-    def _open(self) -> sqlite3.Connection:
-        if self._db is None:
-            raise sqlite3.ProgrammingError("not begun")
-        self._whereabouts.require()
-        return self._db
 
     def _id(self, db: sqlite3.Connection, series: Series) -> int:
         if series not in self._ids:
@@ -113,13 +89,9 @@ class SqliteSink:
         (last,) = db.execute(
             "SELECT step FROM figures ORDER BY step LIMIT 1 OFFSET ?", (int(self.most * PRUNE_SHARE),)
         ).fetchone()
-        db.execute("DELETE FROM figures WHERE step <= ?", (last,))
-        db.execute("DELETE FROM steps WHERE step <= ?", (last,))
+        self._forget(db, "step <= ?", last)
+
+    def _forget(self, db: sqlite3.Connection, steps: str, limit: int) -> None:
+        db.execute(f"DELETE FROM figures WHERE {steps}", (limit,))
+        db.execute(f"DELETE FROM steps WHERE {steps}", (limit,))
         (self._count,) = db.execute("SELECT count(*) FROM figures").fetchone()
-
-
-def read_metric(path: Path, metric: str) -> Iterator[tuple[int, dict[str, str], float]]:
-    """(step, labels, value) of every value kept of a metric, by step. Raises sqlite3.Error."""
-    with reading(path) as db:
-        rows = db.execute("SELECT step, labels, value FROM metrics WHERE metric = ? ORDER BY step, labels", (metric,))
-        yield from ((step, json.loads(labels), value) for step, labels, value in rows)

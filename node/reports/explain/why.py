@@ -38,7 +38,7 @@ from node.reports.readers.ledger_report import last_moment_ms, reputations
 from node.reports.text.reputation_text import advice, in_a_line, known_lately
 from node.runtime import formatting as words
 from node.runtime.errors import UsageError
-from node.state.receipts import Receipts
+from node.state.receipt_queries import ReceiptQueries
 from protocol.core.ids import LeaseId, PeerId, short
 from protocol.work import Rule
 
@@ -108,7 +108,7 @@ def why_in_ledger(path: Path, name: str, *, replay: bool = False) -> Answer:
         return Answer(text="\n".join(_of_lease(db, meant)), kept=kept)
 
 
-def why_in_receipts(receipts: Receipts, name: str, node: PeerId | None) -> str:
+def why_in_receipts(receipts: ReceiptQueries, name: str, node: PeerId | None) -> str:
     """What the own receipts of `node` say of a lease, a record, or itself; None: whose they are is not known.
 
     Raises UsageError, ReceiptsError.
@@ -140,7 +140,7 @@ def why_in_receipts(receipts: Receipts, name: str, node: PeerId | None) -> str:
     )
 
 
-def _of_node(receipts: Receipts, node: PeerId) -> Iterator[str]:
+def _of_node(receipts: ReceiptQueries, node: PeerId) -> Iterator[str]:
     """How the learner judged it so far, and how it says that it stands."""
     sums = receipts.sums()
     judged = sum(sums.verdicts.values())

@@ -13,8 +13,8 @@ from node.reports.model.costs import CostTerms
 from node.reports.model.history import FINEST, Bins, PeerHistory, Span, joined
 from node.reports.model.report import LeaseCounts, OwnReport, PeerReport, RefusedRecord, Role
 from node.reports.model.stays import PeerPresence, stays_of
+from node.state.receipt_queries import ReceiptQueries
 from node.state.receipt_rows import Session
-from node.state.receipts import Receipts
 from protocol.accounting.claims import Price
 from protocol.core.ids import PeerId
 from protocol.work import Rule
@@ -27,7 +27,7 @@ TRAFFIC_SHOWN = 64
 
 
 def own_report(
-    receipts: Receipts,
+    receipts: ReceiptQueries,
     *,
     peer: PeerId,
     name: str = "",
@@ -98,7 +98,7 @@ def _spans(sessions: Sequence[Session], row: PeerReport) -> tuple[Span, ...]:
     return joined(stays, gap_s=wall_s / FINEST)
 
 
-def _history(receipts: Receipts, row: PeerReport) -> PeerHistory:
+def _history(receipts: ReceiptQueries, row: PeerReport) -> PeerHistory:
     bins = Bins(wall_s=(row.last_seen_ms - row.first_seen_ms) / 1000)
     return PeerHistory(judged=bins.filled(receipts.judged(row.first_seen_ms, 1000 * bins.width_s)))
 

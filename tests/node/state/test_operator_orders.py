@@ -63,7 +63,7 @@ async def test_who_is_banned_by_the_operator_leaves_and_who_is_pardoned_may_come
         answer = await learner.desk.welcome(peer.id, hello())
         assert isinstance(answer, Refused)
         assert "it is rude" in answer.reason
-        rules: set[Any] = {rule for (rule,) in learner.ledger._query("SELECT DISTINCT rule FROM records")}
+        rules: set[Any] = {rule for (rule,) in learner.ledger.query("SELECT DISTINCT rule FROM records")}
         assert Rule.BANNED.value in rules
         orders.give(Pardon(peer=peer.id))
         learner.trust.stirred.set()

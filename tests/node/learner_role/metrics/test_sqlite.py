@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from node.learner_role.metrics.board import Row, Series
-from node.learner_role.metrics.sqlite import SqliteSink, read_metric
+from node.learner_role.metrics.sqlite import SqliteSink
+from tests.support.metrics_file import read_metric
 
 
 def row(step: int, incarnation: int = 1, **values: float) -> Row:

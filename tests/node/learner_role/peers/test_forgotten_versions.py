@@ -86,7 +86,7 @@ async def test_it_goes_on_above_in_the_middle_of_a_run_and_loses_nothing(tmp_pat
         trained = learner.ledger.newest_steps(9)
         assert [row.step for row in trained] == [1, 2, 3, 4, 5, 6]
         assert {row.incarnation for row in trained} == {1, 4}
-        taken = learner.ledger._query("SELECT count(*), count(DISTINCT lease || idx) FROM records WHERE step > 0")
+        taken = learner.ledger.query("SELECT count(*), count(DISTINCT lease || idx) FROM records WHERE step > 0")
         assert taken == [(6 * 4, 6 * 4)]
 
 

@@ -1,0 +1,321 @@
+"""What a rollout node's receipts say, for its owner: reports, statements, and why something was decided.
+
+Invariants:
+- Reading never creates or changes the file, of which a node may be writing more.
+- What is found to be damaged is told in a sentence that names the file and the next step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from learner.ledger.sqlite.files import Ailment, Doing, FileGone, SqliteFile
+from node.state.receipt_rows import (
+    JudgedCompletion,
+    JudgedRecord,
+    KeptReputation,
+    PeerTraffic,
+    Refusal,
+    RefusedVerdict,
+    Session,
+    StoredProof,
+    StoredReceipt,
+    Sums,
+)
+from node.state.receipt_tables import SCHEMA_VERSION
+from protocol.accounting.claims import EnergySource, Price
+from protocol.accounting.reputation_note import MAX_REPUTATION_NOTE_BYTES, ReputationNote
+from protocol.core.codec import decode
+from protocol.core.errors import PeerError
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId
+from protocol.work import Rule
+
+BUSY_S = 10.0
+"""How long to wait for another program that holds the file."""
+
+ADVICE = {
+    Doing.OPEN: "Check that its directory exists and is writable",
+    Doing.PREPARE: "Check that it is a file of receipts and that its directory is writable",
+    Doing.READ: "Restore it from a copy, or move it away",
+    Doing.WRITE: "Free the disk or end what holds the file; receipts can be asked for again",
+}
+
+
+class ReceiptsError(Exception):
+    """The receipts cannot be used; what is in the file is untouched. The message names the file and the next step."""
+
+
+class ReceiptQueries(SqliteFile):
+    """The receipts at `path`, to be read. Safe to call from several threads.
+
+    Raises ReceiptsError when the file is missing, unreadable, or written by a newer program.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = True) -> None:
+        if read_only and not path.is_file():
+            raise ReceiptsError(
+                f"{path}: there are no receipts. Join a swarm first, or name the state of a node that did."
+            )
+        super().__init__(path, busy_s=BUSY_S, read_only=read_only)
+
+    def sums(self) -> Sums:
+        """Everything received so far, added up."""
+        with self._one_moment():
+            ((number, tokens, engine_s, first_ms, last_ms),) = self.query(
+                "SELECT count(*), coalesce(sum(tokens), 0), coalesce(sum(engine_s), 0), min(issued_ms), max(issued_ms)"
+                " FROM receipts"
+            )
+            verdicts: dict[Rule, int] = {}
+            for name, count in self.query("SELECT rule, count(*) FROM verdicts GROUP BY rule"):
+                verdicts[Rule(name)] = verdicts.get(Rule(name), 0) + count
+            versions = "SELECT incarnation, version FROM receipts ORDER BY incarnation {0}, version {0} LIMIT 1"
+            oldest, newest = self.query(versions.format("ASC")), self.query(versions.format("DESC"))
+        return Sums(
+            receipts=number,
+            tokens=tokens,
+            engine_s=engine_s,
+            verdicts={rule: verdicts[rule] for rule in Rule if rule in verdicts},
+            oldest=PolicyVersion(*oldest[0]) if oldest else None,
+            newest=PolicyVersion(*newest[0]) if newest else None,
+            first_ms=first_ms,
+            last_ms=last_ms,
+        )
+
+    def sessions(self) -> list[Session]:
+        """All sessions, in order."""
+        energy: defaultdict[int, dict[EnergySource, float]] = defaultdict(dict)
+        for session, source, joules in self.query("SELECT * FROM energy") if self.has_table("energy") else ():
+            energy[session][EnergySource(source)] = joules
+        return [
+            Session(
+                began_ms=began_ms,
+                ended_ms=ended_ms,
+                price=Price(micros_per_hour=micros, currency=currency),
+                bytes_up=up,
+                bytes_down=down,
+                energy=energy[session],
+            )
+            for session, began_ms, ended_ms, micros, currency, up, down in self.query(
+                "SELECT id, began_ms, ended_ms, micros_per_hour, currency, bytes_up, bytes_down FROM sessions"
+                " ORDER BY began_ms, id"
+            )
+        ]
+
+    def traffic(self, limit: int) -> list[PeerTraffic]:
+        """The `limit` peers with whom most was exchanged in all sessions, most first."""
+        if not self.has_table("traffic"):
+            return []
+        return [
+            PeerTraffic(peer=PeerId(peer), bytes_up=up, bytes_down=down)
+            for peer, up, down in self.query(
+                "SELECT peer, sum(bytes_up), sum(bytes_down) FROM traffic GROUP BY peer"
+                " ORDER BY sum(bytes_up) + sum(bytes_down) DESC, peer LIMIT ?",
+                (limit,),
+            )
+        ]
+
+    def refused(self, limit: int) -> list[RefusedVerdict]:
+        """The latest `limit` records that were not admitted, newest first."""
+        return [
+            RefusedVerdict(lease=LeaseId(lease), index=index, rule=Rule(rule), detail=detail, issued_ms=issued_ms)
+            for lease, index, rule, detail, issued_ms in self.query(
+                "SELECT v.lease, v.idx, v.rule, v.detail, r.issued_ms FROM verdicts v JOIN receipts r USING (lease)"
+                " WHERE v.rule <> ? ORDER BY r.issued_ms DESC, v.lease, v.idx LIMIT ?",
+                (Rule.ADMITTED.value, limit),
+            )
+        ]
+
+    def refusals(self, limit: int) -> list[Refusal]:
+        """The latest `limit` leases, rules and reasons by which something was not admitted, newest first."""
+        return [
+            Refusal(lease=LeaseId(lease), rule=Rule(rule), detail=detail, issued_ms=issued_ms, records=records)
+            for lease, rule, detail, issued_ms, records in self.query(
+                "SELECT v.lease, v.rule, v.detail, r.issued_ms, count(*) FROM verdicts v JOIN receipts r USING (lease)"
+                " WHERE v.rule <> ? GROUP BY v.lease, v.rule, v.detail ORDER BY r.issued_ms DESC, v.lease LIMIT ?",
+                (Rule.ADMITTED.value, limit),
+            )
+        ]
+
+    def judged(self, began_ms: int, width_ms: float) -> list[tuple[int, int, int]]:
+        """How many records were admitted and how many refused, by stretch of `width_ms` from `began_ms` on."""
+        return [
+            (stretch, admitted, total - admitted)
+            for stretch, admitted, total in self.query(
+                "SELECT CAST((r.issued_ms - ?) / ? AS INTEGER) AS stretch, sum(v.rule = ?), count(*)"
+                " FROM verdicts v JOIN receipts r USING (lease) GROUP BY stretch",
+                (began_ms, width_ms, Rule.ADMITTED.value),
+            )
+        ]
+
+    def leases_with(self, *rules: Rule) -> int:
+        """How many leases have a record that one of `rules` decided."""
+        marks = ", ".join("?" * len(rules))
+        values = tuple(rule.value for rule in rules)
+        return int(self.query(f"SELECT count(DISTINCT lease) FROM verdicts WHERE rule IN ({marks})", values)[0][0])
+
+    def stored(self) -> Iterator[StoredReceipt]:
+        """Every receipt as it was sent, oldest first, without holding all in memory."""
+        after: tuple[int, bytes] = (-1, b"")
+        while page := self.query(
+            "SELECT issued_ms, lease, peer, raw FROM receipts WHERE (issued_ms, lease) > (?, ?)"
+            " ORDER BY issued_ms, lease LIMIT 256",
+            after,
+        ):
+            for issued_ms, lease, peer, raw in page:
+                yield StoredReceipt(lease=LeaseId(lease), peer=PeerId(peer), issued_ms=issued_ms, raw=raw)
+            after = (page[-1][0], page[-1][1])
+
+    def reputation(self) -> KeptReputation | None:
+        """What the learner said last of how this node stands, None if it has said nothing yet."""
+        rows = self.query("SELECT note, raw FROM reputation") if self.has_table("reputation") else []
+        if not rows:
+            return None
+        [(note, raw)] = rows
+        try:
+            found: ReputationNote = decode(ReputationNote, note, MAX_REPUTATION_NOTE_BYTES)
+        except PeerError as error:
+            raise ReceiptsError(
+                f"{self.path}: the reputation in it cannot be read ({error}). Restore it from a copy, or move it away."
+            ) from None
+        return KeptReputation(note=found, raw=raw)
+
+    def credit_notes(self) -> Iterator[bytes]:
+        """The learner's notes on what this node is credited with, in order."""
+        if self.has_table("credit_notes"):
+            for (raw,) in self.query("SELECT raw FROM credit_notes ORDER BY number"):
+                yield raw
+
+    def proofs(self, record: RecordId | None = None) -> Iterator[StoredProof]:
+        """Every proof, or those of one record, in the order of versions and places."""
+        after = (-1, -1, -1)
+        while self.has_table("proofs") and (
+            page := self.query(
+                "SELECT p.record, p.incarnation, p.version, p.place, t.raw, p.raw FROM proofs p"
+                " JOIN tallies t USING (incarnation, version)"
+                " WHERE (p.incarnation, p.version, p.place) > (?1, ?2, ?3) AND (?4 IS NULL OR p.record = ?4)"
+                " ORDER BY p.incarnation, p.version, p.place LIMIT 256",
+                (*after, record),
+            )
+        ):
+            for found, incarnation, version, _, tally, proof in page:
+                yield StoredProof(
+                    record=RecordId(found), version=PolicyVersion(incarnation, version), tally=tally, proof=proof
+                )
+            after = (page[-1][1], page[-1][2], page[-1][3])
+
+    def find(self, prefix: str, limit: int) -> list[JudgedRecord]:
+        """Up to `limit` records whose ids begin with `prefix`, in hex, as their receipts judge them; each once, as it
+        was admitted, however often it was delivered again."""
+        return [
+            JudgedRecord(record=RecordId(record), lease=LeaseId(lease), rule=Rule(rule), detail=detail)
+            for record, lease, rule, detail in self.query(
+                "SELECT record, lease, rule, detail FROM (SELECT *, row_number() OVER (PARTITION BY record"
+                " ORDER BY rule <> 'admitted', rowid) AS rank FROM verdicts WHERE substr(lower(hex(record)), 1, ?) = ?)"
+                " WHERE rank = 1 LIMIT ?",
+                (len(prefix), prefix.lower(), limit),
+            )
+        ]
+
+    def decisions(self, prefix: str, limit: int) -> list[JudgedCompletion]:
+        """All records of the leases whose ids begin with `prefix`, in hex, or else the records whose own do; of `limit`
+        leases or records at most."""
+        select = (
+            "SELECT v.lease, v.idx, v.record, v.rule, v.detail, v.reward, r.issued_ms, r.tokens FROM verdicts v"
+            " JOIN receipts r USING (lease) WHERE"
+        )
+        start = (len(prefix), prefix)
+        rows = self.query(
+            f"{select} v.lease IN (SELECT lease FROM receipts WHERE substr(lower(hex(lease)), 1, ?) = ? LIMIT ?)"
+            " ORDER BY v.lease, v.idx",
+            (*start, limit),
+        ) or self.query(
+            f"{select} v.record IN (SELECT DISTINCT record FROM verdicts WHERE substr(lower(hex(record)), 1, ?) = ?"
+            " LIMIT ?) ORDER BY v.rowid",
+            (*start, limit),
+        )
+        return [
+            JudgedCompletion(
+                lease=LeaseId(lease), index=index, record=RecordId(record), rule=Rule(rule), detail=detail,
+                reward=reward, issued_ms=issued_ms, tokens=tokens,
+            )
+            for lease, index, record, rule, detail, reward, issued_ms, tokens in rows
+        ]  # fmt: skip
+
+    def peers(self) -> list[PeerId]:
+        """Whom the receipts name, the latest first: one, if the node has always had one key."""
+        rows = self.query("SELECT peer FROM receipts GROUP BY peer ORDER BY max(issued_ms) DESC")
+        return [PeerId(peer) for (peer,) in rows]
+
+    def receipt_for(self, lease: LeaseId) -> bytes | None:
+        """The receipt of a lease as it was sent."""
+        rows = self.query("SELECT raw FROM receipts WHERE lease = ?", (lease,))
+        return rows[0][0] if rows else None
+
+    def newest(self, limit: int) -> list[bytes]:
+        """The latest `limit` receipts as they were sent, newest first."""
+        rows = self.query("SELECT raw FROM receipts ORDER BY issued_ms DESC, lease DESC LIMIT ?", (limit,))
+        return [raw for (raw,) in rows]
+
+    def trained_of(self, records: Sequence[RecordId]) -> dict[RecordId, PolicyVersion]:
+        """Of these records those of which a proof is kept, with the last version that was published with them."""
+        if not self.has_table("proofs"):
+            return {}
+        newest = (
+            "SELECT incarnation, version FROM proofs WHERE record = ? ORDER BY incarnation DESC, version DESC LIMIT 1"
+        )
+        found = {record: self.query(newest, (record,)) for record in records}
+        return {record: PolicyVersion(*rows[0]) for record, rows in found.items() if rows}
+
+    def relay_receipts(self) -> Iterator[bytes]:
+        """The relay receipts that this node signed, oldest first."""
+        if self.has_table("relay_receipts"):
+            for (raw,) in self.query("SELECT raw FROM relay_receipts ORDER BY signed_ms, manifest"):
+                yield raw
+
+    @contextmanager
+    def _one_moment(self) -> Iterator[None]:
+        """Several queries that see one moment."""
+        with self._lock, self._named(Doing.READ):
+            self._db.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._db.execute("ROLLBACK")
+
+    def _prepare(self) -> None:
+        row = self._db.execute("SELECT value FROM meta WHERE key = 'receipts'").fetchone()
+        if row is None:
+            raise ReceiptsError(f"{self.path} is a database, but not one of receipts. Choose another state directory.")
+        if row[0] != str(SCHEMA_VERSION).encode():
+            written = row[0].decode(errors="replace") if isinstance(row[0], bytes) else str(row[0])
+            raise ReceiptsError(
+                f"{self.path} has receipts of format {written}, this program reads {SCHEMA_VERSION}."
+                " Use the volery that wrote it."
+            )
+
+    def _failure(self, doing: Doing, ailment: Ailment, error: Exception) -> Exception:
+        if isinstance(error, OSError):
+            return ReceiptsError(f"{self.path} cannot be opened: {error.strerror}. {ADVICE[doing]}.")
+        match ailment:
+            case Ailment.BUSY:
+                return ReceiptsError(
+                    f"{self.path} is locked: another program holds it for longer than {BUSY_S:g} s. End that one,"
+                    " then do this again. Nothing was changed."
+                )
+            case Ailment.DAMAGED:
+                return ReceiptsError(
+                    f"{self.path} is damaged, or no file of receipts ({error}). Restore it from a copy, or move it and"
+                    " about.json away: the learner has signed what is in it, and keeps that as well."
+                )
+            case Ailment.PLACE:
+                return ReceiptsError(f"{self.path}: {error}. {ADVICE[doing]}.")
+
+    def _taken_away(self, gone: FileGone) -> Exception:
+        kept = "Restore it from a copy" if gone.rescued is None else f"All that it held is in {gone.rescued}"
+        return ReceiptsError(
+            f"{gone} while the node used it. {kept}. Find out who did that, move it back to {self.path}, and start"
+            " again."
+        )

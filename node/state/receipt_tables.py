@@ -1,0 +1,63 @@
+"""The tables of a rollout node's receipts."""
+
+from __future__ import annotations
+
+SCHEMA_VERSION = 1
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
+CREATE TABLE sessions (
+    id INTEGER PRIMARY KEY, began_ms INTEGER NOT NULL, ended_ms INTEGER NOT NULL,
+    micros_per_hour INTEGER NOT NULL, currency TEXT NOT NULL,
+    bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE receipts (
+    lease BLOB PRIMARY KEY, peer TEXT NOT NULL, incarnation INTEGER NOT NULL, version INTEGER NOT NULL,
+    issued_ms INTEGER NOT NULL, tokens INTEGER NOT NULL, engine_s REAL NOT NULL, raw BLOB NOT NULL
+) STRICT;
+CREATE TABLE verdicts (
+    lease BLOB NOT NULL REFERENCES receipts, idx INTEGER NOT NULL, record BLOB NOT NULL, rule TEXT NOT NULL,
+    reward REAL, detail TEXT NOT NULL
+) STRICT;
+CREATE INDEX verdicts_by_rule ON verdicts (rule);
+CREATE INDEX receipts_by_date ON receipts (issued_ms);
+"""
+
+TRAFFIC = """
+CREATE TABLE IF NOT EXISTS traffic (
+    session INTEGER NOT NULL REFERENCES sessions, peer TEXT NOT NULL, bytes_up INTEGER NOT NULL,
+    bytes_down INTEGER NOT NULL, PRIMARY KEY (session, peer)
+) STRICT
+"""
+"""Files of before traffic was kept by peer have no such table."""
+
+EVIDENCE = """
+CREATE TABLE IF NOT EXISTS tallies (
+    incarnation INTEGER NOT NULL, version INTEGER NOT NULL, raw BLOB NOT NULL, PRIMARY KEY (incarnation, version)
+) STRICT;
+CREATE TABLE IF NOT EXISTS proofs (
+    record BLOB NOT NULL, incarnation INTEGER NOT NULL, version INTEGER NOT NULL, place INTEGER NOT NULL,
+    raw BLOB NOT NULL, PRIMARY KEY (incarnation, version, place),
+    FOREIGN KEY (incarnation, version) REFERENCES tallies
+) STRICT;
+CREATE INDEX IF NOT EXISTS proofs_by_record ON proofs (record);
+CREATE TABLE IF NOT EXISTS relay_receipts (
+    manifest BLOB PRIMARY KEY, signed_ms INTEGER NOT NULL, raw BLOB NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS credit_notes (number INTEGER PRIMARY KEY, raw BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS reputation (
+    one INTEGER PRIMARY KEY CHECK (one = 1), note BLOB NOT NULL, raw BLOB NOT NULL
+) STRICT
+"""
+"""Which versions one's records trained, what one signed of others' relaying, and what the learner signed of one's own,
+by its number in the learner's books; and how it says that one stands: the latest note, and its envelope."""
+
+ENERGY = """
+CREATE TABLE IF NOT EXISTS energy (
+    session INTEGER NOT NULL REFERENCES sessions, source TEXT NOT NULL, joules REAL NOT NULL,
+    PRIMARY KEY (session, source)
+) STRICT
+"""
+"""What the machine took of the mains in each session, by where that is known from."""
+
+LATER_TABLES = (TRAFFIC, ENERGY, EVIDENCE)
+"""Made, where they lack, in every file that is opened for writing."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from learner.ledger.rows import AuditRow
-from learner.trust.sequential_test import MULTIPLES, Audited, History, Margin, bets_on, is_convicted, log_evidence
+from learner.trust.sequential_test import MULTIPLES, History, Margin, bets_on, is_convicted, log_evidence
 from learner.trust.standing import AuditHistory, after, pardoned
 from protocol.core.ids import LeaseId
 
@@ -61,7 +61,7 @@ def replayed(
         if (unheard := _unheard(row, margins, known.history)) is not None:
             differences.append(Difference(number=number, lease=row.lease, said=unheard[0], computed=unheard[1]))
             break
-        known, finding = after(known, Audited(tokens=row.tokens, counts=row.counts), margins)
+        known, finding = after(known, row.counted, margins)
         if convicted is None and is_convicted(known.history):
             convicted = number
         evidence = log_evidence(known.history)

@@ -7,20 +7,17 @@ and no credit notes, and nothing is made up for it.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from learner.ledger.rows import TallyRow
-from learner.ledger.sqlite.database import LedgerFile
+from learner.ledger.sqlite.files import Queries
 from protocol.accounting.tally import TrainedRecord
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId
 
 PAGE = 256
 """Rows read at a time, so that no export holds a ledger in memory."""
-
-Query = Callable[[str, Sequence[Any]], list[Any]]
 
 TALLY = "SELECT incarnation, version, after, envelope FROM tallies"
 
@@ -56,11 +53,11 @@ class KnownRecord:
     dropped: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Evidence:
-    """What a ledger can show, by its queries."""
+    """What a ledger can show."""
 
-    query: Query
+    db: Queries
 
     def tally_of_step(self, step: int) -> TallyRow | None:
         """The tally of the surviving version that step `step` went into, None if none was signed (yet)."""
@@ -74,14 +71,14 @@ class Evidence:
         )
         if since is None:
             return None
-        ((step,),) = self.query("SELECT min(step) FROM records WHERE peer = ? AND step > ?", (peer, since.after))
+        ((step,),) = self.db.query("SELECT min(step) FROM records WHERE peer = ? AND step > ?", (peer, since.after))
         return None if step is None else self.tally_of_step(step)
 
     def trained(self, after: int, upto: int) -> list[TrainedRecord]:
         """The records that the steps after `after`, up to `upto`, consumed."""
         return [
             TrainedRecord(record=record, peer=peer, lease=lease, index=index, version=PolicyVersion(incarnation, step))
-            for record, peer, lease, index, incarnation, step in self.query(
+            for record, peer, lease, index, incarnation, step in self.db.query(
                 "SELECT r.record, r.peer, r.lease, r.idx, s.incarnation, s.step FROM records r"
                 " JOIN steps s USING (step) WHERE r.step > ? AND r.step <= ? ORDER BY r.step, r.record",
                 (after, upto),
@@ -91,7 +88,11 @@ class Evidence:
     def find(self, prefix: str, limit: int) -> list[KnownRecord]:
         """Up to `limit` records whose ids begin with `prefix`, in hex, each once: as it was trained on or admitted,
         however often it came again. Reads all records: for a command."""
-        root = "(SELECT root FROM continuations c WHERE c.lease = r.lease)" if self._has("continuations") else "NULL"
+        root = (
+            "(SELECT root FROM continuations c WHERE c.lease = r.lease)"
+            if self.db.has_table("continuations")
+            else "NULL"
+        )
         return [
             KnownRecord(
                 record=RecordId(record),
@@ -102,7 +103,7 @@ class Evidence:
                 step=step,
                 dropped=dropped,
             )
-            for record, lease, peer, rule, detail, step, dropped in self.query(
+            for record, lease, peer, rule, detail, step, dropped in self.db.query(
                 "SELECT r.record, r.lease, r.peer, r.rule, r.detail, r.step, (SELECT d.reason FROM dropped d"
                 f" WHERE d.lease = coalesce({root}, r.lease))"
                 " FROM (SELECT rowid AS place, *, row_number() OVER (PARTITION BY record ORDER BY step IS NULL,"
@@ -114,12 +115,12 @@ class Evidence:
 
     def receipt_for(self, lease: LeaseId) -> bytes | None:
         """The receipt that was given for a lease."""
-        rows = self.query("SELECT receipt FROM leases WHERE lease = ?", (lease,))
+        rows = self.db.query("SELECT receipt FROM leases WHERE lease = ?", (lease,))
         return rows[0][0] if rows else None
 
     def newest_receipts(self, limit: int, peer: PeerId | None = None) -> list[bytes]:
         """The latest `limit` receipts, or those of one peer, newest first."""
-        rows = self.query(
+        rows = self.db.query(
             "SELECT receipt FROM leases WHERE receipt IS NOT NULL AND (?1 IS NULL OR peer = ?1)"
             " ORDER BY closed_ms DESC, rowid DESC LIMIT ?2",
             (peer, limit),
@@ -128,7 +129,7 @@ class Evidence:
 
     def trained_of(self, lease: LeaseId) -> dict[RecordId, PolicyVersion]:
         """Of a lease's records those that a surviving step consumed, with the version that it made."""
-        rows = self.query(
+        rows = self.db.query(
             "SELECT r.record, s.incarnation, s.step FROM records r JOIN steps s USING (step) WHERE r.lease = ?",
             (lease,),
         )
@@ -136,7 +137,7 @@ class Evidence:
 
     def peers(self, ending: str) -> list[PeerId]:
         """Rollout peers whose ids end so, two at most."""
-        rows = self.query(
+        rows = self.db.query(
             "SELECT peer FROM peers WHERE role = 'rollout' AND substr(peer, -?) = ? LIMIT 2", (len(ending), ending)
         )
         return [PeerId(peer) for (peer,) in rows]
@@ -153,7 +154,7 @@ class Evidence:
     def receipts(self, peer: PeerId | None = None) -> Iterator[GivenReceipt]:
         """Every receipt given, or those of one peer, in the order in which leases were issued."""
         after = 0
-        while page := self.query(
+        while page := self.db.query(
             "SELECT rowid, lease, peer, closed_ms, receipt FROM leases WHERE rowid > ? AND receipt IS NOT NULL"
             " AND (?2 IS NULL OR peer = ?2) ORDER BY rowid LIMIT ?3",
             (after, peer, PAGE),
@@ -164,12 +165,12 @@ class Evidence:
 
     def relays(self, peer: PeerId | None = None) -> Iterator[RelayEvidence]:
         """Every relay receipt that was credited with its note, or those that `peer` signed or is credited by."""
-        note = "n.envelope" if self._has("credit_notes") else "NULL"
-        join = "LEFT JOIN credit_notes n USING (manifest, receiver)" if self._has("credit_notes") else ""
-        if not self._has("relay_receipts"):
+        note = "n.envelope" if self.db.has_table("credit_notes") else "NULL"
+        join = "LEFT JOIN credit_notes n USING (manifest, receiver)" if self.db.has_table("credit_notes") else ""
+        if not self.db.has_table("relay_receipts"):
             return
         after = 0
-        while page := self.query(
+        while page := self.db.query(
             f"SELECT r.rowid, r.envelope, {note} FROM relay_receipts r {join} WHERE r.rowid > ?1 AND (?2 IS NULL"
             " OR r.receiver = ?2 OR EXISTS (SELECT 1 FROM relayed d WHERE d.manifest = r.manifest"
             " AND d.receiver = r.receiver AND d.relay = ?2)) ORDER BY r.rowid LIMIT ?3",
@@ -183,37 +184,15 @@ class Evidence:
         """(number, envelope) of the first `limit` credit notes behind number `after` that name `relay`."""
         return [
             (number, raw)
-            for number, raw in self.query(
+            for number, raw in self.db.query(
                 "SELECT n.rowid, n.envelope FROM relayed d JOIN credit_notes n USING (manifest, receiver)"
                 " WHERE d.relay = ? AND n.rowid > ? ORDER BY n.rowid LIMIT ?",
                 (relay, after, limit),
             )
         ]
 
-    def has_tallies(self) -> bool:
-        """Whether the program that wrote the ledger signed tallies."""
-        return self._has("tallies")
-
-    def _has(self, name: str) -> bool:
-        return bool(self.query("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)))
-
     def _tally(self, sql: str, values: Sequence[Any]) -> TallyRow | None:
-        rows = self.query(sql, values) if self.has_tallies() else []
-        if not rows:
+        if not (rows := self.db.query(sql, values, of="tallies")):
             return None
         incarnation, version, after, envelope = rows[0]
         return TallyRow(version=PolicyVersion(incarnation, version), after=after, envelope=envelope)
-
-
-class EvidenceLedger(LedgerFile):
-    """See the module's paragraph."""
-
-    @property
-    def evidence(self) -> Evidence:
-        """What this ledger can show."""
-        return Evidence(query=self.query)
-
-
-def evidence_of(db: sqlite3.Connection) -> Evidence:
-    """The same of a snapshot."""
-    return Evidence(query=lambda sql, values: db.execute(sql, values).fetchall())

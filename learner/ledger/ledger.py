@@ -6,12 +6,17 @@ belongs together is on disk together (`transaction`). Synchronous: the node call
 
 from __future__ import annotations
 
-from learner.ledger.evidence import EvidenceLedger
+from learner.ledger.evidence import Evidence
 from learner.ledger.peers import PeerLedger
 from learner.ledger.training import TrainingLedger
 from learner.ledger.trust import TrustLedger
 from learner.ledger.work import WorkLedger
 
 
-class Ledger(WorkLedger, TrainingLedger, PeerLedger, EvidenceLedger, TrustLedger):
+class Ledger(WorkLedger, TrainingLedger, PeerLedger, TrustLedger):
     """See the module's paragraph. Safe to call from several threads; calls are serialised."""
+
+    @property
+    def evidence(self) -> Evidence:
+        """What this ledger can show."""
+        return Evidence(self)

@@ -6,13 +6,11 @@ read. A ledger that an older program wrote lacks some tables, and tells less.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
 
-from learner.ledger.sqlite.database import has_table
+from learner.ledger.sqlite.files import Queries
 from learner.trust.observations import Stay, abandoned, days_in, missed, present
 from protocol.accounting.reputation import COUNTS, DAY_MS, WINDOW_DAYS, ObservedDay
 from protocol.core.ids import PeerId
@@ -43,19 +41,19 @@ class _Seen:
     pardoned_ms: int = 0
 
 
-def observed_days(db: sqlite3.Connection, now_ms: int, judging: Judging) -> dict[PeerId, list[ObservedDay]]:
+def observed_days(db: Queries, now_ms: int, judging: Judging) -> dict[PeerId, list[ObservedDay]]:
     """Of each rollout peer the days of the window up to `now_ms` on which anything was seen, in order."""
     seen: defaultdict[str, _Seen] = defaultdict(_Seen)
     since_ms = (now_ms // DAY_MS - WINDOW_DAYS) * DAY_MS
     pardons = "SELECT peer, max(at_ms) FROM decisions WHERE what = ? GROUP BY peer"
-    for peer, at_ms in _rows(db, "decisions", pardons, PARDON):
+    for peer, at_ms in db.query(pardons, (PARDON,), of="decisions"):
         seen[peer].pardoned_ms = at_ms
     _see_stays(db, seen, since_ms, judging)
     _see_leases(db, seen, since_ms)
     _see_verdicts(db, seen, since_ms, judging)
     _see_audits(db, seen, since_ms)
     _see_relays(db, seen, since_ms)
-    starts_ms = [began_ms for (began_ms,) in db.execute("SELECT began_ms FROM incarnations ORDER BY began_ms")]
+    starts_ms = [began_ms for (began_ms,) in db.query("SELECT began_ms FROM incarnations ORDER BY began_ms")]
     return {PeerId(peer): _days(one, starts_ms, now_ms) for peer, one in seen.items()}
 
 
@@ -71,24 +69,24 @@ def _days(one: _Seen, starts_ms: list[int], now_ms: int) -> list[ObservedDay]:
     ]
 
 
-def _see_stays(db: sqlite3.Connection, seen: defaultdict[str, _Seen], since_ms: int, judging: Judging) -> None:
-    rows = db.execute("SELECT peer, began_ms, ended_ms, reason FROM presence WHERE ended_ms >= ?", (since_ms,))
+def _see_stays(db: Queries, seen: defaultdict[str, _Seen], since_ms: int, judging: Judging) -> None:
+    rows = db.query("SELECT peer, began_ms, ended_ms, reason FROM presence WHERE ended_ms >= ?", (since_ms,))
     for peer, began_ms, ended_ms, reason in rows:
         vanished = bool(reason) and reason not in judging.excused
         seen[peer].stays.append(Stay(began_ms=max(began_ms, since_ms), ended_ms=ended_ms, vanished=vanished))
 
 
-def _see_leases(db: sqlite3.Connection, seen: defaultdict[str, _Seen], since_ms: int) -> None:
+def _see_leases(db: Queries, seen: defaultdict[str, _Seen], since_ms: int) -> None:
     """Those that were delivered are taken to be in time and clean until a verdict says otherwise."""
-    for peer, day, number in db.execute(
+    for peer, day, number in db.query(
         f"SELECT peer, closed_ms / {DAY_MS}, count(*) FROM leases WHERE status = 'delivered' AND closed_ms >= ?"
         " GROUP BY 1, 2",
         (since_ms,),
     ):
         seen[peer].counts["leases_in_time"][day] = number
         seen[peer].counts["groups_clean"][day] = number
-    recalled = "AND lease NOT IN (SELECT lease FROM recalled)" if has_table(db, "recalled") else ""
-    for peer, status, closed_ms in db.execute(
+    recalled = "AND lease NOT IN (SELECT lease FROM recalled)" if db.has_table("recalled") else ""
+    for peer, status, closed_ms in db.query(
         "SELECT peer, status, closed_ms FROM leases WHERE status IN ('expired', 'returned', 'lost') AND closed_ms >= ?"
         f" {recalled}",
         (since_ms,),
@@ -102,13 +100,13 @@ def _see_leases(db: sqlite3.Connection, seen: defaultdict[str, _Seen], since_ms:
             one.given_up_ms.append(closed_ms)
 
 
-def _see_verdicts(db: sqlite3.Connection, seen: defaultdict[str, _Seen], since_ms: int, judging: Judging) -> None:
+def _see_verdicts(db: Queries, seen: defaultdict[str, _Seen], since_ms: int, judging: Judging) -> None:
     """Each lease counts once, by the worst that was found of it; what a pardon forgives is as if it had not been."""
     rules = [*LATE, *(rule.value for rule in judging.blaming)]
     marks = ", ".join("?" * len(rules))
     blaming = {rule.value for rule in judging.blaming}
     found: defaultdict[tuple[str, bytes, int], set[str]] = defaultdict(set)
-    for peer, closed_ms, lease, rule in db.execute(
+    for peer, closed_ms, lease, rule in db.query(
         "SELECT r.peer, l.closed_ms, r.lease, r.rule FROM records r JOIN leases l USING (lease)"
         f" WHERE r.rule <> 'admitted' AND r.rule IN ({marks}) AND l.status = 'delivered' AND l.peer = r.peer"
         " AND l.closed_ms >= ? GROUP BY r.lease, r.rule",
@@ -125,26 +123,21 @@ def _see_verdicts(db: sqlite3.Connection, seen: defaultdict[str, _Seen], since_m
             counts["groups_blamed"][day] += closed_ms >= pardoned_ms
 
 
-def _see_audits(db: sqlite3.Connection, seen: defaultdict[str, _Seen], since_ms: int) -> None:
+def _see_audits(db: Queries, seen: defaultdict[str, _Seen], since_ms: int) -> None:
     passed = f"SELECT peer, at_ms / {DAY_MS}, count(*) FROM audits WHERE passed = 1 AND at_ms >= ? GROUP BY 1, 2"
-    for peer, day, number in _rows(db, "audits", passed, since_ms):
+    for peer, day, number in db.query(passed, (since_ms,), of="audits"):
         seen[peer].counts["audits_passed"][day] = number
-    for peer, at_ms in _rows(db, "audits", "SELECT peer, at_ms FROM audits WHERE passed = 0 AND at_ms >= ?", since_ms):
+    failed = "SELECT peer, at_ms FROM audits WHERE passed = 0 AND at_ms >= ?"
+    for peer, at_ms in db.query(failed, (since_ms,), of="audits"):
         seen[peer].counts["audits_failed"][at_ms // DAY_MS] += at_ms >= seen[peer].pardoned_ms
 
 
-def _see_relays(db: sqlite3.Connection, seen: defaultdict[str, _Seen], since_ms: int) -> None:
+def _see_relays(db: Queries, seen: defaultdict[str, _Seen], since_ms: int) -> None:
     for name, who in (("bytes_given", "d.relay"), ("bytes_had", "d.receiver")):
-        for peer, day, size in _rows(
-            db,
-            "relayed",
+        for peer, day, size in db.query(
             f"SELECT {who}, r.credited_ms / {DAY_MS}, sum(d.bytes) FROM relayed d JOIN relay_receipts r"
             " USING (manifest, receiver) WHERE r.credited_ms >= ? GROUP BY 1, 2",
-            since_ms,
+            (since_ms,),
+            of="relayed",
         ):
             seen[peer].counts[name][day] = size
-
-
-def _rows(db: sqlite3.Connection, table: str, sql: str, value: int | str) -> list[Any]:
-    """None where an older program has not made the table."""
-    return db.execute(sql, (value,)).fetchall() if has_table(db, table) else []

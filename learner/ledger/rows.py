@@ -11,7 +11,7 @@ from typing import Any
 
 from learner.rollouts.admission import EpisodeSlots
 from learner.trust.selection_test import CompletionValue, DeliveryOutcome
-from learner.trust.sequential_test import Counted
+from learner.trust.sequential_test import Audited, Counted
 from protocol.accounting.claims import EnergySource
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId
 from protocol.work import Rule
@@ -191,6 +191,11 @@ class AuditRow:
     evidence: float
     passed: bool
     detail: str = ""
+
+    @property
+    def counted(self) -> Audited:
+        """What the sequential test takes."""
+        return Audited(tokens=self.tokens, counts=self.counts)
 
 
 @dataclass(frozen=True, kw_only=True)

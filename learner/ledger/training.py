@@ -33,6 +33,8 @@ SEEN = "SELECT value FROM meta WHERE key = 'incarnation_seen'"
 
 SETTINGS = "SELECT value FROM meta WHERE key = 'settings'"
 
+STEPS = "SELECT step, incarnation, began_ms, waited_s, train_s, rollouts, tokens, reward, metrics FROM steps"
+
 CHECKPOINTS = "SELECT step, incarnation, directory, state FROM checkpoints ORDER BY step DESC"
 
 
@@ -119,18 +121,7 @@ class TrainingLedger(LedgerFile):
 
     def newest_steps(self, count: int) -> list[StepRow]:
         """The last `count` steps of the surviving chain, in order."""
-        rows = self.query(
-            "SELECT step, incarnation, began_ms, waited_s, train_s, rollouts, tokens, reward, metrics FROM steps"
-            " ORDER BY step DESC LIMIT ?",
-            (count,),
-        )
-        return [
-            StepRow(
-                step=r[0], incarnation=r[1], began_ms=r[2], waited_s=r[3], train_s=r[4], rollouts=r[5], tokens=r[6],
-                reward=r[7], metrics=from_json("steps.metrics", r[8], dict[str, Any]),
-            )
-            for r in reversed(rows)
-        ]  # fmt: skip
+        return [step_row(row) for row in reversed(self.query(f"{STEPS} ORDER BY step DESC LIMIT ?", (count,)))]
 
     def batch_dropped(self, step: int, dropped: Mapping[LeaseId, str]) -> None:
         """Groups that step `step` took and could not be trained on (lease -> reason): no later step may take them."""
@@ -251,8 +242,8 @@ def checkpoints_of(path: Path) -> tuple[bytes, list[CheckpointRow]]:
     Raises LedgerError.
     """
     with snapshot(path) as db:
-        (swarm,) = db.execute("SELECT value FROM meta WHERE key = 'swarm'").fetchone()
-        return swarm, [_checkpoint_row(*row) for row in db.execute(CHECKPOINTS)]
+        ((swarm,),) = db.query("SELECT value FROM meta WHERE key = 'swarm'")
+        return swarm, [_checkpoint_row(*row) for row in db.query(CHECKPOINTS)]
 
 
 def base_of(path: Path) -> dict[str, str]:
@@ -260,9 +251,7 @@ def base_of(path: Path) -> dict[str, str]:
     rests on it. Raises LedgerError.
     """
     with snapshot(path) as db:
-        if not db.execute("SELECT 1 FROM checkpoints").fetchone():
-            return {}
-        return _base_model(db.execute(BASE_MODEL).fetchall())
+        return _base_model(db.query(BASE_MODEL)) if db.query("SELECT 1 FROM checkpoints LIMIT 1") else {}
 
 
 def settings_of(path: Path) -> dict[str, Any]:
@@ -270,9 +259,16 @@ def settings_of(path: Path) -> dict[str, Any]:
     them: no checkpoint, and no lease, whose records may wait to be trained on. Raises LedgerError.
     """
     with snapshot(path) as db:
-        if not db.execute("SELECT 1 FROM checkpoints UNION ALL SELECT 1 FROM leases LIMIT 1").fetchone():
-            return {}
-        return _settings(db.execute(SETTINGS).fetchall())
+        rests = db.query("SELECT 1 FROM checkpoints UNION ALL SELECT 1 FROM leases LIMIT 1")
+        return _settings(db.query(SETTINGS)) if rests else {}
+
+
+def step_row(row: tuple[Any, ...]) -> StepRow:
+    """One of STEPS."""
+    return StepRow(
+        step=row[0], incarnation=row[1], began_ms=row[2], waited_s=row[3], train_s=row[4], rollouts=row[5],
+        tokens=row[6], reward=row[7], metrics=from_json("steps.metrics", row[8], dict[str, Any]),
+    )  # fmt: skip
 
 
 def _seen(rows: list[tuple[bytes]]) -> int:

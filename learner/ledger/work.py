@@ -179,7 +179,7 @@ class WorkLedger(LedgerFile):
 def open_leases_of(path: Path) -> list[LeaseRow]:
     """As `WorkLedger.open_leases`, of a ledger that somebody else may be writing to. Raises LedgerError."""
     with snapshot(path) as db:
-        return [_open_lease(row) for row in db.execute(OPEN_LEASES)]
+        return [_open_lease(row) for row in db.query(OPEN_LEASES)]
 
 
 def group_sizes_of(path: Path) -> set[int]:
@@ -188,7 +188,7 @@ def group_sizes_of(path: Path) -> set[int]:
     with snapshot(path) as db:
         return {
             int(size)
-            for (size,) in db.execute(
+            for (size,) in db.query(
                 "SELECT rollouts FROM leases LEFT JOIN continuations c USING (lease) WHERE c.root IS NULL AND"
                 f" ({OPEN} OR lease IN (SELECT coalesce(c.root, r.lease) {UNCONSUMED}))"
             )

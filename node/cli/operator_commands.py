@@ -17,8 +17,7 @@ from node.cli.options import whole_text
 from node.runtime.stdout import say
 
 if TYPE_CHECKING:
-    import sqlite3
-
+    from learner.ledger.queries.reader import LedgerReader
     from node.state.operator_orders import Ban, Pardon
 
 Peer = Annotated[str, typer.Argument(callback=whole_text, help="A peer's id, the end of it, or its name.")]
@@ -99,7 +98,8 @@ def _require_kept(reason: str) -> None:
 
 def _meant(name: str, target: Path | None) -> Meant:
     """The peer that is to be told of. Raises UsageError, RunError."""
-    from learner.ledger.sqlite.database import LedgerError, snapshot
+    from learner.ledger.queries.reader import read_ledger
+    from learner.ledger.sqlite.database import LedgerError
     from node.runtime.errors import RunError, UsageError
     from node.state.locate import find_place
 
@@ -107,31 +107,31 @@ def _meant(name: str, target: Path | None) -> Meant:
     if not place.is_learner:
         raise UsageError(f"{place.state} is a volunteer's node. Name the learner's swarm.toml or state directory.")
     try:
-        with snapshot(place.state / "ledger.sqlite") as db:
-            return _meant_in(db, name, place.state)
+        with read_ledger(place.state / "ledger.sqlite") as ledger:
+            return _meant_in(ledger, name, place.state)
     except LedgerError as error:
         raise RunError(str(error)) from error
 
 
-def _meant_in(db: sqlite3.Connection, name: str, state: Path) -> Meant:
+def _meant_in(ledger: LedgerReader, name: str, state: Path) -> Meant:
     from node.reports.explain.name_lookup import peer_by_name, peers_by_id
     from node.runtime.errors import UsageError
     from node.runtime.formatting import plain_name
 
-    found = peers_by_id(db, name, ROLE)
+    found = peers_by_id(ledger, name, ROLE)
     if len(found) > 1:
         raise UsageError(f"{name!r} fits several peers; name more of it.")
-    if not found and peers_by_id(db, name, "learner"):
+    if not found and peers_by_id(ledger, name, "learner"):
         raise UsageError(f"{name!r} is this swarm's learner itself: name a peer that works for it.")
     if not found and not _is_peer_id(name):
-        named = peer_by_name(db, name, ROLE)
+        named = peer_by_name(ledger, name, ROLE)
         if named is None:
             raise UsageError(f"{name!r} is no peer of this swarm; `volery report` lists them.")
         found = [named]
     if not found:
         return Meant(peer=name, state=state, has_joined=False)
-    ((called,),) = db.execute("SELECT name FROM peers WHERE peer = ?", (found[0],))
-    return Meant(peer=found[0], state=state, name=plain_name(called))
+    known = ledger.peers.named(found[0])
+    return Meant(peer=found[0], state=state, name=plain_name(known.name if known else ""))
 
 
 def _is_peer_id(text: str) -> bool:

@@ -9,11 +9,11 @@ import msgspec
 
 from learner.artifacts.regular_file import read_file
 from learner.artifacts.text_files import parse_json
+from learner.ledger.queries.trust import KeptLease
 from learner.ledger.sqlite.database import LedgerError
 from node import reports
 from node.config.swarm_config import SwarmConfig
 from node.reports import OwnReport, SwarmReport, draw_reward, own_report, swarm_report
-from node.reports.explain.audit_replay import KeptLease
 from node.reports.explain.name_lookup import is_hex, split
 from node.reports.explain.why import Answer, why_in_ledger, why_in_receipts
 from node.reports.model.costs import CostTerms, Reference

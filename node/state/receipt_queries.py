@@ -87,7 +87,7 @@ class ReceiptQueries(SqliteFile):
     def sessions(self) -> list[Session]:
         """All sessions, in order."""
         energy: defaultdict[int, dict[EnergySource, float]] = defaultdict(dict)
-        for session, source, joules in self.query("SELECT * FROM energy") if self.has_table("energy") else ():
+        for session, source, joules in self.query("SELECT * FROM energy", of="energy"):
             energy[session][EnergySource(source)] = joules
         return [
             Session(
@@ -106,49 +106,39 @@ class ReceiptQueries(SqliteFile):
 
     def traffic(self, limit: int) -> list[PeerTraffic]:
         """The `limit` peers with whom most was exchanged in all sessions, most first."""
-        if not self.has_table("traffic"):
-            return []
-        return [
-            PeerTraffic(peer=PeerId(peer), bytes_up=up, bytes_down=down)
-            for peer, up, down in self.query(
-                "SELECT peer, sum(bytes_up), sum(bytes_down) FROM traffic GROUP BY peer"
-                " ORDER BY sum(bytes_up) + sum(bytes_down) DESC, peer LIMIT ?",
-                (limit,),
-            )
-        ]
+        return self.rows(
+            PeerTraffic,
+            "SELECT peer, sum(bytes_up), sum(bytes_down) FROM traffic GROUP BY peer"
+            " ORDER BY sum(bytes_up) + sum(bytes_down) DESC, peer LIMIT ?",
+            (limit,),
+            of="traffic",
+        )
 
     def refused(self, limit: int) -> list[RefusedVerdict]:
         """The latest `limit` records that were not admitted, newest first."""
-        return [
-            RefusedVerdict(lease=LeaseId(lease), index=index, rule=Rule(rule), detail=detail, issued_ms=issued_ms)
-            for lease, index, rule, detail, issued_ms in self.query(
-                "SELECT v.lease, v.idx, v.rule, v.detail, r.issued_ms FROM verdicts v JOIN receipts r USING (lease)"
-                " WHERE v.rule <> ? ORDER BY r.issued_ms DESC, v.lease, v.idx LIMIT ?",
-                (Rule.ADMITTED.value, limit),
-            )
-        ]
+        return self.rows(
+            RefusedVerdict,
+            "SELECT v.lease, v.idx, v.rule, v.detail, r.issued_ms FROM verdicts v JOIN receipts r USING (lease)"
+            " WHERE v.rule <> ? ORDER BY r.issued_ms DESC, v.lease, v.idx LIMIT ?",
+            (Rule.ADMITTED.value, limit),
+        )
 
     def refusals(self, limit: int) -> list[Refusal]:
         """The latest `limit` leases, rules and reasons by which something was not admitted, newest first."""
-        return [
-            Refusal(lease=LeaseId(lease), rule=Rule(rule), detail=detail, issued_ms=issued_ms, records=records)
-            for lease, rule, detail, issued_ms, records in self.query(
-                "SELECT v.lease, v.rule, v.detail, r.issued_ms, count(*) FROM verdicts v JOIN receipts r USING (lease)"
-                " WHERE v.rule <> ? GROUP BY v.lease, v.rule, v.detail ORDER BY r.issued_ms DESC, v.lease LIMIT ?",
-                (Rule.ADMITTED.value, limit),
-            )
-        ]
+        return self.rows(
+            Refusal,
+            "SELECT v.lease, v.rule, v.detail, r.issued_ms, count(*) FROM verdicts v JOIN receipts r USING (lease)"
+            " WHERE v.rule <> ? GROUP BY v.lease, v.rule, v.detail ORDER BY r.issued_ms DESC, v.lease LIMIT ?",
+            (Rule.ADMITTED.value, limit),
+        )
 
     def judged(self, began_ms: int, width_ms: float) -> list[tuple[int, int, int]]:
         """How many records were admitted and how many refused, by stretch of `width_ms` from `began_ms` on."""
-        return [
-            (stretch, admitted, total - admitted)
-            for stretch, admitted, total in self.query(
-                "SELECT CAST((r.issued_ms - ?) / ? AS INTEGER) AS stretch, sum(v.rule = ?), count(*)"
-                " FROM verdicts v JOIN receipts r USING (lease) GROUP BY stretch",
-                (began_ms, width_ms, Rule.ADMITTED.value),
-            )
-        ]
+        return self.query(
+            "SELECT CAST((r.issued_ms - ?1) / ?2 AS INTEGER) AS stretch, sum(v.rule = ?3), sum(v.rule <> ?3)"
+            " FROM verdicts v JOIN receipts r USING (lease) GROUP BY stretch",
+            (began_ms, width_ms, Rule.ADMITTED.value),
+        )
 
     def leases_with(self, *rules: Rule) -> int:
         """How many leases have a record that one of `rules` decided."""
@@ -159,65 +149,53 @@ class ReceiptQueries(SqliteFile):
     def stored(self) -> Iterator[StoredReceipt]:
         """Every receipt as it was sent, oldest first, without holding all in memory."""
         after: tuple[int, bytes] = (-1, b"")
-        while page := self.query(
-            "SELECT issued_ms, lease, peer, raw FROM receipts WHERE (issued_ms, lease) > (?, ?)"
-            " ORDER BY issued_ms, lease LIMIT 256",
-            after,
-        ):
-            for issued_ms, lease, peer, raw in page:
-                yield StoredReceipt(lease=LeaseId(lease), peer=PeerId(peer), issued_ms=issued_ms, raw=raw)
-            after = (page[-1][0], page[-1][1])
+        page = "FROM receipts WHERE (issued_ms, lease) > (?, ?) ORDER BY issued_ms, lease LIMIT 256"
+        while found := self.rows(StoredReceipt, page, after):
+            yield from found
+            after = (found[-1].issued_ms, found[-1].lease)
 
     def reputation(self) -> KeptReputation | None:
         """What the learner said last of how this node stands, None if it has said nothing yet."""
-        rows = self.query("SELECT note, raw FROM reputation") if self.has_table("reputation") else []
-        if not rows:
-            return None
-        [(note, raw)] = rows
-        try:
-            found: ReputationNote = decode(ReputationNote, note, MAX_REPUTATION_NOTE_BYTES)
-        except PeerError as error:
-            raise ReceiptsError(
-                f"{self.path}: the reputation in it cannot be read ({error}). Restore it from a copy, or move it away."
-            ) from None
-        return KeptReputation(note=found, raw=raw)
+        for note, raw in self.query("SELECT note, raw FROM reputation", of="reputation"):
+            try:
+                return KeptReputation(note=decode(ReputationNote, note, MAX_REPUTATION_NOTE_BYTES), raw=raw)
+            except PeerError as error:
+                raise ReceiptsError(
+                    f"{self.path}: the reputation in it cannot be read ({error}). Restore it from a copy, or move it "
+                    "away."
+                ) from None
+        return None
 
     def credit_notes(self) -> Iterator[bytes]:
         """The learner's notes on what this node is credited with, in order."""
-        if self.has_table("credit_notes"):
-            for (raw,) in self.query("SELECT raw FROM credit_notes ORDER BY number"):
-                yield raw
+        return (raw for (raw,) in self.query("SELECT raw FROM credit_notes ORDER BY number", of="credit_notes"))
 
     def proofs(self, record: RecordId | None = None) -> Iterator[StoredProof]:
         """Every proof, or those of one record, in the order of versions and places."""
         after = (-1, -1, -1)
-        while self.has_table("proofs") and (
-            page := self.query(
-                "SELECT p.record, p.incarnation, p.version, p.place, t.raw, p.raw FROM proofs p"
-                " JOIN tallies t USING (incarnation, version)"
-                " WHERE (p.incarnation, p.version, p.place) > (?1, ?2, ?3) AND (?4 IS NULL OR p.record = ?4)"
-                " ORDER BY p.incarnation, p.version, p.place LIMIT 256",
-                (*after, record),
-            )
+        while page := self.query(
+            "SELECT p.record, p.incarnation, p.version, p.place, t.raw, p.raw FROM proofs p"
+            " JOIN tallies t USING (incarnation, version)"
+            " WHERE (p.incarnation, p.version, p.place) > (?1, ?2, ?3) AND (?4 IS NULL OR p.record = ?4)"
+            " ORDER BY p.incarnation, p.version, p.place LIMIT 256",
+            (*after, record),
+            of="proofs",
         ):
             for found, incarnation, version, _, tally, proof in page:
                 yield StoredProof(
                     record=RecordId(found), version=PolicyVersion(incarnation, version), tally=tally, proof=proof
                 )
-            after = (page[-1][1], page[-1][2], page[-1][3])
+            after = page[-1][1:4]
 
     def find(self, prefix: str, limit: int) -> list[JudgedRecord]:
         """Up to `limit` records whose ids begin with `prefix`, in hex, as their receipts judge them; each once, as it
         was admitted, however often it was delivered again."""
-        return [
-            JudgedRecord(record=RecordId(record), lease=LeaseId(lease), rule=Rule(rule), detail=detail)
-            for record, lease, rule, detail in self.query(
-                "SELECT record, lease, rule, detail FROM (SELECT *, row_number() OVER (PARTITION BY record"
-                " ORDER BY rule <> 'admitted', rowid) AS rank FROM verdicts WHERE substr(lower(hex(record)), 1, ?) = ?)"
-                " WHERE rank = 1 LIMIT ?",
-                (len(prefix), prefix.lower(), limit),
-            )
-        ]
+        return self.rows(
+            JudgedRecord,
+            "FROM (SELECT *, row_number() OVER (PARTITION BY record ORDER BY rule <> 'admitted', rowid) AS rank"
+            " FROM verdicts WHERE substr(lower(hex(record)), 1, ?) = ?) WHERE rank = 1 LIMIT ?",
+            (len(prefix), prefix.lower(), limit),
+        )
 
     def decisions(self, prefix: str, limit: int) -> list[JudgedCompletion]:
         """All records of the leases whose ids begin with `prefix`, in hex, or else the records whose own do; of `limit`
@@ -227,22 +205,17 @@ class ReceiptQueries(SqliteFile):
             " JOIN receipts r USING (lease) WHERE"
         )
         start = (len(prefix), prefix)
-        rows = self.query(
+        return self.rows(
+            JudgedCompletion,
             f"{select} v.lease IN (SELECT lease FROM receipts WHERE substr(lower(hex(lease)), 1, ?) = ? LIMIT ?)"
             " ORDER BY v.lease, v.idx",
             (*start, limit),
-        ) or self.query(
+        ) or self.rows(
+            JudgedCompletion,
             f"{select} v.record IN (SELECT DISTINCT record FROM verdicts WHERE substr(lower(hex(record)), 1, ?) = ?"
             " LIMIT ?) ORDER BY v.rowid",
             (*start, limit),
         )
-        return [
-            JudgedCompletion(
-                lease=LeaseId(lease), index=index, record=RecordId(record), rule=Rule(rule), detail=detail,
-                reward=reward, issued_ms=issued_ms, tokens=tokens,
-            )
-            for lease, index, record, rule, detail, reward, issued_ms, tokens in rows
-        ]  # fmt: skip
 
     def peers(self) -> list[PeerId]:
         """Whom the receipts name, the latest first: one, if the node has always had one key."""
@@ -261,19 +234,16 @@ class ReceiptQueries(SqliteFile):
 
     def trained_of(self, records: Sequence[RecordId]) -> dict[RecordId, PolicyVersion]:
         """Of these records those of which a proof is kept, with the last version that was published with them."""
-        if not self.has_table("proofs"):
-            return {}
         newest = (
             "SELECT incarnation, version FROM proofs WHERE record = ? ORDER BY incarnation DESC, version DESC LIMIT 1"
         )
-        found = {record: self.query(newest, (record,)) for record in records}
+        found = {record: self.query(newest, (record,), of="proofs") for record in records}
         return {record: PolicyVersion(*rows[0]) for record, rows in found.items() if rows}
 
     def relay_receipts(self) -> Iterator[bytes]:
         """The relay receipts that this node signed, oldest first."""
-        if self.has_table("relay_receipts"):
-            for (raw,) in self.query("SELECT raw FROM relay_receipts ORDER BY signed_ms, manifest"):
-                yield raw
+        newest = "SELECT raw FROM relay_receipts ORDER BY signed_ms, manifest"
+        return (raw for (raw,) in self.query(newest, of="relay_receipts"))
 
     @contextmanager
     def _one_moment(self) -> Iterator[None]:

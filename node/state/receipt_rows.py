@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from learner.ledger.sqlite.files import Row
 from protocol.accounting.claims import EnergySource, Price
 from protocol.accounting.reputation_note import ReputationNote
 from protocol.accounting.tally import Proof
@@ -42,8 +43,7 @@ class Session:
     energy: Mapping[EnergySource, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PeerTraffic:
+class PeerTraffic(Row, frozen=True):
     """Chunk bytes exchanged with one peer, as counted here: sent to it, and had of it."""
 
     peer: PeerId
@@ -51,8 +51,7 @@ class PeerTraffic:
     bytes_down: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class RefusedVerdict:
+class RefusedVerdict(Row, frozen=True):
     """A record that was not admitted, and what the learner said of it."""
 
     lease: LeaseId
@@ -62,8 +61,7 @@ class RefusedVerdict:
     issued_ms: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
+class Refusal(Row, frozen=True):
     """How many `records` of a lease were not admitted by one rule, and what the learner said of them."""
 
     lease: LeaseId
@@ -73,8 +71,7 @@ class Refusal:
     records: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class JudgedRecord:
+class JudgedRecord(Row, frozen=True):
     """A record, and what its receipt says of it."""
 
     record: RecordId
@@ -118,8 +115,7 @@ class StoredProof:
     proof: bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class JudgedCompletion:
+class JudgedCompletion(Row, frozen=True):
     """What a receipt says of one record; `tokens` count for all of its lease."""
 
     lease: LeaseId
@@ -132,11 +128,10 @@ class JudgedCompletion:
     tokens: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoredReceipt:
+class StoredReceipt(Row, frozen=True):
     """A receipt's envelope as the learner sent it, and whom it names."""
 
+    issued_ms: int
     lease: LeaseId
     peer: PeerId
-    issued_ms: int
     raw: bytes

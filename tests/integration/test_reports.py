@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from learner.ledger.ledger import Ledger
+from learner.ledger.queries.peers import PeerStay
 from learner.ledger.reputation import BAN
 from learner.ledger.rows import AuditRow, StayRow, TroubleRow
 from learner.ledger.sqlite.database import LedgerError
@@ -27,7 +28,6 @@ from learner.trust.standing import AuditHistory, TrustLevel, after
 from node.reports import as_csv, as_json, as_terminal, as_text, own_report, roads_taken, summary, swarm_report
 from node.reports.model.peer_rows import present_s
 from node.reports.model.report import PeerReport, Role, SwarmReport
-from node.reports.model.stays import PeerPresence
 from node.reports.model.verdict_meanings import BLAMED, MEANINGS, REFUSALS
 from node.reports.text.peer_columns import listed
 from node.runtime import formatting as words
@@ -322,7 +322,9 @@ def test_time_shared_by_two_presences_is_paid_once(story: Story) -> None:
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=6))
 def test_presence_is_the_union_of_its_stays(stays: list[tuple[int, int]]) -> None:
     covered = {tick for began, length in stays for tick in range(began, began + length)}
-    presences = [PeerPresence(began_ms=b * 1000, ended_ms=(b + n) * 1000, bytes_up=0, bytes_down=0) for b, n in stays]
+    presences = [
+        PeerStay(peer=ALPHA, began_ms=b * 1000, ended_ms=(b + n) * 1000, bytes_up=0, bytes_down=0) for b, n in stays
+    ]
     assert present_s(presences) == len(covered)
 
 

@@ -9,9 +9,11 @@ may open the file while the learner writes, and see one moment of it.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from learner.ledger.sqlite.files import (
     OF_ROWS,
@@ -19,6 +21,7 @@ from learner.ledger.sqlite.files import (
     Ailment,
     Doing,
     FileGone,
+    Queries,
     SqliteFile,
     ailment_of,
     connect,
@@ -43,6 +46,16 @@ class LedgerError(Exception):
 class DamagedValue(LedgerError):
     """A value in a ledger is none that a learner writes. The message names its table and column; `snapshot`, and who
     else knows the file, puts its name before that."""
+
+
+@dataclass(frozen=True)
+class Snapshot(Queries):
+    """A ledger as it is at one moment."""
+
+    db: sqlite3.Connection
+
+    def query(self, sql: str, values: Sequence[Any] = (), *, of: str = "") -> list[Any]:
+        return self.db.execute(sql, values).fetchall() if not of or self.has_table(of) else []
 
 
 class LedgerFile(SqliteFile):
@@ -117,7 +130,7 @@ def is_blank(path: Path) -> bool:
 
 
 @contextmanager
-def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+def snapshot(path: Path) -> Iterator[Snapshot]:
     """The ledger as it is now, to read while somebody else may write to it.
 
     Raises LedgerError, naming the file and the next step, when it is missing, unreadable, or of another program.
@@ -131,7 +144,7 @@ def snapshot(path: Path) -> Iterator[sqlite3.Connection]:
             db.execute("BEGIN")
             _require_schema(path, _meta(path, db))  # SQLite finds out that a file is none of its own at the first query
             with _blaming(path, db):
-                yield db
+                yield Snapshot(db)
     except OSError as error:
         if error.filename != str(path):
             raise
@@ -174,11 +187,6 @@ def _unreadable(path: Path, error: Exception) -> LedgerError:
     )
 
 
-def has_table(db: sqlite3.Connection, name: str) -> bool:
-    """Whether the ledger has this table: one that an older program wrote lacks some, and tells less."""
-    return db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone() is not None
-
-
 def _meta(path: Path, db: sqlite3.Connection) -> dict[str, bytes]:
     """What the file says of itself. Raises LedgerError when it is another program's, or empty."""
     if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
@@ -206,9 +214,9 @@ def require_sound(path: Path, swarm: bytes) -> None:
     closing, and of all of it: to write into a damaged file may spoil what could have been saved. A GB takes 5 s."""
     if is_blank(path):
         return
-    with snapshot(path) as db:
-        _require_swarm(path, _meta(path, db), swarm)
-        if found := what_ails(db):
+    with snapshot(path) as moment:
+        _require_swarm(path, _meta(path, moment.db), swarm)
+        if found := what_ails(moment.db):
             raise _damaged(path, found)
 
 

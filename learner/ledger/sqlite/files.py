@@ -19,9 +19,13 @@ from contextlib import closing, contextmanager
 from enum import Enum, auto
 from pathlib import Path
 from threading import RLock
-from typing import Any, Self
+from types import GenericAlias
+from typing import Any, Self, TypeVar
+
+import msgspec
 
 from learner.artifacts.regular_file import open_file
+from protocol.core.codec import ready
 
 SQLITE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
 """What reading or writing a file may raise; `ailment_of` says which of them are the file's."""
@@ -142,7 +146,34 @@ class Whereabouts:
         return target
 
 
-class SqliteFile(ABC):
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """A row of a query: the fields of a subclass, in their order, are its columns."""
+
+
+R = TypeVar("R", bound=Row)
+
+
+class Queries(ABC):
+    """What a file, or one moment of one, may be asked."""
+
+    @abstractmethod
+    def query(self, sql: str, values: Sequence[Any] = (), *, of: str = "") -> list[Any]:
+        """All rows that a query finds; none where the file lacks the table `of`, since an older program wrote it."""
+
+    def rows(self, kind: type[R], sql: str, values: Sequence[Any] = (), *, of: str = "") -> list[R]:
+        """All rows that a query finds, as values; one that begins with FROM asks for the columns named like fields.
+        Raises ValueError for what no program of ours wrote."""
+        if sql.startswith("FROM"):
+            sql = f"SELECT {', '.join(kind.__struct_fields__)} {sql}"
+        found: list[R] = msgspec.convert(self.query(sql, values, of=of), ready(GenericAlias(list, (kind,))))
+        return found
+
+    def has_table(self, name: str) -> bool:
+        """Whether there is this table: files that no program has written to since it was invented lack it."""
+        return bool(self.query("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)))
+
+
+class SqliteFile(Queries):
     """A SQLite file that is open. Safe to call from several threads, which take turns.
 
     A subclass says in `_prepare` what a file must have, and in `_failure` and `_taken_away` what it raises.
@@ -190,14 +221,11 @@ class SqliteFile(ABC):
                     self._db.execute("ROLLBACK")
                 raise
 
-    def query(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
-        """All rows that a query finds."""
+    def query(self, sql: str, values: Sequence[Any] = (), *, of: str = "") -> list[Any]:
+        if of and not self.has_table(of):
+            return []
         with self._lock, self._named(Doing.READ):
             return self._db.execute(sql, values).fetchall()
-
-    def has_table(self, name: str) -> bool:
-        """Files that no program has written to since it was invented lack a table."""
-        return bool(self.query("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)))
 
     @contextmanager
     def _named(self, doing: Doing) -> Iterator[None]:

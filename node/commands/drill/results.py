@@ -6,13 +6,13 @@ which only the drill knows; a record counts against its attack only from where t
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from learner.ledger.sqlite.database import snapshot
+from learner.ledger.queries.reader import LedgerReader, read_ledger
+from learner.trust.standing import AuditHistory
 from node.commands.drill.attacks import ABOUT, Attack, Harm
 from node.commands.drill.relays import Relayed
 from node.commands.drill.roster import Played
@@ -109,57 +109,46 @@ def cost_of(keys: Sequence[Key]) -> float | None:
 
 def outcome_of(ledger: Path, played: Sequence[Played], relayed: Relayed = NOBODY) -> Outcome:
     """Read the ledger of a drill that is over; what its relays did is not in there."""
-    with snapshot(ledger) as db:
-        (trained,) = db.execute("SELECT count(*) FROM records WHERE step IS NOT NULL").fetchone()
-        last = db.execute("SELECT greedy, sampled FROM evaluations ORDER BY incarnation DESC, version DESC").fetchone()
+    with read_ledger(ledger) as reader:
+        greedy, sampled = reader.run.newest_accuracy()
         reports = {peer.peer: peer for peer in swarm_report(ledger).peers}
         made: Counter[int] = Counter()
         keys = []
         for one in played:
-            keys.append(key := _key(db, one, made[one.act], reports))
+            keys.append(key := _key(reader, one, made[one.act], reports))
             made[one.act] += key.made
-    greedy, sampled = last or (0.0, 0.0)
+        trained = reader.work.trained()
     return Outcome(keys=tuple(keys), trained=trained, greedy=greedy, sampled=sampled, relayed=relayed)
 
 
-def _key(db: sqlite3.Connection, played: Played, earlier: int, reports: Mapping[PeerId, PeerReport]) -> Key:
+def _key(ledger: LedgerReader, played: Played, earlier: int, reports: Mapping[PeerId, PeerReport]) -> Key:
     """`earlier`: rollouts that the same cheat made with other keys."""
-    rows = db.execute(
-        "SELECT rule, step, received_ms, lease FROM records WHERE peer = ? ORDER BY received_ms, rowid", (played.peer,)
-    ).fetchall()
     harms_training = played.attack is not None and ABOUT[played.attack].harm is Harm.TRAINING
-    mine = rows[played.player.hand.honest if harms_training else 0 :]
+    mine = ledger.work.records_of(played.peer)[played.player.hand.honest if harms_training else 0 :]
     harmless = HARMLESS - {"unknown_lease"} if played.attack is Attack.REPLAYED else HARMLESS
-    blamed = [rule not in harmless for rule, _, _, _ in mine]
-    steps = [step is not None for _, step, _, _ in mine]
-    failed = db.execute(
-        "SELECT at_ms FROM audits WHERE peer = ? AND NOT passed ORDER BY at_ms", (played.peer,)
-    ).fetchone()
-    told = db.execute("SELECT banned, since_ms FROM confidence WHERE peer = ? AND banned != ''", (played.peer,))
-    banned, banned_ms = told.fetchone() or ("", None)
-    (signed,) = db.execute("SELECT coalesce(sum(bytes), 0) FROM relayed WHERE receiver = ?", (played.peer,)).fetchone()
+    steps = [record.step is not None for record in mine]
+    failed_ms = min((audit.at_ms for audit in ledger.trust.audits(played.peer) if not audit.passed), default=None)
+    known, since_ms = ledger.trust.confidence(played.peer).get(played.peer, (AuditHistory(), 0))
     report = reports.get(played.peer)
 
     def after(at_ms: int | None) -> int | None:
-        return None if at_ms is None else sum(received_ms <= at_ms for _, _, received_ms, _ in mine)
+        return None if at_ms is None else sum(record.received_ms <= at_ms for record in mine)
 
     return Key(
         peer=played.peer,
         attack=played.attack,
         made=len(mine),
-        refused=Counter(rule for (rule, _, _, _), is_blamed in zip(mine, blamed, strict=True) if is_blamed),
+        refused=Counter(record.rule for record in mine if record.rule not in harmless),
         trained=sum(steps),
         trained_late=sum(steps[max(0, FIRST - earlier) :]),
-        refused_after=_first(
-            is_blamed and rule not in LATER for (rule, _, _, _), is_blamed in zip(mine, blamed, strict=True)
-        ),
-        failed_after=after(failed[0] if failed else None),
-        banned_after=after(banned_ms),
-        banned=banned,
+        refused_after=_first(record.rule not in harmless | LATER for record in mine),
+        failed_after=after(failed_ms),
+        banned_after=after(since_ms if known.banned else None),
+        banned=known.banned,
         tokens=report.tokens if report else 0,
         cost_micros=report.cost_micros if report else 0,
         engine_s=report.engine_s if report else 0.0,
-        signed_bytes=signed,
+        signed_bytes=sum(one.num_bytes for one in ledger.peers.relayed() if one.receiver == played.peer),
     )
 
 

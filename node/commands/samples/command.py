@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from learner.ledger.sqlite.database import LedgerError, snapshot
+from learner.ledger.queries.reader import LedgerReader, read_ledger
+from learner.ledger.sqlite.database import LedgerError
 from node.commands.samples.text import as_json, as_terminal, as_text
 from node.commands.samples.view import Decode, Shown, ShownGroup, chosen, shown_group
 from node.learner_role.metrics.sample_selection import KeptGroup
@@ -110,9 +110,9 @@ def _history(state: Path) -> _History:
     if not (state / LEDGER).exists():
         return _History(bases={}, rollouts={})
     try:
-        with snapshot(state / LEDGER) as db:
-            bases = dict(db.execute("SELECT incarnation, base FROM incarnations ORDER BY incarnation"))
-            return _History(bases=bases, rollouts=dict(db.execute("SELECT step, rollouts FROM steps")))
+        with read_ledger(state / LEDGER) as ledger:
+            bases = {one.incarnation: one.base for one in ledger.run.incarnations()}
+            return _History(bases=bases, rollouts=ledger.run.rollouts())
     except LedgerError as error:
         raise RunError(str(error)) from error
 
@@ -126,12 +126,9 @@ def _around(kept: Sequence[PolicyVersion], step: int) -> str:
 def _shown(state: Path, sample: Sample) -> Shown:
     decode = _decoder(state / "store")
     try:
-        with snapshot(state / LEDGER) as db:
-            whole = db.execute(
-                "SELECT rollouts, reward FROM steps WHERE step = ? AND incarnation = ?",
-                (sample.step, sample.incarnation),
-            ).fetchone()
-            groups = [_group(db, group, number + 1, decode) for number, group in enumerate(sample.groups)]
+        with read_ledger(state / LEDGER) as ledger:
+            whole = ledger.run.trained_on(sample.version)
+            groups = [_group(ledger, group, number + 1, decode) for number, group in enumerate(sample.groups)]
     except LedgerError as error:
         raise RunError(str(error)) from error
     rollouts, reward = whole or (None, None)
@@ -145,12 +142,9 @@ def _shown(state: Path, sample: Sample) -> Shown:
     )
 
 
-def _group(db: sqlite3.Connection, group: KeptGroup, number: int, decode: Decode) -> ShownGroup:
-    named = db.execute("SELECT name FROM peers WHERE peer = ?", (group.peer,)).fetchone()
-    verdicts = dict(
-        db.execute("SELECT idx, rule FROM records WHERE lease = ? ORDER BY rule <> 'admitted' DESC", (group.lease,))
-    )
-    return shown_group(group, number, decode=decode, peer_name=named[0] if named else "", verdicts=verdicts)
+def _group(ledger: LedgerReader, group: KeptGroup, number: int, decode: Decode) -> ShownGroup:
+    peer, verdicts = ledger.peers.named(group.peer), ledger.work.rules_of(group.lease)
+    return shown_group(group, number, decode=decode, peer_name=peer.name if peer else "", verdicts=verdicts)
 
 
 def _decoder(store: Path) -> Decode:

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from learner.artifacts.regular_file import read_file
-from learner.ledger.evidence import Evidence, evidence_of
-from learner.ledger.reputation import observed_days
-from learner.ledger.sqlite.database import LedgerError, snapshot
+from learner.ledger.evidence import Evidence
+from learner.ledger.queries.reader import read_ledger
+from learner.ledger.sqlite.database import LedgerError
 from node.commands.statements.format import CreditLine, Head, Line, ProofLine, ReceiptLine, RelayLine, ReputationLine
 from node.reports.model.verdict_meanings import JUDGING
-from node.reports.readers.audits import audits_by_peer
-from node.reports.readers.ledger_report import last_moment_ms
 from node.runtime.errors import RunError, UsageError
 from node.state.keys import load_key
 from node.state.locate import StateLocation
@@ -163,12 +161,11 @@ def reputation_lines(
             "learner once, with operator.key there: it makes another one."
         ) from None
     try:
-        with snapshot(place.state / "ledger.sqlite") as db:
-            at_ms = min(last_moment_ms(db), now_ms)
-            days = observed_days(db, at_ms, JUDGING)
-            rows = db.execute("SELECT peer FROM peers WHERE role = 'rollout' ORDER BY peer")
-            peers = [PeerId(one) for (one,) in rows]
-            bans = {one: known.banned for one, known in audits_by_peer(db, 0).items()}
+        with read_ledger(place.state / "ledger.sqlite") as ledger:
+            at_ms = min(ledger.run.last_moment_ms(), now_ms)
+            days = ledger.observed_days(at_ms, JUDGING)
+            peers = [one.peer for one in ledger.peers.all("rollout")]
+            bans = {one: known.banned for one, (known, _) in ledger.trust.confidence().items()}
     except LedgerError as error:
         raise RunError(str(error)) from error
     notes = [
@@ -200,8 +197,8 @@ def open_books(place: StateLocation) -> Iterator[ReceiptSource]:
     """The books in a state directory. Raises RunError."""
     try:
         if place.is_learner:
-            with snapshot(place.state / "ledger.sqlite") as db:
-                yield LedgerBooks(evidence=evidence_of(db))
+            with read_ledger(place.state / "ledger.sqlite") as ledger:
+                yield LedgerBooks(evidence=ledger.evidence)
         else:
             with closing(ReceiptQueries(place.state / "receipts.sqlite")) as receipts:
                 yield NodeBooks(receipts=receipts)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import trio
 
+from learner.ledger.queries.trust import KeptLease
 from learner.rollouts.admission import AdmittedRecord, GrantedLease
 from learner.rollouts.leases import own_lease
 from learner.trust.audit_queue import Agenda, Work, work_of
@@ -23,7 +24,7 @@ from node.config.node_config import EngineSection
 from node.engine.factory import open_verifying_engine
 from node.engine.interface import EngineError, VerifyingEngine
 from node.learner_role.trust.auditor import found_by
-from node.reports.explain.audit_replay import KeptLease, Replayed, allowed, beyond
+from node.reports.explain.audit_replay import Replayed, allowed, beyond
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import EventLog
 from protocol.core.envelope import Kind, read_envelope

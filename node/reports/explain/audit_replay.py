@@ -7,23 +7,18 @@ What always holds: the ledger is only read; a difference is told with its audit 
 from __future__ import annotations
 
 import math
-import sqlite3
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from learner.ledger.audit_replay import Replay, replayed
-from learner.ledger.reputation import PARDON
+from learner.ledger.queries.reader import LedgerReader
 from learner.ledger.rows import AuditRow
-from learner.ledger.sqlite.column_values import counts_from, margins_from, packed_in, wealth_from
-from learner.ledger.sqlite.database import has_table
-from learner.trust.margins import margins_of
-from learner.trust.sequential_test import TEST_ERROR, Audited, History, Margin, Measure, heard, log_evidence
-from learner.trust.standing import GROUP_ERROR, SUSPECT_EVIDENCE
+from learner.trust.sequential_test import TEST_ERROR, History, Margin, Measure, heard, log_evidence
+from learner.trust.standing import GROUP_ERROR, SUSPECT_EVIDENCE, AuditHistory
 from node.reports.model.audits import Choosing, is_same
 from node.reports.readers.audits import choosing_of
 from node.runtime import formatting as words
-from protocol.core.ids import LeaseId, PeerId, short
+from protocol.core.ids import PeerId, short
 
 DIFFERENCES_SHOWN = 8
 
@@ -42,37 +37,6 @@ class Replayed:
     agrees: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeptLease:
-    """What is kept of a lease that failed its audit, as it was signed, and what the audit counted beyond which
-    margins."""
-
-    lease: bytes
-    records: tuple[bytes, ...]
-    counted: Audited
-    margins: tuple[Margin, ...]
-
-
-def kept_of(db: sqlite3.Connection, lease: LeaseId) -> KeptLease | None:
-    """None where it was not audited, passed, or is not among the newest of its peer that are kept."""
-    if not has_table(db, "evidence"):
-        return None
-    row = db.execute(
-        "SELECT e.envelope, e.records, a.tokens, a.above, a.at_ms FROM evidence e JOIN audits a USING (lease)"
-        " WHERE e.lease = ?",
-        (lease,),
-    ).fetchone()
-    if row is None:
-        return None
-    envelope, records, tokens, above, at_ms = row
-    return KeptLease(
-        lease=envelope,
-        records=tuple(packed_in("evidence.records", records, list[bytes])),
-        counted=Audited(tokens=tokens, counts=counts_from("audits.above", above)),
-        margins=tuple(_margins(db)(at_ms)),
-    )
-
-
 def beyond(margin: Margin) -> str:
     """What is counted by a margin."""
     return OF[margin.measure].format(above=margin.above, lead=f", lead {margin.leads}" if margin.is_band else "")
@@ -83,24 +47,21 @@ def allowed(margin: Margin) -> str:
     return f"{100 * margin.rate:g}% {'of audits ' if margin.measure is Measure.MEAN else ''}may be"
 
 
-def counted_of(db: sqlite3.Connection, lease: LeaseId) -> Iterator[str]:
-    """What the audit of a lease counted, by the margins that were in force, against what is allowed; and how much it
-    says, by itself and with all audits of its peer until then. Of one that was counted by other margins nothing can be
-    said."""
-    rows = db.execute("SELECT tokens, above, at_ms, evidence FROM audits WHERE lease = ?", (lease,))
-    for tokens, above, at_ms, evidence in rows:
-        audited, margins = Audited(tokens=tokens, counts=counts_from("audits.above", above)), _margins(db)(at_ms)
-        if len(audited.counts) != len(margins):
-            continue
-        yield "It counted, against what is allowed:"
-        for margin, counted in zip(margins, audited.counts, strict=True):
-            if counted.trials:
-                yield f"  {beyond(margin)}: {counted.above:,} of {counted.trials:,}; {allowed(margin)}"
-        alone = log_evidence(heard(History(), audited, margins))
-        yield (
-            f"By itself that is {max(0.0, alone):.2f} nats against its peer; a group fails from "
-            f"{-math.log(GROUP_ERROR):.2f} on. {_after_it(evidence)}"
-        )
+def counted_of(ledger: LedgerReader, audit: AuditRow) -> Iterator[str]:
+    """What an audit counted, by the margins that were in force, against what is allowed; and how much it says, by
+    itself and with all audits of its peer until then. Of one that was counted by other margins nothing can be said."""
+    margins = ledger.trust.margins()(audit.at_ms)
+    if len(audit.counts) != len(margins):
+        return
+    yield "It counted, against what is allowed:"
+    for margin, counted in zip(margins, audit.counts, strict=True):
+        if counted.trials:
+            yield f"  {beyond(margin)}: {counted.above:,} of {counted.trials:,}; {allowed(margin)}"
+    alone = log_evidence(heard(History(), audit.counted, margins))
+    yield (
+        f"By itself that is {max(0.0, alone):.2f} nats against its peer; a group fails from "
+        f"{-math.log(GROUP_ERROR):.2f} on. {_after_it(audit.evidence)}"
+    )
 
 
 def _after_it(evidence: float) -> str:
@@ -113,18 +74,19 @@ def _after_it(evidence: float) -> str:
     )
 
 
-def replay_of(db: sqlite3.Connection, peer: PeerId) -> Replayed:
+def replay_of(ledger: LedgerReader, peer: PeerId) -> Replayed:
     """The audits of `peer` in the order in which they were made."""
-    if not has_table(db, "audits"):
+    if not ledger.trust.has_audits():
         return Replayed(lines=("Nothing to replay: this ledger is older than audits.",), agrees=True)
-    found = replayed(_audits(db, peer), _margins(db), _pardons(db, peer))
-    kept = db.execute("SELECT banned, audits, log_wealth FROM confidence WHERE peer = ?", (peer,)).fetchone()
-    banned, heard, wealth = kept or ("", 0, "[]")
-    same = is_same(found.known.history, History(audits=heard, log_wealth=wealth_from("confidence.log_wealth", wealth)))
-    choosing = choosing_of(db, peer)
+    found = replayed(ledger.trust.audits(peer), ledger.trust.margins(), ledger.trust.pardons_ms(peer))
+    kept, _ = ledger.trust.confidence(peer).get(peer, (AuditHistory(), 0))
+    banned, same = kept.banned, is_same(found.known.history, kept.history)
+    choosing = choosing_of(ledger, peer)
     lines = [*_told(found), *_judged(found, banned, choosing), *_differing(found)]
     if not same and not found.differences:
-        lines.append(f"But what the ledger has of all of them together ({heard} heard) is something else.")
+        lines.append(
+            f"But what the ledger has of all of them together ({kept.history.audits} heard) is something else."
+        )
     strange = choosing is not None and not choosing.agrees
     if strange:
         lines.append("But what the ledger has of all that it may have chosen is something else.")
@@ -173,44 +135,3 @@ def _differing(found: Replay) -> Iterator[str]:
         yield f"Audit {one.number:,}, lease {short(one.lease)}: the ledger says {one.said}, its counts {one.computed}."
     if (more := len(found.differences) - DIFFERENCES_SHOWN) > 0:
         yield f"... and {more:,} more that differ."
-
-
-def _audits(db: sqlite3.Connection, peer: PeerId) -> list[AuditRow]:
-    rows = db.execute(
-        "SELECT lease, at_ms, tokens, above, worst, evidence, passed, detail FROM audits WHERE peer = ? ORDER BY rowid",
-        (peer,),
-    )
-    return [
-        AuditRow(
-            lease=LeaseId(lease), peer=peer, at_ms=at_ms, tokens=tokens, counts=counts_from("audits.above", above),
-            worst=worst, evidence=evidence, passed=bool(passed), detail=detail,
-        )
-        for lease, at_ms, tokens, above, worst, evidence, passed, detail in rows
-    ]  # fmt: skip
-
-
-def _pardons(db: sqlite3.Connection, peer: PeerId) -> list[int]:
-    if not has_table(db, "decisions"):
-        return []
-    rows = db.execute("SELECT at_ms FROM decisions WHERE peer = ? AND what = ? ORDER BY id", (peer, PARDON))
-    return [at_ms for (at_ms,) in rows]
-
-
-def _margins(db: sqlite3.Connection) -> Callable[[int], Sequence[Margin]]:
-    """Which were in force when. Before they were written down, they went by the newest version's size, at two bytes a
-    parameter."""
-    kept = []
-    if has_table(db, "margins"):
-        kept = [
-            (at, margins_from("margins.margins", text))
-            for at, text in db.execute("SELECT * FROM margins ORDER BY since_ms")
-        ]
-    sizes = db.execute("SELECT published_ms, total_bytes FROM versions ORDER BY published_ms").fetchall()
-    since, times = [at for at, _ in kept], [published_ms for published_ms, _ in sizes]
-
-    def at(at_ms: int) -> Sequence[Margin]:
-        if place := bisect_right(since, at_ms):
-            return kept[place - 1][1]
-        return margins_of(sizes[max(0, bisect_right(times, at_ms) - 1)][1] // 2 if sizes else 0)
-
-    return at

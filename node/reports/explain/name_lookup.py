@@ -12,13 +12,13 @@ against those that reports show, so that two peers that look alike have one name
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from learner.ledger.queries.reader import LedgerReader
 from node.runtime import formatting as words
 from node.runtime.errors import UsageError
-from protocol.core.ids import PeerId
+from protocol.core.ids import LeaseId, PeerId, RecordId
 
 LEAST_CHARS = 4
 """Of an id, or its beginning or end: fewer fit too much."""
@@ -35,19 +35,19 @@ PLACE = re.compile(r"([0-9a-fA-F]+)/([0-9]{1,9})")
 class MeantLease:
     """A lease: all of it, the one record in it, or what was decided of the place `index`."""
 
-    lease: bytes
-    record: bytes | None = None
+    lease: LeaseId
+    record: RecordId | None = None
     index: int | None = None
 
 
-def meant_in(db: sqlite3.Connection, name: str) -> PeerId | MeantLease:
+def meant_in(ledger: LedgerReader, name: str) -> PeerId | MeantLease:
     """The one thing in a ledger that is called `name`. Raises UsageError."""
     prefix, index = split(name)
-    peers = peers_by_id(db, name)
-    leases = _ids(db, "SELECT lease FROM leases WHERE substr(lower(hex(lease)), 1, ?) = ?", prefix)
-    records = _ids(db, "SELECT DISTINCT record FROM records WHERE substr(lower(hex(record)), 1, ?) = ?", name)
+    peers, limit = peers_by_id(ledger, name), MATCHES_SHOWN + 1
+    leases = ledger.work.leases_like(prefix, limit) if len(prefix) >= LEAST_CHARS else []
+    records = ledger.work.records_like(name, limit) if len(name) >= LEAST_CHARS else []
     if not (peers or leases or records):
-        if (peer := peer_by_name(db, name)) is not None:
+        if (peer := peer_by_name(ledger, name)) is not None:
             return peer
         require_long(prefix)
     require_one(name, [*peers, *(f"lease {one.hex()}" for one in leases), *(f"record {one.hex()}" for one in records)])
@@ -55,26 +55,21 @@ def meant_in(db: sqlite3.Connection, name: str) -> PeerId | MeantLease:
         return peers[0]
     if leases:
         return MeantLease(lease=leases[0], index=index)
-    return MeantLease(lease=_lease_of(db, records[0]), record=records[0])
+    return MeantLease(lease=ledger.work.lease_of(records[0]), record=records[0])
 
 
-def peers_by_id(db: sqlite3.Connection, text: str, role: str | None = None) -> list[PeerId]:
+def peers_by_id(ledger: LedgerReader, text: str, role: str | None = None) -> list[PeerId]:
     """The peers whose ids are, or end in, `text`; only those of `role` if there is one."""
-    if len(text) < LEAST_CHARS:
-        return []
-    rows = db.execute(
-        "SELECT peer FROM peers WHERE substr(peer, -?1) = ?2 AND (?3 IS NULL OR role = ?3) ORDER BY peer",
-        (len(text), text, role),
-    )
-    return [PeerId(peer) for (peer,) in rows]
+    return [one.peer for one in ledger.peers.all(role, ending=text)] if len(text) >= LEAST_CHARS else []
 
 
-def peer_by_name(db: sqlite3.Connection, text: str, role: str | None = None) -> PeerId | None:
+def peer_by_name(ledger: LedgerReader, text: str, role: str | None = None) -> PeerId | None:
     """The peer that calls itself `text`, None if there is none. Raises UsageError where several do."""
     if not (wanted := words.plain_name(text, NAMES)):
         return None
-    rows = db.execute("SELECT peer, name FROM peers WHERE ?1 IS NULL OR role = ?1 ORDER BY peer", (role,))
-    shown = [(PeerId(peer), {words.plain_name(name), words.plain_name(name, NAMES)}) for peer, name in rows]
+    shown = [
+        (one.peer, {words.plain_name(one.name), words.plain_name(one.name, NAMES)}) for one in ledger.peers.all(role)
+    ]
     found = [peer for peer, names in shown if wanted in names]
     if len(found) > 1:
         raise UsageError(f"Several peers call themselves {wanted!r}; name one by its id:\n{_listed(found)}")
@@ -116,21 +111,6 @@ def require_one(name: str, found: Sequence[str], names: str = IN_A_LEDGER) -> No
         raise UsageError(f"Nothing here is called {name!r}. {names}")
     if len(found) > 1:
         raise UsageError(f"{name!r} fits several; name more of it:\n{_listed(found)}")
-
-
-def _ids(db: sqlite3.Connection, sql: str, prefix: str) -> list[bytes]:
-    """Those that begin with `prefix`, in hex; one more at most than are shown."""
-    if len(prefix) < LEAST_CHARS:
-        return []
-    rows = db.execute(f"{sql} LIMIT ?", (len(prefix), prefix.lower(), MATCHES_SHOWN + 1))
-    return [found for (found,) in rows]
-
-
-def _lease_of(db: sqlite3.Connection, record: bytes) -> bytes:
-    """The lease under which a record was trained on or admitted, or else came first."""
-    sql = "SELECT lease FROM records WHERE record = ? ORDER BY step IS NULL, rule <> 'admitted', rowid LIMIT 1"
-    ((lease,),) = db.execute(sql, (record,))
-    return bytes(lease)
 
 
 def _listed(found: Sequence[str]) -> str:

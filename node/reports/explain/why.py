@@ -7,18 +7,18 @@ to do about it, in the words that the signed verdict has; nothing is judged anew
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from learner.ledger.sqlite.column_values import choice_from, worth_from
-from learner.ledger.sqlite.database import has_table, snapshot
+from learner.ledger.queries.reader import LedgerReader, read_ledger
+from learner.ledger.queries.trust import KeptLease
+from learner.ledger.queries.work import RecordFate
 from learner.ledger.trust import MAX_EVIDENCE
-from learner.trust.selection_test import DeliveryOutcome
+from learner.trust.selection_test import CompletionValue, DeliveryOutcome
 from learner.trust.standing import DOUBT_REASON
-from node.reports.explain.audit_replay import KeptLease, Replayed, counted_of, kept_of, replay_of
+from node.reports.explain.audit_replay import Replayed, counted_of, replay_of
 from node.reports.explain.name_lookup import (
     IN_RECEIPTS,
     MATCHES_SHOWN,
@@ -34,15 +34,16 @@ from node.reports.model.audits import BannedBy, ban_in_words
 from node.reports.model.report import Role
 from node.reports.model.verdict_meanings import MEANINGS
 from node.reports.readers.audits import audits_by_peer, choosing_of
-from node.reports.readers.ledger_report import last_moment_ms, reputations
+from node.reports.readers.ledger_report import reputations
 from node.reports.text.reputation_text import advice, in_a_line, known_lately
 from node.runtime import formatting as words
 from node.runtime.errors import UsageError
 from node.state.receipt_queries import ReceiptQueries
-from protocol.core.ids import LeaseId, PeerId, short
+from protocol.core.ids import PeerId, short
 from protocol.work import Rule
 
 REFUSALS_SHOWN = 8
+DECISIONS_SHOWN = 8
 LEASES_SHOWN = 8
 
 CHOSEN = {
@@ -92,20 +93,19 @@ def why_in_ledger(path: Path, name: str, *, replay: bool = False) -> Answer:
     Raises UsageError when nothing is called so, or several things are, or what is called so cannot be replayed;
     LedgerError when it cannot be read.
     """
-    with snapshot(path) as db:
-        meant = meant_in(db, name)
+    with read_ledger(path) as ledger:
+        meant = meant_in(ledger, name)
         if isinstance(meant, str):
-            lines = list(_of_peer(db, meant))
-            again = replay_of(db, meant) if replay else Replayed(lines=(), agrees=True)
+            lines = list(_of_peer(ledger, meant))
+            again = replay_of(ledger, meant) if replay else Replayed(lines=(), agrees=True)
             return Answer(text="\n".join([*lines, *again.lines]), agrees=again.agrees)
-        lease = meant.lease
-        kept = kept_of(db, LeaseId(lease)) if replay else None
+        kept = ledger.trust.kept_lease(meant.lease) if replay else None
         if replay and kept is None:
             raise UsageError(
-                f"--replay: nothing is kept of lease {lease.hex()[:8]} to draw again. That is so of the newest "
+                f"--replay: nothing is kept of lease {meant.lease.hex()[:8]} to draw again. That is so of the newest "
                 f"{MAX_EVIDENCE} leases of each peer that failed an audit; or name a peer, to hear its audits again."
             )
-        return Answer(text="\n".join(_of_lease(db, meant)), kept=kept)
+        return Answer(text="\n".join(_of_lease(ledger, meant)), kept=kept)
 
 
 def why_in_receipts(receipts: ReceiptQueries, name: str, node: PeerId | None) -> str:
@@ -182,23 +182,18 @@ def _refusals(newest: Sequence[tuple[bytes, str, str, int, int]]) -> Iterator[st
         yield f"  {words.moment(at_ms)}  {short(lease)}  {words.counted(count, 'record')}, {decided_by}: {said}"
 
 
-def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
-    ((name, role, engine, machine, first_ms),) = db.execute(
-        "SELECT name, role, engine, machine, first_seen_ms FROM peers WHERE peer = ?", (peer,)
-    )
-    called = words.plain_name(name) or "a peer without a name"
-    by_itself = f"engine {words.plain_name(engine, NAMES)}, {words.plain_name(machine, NAMES)}"
-    yield f"{called}, {peer}: {by_itself}, first here {words.moment(first_ms)}."
-    if role == Role.LEARNER.value:
+def _of_peer(ledger: LedgerReader, peer: PeerId) -> Iterator[str]:
+    (known,) = ledger.peers.all(ending=peer)
+    called = words.plain_name(known.name) or "a peer without a name"
+    by_itself = f"engine {words.plain_name(known.engine, NAMES)}, {words.plain_name(known.machine, NAMES)}"
+    yield f"{called}, {peer}: {by_itself}, first here {words.moment(known.first_seen_ms)}."
+    if known.role == Role.LEARNER.value:
         yield "It is the learner: it judges what others generate, and has no records, audits or reputation of its own."
         return
-    rules = db.execute(
-        "SELECT rule, count(*), sum(step IS NOT NULL) FROM records WHERE peer = ? GROUP BY rule", (peer,)
-    )
-    counts = [(Rule(rule), count, trained) for rule, count, trained in rules]
+    counts = ledger.work.verdicts_of(peer)
     judged, trained = sum(count for _, count, _ in counts), sum(number for *_, number in counts)
     yield f"{_judged(judged)}, {trained:,} trained on."
-    if (audits := audits_by_peer(db, first_ms).get(peer)) is None:
+    if (audits := audits_by_peer(ledger, known.first_seen_ms).get(peer)) is None:
         yield "No audit of it is over yet."
     elif audits.banned:
         yield ban_in_words("It", audits, judged=judged, trained=trained)
@@ -212,124 +207,82 @@ def _of_peer(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
             against = f"An honest peer looks like this {words.once_in(audits.odds)}."
         standing = {"newcomer": "a newcomer", "suspect": "a suspect"}.get(audits.standing.value, audits.standing.value)
         yield f"It is {standing}: {looked}, the largest gap {words.figure(audits.worst)} nats. {against}"
-    if (choosing := choosing_of(db, peer)) is not None:
+    if (choosing := choosing_of(ledger, peer)) is not None:
         for choice, tally in sorted(choosing.found.items(), key=lambda one: one[0].value):
             yield CHOSEN[choice].format(drawn=tally["drawn"], better=tally["better"], gained=tally["gained"])
-    found = reputations(db, last_moment_ms(db), {} if audits is None else {peer: audits})[peer]
+    found = reputations(ledger, ledger.run.last_moment_ms(), {} if audits is None else {peer: audits.banned})[peer]
     yield in_a_line(found)
     yield known_lately(found)
     yield from advice(found)
-    yield from _decisions(db, peer)
+    for decision in ledger.trust.decisions(peer)[:DECISIONS_SHOWN]:
+        because = f": {words.plain_name(decision.reason, 512)}" if decision.reason else ""
+        yield f"{words.moment(decision.at_ms)}  the operator's {decision.what}{because}"
     yield from _by_rule({rule: count for rule, count, _ in counts})
-    newest = db.execute(
-        "SELECT lease, rule, detail, max(received_ms), count(*) FROM records WHERE peer = ? AND rule <> 'admitted'"
-        " GROUP BY lease, rule, detail ORDER BY max(received_ms) DESC, lease LIMIT ?",
-        (peer, REFUSALS_SHOWN),
-    ).fetchall()
-    yield from _refusals(newest)
+    refused = ledger.work.refusals_of(peer, REFUSALS_SHOWN)
+    yield from _refusals([(one.lease, one.rule, one.detail, one.received_ms, one.records) for one in refused])
 
 
-def _decisions(db: sqlite3.Connection, peer: PeerId) -> Iterator[str]:
-    """What the operator decided of it."""
-    if not has_table(db, "decisions"):
-        return
-    rows = db.execute("SELECT at_ms, what, reason FROM decisions WHERE peer = ? ORDER BY id DESC LIMIT 8", (peer,))
-    for at_ms, what, reason in rows:
-        because = f": {words.plain_name(reason, 512)}" if reason else ""
-        yield f"{words.moment(at_ms)}  the operator's {what}{because}"
-
-
-def _of_lease(db: sqlite3.Connection, meant: MeantLease) -> Iterator[str]:
-    lease = meant.lease
-    ((peer, task, prompt, rollouts, issued_ms, deadline_ms, status, closed_ms, started),) = db.execute(
-        "SELECT peer, task, prompt, rollouts, issued_ms, deadline_ms, status, closed_ms, started_version FROM leases"
-        " WHERE lease = ?",
-        (lease,),
+def _of_lease(ledger: LedgerReader, meant: MeantLease) -> Iterator[str]:
+    lease = ledger.work.lease(meant.lease)
+    begun = (
+        f", begun with version {lease.started_version}"
+        if lease.started_version
+        else ", of which nobody said that it was begun"
     )
-    begun = f", begun with version {started}" if started else ", of which nobody said that it was begun"
-    asked = f"{words.counted(rollouts, 'completion')} of prompt {prompt} of {words.plain_name(task, NAMES)}"
-    yield f"Lease {lease.hex()} of {short(peer)}: {asked}, issued {words.moment(issued_ms)}{begun}."
-    match status:
+    task, completions = words.plain_name(lease.task, NAMES), words.counted(lease.rollouts, "completion")
+    asked = f"{completions} of prompt {lease.prompt} of {task}"
+    yield (f"Lease {lease.lease.hex()} of {short(lease.peer)}: {asked}, issued {words.moment(lease.issued_ms)}{begun}.")
+    match lease.status:
         case "open":
-            yield f"It is open; its deadline is {words.moment(deadline_ms)}."
+            yield f"It is open; its deadline is {words.moment(lease.deadline_ms)}."
         case "delivered":
-            yield f"It was delivered and judged {(closed_ms - issued_ms) / 1000:.1f} s after that."
+            yield f"It was delivered and judged {((lease.closed_ms or 0) - lease.issued_ms) / 1000:.1f} s after that."
         case "expired":
             yield "It was not delivered by its deadline. If that happens often, lower [engine] batch_rollouts."
-        case "returned" if _is_recalled(db, lease):
+        case "returned" if ledger.work.is_recalled(meant.lease):
             yield "It was recalled: no batch could hold it any more, or the learner was away. That is nobody's fault."
         case "returned":
             yield "Its peer gave it back."
         case _:
             yield "It was withdrawn: its peer had gone, or had forgotten it."
-    audit = [*_audit_of(db, lease)]
-    yield from audit
-    yield from _choice_of(db, lease)
-    root = "(SELECT root FROM continuations c WHERE c.lease = r.lease)" if has_table(db, "continuations") else "NULL"
-    rows = db.execute(
-        "SELECT r.idx, r.record, r.rule, r.detail, r.reward, r.step, r.trained_lag, d.reason FROM records r"
-        f" LEFT JOIN dropped d ON d.lease = coalesce({root}, r.lease)"
-        " WHERE r.lease = ?1 AND (?2 IS NULL OR r.record = ?2) ORDER BY r.idx",
-        (lease, meant.record),
-    )
+    if (audit := ledger.trust.audit(meant.lease)) is not None:
+        found = "passed" if audit.passed else f"failed: {audit.detail}"
+        largest = f"The largest gap was {words.figure(audit.worst)} nats."
+        yield f"Its audit of {words.moment(audit.at_ms)}, of {words.counted(audit.tokens, 'token')}, {found}. {largest}"
+        yield from counted_of(ledger, audit)
+    for choice in ledger.trust.choices(lease=meant.lease):
+        yield (
+            f"The learner drew its prompt {words.moment(choice.at_ms)}, since a peer may choose what it delivers: what "
+            f"was {choice.choice.value} is worth {_mean(choice.theirs)} on average, what other seeds give "
+            f"{_mean(choice.ours)}."
+        )
     decisions = [
         Decision(
-            index=index, record=record, rule=Rule(rule), detail=detail, reward=reward,
-            fate=_fate(Rule(rule), step, lag, reason, is_audited=bool(audit)),
+            index=row.idx, record=row.record, rule=row.rule, detail=row.detail, reward=row.reward,
+            fate=_fate(row, is_audited=audit is not None),
         )
-        for index, record, rule, detail, reward, step, lag, reason in rows
+        for row in ledger.work.fates(meant.lease, meant.record)
     ]  # fmt: skip
     yield from _told(decisions if meant.index is None else _of_place(decisions, meant.index))
     if meant.record is not None:
-        sql = "SELECT rule, lease FROM records WHERE record = ? AND lease <> ? ORDER BY rowid"
-        yield from _came_again([(Rule(rule), other) for rule, other in db.execute(sql, (meant.record, lease))])
+        yield from _came_again(ledger.work.came_again(meant.record, meant.lease))
 
 
-def _is_recalled(db: sqlite3.Connection, lease: bytes) -> bool:
-    return has_table(db, "recalled") and bool(db.execute("SELECT 1 FROM recalled WHERE lease = ?", (lease,)).fetchall())
-
-
-def _choice_of(db: sqlite3.Connection, lease: bytes) -> Iterator[str]:
-    """What it was worth, if it was drawn since its peer may have chosen."""
-    if not has_table(db, "choices"):
-        return
-    rows = db.execute("SELECT at_ms, choice, theirs, ours FROM choices WHERE lease = ?", (lease,))
-    for at_ms, name, theirs, ours in rows:
-        choice = choice_from("choices.choice", name)
-        yield (
-            f"The learner drew its prompt {words.moment(at_ms)}, since a peer may choose what it delivers: what was "
-            f"{choice.value} is worth {_mean('choices.theirs', theirs)} on average, what other seeds give "
-            f"{_mean('choices.ours', ours)}."
-        )
-
-
-def _mean(column: str, text: str) -> str:
-    rewards = [one.reward for one in worth_from(column, text)]
+def _mean(worth: Sequence[CompletionValue]) -> str:
+    rewards = [one.reward for one in worth]
     return words.figure(fmean(rewards) if rewards else None)
 
 
-def _audit_of(db: sqlite3.Connection, lease: bytes) -> Iterator[str]:
-    if not has_table(db, "audits"):
-        return
-    for at_ms, tokens, worst, passed, detail in db.execute(
-        "SELECT at_ms, tokens, worst, passed, detail FROM audits WHERE lease = ?", (lease,)
-    ):
-        found = "passed" if passed else f"failed: {detail}"
-        largest = f"The largest gap was {words.figure(worst)} nats."
-        yield f"Its audit of {words.moment(at_ms)}, of {words.counted(tokens, 'token')}, {found}. {largest}"
-        yield from counted_of(db, LeaseId(lease))
-
-
-def _fate(rule: Rule, step: int | None, lag: int | None, reason: str | None, *, is_audited: bool) -> str:
-    if rule is not Rule.ADMITTED:
+def _fate(row: RecordFate, *, is_audited: bool) -> str:
+    if row.rule is not Rule.ADMITTED:
         return ""
-    if step is not None:
-        return f"trained on by step {step}, at a lag of {lag}"
-    if reason == DOUBT_REASON and not is_audited:
+    if row.step is not None:
+        return f"trained on by step {row.step}, at a lag of {row.lag}"
+    if row.dropped == DOUBT_REASON and not is_audited:
         return "not trained on: it lay in the buffer when an audit spoke against its peer (doubt)"
-    if reason == DOUBT_REASON:
+    if row.dropped == DOUBT_REASON:
         return "not trained on: it passed its audit, but all audits of its peer together speak against that (doubt)"
-    return f"not trained on: its group was dropped ({reason})" if reason else "not trained on yet"
+    return f"not trained on: its group was dropped ({row.dropped})" if row.dropped else "not trained on yet"
 
 
 def _told(decisions: Sequence[Decision]) -> Iterator[str]:

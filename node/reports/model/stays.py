@@ -7,23 +7,10 @@ since the stay before are kept apart, and believed nowhere.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from learner.ledger.queries.peers import PeerStay
 from protocol.accounting.claims import EnergySource, is_believed
-
-
-@dataclass(frozen=True, kw_only=True)
-class PeerPresence:
-    """A stay of a peer, in milliseconds since 1970, the chunk bytes that it moved meanwhile, the seconds that it stood
-    by, and joules by source, as it says.
-    """
-
-    began_ms: int
-    ended_ms: int
-    bytes_up: int
-    bytes_down: int
-    standby_s: float = 0.0
-    energy: Mapping[EnergySource, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +32,7 @@ class Stay:
         return sum(self.energy.values()) if self.is_believed else 0.0
 
 
-def stays_of(presences: Iterable[PeerPresence], started_ms: int) -> tuple[Stay, ...]:
+def stays_of(presences: Iterable[PeerStay], started_ms: int) -> tuple[Stay, ...]:
     """In order of time."""
     found: list[Stay] = []
     until_ms: int | None = None

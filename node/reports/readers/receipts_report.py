@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from learner.ledger.queries.peers import PeerStay
 from node.reports.model.costs import CostTerms
 from node.reports.model.history import FINEST, Bins, PeerHistory, Span, joined
 from node.reports.model.report import LeaseCounts, OwnReport, PeerReport, RefusedRecord, Role
-from node.reports.model.stays import PeerPresence, stays_of
+from node.reports.model.stays import stays_of
 from node.state.receipt_queries import ReceiptQueries
 from node.state.receipt_rows import Session
 from protocol.accounting.claims import Price
@@ -49,7 +50,7 @@ def own_report(
     dates += [date for date in (sums.first_ms, sums.last_ms) if date is not None]
     asked = sessions[-1].price if sessions else price or Price()
     known = receipts.reputation()
-    stays = stays_of(map(_presence, sessions), min(dates, default=0))
+    stays = stays_of((_stay(session, peer) for session in sessions), min(dates, default=0))
     row = PeerReport(
         peer=peer,
         name=name,
@@ -103,8 +104,9 @@ def _history(receipts: ReceiptQueries, row: PeerReport) -> PeerHistory:
     return PeerHistory(judged=bins.filled(receipts.judged(row.first_seen_ms, 1000 * bins.width_s)))
 
 
-def _presence(session: Session) -> PeerPresence:
-    return PeerPresence(
+def _stay(session: Session, peer: PeerId) -> PeerStay:
+    return PeerStay(
+        peer=peer,
         began_ms=session.began_ms,
         ended_ms=session.ended_ms,
         bytes_up=session.bytes_up,

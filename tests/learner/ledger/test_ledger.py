@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.ledger.evidence import evidence_of
+from learner.ledger.evidence import Evidence
 from learner.ledger.ledger import Ledger
 from learner.ledger.rows import CheckpointRow, LeaseRow, PeerRow, RecordRow, StayRow, StepRow
 from learner.ledger.sqlite import database as module
@@ -910,7 +910,7 @@ def test_evidence_is_read_from_a_ledger_of_before_there_was_any(ledger: Ledger, 
             db.execute(f"DROP TABLE {table}")
         db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (b"1",))
     with snapshot(path) as db:
-        evidence = evidence_of(db)
+        evidence = Evidence(db)
         first, second = (evidence.find(digest_of(b"record %d 0" % number).hex()[:16], 2)[0] for number in (1, 2))
         assert (first.step, first.dropped) == (1, None)
         assert (second.step, second.dropped) == (None, "stale")

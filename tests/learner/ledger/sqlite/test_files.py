@@ -56,7 +56,7 @@ def test_a_ledger_that_is_taken_away_ends_the_run_and_nothing_is_lost(tmp_path: 
                 ledger.begun_under({"seed": 6})
     (kept,) = rescued_files(path)
     with snapshot(kept) as db:
-        assert db.execute("SELECT value FROM meta WHERE key = 'settings'").fetchone() == (b'{"seed": 5}',)
+        assert db.query("SELECT value FROM meta WHERE key = 'settings'") == [(b'{"seed": 5}',)]
     path.unlink(missing_ok=True)
     for beside in ("-wal", "-shm"):
         path.with_name(path.name + beside).unlink(missing_ok=True)

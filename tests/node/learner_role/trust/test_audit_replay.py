@@ -12,10 +12,11 @@ import pytest
 import trio
 import trio.testing
 
+from learner.ledger.queries.reader import read_ledger
+from learner.ledger.queries.trust import KeptLease
 from learner.ledger.sqlite.database import snapshot
 from node.engine.interface import EngineRefused
 from node.learner_role.trust.audit_replay import OpenEngine, redrawn
-from node.reports.explain.audit_replay import KeptLease, kept_of
 from node.reports.explain.why import why_in_ledger
 from node.runtime.errors import RunError, UsageError
 from node.state.stored_versions import complete_versions
@@ -44,14 +45,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def lease(root: Path) -> LeaseId:
     with snapshot(root / "ledger.sqlite") as db:
-        [(lease,)] = db.execute("SELECT lease FROM evidence ORDER BY rowid LIMIT 1").fetchall()
+        [(lease,)] = db.query("SELECT lease FROM evidence ORDER BY rowid LIMIT 1")
     return LeaseId(lease)
 
 
 @pytest.fixture
 def kept(root: Path, lease: LeaseId) -> KeptLease:
-    with snapshot(root / "ledger.sqlite") as db:
-        found = kept_of(db, lease)
+    with read_ledger(root / "ledger.sqlite") as ledger:
+        found = ledger.trust.kept_lease(lease)
     assert found is not None
     return found
 
@@ -129,6 +130,6 @@ def test_records_of_another_lease_are_no_evidence(kept: KeptLease, held: Held) -
 
 def test_a_lease_that_passed_has_nothing_to_draw_again(root: Path) -> None:
     with snapshot(root / "ledger.sqlite") as db:
-        [(lease,), *_] = db.execute("SELECT lease FROM audits WHERE passed = 1").fetchall()
+        [(lease,), *_] = db.query("SELECT lease FROM audits WHERE passed = 1")
     with pytest.raises(UsageError, match="nothing is kept of lease"):
         why_in_ledger(root / "ledger.sqlite", lease.hex(), replay=True)

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from learner.ledger.queries.peers import PeerStay
 from node.reports import accounts_as_csv, as_csv, as_html, as_json, as_terminal, as_text, swarm_report
 from node.reports.model.cost_allocation import DAY_MS, MAX_DAYS
 from node.reports.model.costs import Account, CostTerms, Reference
 from node.reports.model.report import PeerReport, SwarmReport
-from node.reports.model.stays import PeerPresence, stays_of
+from node.reports.model.stays import stays_of
 from node.reports.text.cost_table import KINDS, accounts
 from protocol.accounting.claims import MAX_WATTS, EnergySource, Price
 from protocol.core.ids import PeerId, PolicyVersion
@@ -167,9 +168,9 @@ def test_a_ledger_of_before_joules_were_kept(story: Story) -> None:
 
 
 def test_time_that_two_stays_share_is_the_earlier_ones() -> None:
-    first = PeerPresence(began_ms=0, ended_ms=10_000, bytes_up=1, bytes_down=2, standby_s=4.0)
-    second = PeerPresence(began_ms=5000, ended_ms=8000, bytes_up=3, bytes_down=4, standby_s=3.0)
-    third = PeerPresence(began_ms=9000, ended_ms=15_000, bytes_up=5, bytes_down=6, standby_s=60.0)
+    first = PeerStay(peer=ALPHA, began_ms=0, ended_ms=10_000, bytes_up=1, bytes_down=2, standby_s=4.0)
+    second = PeerStay(peer=ALPHA, began_ms=5000, ended_ms=8000, bytes_up=3, bytes_down=4, standby_s=3.0)
+    third = PeerStay(peer=ALPHA, began_ms=9000, ended_ms=15_000, bytes_up=5, bytes_down=6, standby_s=60.0)
     found = stays_of([third, first, second], 1000)
     assert [(one.began_s, one.ended_s, one.active_s, one.standby_s) for one in found] == [
         (-1.0, 9.0, 6.0, 4.0), (9.0, 9.0, 0.0, 0.0), (9.0, 14.0, 0.0, 5.0),
@@ -177,9 +178,9 @@ def test_time_that_two_stays_share_is_the_earlier_ones() -> None:
 
 
 def test_claims_are_held_against_the_time_since_the_stay_before() -> None:
-    def stay(began_s: float, ended_s: float, joules: float) -> PeerPresence:
-        return PeerPresence(
-            began_ms=round(1000 * began_s), ended_ms=round(1000 * ended_s), bytes_up=0, bytes_down=0,
+    def stay(began_s: float, ended_s: float, joules: float) -> PeerStay:
+        return PeerStay(
+            peer=ALPHA, began_ms=round(1000 * began_s), ended_ms=round(1000 * ended_s), bytes_up=0, bytes_down=0,
             energy={NVML: joules / 2, RAPL: joules / 2},
         )  # fmt: skip
 

@@ -1,0 +1,109 @@
+"""What a ledger says of peers: who was here, at which price, what it relayed, and what it could not do."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from learner.ledger.rows import TroubleRow
+from learner.ledger.sqlite.column_values import version_from
+from learner.ledger.sqlite.files import Queries, Row
+from learner.ledger.troubles import ORDER
+from protocol.accounting.claims import EnergySource
+from protocol.core.ids import PeerId
+from protocol.trouble import TroubleKind
+
+
+class KnownPeer(Row, frozen=True):
+    """What a peer said of itself when it joined last, when it was seen, and for how long its engine generated."""
+
+    peer: PeerId
+    name: str
+    role: str
+    engine: str
+    machine: str
+    micros_per_hour: int
+    currency: str
+    engine_s: float
+    first_seen_ms: int
+    last_seen_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerStay:
+    """One stay of a peer: chunk bytes that it moved meanwhile, seconds that it stood by, joules by source."""
+
+    peer: PeerId
+    began_ms: int
+    ended_ms: int
+    bytes_up: int
+    bytes_down: int
+    standby_s: float = 0.0
+    energy: Mapping[EnergySource, float] = field(default_factory=dict)
+
+
+class RelayedBytes(Row, frozen=True):
+    """What one peer had of a relay: chunk bytes, of so many versions."""
+
+    relay: PeerId
+    receiver: PeerId
+    num_bytes: int
+    versions: int
+
+
+@dataclass(frozen=True)
+class PeerQueries:
+    """See the module's paragraph."""
+
+    db: Queries
+
+    def all(self, role: str | None = None, ending: str = "") -> list[KnownPeer]:
+        """Every peer, or those of a role, or whose ids end so; by their ids."""
+        return self.db.rows(
+            KnownPeer,
+            "FROM peers WHERE (?1 IS NULL OR role = ?1) AND (?2 = '' OR substr(peer, -length(?2)) = ?2) ORDER BY peer",
+            (role, ending),
+        )
+
+    def named(self, peer: PeerId) -> KnownPeer | None:
+        """The peer of this id; None where it never came."""
+        return next((one for one in self.all(ending=peer) if one.peer == peer), None)
+
+    def stays(self) -> list[PeerStay]:
+        """All stays of all peers."""
+        standby = dict(self.db.query("SELECT presence, seconds FROM standby", of="standby"))
+        energy: defaultdict[int, dict[EnergySource, float]] = defaultdict(dict)
+        for presence, source, joules in self.db.query("SELECT presence, source, joules FROM energy", of="energy"):
+            energy[presence][EnergySource(source)] = joules
+        return [
+            PeerStay(
+                peer=PeerId(peer), began_ms=began_ms, ended_ms=ended_ms, bytes_up=up, bytes_down=down,
+                standby_s=standby.get(stay, 0.0), energy=energy[stay],
+            )
+            for stay, peer, began_ms, ended_ms, up, down in self.db.query(
+                "SELECT id, peer, began_ms, ended_ms, bytes_up, bytes_down FROM presence"
+            )
+        ]  # fmt: skip
+
+    def relayed(self) -> list[RelayedBytes]:
+        """Credited bytes by relay and receiver, most first."""
+        return self.db.rows(
+            RelayedBytes,
+            "SELECT relay, receiver, sum(bytes) AS total, count(*) FROM relayed GROUP BY relay, receiver"
+            " ORDER BY total DESC, receiver",
+            of="relayed",
+        )
+
+    def troubles(self) -> list[TroubleRow]:
+        """By peer, in the order in which the first of its troubles counts."""
+        found = [
+            TroubleRow(
+                peer=PeerId(peer), kind=kind, times=times, reason=reason, since_ms=since_ms, ended_ms=ended_ms,
+                version=None if version is None else version_from("troubles.version", version),
+            )
+            for peer, kind, version, times, reason, since_ms, ended_ms in self.db.query(
+                "SELECT peer, kind, version, times, reason, since_ms, ended_ms FROM troubles", of="troubles"
+            )
+        ]  # fmt: skip
+        return sorted(found, key=lambda row: (row.peer, ORDER.index(TroubleKind(row.kind))))

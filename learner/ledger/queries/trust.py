@@ -1,0 +1,178 @@
+"""What a ledger says of trust: what audits found, what they add up to, what peers may have chosen, what was decided."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from learner.ledger.reputation import BAN, PARDON
+from learner.ledger.rows import AuditRow, ChoiceRow
+from learner.ledger.sqlite.column_values import (
+    choice_from,
+    counts_from,
+    margins_from,
+    packed_in,
+    wealth_from,
+    worth_from,
+)
+from learner.ledger.sqlite.files import Queries, Row
+from learner.trust.margins import margins_of
+from learner.trust.sequential_test import Audited, History, Margin
+from learner.trust.standing import AuditHistory
+from protocol.core.ids import LeaseId, PeerId
+
+AUDITS = "SELECT lease, peer, at_ms, tokens, above, worst, evidence, passed, detail FROM audits"
+
+CHOICES = "SELECT lease, peer, at_ms, choice, withheld, theirs, ours, heard, log_wealth FROM choices"
+
+
+class AuditSums(Row, frozen=True):
+    """All audits of a peer: how many, how many failed, of how many tokens, and the largest gap in nats."""
+
+    audits: int = 0
+    failed: int = 0
+    tokens: int = 0
+    worst: float = 0.0
+
+
+class Confidence(NamedTuple):
+    """What is known of a peer, since when."""
+
+    known: AuditHistory
+    since_ms: int
+
+
+class OperatorDecision(Row, frozen=True):
+    """What the operator decided of a peer: BAN or PARDON."""
+
+    at_ms: int
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptLease:
+    """What is kept of a lease that failed its audit, as it was signed, and what the audit counted beyond which
+    margins."""
+
+    lease: bytes
+    records: tuple[bytes, ...]
+    counted: Audited
+    margins: tuple[Margin, ...]
+
+
+@dataclass(frozen=True)
+class TrustQueries:
+    """See the module's paragraph."""
+
+    db: Queries
+
+    def has_audits(self) -> bool:
+        """Whether the program that wrote the ledger audited."""
+        return self.db.has_table("audits")
+
+    def audit_sums(self) -> dict[PeerId, AuditSums]:
+        """By peer."""
+        rows = self.db.query(
+            "SELECT peer, count(*), sum(passed = 0), sum(tokens), max(worst) FROM audits GROUP BY peer", of="audits"
+        )
+        return {peer: AuditSums(*sums) for peer, *sums in rows}
+
+    def unaudited(self) -> dict[PeerId, int]:
+        """By peer: records that were trained on without an audit."""
+        return dict(
+            self.db.query(
+                "SELECT r.peer, count(*) FROM records r WHERE r.step IS NOT NULL"
+                " AND NOT EXISTS (SELECT 1 FROM audits a WHERE a.lease = r.lease) GROUP BY r.peer",
+                of="audits",
+            )
+        )
+
+    def confidence(self, peer: PeerId | None = None) -> dict[PeerId, Confidence]:
+        """Of those that were ever audited, or banned; or of one."""
+        rows = self.db.query(
+            "SELECT peer, passed, failed, audits, log_wealth, banned, since_ms FROM confidence"
+            " WHERE ?1 IS NULL OR peer = ?1",
+            (peer,),
+            of="confidence",
+        )
+        found = {}
+        for one, passed, failed, audits, log_wealth, banned, since_ms in rows:
+            history = History(audits=audits, log_wealth=wealth_from("confidence.log_wealth", log_wealth))
+            known = AuditHistory(passed=passed, failed=failed, history=history, banned=banned)
+            found[PeerId(one)] = Confidence(known, since_ms)
+        return found
+
+    def audits(self, peer: PeerId) -> list[AuditRow]:
+        """Those of a peer, in the order in which they were made."""
+        return [_audit(row) for row in self.db.query(f"{AUDITS} WHERE peer = ? ORDER BY rowid", (peer,), of="audits")]
+
+    def audit(self, lease: LeaseId) -> AuditRow | None:
+        """That of a lease; None where it was not audited."""
+        rows = self.db.query(f"{AUDITS} WHERE lease = ?", (lease,), of="audits")
+        return _audit(rows[0]) if rows else None
+
+    def kept_lease(self, lease: LeaseId) -> KeptLease | None:
+        """None where it was not audited, passed, or is not among the newest of its peer that are kept."""
+        rows = self.db.query("SELECT envelope, records FROM evidence WHERE lease = ?", (lease,), of="evidence")
+        if not rows or (audit := self.audit(lease)) is None:
+            return None
+        return KeptLease(
+            lease=rows[0][0],
+            records=tuple(packed_in("evidence.records", rows[0][1], list[bytes])),
+            counted=audit.counted,
+            margins=tuple(self.margins()(audit.at_ms)),
+        )
+
+    def choices(self, *, peer: PeerId | None = None, lease: LeaseId | None = None) -> list[ChoiceRow]:
+        """What was drawn since its peer may have chosen: all of a peer that was not forgiven, in order; or a lease."""
+        rows = self.db.query(
+            f"{CHOICES} WHERE lease = ?1 OR (peer = ?2 AND heard > 0) ORDER BY heard", (lease, peer), of="choices"
+        )
+        return [
+            ChoiceRow(
+                lease=LeaseId(one), peer=PeerId(who), at_ms=at_ms, choice=choice_from("choices.choice", choice),
+                withheld=withheld, theirs=tuple(worth_from("choices.theirs", theirs)),
+                ours=tuple(worth_from("choices.ours", ours)), heard=heard,
+                log_wealth=wealth_from("choices.log_wealth", log_wealth),
+            )
+            for one, who, at_ms, choice, withheld, theirs, ours, heard, log_wealth in rows
+        ]  # fmt: skip
+
+    def decisions(self, peer: PeerId) -> list[OperatorDecision]:
+        """Newest first."""
+        return self.db.rows(OperatorDecision, "FROM decisions WHERE peer = ? ORDER BY id DESC", (peer,), of="decisions")
+
+    def pardons_ms(self, peer: PeerId) -> list[int]:
+        """When the operator pardoned it, in order."""
+        return [one.at_ms for one in reversed(self.decisions(peer)) if one.what == PARDON]
+
+    def banned_by_operator(self) -> set[PeerId]:
+        """Those of whom the operator's last decision is a ban."""
+        rows = self.db.query("SELECT peer, what, max(id) FROM decisions GROUP BY peer", of="decisions")
+        return {PeerId(peer) for peer, what, _ in rows if what == BAN}
+
+    def margins(self) -> Callable[[int], Sequence[Margin]]:
+        """Which were in force when. Before they were written down, they went by the newest version's size, at two bytes
+        a parameter."""
+        rows = self.db.query("SELECT since_ms, margins FROM margins ORDER BY since_ms", of="margins")
+        kept = [(at_ms, margins_from("margins.margins", text)) for at_ms, text in rows]
+        sizes = self.db.query("SELECT published_ms, total_bytes FROM versions ORDER BY published_ms")
+        since, times = [at_ms for at_ms, _ in kept], [published_ms for published_ms, _ in sizes]
+
+        def at(at_ms: int) -> Sequence[Margin]:
+            if place := bisect_right(since, at_ms):
+                return kept[place - 1][1]
+            return margins_of(sizes[max(0, bisect_right(times, at_ms) - 1)][1] // 2 if sizes else 0)
+
+        return at
+
+
+def _audit(row: tuple[Any, ...]) -> AuditRow:
+    """One of AUDITS."""
+    return AuditRow(
+        lease=LeaseId(row[0]), peer=PeerId(row[1]), at_ms=row[2], tokens=row[3],
+        counts=counts_from("audits.above", row[4]), worst=row[5], evidence=row[6], passed=bool(row[7]), detail=row[8],
+    )  # fmt: skip

@@ -1,0 +1,291 @@
+"""What a ledger says of the work: leases, the verdicts on what came of them, and what became of the records."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from learner.ledger.sqlite.files import Queries, Row
+from learner.monitoring.fruitless_leases import ROUND_MS, ROUNDS, SPAN_MS, End, Loop
+from learner.rollouts.buffer import UNINFORMATIVE
+from protocol.core.ids import LeaseId, PeerId, RecordId
+from protocol.work import Rule
+
+ENDS = {"returned": End.RETURNED, "expired": End.EXPIRED, "lost": End.LOST}
+
+
+class KnownLease(Row, frozen=True):
+    """A lease and how it stands: `status` as in the ledger, `started_version` that with which it was begun, if that
+    was said."""
+
+    lease: LeaseId
+    peer: PeerId
+    task: str
+    prompt: int
+    rollouts: int
+    issued_ms: int
+    deadline_ms: int
+    status: str
+    closed_ms: int | None
+    started_version: str | None
+
+
+class RecordFate(Row, frozen=True):
+    """A record, what was decided of it, the step that took it, and why its group was dropped, if it was."""
+
+    idx: int
+    record: RecordId
+    rule: Rule
+    detail: str
+    reward: float | None
+    step: int | None
+    lag: int | None
+    dropped: str | None
+
+
+class CameRecord(Row, frozen=True):
+    """What was decided of a record, the step that took it, and when it came, for which lease."""
+
+    rule: str
+    step: int | None
+    received_ms: int
+    lease: LeaseId
+
+
+class RefusedGroup(Row, frozen=True):
+    """So many records of a lease that one rule refused, with one reason, and when the last of them came."""
+
+    lease: LeaseId
+    rule: str
+    detail: str
+    received_ms: int
+    records: int
+
+
+class RefusedRow(Row, frozen=True):
+    """A record that was refused; `incarnation` and `version` name its oldest behaviour version."""
+
+    peer: PeerId
+    rule: Rule
+    lease: LeaseId
+    idx: int
+    incarnation: int
+    version: int
+    lag: int
+    received_ms: int
+    detail: str
+
+
+class PeerWork(Row, frozen=True):
+    """Tokens that count for a peer, its records that were trained on, and those that were dropped."""
+
+    tokens: int = 0
+    trained: int = 0
+    dropped: int = 0
+
+
+@dataclass(frozen=True)
+class WorkQueries:
+    """See the module's paragraph."""
+
+    db: Queries
+
+    # All of it
+
+    def trained(self) -> int:
+        """Records that were trained on."""
+        return int(self.db.query("SELECT count(*) FROM records WHERE step IS NOT NULL")[0][0])
+
+    def lags(self) -> dict[int, int]:
+        """How many records were trained on at which lag."""
+        return dict(
+            self.db.query(
+                "SELECT trained_lag, count(*) FROM records WHERE step IS NOT NULL AND rule = 'admitted'"
+                " GROUP BY trained_lag ORDER BY trained_lag"
+            )
+        )
+
+    def lags_by_step(self) -> dict[int, tuple[float, int]]:
+        """The mean and the largest lag of what each step was trained on."""
+        rows = self.db.query(
+            "SELECT step, avg(trained_lag), max(trained_lag) FROM records"
+            " WHERE step IS NOT NULL AND rule = 'admitted' AND trained_lag IS NOT NULL GROUP BY step"
+        )
+        return {step: (mean, largest) for step, mean, largest in rows}
+
+    def later_turns(self) -> int:
+        """Admitted records that went on with an episode."""
+        sql = "SELECT count(*) FROM records JOIN continuations USING (lease) WHERE rule = 'admitted'"
+        return sum(count for (count,) in self.db.query(sql, of="continuations"))
+
+    def uninformative(self) -> int:
+        """Admitted records whose group was dropped since it teaches nothing."""
+        sql = f"SELECT count(*) FROM records r {self._fates()} WHERE r.rule = 'admitted' AND d.reason = ?"
+        return int(self.db.query(sql, (UNINFORMATIVE,))[0][0])
+
+    def received(self) -> list[tuple[int, int]]:
+        """When which tokens that count came; those that a restart orphaned, when their lease was delivered."""
+        return [
+            *self.db.query("SELECT received_ms, sum(tokens) FROM records WHERE rule = 'admitted' GROUP BY received_ms"),
+            *self.db.query(
+                "SELECT coalesce(l.closed_ms, l.issued_ms), o.tokens FROM orphans o JOIN leases l USING (lease)",
+                of="orphans",
+            ),
+        ]
+
+    def fruitless(self) -> Loop | None:
+        """How leases ended since the last admitted record, if the learner's alarm would say that none brings one."""
+        last_ms = self.db.query("SELECT max(received_ms) FROM records WHERE rule = 'admitted'")[0][0] or 0
+        recalled = "AND lease NOT IN (SELECT lease FROM recalled)" if self.db.has_table("recalled") else ""
+        ended = f"FROM leases WHERE status IN ('returned', 'expired', 'lost') AND closed_ms > ? {recalled}"
+        ((first_ms, end_ms, rounds),) = self.db.query(
+            f"SELECT min(closed_ms), max(closed_ms), count(DISTINCT closed_ms / {ROUND_MS}) {ended}", (last_ms,)
+        )
+        if rounds < ROUNDS or end_ms - first_ms < SPAN_MS:
+            return None
+        rows = self.db.query(f"SELECT status, count(*) {ended} GROUP BY status", (last_ms,))
+        return Loop(ends=Counter({ENDS[status]: number for status, number in rows}), span_s=(end_ms - first_ms) / 1000)
+
+    # By peer
+
+    def leases_by_peer(self) -> defaultdict[str, dict[str, int]]:
+        """How many there are of each status."""
+        found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        for peer, status, number in self.db.query("SELECT peer, status, count(*) FROM leases GROUP BY peer, status"):
+            found[peer][status] = number
+        return found
+
+    def recalled_by_peer(self) -> dict[str, tuple[int, int]]:
+        """Leases that were returned because they had been recalled, and their rollouts."""
+        rows = self.db.query(
+            "SELECT peer, count(*), sum(rollouts) FROM recalled JOIN leases USING (lease) GROUP BY peer", of="recalled"
+        )
+        return {peer: (leases, rollouts) for peer, leases, rollouts in rows}
+
+    def late_by_peer(self) -> dict[str, int]:
+        """Delivered leases that came after their deadline, or after they had been withdrawn."""
+        return dict(
+            self.db.query(
+                "SELECT l.peer, count(DISTINCT r.lease) FROM records r JOIN leases l USING (lease)"
+                " WHERE r.rule IN (?, ?) AND l.status = 'delivered' AND l.peer = r.peer GROUP BY l.peer",
+                (Rule.LATE.value, Rule.UNKNOWN_LEASE.value),
+            )
+        )
+
+    def verdicts_by_peer(self) -> defaultdict[str, Counter[Rule]]:
+        """Records that each rule decided; rules that this program does not know are one."""
+        found: defaultdict[str, Counter[Rule]] = defaultdict(Counter)
+        for peer, rule, number in self.db.query("SELECT peer, rule, count(*) FROM records GROUP BY peer, rule"):
+            found[peer][Rule(rule)] += number
+        return found
+
+    def work_by_peer(self) -> defaultdict[str, PeerWork]:
+        """Tokens count for it also where a restart of the learner orphaned them."""
+        found: defaultdict[str, PeerWork] = defaultdict(PeerWork)
+        for peer, *sums in self.db.query(
+            "SELECT r.peer, sum(r.tokens), sum(r.step IS NOT NULL), sum(d.lease IS NOT NULL)"
+            f" FROM records r {self._fates()} WHERE r.rule = 'admitted' GROUP BY r.peer"
+        ):
+            found[peer] = PeerWork(*sums)
+        orphaned = "SELECT l.peer, sum(o.tokens) FROM orphans o JOIN leases l USING (lease) GROUP BY l.peer"
+        for peer, tokens in self.db.query(orphaned, of="orphans"):
+            found[peer] = msgspec.structs.replace(found[peer], tokens=found[peer].tokens + tokens)
+        return found
+
+    def judged(self, began_ms: int, width_ms: float) -> list[tuple[PeerId, int, int, int]]:
+        """By peer and stretch of `width_ms` from `began_ms` on: how many records were admitted, and how many came."""
+        return self.db.query(
+            "SELECT peer, CAST((received_ms - ?) / ? AS INTEGER) AS stretch, sum(rule = 'admitted'), count(*)"
+            " FROM records GROUP BY peer, stretch",
+            (began_ms, width_ms),
+        )
+
+    def newest_refused(self, each: int, detail_chars: int) -> list[RefusedRow]:
+        """The newest `each` refused records of each peer and rule, newest first, with so much of their detail."""
+        return self.db.rows(
+            RefusedRow,
+            "FROM (SELECT peer, rule, lease, idx, incarnation, version, lag, received_ms, substr(detail, 1, ?) AS"
+            " detail, row_number() OVER (PARTITION BY peer, rule ORDER BY received_ms DESC, lease, idx) AS place"
+            " FROM records WHERE rule <> 'admitted') WHERE place <= ? ORDER BY received_ms DESC, lease, idx",
+            (detail_chars, each),
+        )
+
+    # Of one peer
+
+    def records_of(self, peer: PeerId) -> list[CameRecord]:
+        """In the order in which they came."""
+        return self.db.rows(CameRecord, "FROM records WHERE peer = ? ORDER BY received_ms, rowid", (peer,))
+
+    def verdicts_of(self, peer: PeerId) -> list[tuple[Rule, int, int]]:
+        """By rule: how many records, and how many of them were trained on."""
+        sql = "SELECT rule, count(*), sum(step IS NOT NULL) FROM records WHERE peer = ? GROUP BY rule"
+        return [(Rule(rule), count, trained) for rule, count, trained in self.db.query(sql, (peer,))]
+
+    def refusals_of(self, peer: PeerId, limit: int) -> list[RefusedGroup]:
+        """Newest first."""
+        return self.db.rows(
+            RefusedGroup,
+            "SELECT lease, rule, detail, max(received_ms), count(*) FROM records WHERE peer = ? AND rule <> 'admitted'"
+            " GROUP BY lease, rule, detail ORDER BY max(received_ms) DESC, lease LIMIT ?",
+            (peer, limit),
+        )
+
+    # Of one lease or record
+
+    def leases_like(self, prefix: str, limit: int) -> list[LeaseId]:
+        """Those whose ids begin with `prefix`, in hex."""
+        return self._ids("SELECT lease FROM leases WHERE substr(lower(hex(lease)), 1, ?) = ? LIMIT ?", prefix, limit)
+
+    def records_like(self, prefix: str, limit: int) -> list[RecordId]:
+        """Those whose ids begin with `prefix`, in hex."""
+        sql = "SELECT DISTINCT record FROM records WHERE substr(lower(hex(record)), 1, ?) = ? LIMIT ?"
+        return self._ids(sql, prefix, limit)
+
+    def lease_of(self, record: RecordId) -> LeaseId:
+        """The lease under which a record was trained on or admitted, or else came first."""
+        sql = "SELECT lease FROM records WHERE record = ? ORDER BY step IS NULL, rule <> 'admitted', rowid LIMIT 1"
+        return LeaseId(self.db.query(sql, (record,))[0][0])
+
+    def lease(self, lease: LeaseId) -> KnownLease:
+        """A lease that is there."""
+        (found,) = self.db.rows(KnownLease, "FROM leases WHERE lease = ?", (lease,))
+        return found
+
+    def is_recalled(self, lease: LeaseId) -> bool:
+        """Whether the learner recalled it."""
+        return bool(self.db.query("SELECT 1 FROM recalled WHERE lease = ?", (lease,), of="recalled"))
+
+    def fates(self, lease: LeaseId, record: RecordId | None = None) -> list[RecordFate]:
+        """Of the records of a lease, or one of them."""
+        has_turns = self.db.has_table("continuations")
+        root = "(SELECT root FROM continuations c WHERE c.lease = r.lease)" if has_turns else "NULL"
+        return self.db.rows(
+            RecordFate,
+            "SELECT r.idx, r.record, r.rule, r.detail, r.reward, r.step, r.trained_lag, d.reason FROM records r"
+            f" LEFT JOIN dropped d ON d.lease = coalesce({root}, r.lease)"
+            " WHERE r.lease = ?1 AND (?2 IS NULL OR r.record = ?2) ORDER BY r.idx",
+            (lease, record),
+        )
+
+    def came_again(self, record: RecordId, lease: LeaseId) -> list[tuple[Rule, LeaseId]]:
+        """What was decided of the same record under other leases than this."""
+        sql = "SELECT rule, lease FROM records WHERE record = ? AND lease <> ? ORDER BY rowid"
+        return [(Rule(rule), other) for rule, other in self.db.query(sql, (record, lease))]
+
+    def rules_of(self, lease: LeaseId) -> dict[int, str]:
+        """Which rule decided each place of a lease; that which admitted it, if one did."""
+        return dict(
+            self.db.query("SELECT idx, rule FROM records WHERE lease = ? ORDER BY rule <> 'admitted' DESC", (lease,))
+        )
+
+    def _ids(self, sql: str, prefix: str, limit: int) -> list[Any]:
+        return [found for (found,) in self.db.query(sql, (len(prefix), prefix.lower(), limit))]
+
+    def _fates(self) -> str:
+        """What of `records r` was dropped, `d`; of an episode all turns were, in the name of its first lease."""
+        if not self.db.has_table("continuations"):
+            return "LEFT JOIN dropped d USING (lease)"
+        return "LEFT JOIN continuations c USING (lease) LEFT JOIN dropped d ON d.lease = coalesce(c.root, r.lease)"

@@ -130,7 +130,7 @@ def write(ledger: Ledger, deliveries: Sequence[Brought], judged: Sequence[Judged
             for verdict, record in zip(one.verdicts, one.records, strict=True)
             if record is not None
         ]
-        ledger.deliveries_judged(rows, {one.lease: b"receipt" * 100 for one in judged[first : first + 32]}, NOW_MS)
+        ledger.work.deliveries_judged(rows, {one.lease: b"receipt" * 100 for one in judged[first : first + 32]}, NOW_MS)
 
 
 def claim() -> int:
@@ -151,7 +151,7 @@ def claim() -> int:
     ):
         for repetition in range(options.reps + 1):  # the first is not counted: imports, caches
             deliveries = brought(options.seed + repetition, learner, peers)
-            ledger.leases_issued([_row(one) for one in deliveries])
+            ledger.work.leases_issued([_row(one) for one in deliveries])
             began = time.thread_time()  # of one core: nothing of it waits
             judged = judge(deliveries, terms, copies)
             took_s = time.thread_time() - began

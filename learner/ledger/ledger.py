@@ -6,17 +6,20 @@ belongs together is on disk together (`transaction`). Synchronous: the node call
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from learner.ledger.evidence import Evidence
 from learner.ledger.peers import PeerLedger
+from learner.ledger.sqlite.database import LedgerFile
 from learner.ledger.training import TrainingLedger
 from learner.ledger.trust import TrustLedger
 from learner.ledger.work import WorkLedger
 
 
-class Ledger(WorkLedger, TrainingLedger, PeerLedger, TrustLedger):
-    """See the module's paragraph. Safe to call from several threads; calls are serialised."""
+class Ledger(LedgerFile):
+    """The file, and its books. Safe to call from several threads; calls are serialised. Raises LedgerError."""
 
-    @property
-    def evidence(self) -> Evidence:
-        """What this ledger can show."""
-        return Evidence(self)
+    def __init__(self, path: Path, *, swarm: bytes) -> None:
+        super().__init__(path, swarm=swarm)
+        self.work, self.training, self.peers = WorkLedger(self), TrainingLedger(self), PeerLedger(self)
+        self.trust, self.evidence = TrustLedger(self), Evidence(self)

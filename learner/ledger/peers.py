@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from learner.ledger.rows import PeerRow, PlanRow, StayRow, TroubleRow
 from learner.ledger.sqlite.database import LedgerFile
@@ -23,16 +24,19 @@ INSERT INTO credit_notes (rowid, manifest, receiver, envelope) VALUES (
 older copy gave some numbers away already, so it goes on above them: none began 2^32 notes in an incarnation."""
 
 
-class PeerLedger(LedgerFile):
-    """See the module's paragraph."""
+@dataclass
+class PeerLedger:
+    """See the module's paragraph. Raises LedgerError."""
+
+    db: LedgerFile
 
     def knows(self, peer: PeerId) -> bool:
         """Whether the peer has been here before."""
-        return bool(self.query("SELECT 1 FROM peers WHERE peer = ?", (peer,)))
+        return bool(self.db.query("SELECT 1 FROM peers WHERE peer = ?", (peer,)))
 
     def peer_joined(self, row: PeerRow, now_ms: int) -> int:
         """Note that a peer is present from now on; return the id of its presence."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             db.execute(
                 "INSERT INTO peers (peer, name, role, engine, machine, micros_per_hour, currency, first_seen_ms,"
                 " last_seen_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (peer) DO UPDATE SET"
@@ -51,7 +55,7 @@ class PeerLedger(LedgerFile):
 
     def peers_present(self, stays: Sequence[StayRow], now_ms: int) -> None:
         """These peers are still here at `now_ms`, or were until then."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             for stay in stays:
                 db.execute(
                     "UPDATE peers SET last_seen_ms = ?, engine_s = peers.engine_s + ? - before.engine_s"
@@ -68,14 +72,9 @@ class PeerLedger(LedgerFile):
                 rows = [(stay.presence, source.value, joules) for source, joules in stay.energy.items()]
                 db.executemany("INSERT OR REPLACE INTO energy VALUES (?, ?, ?)", rows)
 
-    def peer_present(self, presence: int, now_ms: int, *, bytes_up: int, bytes_down: int, reason: str = "") -> None:
-        """`peers_present` for one."""
-        stay = StayRow(presence=presence, bytes_up=bytes_up, bytes_down=bytes_down, reason=reason)
-        self.peers_present([stay], now_ms)
-
     def troubles_told(self, rows: Sequence[TroubleRow]) -> None:
         """These peers say that they cannot do something, or can again."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             db.executemany(
                 "INSERT OR REPLACE INTO troubles (peer, kind, version, times, reason, since_ms, ended_ms)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -90,7 +89,7 @@ class PeerLedger(LedgerFile):
 
     def planned(self, row: PlanRow) -> None:
         """Who is to be on was decided anew."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             db.execute(
                 "INSERT INTO plans (at_ms, kappa, micros_per_hour, active, reasons) VALUES (?, ?, ?, ?, ?)",
                 (row.at_ms, row.kappa, row.micros_per_hour, json.dumps(row.active), json.dumps(row.reasons)),
@@ -101,12 +100,12 @@ class PeerLedger(LedgerFile):
     def members(self, peers: Collection[PeerId]) -> set[PeerId]:
         """Those of `peers` that have ever joined as rollout nodes."""
         marks = ", ".join("?" * len(peers))
-        found = self.query(f"SELECT peer FROM peers WHERE role = 'rollout' AND peer IN ({marks})", tuple(peers))
+        found = self.db.query(f"SELECT peer FROM peers WHERE role = 'rollout' AND peer IN ({marks})", tuple(peers))
         return {PeerId(peer) for (peer,) in found}
 
     def users_of(self, versions: Collection[PolicyVersion]) -> list[tuple[PeerId, PolicyVersion]]:
         """Who has records that were trained on, of which the oldest tokens are of one of these versions."""
-        rows = self.query(
+        rows = self.db.query(
             "SELECT DISTINCT peer, incarnation, version FROM records"
             " WHERE rule = 'admitted' AND step IS NOT NULL AND version >= ?",
             (min((version.version for version in versions), default=0),),
@@ -122,7 +121,7 @@ class PeerLedger(LedgerFile):
         `noted` is asked for the credit note of each that is new.
         """
         fresh = []
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             for credit in credits:
                 key = (credit.manifest, credit.receiver)
                 insert = "INSERT INTO relay_receipts VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"

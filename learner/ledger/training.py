@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -38,13 +39,16 @@ STEPS = "SELECT step, incarnation, began_ms, waited_s, train_s, rollouts, tokens
 CHECKPOINTS = "SELECT step, incarnation, directory, state FROM checkpoints ORDER BY step DESC"
 
 
-class TrainingLedger(LedgerFile):
-    """See the module's paragraph."""
+@dataclass
+class TrainingLedger:
+    """See the module's paragraph. Raises LedgerError."""
+
+    db: LedgerFile
 
     def incarnations(self) -> list[tuple[int, int]]:
         """(incarnation, the step it began at), in order."""
         return [
-            (row[0], row[1]) for row in self.query("SELECT incarnation, base FROM incarnations ORDER BY incarnation")
+            (row[0], row[1]) for row in self.db.query("SELECT incarnation, base FROM incarnations ORDER BY incarnation")
         ]
 
     def begin_incarnation(self, base: int, now_ms: int) -> int:
@@ -52,7 +56,7 @@ class TrainingLedger(LedgerFile):
 
         Its number lies above all that began, and above what `incarnation_seen` was told.
         """
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             (begun,) = db.execute("SELECT coalesce(max(incarnation), 0) FROM incarnations").fetchone()
             incarnation = max(begun, _seen(db.execute(SEEN).fetchall())) + 1
             db.execute("INSERT INTO incarnations VALUES (?, ?, ?)", (incarnation, base, now_ms))
@@ -65,17 +69,17 @@ class TrainingLedger(LedgerFile):
 
     def incarnation_seen(self, incarnation: int) -> None:
         """Versions of this incarnation are out, which this ledger knows nothing of: what begins next lies above it."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             seen = max(incarnation, _seen(db.execute(SEEN).fetchall()))
             db.execute("INSERT OR REPLACE INTO meta VALUES ('incarnation_seen', ?)", (str(seen).encode(),))
 
     def incarnations_seen(self) -> int:
         """The highest that `incarnation_seen` was told, 0 before that."""
-        return _seen(self.query(SEEN))
+        return _seen(self.db.query(SEEN))
 
     def published(self, version: PolicyVersion, manifest: ManifestHash) -> bool:
         """Whether this version was published, with this manifest."""
-        rows = self.query(
+        rows = self.db.query(
             "SELECT 1 FROM versions WHERE incarnation = ? AND version = ? AND manifest = ?",
             (version.incarnation, version.version, manifest),
         )
@@ -83,7 +87,7 @@ class TrainingLedger(LedgerFile):
 
     def forked(self, row: CheckpointRow, origin: bytes, now_ms: int) -> None:
         """Begin with a checkpoint of another swarm, whose id is `origin`, as if it were our first incarnation's."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             db.execute("INSERT INTO incarnations VALUES (1, 0, ?)", (now_ms,))
             db.execute(
                 "INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?)",
@@ -97,7 +101,7 @@ class TrainingLedger(LedgerFile):
         Of episodes the lease is that of their first turns; the records of later ones go with it, at their own lag.
         Raises LocalProtocolError when a surviving step has consumed one of them before.
         """
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             db.execute(
                 "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
@@ -121,11 +125,11 @@ class TrainingLedger(LedgerFile):
 
     def newest_steps(self, count: int) -> list[StepRow]:
         """The last `count` steps of the surviving chain, in order."""
-        return [step_row(row) for row in reversed(self.query(f"{STEPS} ORDER BY step DESC LIMIT ?", (count,)))]
+        return [step_row(row) for row in reversed(self.db.query(f"{STEPS} ORDER BY step DESC LIMIT ?", (count,)))]
 
     def batch_dropped(self, step: int, dropped: Mapping[LeaseId, str]) -> None:
         """Groups that step `step` took and could not be trained on (lease -> reason): no later step may take them."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             _drop(db, step, dropped)
 
     def version_published(
@@ -139,7 +143,7 @@ class TrainingLedger(LedgerFile):
         tally: TallyRow | None = None,
     ) -> None:
         """A version was signed; `new_bytes` of its chunks were not in the version before it."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             db.execute(
                 "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?)",
                 (version.incarnation, version.version, manifest, now_ms, total_bytes, new_bytes),
@@ -152,12 +156,12 @@ class TrainingLedger(LedgerFile):
 
     def newest_manifest(self) -> ManifestHash | None:
         """The manifest's hash of the version that was published last; None before the first."""
-        rows = self.query("SELECT manifest FROM versions ORDER BY incarnation DESC, version DESC LIMIT 1")
+        rows = self.db.query("SELECT manifest FROM versions ORDER BY incarnation DESC, version DESC LIMIT 1")
         return ManifestHash(rows[0][0]) if rows else None
 
     def versions(self) -> list[tuple[PolicyVersion, ManifestHash]]:
         """Published versions with the hashes of their manifests, oldest first."""
-        rows = self.query("SELECT incarnation, version, manifest FROM versions ORDER BY incarnation, version")
+        rows = self.db.query("SELECT incarnation, version, manifest FROM versions ORDER BY incarnation, version")
         return [(PolicyVersion(row[0], row[1]), ManifestHash(row[2])) for row in rows]
 
     def evaluated(
@@ -171,7 +175,7 @@ class TrainingLedger(LedgerFile):
         more: Mapping[tuple[str, str], float] = MappingProxyType({}),
     ) -> None:
         """A version's accuracy on held-out prompts; `more` figures by (task, metric), the task "" being all."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             db.execute(
                 "INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?, ?)",
                 (version.incarnation, version.version, now_ms, prompts, greedy, sampled),
@@ -186,7 +190,7 @@ class TrainingLedger(LedgerFile):
     ) -> None:
         """A durable state exists. `newest`: payloads are kept for the newest so many states; older ones stay without.
         `under_audit`: leases whose payloads are not forgotten yet."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             db.execute(
                 "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?)",
                 (row.step, row.incarnation, row.directory, now_ms, _described(row)),
@@ -195,44 +199,44 @@ class TrainingLedger(LedgerFile):
 
     def base_model(self) -> dict[str, str]:
         """A digest by name of each file of the model that the run began with; empty when nobody wrote it down."""
-        return _base_model(self.query(BASE_MODEL))
+        return _base_model(self.db.query(BASE_MODEL))
 
     def begun_with(self, files: Mapping[str, str]) -> None:
         """The run begins with a model of these files."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             db.execute("INSERT OR REPLACE INTO meta VALUES ('base_model', ?)", (json.dumps(dict(files)).encode(),))
 
     def settings(self) -> dict[str, Any]:
         """The settings that are fixed for the run, by name; empty when nobody wrote them down."""
-        return _settings(self.query(SETTINGS))
+        return _settings(self.db.query(SETTINGS))
 
     def begun_under(self, settings: Mapping[str, Any]) -> None:
         """The run begins under these settings, which are plain JSON."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             db.execute("INSERT OR REPLACE INTO meta VALUES ('settings', ?)", (json.dumps(dict(settings)).encode(),))
 
     def marked(self, name: str, value: bytes) -> bytes | None:
         """Write `value` down as what is so from now on; return what was so before, None if nobody wrote that."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             before = db.execute("SELECT value FROM meta WHERE key = ?", (name,)).fetchone()
             db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
         return None if before is None else bytes(before[0])
 
     def checkpoints(self) -> list[CheckpointRow]:
         """Durable states, newest first."""
-        return [_checkpoint_row(*row) for row in self.query(CHECKPOINTS)]
+        return [_checkpoint_row(*row) for row in self.db.query(CHECKPOINTS)]
 
     def checkpoints_removed(
         self, steps: Sequence[int], *, newest: int = ALL, under_audit: Collection[LeaseId] = ()
     ) -> None:
         """These directories are about to be deleted. `newest` and `under_audit`: as in `checkpointed`."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             db.executemany("DELETE FROM checkpoints WHERE step = ?", [(step,) for step in steps])
             _forget_payloads(db, newest, under_audit)
 
     def scores(self) -> list[tuple[PolicyVersion, float]]:
         """Evaluated versions with the mean reward of their samples, oldest first, also those that a restart cut off."""
-        rows = self.query("SELECT incarnation, version, sampled FROM evaluations ORDER BY incarnation, version")
+        rows = self.db.query("SELECT incarnation, version, sampled FROM evaluations ORDER BY incarnation, version")
         return [(PolicyVersion(row[0], row[1]), float(row[2])) for row in rows]
 
 

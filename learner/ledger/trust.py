@@ -13,6 +13,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import msgspec
@@ -38,8 +39,11 @@ QUERY_VALUES = 500
 """Values in one query: SQLite takes 32,766 today, and took 999 not long ago."""
 
 
-class TrustLedger(LedgerFile):
-    """See the module's paragraph."""
+@dataclass
+class TrustLedger:
+    """See the module's paragraph. Raises LedgerError."""
+
+    db: LedgerFile
 
     def audited(
         self,
@@ -53,7 +57,7 @@ class TrustLedger(LedgerFile):
         """Write what an audit found by these `margins`, what is known of the peer with it, of some leases (rule,
         detail, receipt) by which what was admitted of them, and no step has taken, is refused after all, and which
         groups are not trained on therefore (lease that opened it -> reason), whoever made the rest of them."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             if margins:
                 _write_margins(db, margins, row.at_ms)
             db.execute(
@@ -76,7 +80,7 @@ class TrustLedger(LedgerFile):
         dropped: Mapping[LeaseId, str] = NONE,
     ) -> None:
         """What was admitted of these leases, and no step has taken, is refused after all, as in `audited`."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             _revise(db, revised, now_ms)
             _drop(db, dropped)
 
@@ -92,7 +96,7 @@ class TrustLedger(LedgerFile):
     ) -> None:
         """Write what is known of a peer, which `decision` of the operator's it rests on if any (BAN, PARDON of
         `learner.ledger.reputation`), and what is refused therefore, as in `audited`."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             if decision:
                 db.execute(
                     "INSERT INTO decisions (peer, at_ms, what, reason) VALUES (?, ?, ?, ?)",
@@ -107,7 +111,7 @@ class TrustLedger(LedgerFile):
         found: dict[PeerId, AuditHistory] = {}
         for some in _by(QUERY_VALUES, sorted(peers)):
             marks = ", ".join("?" * len(some))
-            rows = self.query(
+            rows = self.db.query(
                 f"SELECT peer, passed, failed, audits, log_wealth, banned FROM confidence WHERE peer IN ({marks})",
                 some,
             )
@@ -118,7 +122,7 @@ class TrustLedger(LedgerFile):
 
     def engine_used(self, what: str, seconds: float) -> None:
         """The engine was used for so long, for "audits" or "choices"."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             db.execute(
                 "INSERT INTO engine_time VALUES (?, ?)"
                 " ON CONFLICT (what) DO UPDATE SET seconds = seconds + excluded.seconds",
@@ -127,7 +131,7 @@ class TrustLedger(LedgerFile):
 
     def choice_drawn(self, row: ChoiceRow) -> None:
         """Write what a group was worth that its peer may have chosen. A lease is drawn once."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             db.execute(
                 "INSERT OR IGNORE INTO choices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
@@ -139,7 +143,7 @@ class TrustLedger(LedgerFile):
 
     def choice_history(self, peer: PeerId) -> History:
         """What the groups add up to that this peer may have chosen."""
-        rows = self.query(
+        rows = self.db.query(
             "SELECT heard, log_wealth FROM choices WHERE peer = ? AND heard > 0 ORDER BY heard DESC LIMIT 1", (peer,)
         )
         for heard, log_wealth in rows:
@@ -148,7 +152,7 @@ class TrustLedger(LedgerFile):
 
     def choices_forgiven(self, peer: PeerId) -> None:
         """What was drawn so far counts no more for this peer; it stays to be read, with `heard` below 0."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             db.execute("UPDATE choices SET heard = -heard WHERE peer = ? AND heard > 0", (peer,))
 
     def audits_of(self, leases: Collection[LeaseId]) -> dict[LeaseId, bool]:
@@ -156,7 +160,7 @@ class TrustLedger(LedgerFile):
         found: dict[LeaseId, bool] = {}
         for some in _by(QUERY_VALUES, sorted(leases)):
             marks = ", ".join("?" * len(some))
-            rows = self.query(f"SELECT lease, passed FROM audits WHERE lease IN ({marks})", some)
+            rows = self.db.query(f"SELECT lease, passed FROM audits WHERE lease IN ({marks})", some)
             found |= {LeaseId(lease): bool(passed) for lease, passed in rows}
         return found
 
@@ -164,7 +168,7 @@ class TrustLedger(LedgerFile):
         """Those of `leases` of which something is admitted, and no step has taken it."""
         found: list[AdmittedRow] = []
         for lease in leases:
-            rows = self.query(
+            rows = self.db.query(
                 "SELECT l.peer, r.record, r.idx FROM records r JOIN leases l USING (lease)"
                 " WHERE r.lease = ? AND r.rule = 'admitted' AND r.step IS NULL ORDER BY r.idx",
                 (lease,),
@@ -178,7 +182,7 @@ class TrustLedger(LedgerFile):
         """The leases of `peer` among those that opened the groups `roots`, or went on with them."""
         found: set[LeaseId] = set()
         for root in roots:
-            rows = self.query(
+            rows = self.db.query(
                 "SELECT lease FROM leases WHERE peer = ?"
                 " AND lease IN (SELECT ? UNION SELECT lease FROM continuations WHERE root = ?)",
                 (peer, root, root),
@@ -189,7 +193,7 @@ class TrustLedger(LedgerFile):
     def untrained_of(self, peer: PeerId) -> set[LeaseId]:
         """The leases that opened the groups of which `peer` made a part that was admitted, but for groups that were
         trained on or dropped."""
-        rows = self.query(
+        rows = self.db.query(
             "SELECT DISTINCT coalesce(c.root, r.lease) AS opener FROM records r LEFT JOIN continuations c USING (lease)"
             " WHERE r.envelope IS NOT NULL AND r.step IS NULL AND r.rule = 'admitted' AND r.peer = ?"
             " AND NOT EXISTS (SELECT 1 FROM dropped d WHERE d.lease = coalesce(c.root, r.lease))",
@@ -199,11 +203,11 @@ class TrustLedger(LedgerFile):
 
     def is_dropped(self, root: LeaseId) -> bool:
         """Whether the group that this lease opened was dropped."""
-        return bool(self.query("SELECT 1 FROM dropped WHERE lease = ?", (root,)))
+        return bool(self.db.query("SELECT 1 FROM dropped WHERE lease = ?", (root,)))
 
     def untold_revisions(self, peer: PeerId, most: int) -> list[tuple[LeaseId, bytes]]:
         """(lease, receipt) of revisions that the peer has not been told, the oldest first."""
-        rows = self.query(
+        rows = self.db.query(
             "SELECT v.lease, l.receipt FROM revisions v JOIN leases l USING (lease)"
             " WHERE v.peer = ? AND v.told = 0 ORDER BY v.at_ms, v.lease LIMIT ?",
             (peer, most),
@@ -212,7 +216,7 @@ class TrustLedger(LedgerFile):
 
     def revisions_told(self, leases: Collection[LeaseId]) -> None:
         """Their peers were told."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             db.executemany("UPDATE revisions SET told = 1 WHERE lease = ?", [(lease,) for lease in leases])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,15 @@ UNCONSUMED = (
 )
 
 
-class WorkLedger(LedgerFile):
-    """See the module's paragraph."""
+@dataclass
+class WorkLedger:
+    """See the module's paragraph. Raises LedgerError."""
+
+    db: LedgerFile
 
     def leases_issued(self, rows: Sequence[LeaseRow]) -> None:
         """Write leases before they are handed out."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             db.executemany(
                 "INSERT INTO leases (lease, peer, task, prompt, rollouts, issued_ms, deadline_ms, envelope)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -52,7 +56,7 @@ class WorkLedger(LedgerFile):
     def leases_closed(self, leases: Sequence[LeaseId], status: str, now_ms: int) -> None:
         """These leases will not be delivered: 'expired', 'returned', 'lost', or 'recalled' (and returned therefore, or
         not, the learner having been away)."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             if status == "recalled":
                 db.executemany(
                     "INSERT INTO recalled SELECT lease FROM leases WHERE lease = ? AND status = 'open'",
@@ -66,7 +70,7 @@ class WorkLedger(LedgerFile):
 
     def leases_started(self, started: Sequence[tuple[LeaseId, PolicyVersion]]) -> None:
         """Peers said with which version they began to generate; the first word counts."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             db.executemany(
                 "UPDATE leases SET started_version = ? WHERE lease = ? AND started_version IS NULL",
                 [(str(version), lease) for lease, version in started],
@@ -74,12 +78,12 @@ class WorkLedger(LedgerFile):
 
     def leases_granted_again(self, leases: Sequence[LeaseId]) -> None:
         """Their peers had lost them; with which version they are begun is to be said anew."""
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             db.executemany("UPDATE leases SET started_version = NULL WHERE lease = ?", [(lease,) for lease in leases])
 
     def open_leases(self) -> list[LeaseRow]:
         """Leases neither delivered nor closed, nor answered with a receipt."""
-        return [_open_lease(row) for row in self.query(OPEN_LEASES)]
+        return [_open_lease(row) for row in self.db.query(OPEN_LEASES)]
 
     def deliveries_judged(
         self,
@@ -93,7 +97,7 @@ class WorkLedger(LedgerFile):
         `orphaned`: completion tokens that count for their authors although a restart orphaned them.
         Raises LocalProtocolError when a lease has a receipt already: a delivery is judged once.
         """
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             for lease, receipt in receipts.items():
                 update = "UPDATE leases SET status = 'delivered', closed_ms = ?, receipt = ? WHERE lease = ?"
                 if not db.execute(f"{update} AND receipt IS NULL", (now_ms, receipt, lease)).rowcount:
@@ -112,7 +116,7 @@ class WorkLedger(LedgerFile):
         is bounded by what was issued. Its end may be about to be written only: should that be lost, the lease is open
         for ever, but no restart takes it up (`open_leases`).
         """
-        with self.transaction() as db:
+        with self.db.transaction() as db:
             ended = {
                 lease
                 for lease, (peer, receipt) in receipts.items()
@@ -126,12 +130,12 @@ class WorkLedger(LedgerFile):
 
     def receipt_of(self, lease: LeaseId, peer: PeerId) -> bytes | None:
         """The receipt already given to `peer` for `lease`, or None."""
-        rows = self.query("SELECT receipt FROM leases WHERE lease = ? AND peer = ?", (lease, peer))
+        rows = self.db.query("SELECT receipt FROM leases WHERE lease = ? AND peer = ?", (lease, peer))
         return rows[0][0] if rows else None
 
     def lease_envelope(self, lease: LeaseId) -> bytes | None:
         """The lease as it was signed. None when there is none of that id, or it is of no use any more."""
-        rows = self.query("SELECT envelope FROM leases WHERE lease = ?", (lease,))
+        rows = self.db.query("SELECT envelope FROM leases WHERE lease = ?", (lease,))
         return rows[0][0] if rows else None
 
     def unconsumed(self) -> list[UnconsumedRow]:
@@ -141,7 +145,7 @@ class WorkLedger(LedgerFile):
                 prompt=row[0], lease=LeaseId(row[1]), reward=row[2], peer=PeerId(row[3]), envelope=row[4],
                 place=_place(*row[5:]),
             )
-            for row in self.query(
+            for row in self.db.query(
                 "SELECT l.prompt, r.lease, r.reward, r.peer, r.envelope, c.root, c.turn, c.slots"
                 f" {UNCONSUMED}"
                 " ORDER BY coalesce(c.turn, 0), r.received_ms, r.lease, r.idx"
@@ -150,19 +154,19 @@ class WorkLedger(LedgerFile):
 
     def counts(self) -> tuple[int, int]:
         """How many leases and records there are; none is ever deleted."""
-        leases = self.query("SELECT coalesce(max(rowid), 0) FROM leases")[0][0]
-        return int(leases), int(self.query("SELECT coalesce(max(rowid), 0) FROM records")[0][0])
+        leases = self.db.query("SELECT coalesce(max(rowid), 0) FROM leases")[0][0]
+        return int(leases), int(self.db.query("SELECT coalesce(max(rowid), 0) FROM records")[0][0])
 
     def since(self, leases: int, records: int) -> tuple[list[int], list[tuple[int, float]]]:
         """Beyond the first so many leases and records, in order: the prompts that were leased, and (prompt, mean
         reward) of each group that was admitted.
         """
-        given = self.query(
+        given = self.db.query(
             "SELECT prompt FROM leases LEFT JOIN continuations c USING (lease)"
             " WHERE leases.rowid > ? AND c.root IS NULL ORDER BY leases.rowid",
             (leases,),
         )
-        seen = self.query(
+        seen = self.db.query(
             "WITH fresh AS (SELECT DISTINCT coalesce(c.root, r.lease) AS root FROM records r"
             " LEFT JOIN continuations c USING (lease) WHERE r.rule = 'admitted' AND r.rowid > ?),"
             " turns AS (SELECT root, root AS lease FROM fresh"

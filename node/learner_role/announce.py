@@ -66,7 +66,7 @@ class LearnerAnnouncer:
             micros_per_hour=round(self.config.price.per_hour * MICROS),
             currency=self.config.price.currency,
         )
-        return await trio.to_thread.run_sync(self.ledger.peer_joined, row, Clock.now_ms())
+        return await trio.to_thread.run_sync(self.ledger.peers.peer_joined, row, Clock.now_ms())
 
     async def tell(self, stay: int) -> None:
         """Keep the stay of that id up to date until cancelled. Raises LedgerError."""
@@ -77,7 +77,7 @@ class LearnerAnnouncer:
                 self.events.emit("traffic", bytes_up=up, bytes_down=0)
                 told = up
             row = StayRow(presence=stay, bytes_up=up, bytes_down=0, energy=self.joules())
-            await trio.to_thread.run_sync(self.ledger.peers_present, [row], Clock.now_ms())
+            await trio.to_thread.run_sync(self.ledger.peers.peers_present, [row], Clock.now_ms())
             await trio.sleep(PRESENCE_S)
 
 

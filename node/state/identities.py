@@ -46,14 +46,14 @@ def require_learner(path: Path, learner: Keypair | None, certified: PublicKey) -
 
 def changes_since(ledger: Ledger, learner: Keypair, secret: bytes) -> Iterator[str]:
     """What to tell of keys that are others than at the start before, which nothing forbids."""
-    before = ledger.marked("learner", learner.peer_id.encode())
+    before = ledger.training.marked("learner", learner.peer_id.encode())
     if before not in (None, learner.peer_id.encode()):
         yield (
             f"This learner is {learner.peer_id} now, and was {(before or b'').decode(errors='replace')}: hand out the "
             "new invite, the old ones are dead."
         )
     mark = hmac.digest(secret, b"which secret this is", "sha256")
-    if ledger.marked("secret", mark) not in (None, mark):
+    if ledger.training.marked("secret", mark) not in (None, mark):
         yield (
             "lease.secret is another than before. Leases that are open keep their seeds, and no audit of them changes; "
             "which groups are audited from now on follows from the new one. Restore the old one only if this one was "

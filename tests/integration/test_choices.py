@@ -161,7 +161,7 @@ async def test_who_always_takes_the_oldest_version_is_not(tmp_path: Path) -> Non
         learner.choices.desk.share = learner.choices.time.routine = 1.0
         await learner.train(FakePeer(draw=lively), slow)
         assert learner.logged("peer_banned") == []
-        assert learner.ledger.choice_history(slow.id).audits > 5
+        assert learner.ledger.trust.choice_history(slow.id).audits > 5
 
 
 async def test_who_gives_back_by_chance_is_not(tmp_path: Path) -> None:
@@ -170,20 +170,20 @@ async def test_who_gives_back_by_chance_is_not(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True, steps=80, staleness=3)) as learner:
         await learner.train(honest, busy)
         assert learner.logged("peer_banned") == []
-        history = learner.ledger.choice_history(busy.id)
+        history = learner.ledger.trust.choice_history(busy.id)
         assert history.audits > 20
         assert not is_convicted(history)
-        assert not is_convicted(learner.ledger.choice_history(honest.id))
+        assert not is_convicted(learner.ledger.trust.choice_history(honest.id))
 
 
 async def test_what_was_heard_is_there_after_a_restart(tmp_path: Path) -> None:
     dice = random.Random(2)
     async with open_learner(tmp_path, Settings(audits=True, steps=8, staleness=3)) as learner:
         await learner.train(FakePeer(), FakePeer(key=OTHER, keeps=lambda lease: dice.random() < 0.3))
-        before = learner.ledger.choice_history(OTHER.peer_id)
+        before = learner.ledger.trust.choice_history(OTHER.peer_id)
     assert before.audits > 0
     async with open_learner(tmp_path, Settings(audits=True, steps=8, staleness=3)) as again:
-        assert again.ledger.choice_history(OTHER.peer_id) == before
+        assert again.ledger.trust.choice_history(OTHER.peer_id) == before
 
 
 @pytest.mark.rest
@@ -199,7 +199,7 @@ async def test_who_is_pardoned_begins_anew(tmp_path: Path) -> None:
             await until(lambda: bool(again.logged("peer_pardoned")))
             await until(lambda: not again.trust or again.trust.standing(OTHER.peer_id) is TrustLevel.NEWCOMER)
             nursery.cancel_scope.cancel()
-        assert again.ledger.choice_history(OTHER.peer_id).audits == 0
+        assert again.ledger.trust.choice_history(OTHER.peer_id).audits == 0
     assert rows(tmp_path, "SELECT count(*) FROM choices WHERE heard < 0") == heard
 
 
@@ -211,7 +211,7 @@ async def test_who_is_pardoned_while_its_ban_waits_is_not_banned(tmp_path: Path)
         await learner.trust.welcome(peer)
         desk._known[peer] = ALMOST_SURE
         lease = granted(999, size=2, peer=peer)
-        learner.ledger.leases_issued([lease_row(lease)])
+        learner.ledger.work.leases_issued([lease_row(lease)])
         of_other = InstalledVersion(name=version("1.1"), manifest=manifest(version("1.1")))
         doubt = SelectionSuspect(granted=lease, withheld=0.5, other=of_other)
         worst = [CompletionValue(tokens=2, reward=reward) for reward in (0.0, 0.0, *[1.0] * 6)]
@@ -220,9 +220,9 @@ async def test_who_is_pardoned_while_its_ban_waits_is_not_banned(tmp_path: Path)
             await until(lambda: bool(learner.logged("choice_drawn")))
             await desk.forgive(peer)
         assert learner.logged("peer_banned") == []
-        assert learner.ledger.choice_history(peer) == History()
+        assert learner.ledger.trust.choice_history(peer) == History()
         again = granted(998, size=2, peer=peer)
-        learner.ledger.leases_issued([lease_row(again)])
+        learner.ledger.work.leases_issued([lease_row(again)])
         desk._known[peer] = ALMOST_SURE
         await desk.conclude(SelectionSuspect(granted=again, withheld=0.5, other=of_other), worst)
         assert learner.logged("peer_banned") == [], "its peer was pardoned since"
@@ -249,7 +249,7 @@ async def test_a_ban_that_a_crash_came_before_follows_with_the_next_group(tmp_pa
     async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
         await learner.train(FakePeer())
         lease = granted(998, size=2, peer=OTHER.peer_id)
-        learner.ledger.leases_issued([lease_row(lease)])
+        learner.ledger.work.leases_issued([lease_row(lease)])
         sure = ChoiceRow(
             lease=lease.id,
             peer=OTHER.peer_id,
@@ -261,7 +261,7 @@ async def test_a_ban_that_a_crash_came_before_follows_with_the_next_group(tmp_pa
             heard=50,
             log_wealth=(25.0,) * 6,
         )
-        learner.ledger.choice_drawn(sure)
+        learner.ledger.trust.choice_drawn(sure)
     async with open_learner(tmp_path, Settings(audits=True, steps=2)) as again:
         assert again.choices is not None
         desk, next_one = again.choices.desk, granted(999, size=2, peer=OTHER.peer_id)
@@ -270,7 +270,7 @@ async def test_a_ban_that_a_crash_came_before_follows_with_the_next_group(tmp_pa
         await desk.conclude(SelectionSuspect(granted=next_one, withheld=0.5, other=None), best_ones)
         [banned] = again.logged("peer_banned")
         assert "of 50 groups" in str(banned["reason"])
-        assert again.ledger.choice_history(OTHER.peer_id).audits == 50
+        assert again.ledger.trust.choice_history(OTHER.peer_id).audits == 50
 
 
 async def test_an_engine_that_cannot_draw_it_costs_nobody_anything(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ async def test_an_engine_that_cannot_draw_it_costs_nobody_anything(tmp_path: Pat
         await learner.train(FakePeer(), FakePeer(key=OTHER, keeps=good_ones))
         assert learner.logged("choice_impossible")
         assert learner.logged("peer_banned") == []
-        assert learner.ledger.choice_history(OTHER.peer_id).audits == 0
+        assert learner.ledger.trust.choice_history(OTHER.peer_id).audits == 0
 
 
 async def test_one_peer_cannot_crowd_out_the_others(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def delivered(
 ) -> tuple[GrantedLease, list[AdmittedRecord]]:
     """A group of these versions, a completion of each, that was admitted."""
     lease = granted(number, size=len(names), minimum=names[0], prompt_index=0, peer=peer)
-    learner.ledger.leases_issued([lease_row(lease)])
+    learner.ledger.work.leases_issued([lease_row(lease)])
     raws = [
         record(
             lease.lease,
@@ -452,7 +452,7 @@ async def test_what_is_answered_by_nothing_of_use_is_withheld(tmp_path: Path, ru
         nursery.start_soon(learner.intake.work, learner.arriving)
         newest = max(learner.run.manifests)
         lease = granted(999, size=1, minimum=newest, prompt_index=0)
-        learner.ledger.leases_issued([lease_row(lease)])
+        learner.ledger.work.leases_issued([lease_row(lease)])
         learner.run.leasing.recover(lease)
         if rule == "recalled":
             learner.run.leasing.recall(lease.id)
@@ -503,7 +503,7 @@ async def test_completions_of_several_versions_are_each_drawn_again_with_their_o
         assert len({*ours, *seeds}) == 9
         said, ours_here = [1.0, 0.0, 1.0], [*(0.0, 0.0), *(0.0, 1.0), *(0.0, 0.0)]
         there, here = [0.0, 0.0, 1.0, *(0.0, 0.0, 1.0, 0.0, 0.0, 0.0)], [1.0, 0.0, 0.0]
-        learner.ledger.leases_issued([lease_row(lease)])
+        learner.ledger.work.leases_issued([lease_row(lease)])
         drawn = [CompletionValue(tokens=2, reward=reward) for reward in [*said, *ours_here, *there]]
         await desk.conclude(doubt, [*drawn, *(CompletionValue(tokens=3, reward=reward) for reward in here)])
     [(choice, theirs, ours_seen, heard)] = rows(tmp_path, f"SELECT choice, theirs, ours, heard FROM choices {OF_OTHER}")

@@ -158,7 +158,7 @@ def require_settled(learner: Learner) -> None:
     """Nothing is under way, and what the ledger, the buffer and the receipts say was admitted is the same."""
     assert learner.run.leasing.open_rollouts == 0
     assert (learner.run.leasing.judging, learner.run.asked) == ({}, 0)
-    waiting = learner.ledger.unconsumed()
+    waiting = learner.ledger.work.unconsumed()
     assert len(waiting) == len(learner.run.buffer)
     told = [
         verdict.record

@@ -144,7 +144,7 @@ async def live(root: Path, operations: list[tuple[str, PeerId, int]]) -> None:
             trio.open_nursery() as tasks,
         ):
             learner.desk.recover_leases()
-            recovered = {row.lease: row.started for row in learner.ledger.open_leases()}
+            recovered = {row.lease: row.started for row in learner.ledger.work.open_leases()}
             for lease, begun in recovered.items():
                 if lease not in model.unwritten:
                     assert begun == model.begun.get(lease)
@@ -163,7 +163,7 @@ async def live(root: Path, operations: list[tuple[str, PeerId, int]]) -> None:
             if not rest:
                 tasks.cancel_scope.cancel()
                 return
-            returned = {row.lease for row in learner.ledger.open_leases()} - model.open
+            returned = {row.lease for row in learner.ledger.work.open_leases()} - model.open
             tasks.cancel_scope.cancel()
         revive(model, returned)
 

@@ -38,7 +38,7 @@ def evaluating(learner: Learner, scores: dict[int, float]) -> None:
     async def noted(signed: SignedManifest) -> None:
         step = signed.version.version
         if step in scores:
-            learner.ledger.evaluated(signed.version, NOW_MS, prompts=8, greedy=0.5, sampled=scores[step])
+            learner.ledger.training.evaluated(signed.version, NOW_MS, prompts=8, greedy=0.5, sampled=scores[step])
         await published(signed)
 
     learner.training.published = noted
@@ -77,7 +77,7 @@ async def test_a_checkpoint_stays_while_its_version_is_being_evaluated(tmp_path:
         def scored(*args: Any) -> None:
             stepped(*args)
             if learner.run.chain.head.version == 9:
-                learner.ledger.evaluated(PolicyVersion(1, 4), NOW_MS, prompts=8, greedy=0.5, sampled=0.9)
+                learner.ledger.training.evaluated(PolicyVersion(1, 4), NOW_MS, prompts=8, greedy=0.5, sampled=0.9)
 
         learner.training.stepped = scored
         await learner.train(FakePeer())
@@ -94,7 +94,7 @@ async def test_what_a_restart_has_cut_off_was_never_the_best(tmp_path: Path) -> 
     async with open_learner(tmp_path, settings) as again:
         again.desk.recover_leases()
         await again.train(FakePeer())
-        assert again.ledger.incarnations()[1:] == [(2, 2)], "the milestone was all that could be read"
+        assert again.ledger.training.incarnations()[1:] == [(2, 2)], "the milestone was all that could be read"
         assert kept(tmp_path) == [2, 11, 12]
 
 
@@ -111,7 +111,7 @@ async def test_killed_anywhere_no_milestone_is_lost(
     async with open_learner(tmp_path, settings) as learner:
         evaluating(learner, SCORES)
         await kill(learner, call, moment, at, peer)
-        before = {row.step for row in learner.ledger.checkpoints()}
+        before = {row.step for row in learner.ledger.training.checkpoints()}
     wanted = {3, 6} if settings is EVERY_THREE else {5} if at > 3 else set()
     assert {step for step in wanted if step <= max(before)} <= before
     async with open_learner(tmp_path, settings) as again:
@@ -145,7 +145,7 @@ async def test_a_start_that_has_nothing_better_goes_on_from_a_milestone(tmp_path
     async with open_learner(tmp_path, EVERY_THREE) as again:
         again.desk.recover_leases()
         await again.train(peer)
-        assert again.ledger.incarnations() == [(1, 0), (2, 6)]
+        assert again.ledger.training.incarnations() == [(1, 0), (2, 6)]
         assert again.run.chain.head == PolicyVersion(2, 12)
         assert kept(tmp_path) == [3, 6, 9, 11, 12]
 
@@ -224,6 +224,6 @@ async def test_other_keys_are_heeded_from_the_next_checkpoint_on(tmp_path: Path)
         assert kept(tmp_path) == [3, 6, 8, 9]
     async with open_learner(tmp_path, Settings(steps=10, staleness=2, keep_every=6)) as again:
         again.desk.recover_leases()
-        assert steps_of(again.ledger.checkpoints()) == [9, 8, 6, 3], "a start removes nothing"
+        assert steps_of(again.ledger.training.checkpoints()) == [9, 8, 6, 3], "a start removes nothing"
         await again.train(FakePeer())
         assert kept(tmp_path) == [6, 9, 10]

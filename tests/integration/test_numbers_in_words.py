@@ -166,7 +166,7 @@ def story(path: Path, n: int) -> None:
         written.plan(*[peer] * (number + 1), reasons=("on: the only machine supplies 50 %",))
         written.here(peer, up=1, down=1)
     for _ in range(n):
-        written.ledger.begin_incarnation(n, written.now_ms)
+        written.ledger.training.begin_incarnation(n, written.now_ms)
     written.ledger.close()
 
 

@@ -134,7 +134,7 @@ async def test_a_learner_killed_on_the_way_to_an_announcement_proves_what_surviv
             await learner.train(peer)
     async with open_learner(tmp_path) as again:
         await again.train(peer)
-        base = again.ledger.incarnations()[1][1]
+        base = again.ledger.training.incarnations()[1][1]
         (found,) = await asked_of(again, HERE)
         assert {(leaf.record, leaf.version.version) for _, _, leaf in found} == consumed(tmp_path, HERE)
         assert all((leaf.version.incarnation == 1) == (leaf.version.version <= base) for _, _, leaf in found)
@@ -429,7 +429,7 @@ async def test_a_relay_is_told_of_its_own_credit_from_where_it_was(
                 shares={relay: 700},
                 raw=b"a relay receipt",
             )
-            learner.ledger.relays_credited([credit], NOW_MS, lambda credit, number=number: signed[number])  # type: ignore[misc]
+            learner.ledger.peers.relays_credited([credit], NOW_MS, lambda credit, number=number: signed[number])  # type: ignore[misc]
         found, last = list[NumberedNote](), 0
         end = PolicyVersion(9, 0)
         while (answer := await asker.ask(HERE, ProofRequest(version=end, notes=last))).notes:

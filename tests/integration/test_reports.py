@@ -131,7 +131,7 @@ def test_one_hour_of_two_peers(story: Story) -> None:
 def test_every_fate_of_a_lease(story: Story) -> None:
     story.join(peer_row(ALPHA, "atlas"))
     for fate in ("expired", "returned", "recalled", "lost"):
-        story.ledger.leases_closed([story.lease(ALPHA)], fate, story.now_ms)
+        story.ledger.work.leases_closed([story.lease(ALPHA)], fate, story.now_ms)
     story.lease(ALPHA)
     story.deliver(story.lease(ALPHA), ALPHA, Rule.ADMITTED, version=V0)
     story.deliver(story.lease(ALPHA), ALPHA, Rule.LATE, Rule.LATE, version=V0)
@@ -211,7 +211,7 @@ def test_passes_of_several_samples_and_the_scores_of_each_task_are_told(story: S
     for version, value in ((PolicyVersion(1, 0), 0.25), (PolicyVersion(1, 1), 0.5)):
         story.publish(version)
         more = {("", "samples"): 16, ("", "pass@8"): value, ("sums", "greedy"): value, ("sums", "pass@8"): value}
-        story.ledger.evaluated(version, story.now_ms, prompts=9, greedy=value, sampled=value, more=more)
+        story.ledger.training.evaluated(version, story.now_ms, prompts=9, greedy=value, sampled=value, more=more)
         story.now_s += 1
     story.train(1, {})
     report = swarm_report(story.ledger.path)
@@ -297,7 +297,7 @@ def test_a_restart_cuts_off_what_was_lost_with_it(story: Story) -> None:
     story.evaluate(V1, 0.5, 0.5)
     story.train(2, {})
     story.evaluate(PolicyVersion(1, 2), 0.99, 0.99)
-    story.ledger.begin_incarnation(1, story.now_ms)
+    story.ledger.training.begin_incarnation(1, story.now_ms)
     story.now_s = 5
     story.evaluate(PolicyVersion(2, 1), 0.6, 0.6)
     report = swarm_report(story.ledger.path)
@@ -314,7 +314,8 @@ def test_time_shared_by_two_presences_is_paid_once(story: Story) -> None:
     story.join(peer_row(ALPHA, "atlas again", micros=3_600_000_000))
     story.now_s = 100
     story.here(ALPHA, up=5)
-    story.ledger.peer_present(old, START_MS + 70_000, bytes_up=7, bytes_down=0, reason="joined again")
+    gone = StayRow(presence=old, bytes_up=7, bytes_down=0, reason="joined again")
+    story.ledger.peers.peers_present([gone], START_MS + 70_000)
     row = row_of(swarm_report(story.ledger.path), ALPHA)
     assert (row.active_s, row.cost, row.bytes_up, row.name) == (100.0, 100.0, 12, "atlas again")
 
@@ -564,7 +565,7 @@ def test_who_stands_by_is_not_paid_and_plans_are_told(story: Story) -> None:
     story.now_s = 400.0
     stay = StayRow(presence=story.presences[ALPHA], bytes_up=0, bytes_down=0, standby_s=300.0)
     for _ in range(2):  # said again, not added
-        story.ledger.peers_present([stay], story.now_ms)
+        story.ledger.peers.peers_present([stay], story.now_ms)
     story.here(BETA)
     report = swarm_report(story.ledger.path, staleness=4)
     peers = {peer.peer: peer for peer in report.peers}
@@ -717,7 +718,7 @@ def test_audits_and_bans_are_told(story: Story) -> None:
             lease=lease, peer=peer, at_ms=story.now_ms, tokens=28, counts=counted.counts, worst=float(above),
             evidence=log_evidence(known.history), passed=finding.passed, detail=detail,
         )  # fmt: skip
-        story.ledger.audited(row, replace(known, banned=detail))
+        story.ledger.trust.audited(row, replace(known, banned=detail))
     report = swarm_report(story.ledger.path)
     peers = {peer.peer: peer for peer in report.peers}
     honest, cheat = peers[ALPHA].audits, peers[BETA].audits
@@ -743,7 +744,7 @@ def test_what_verifying_took_is_told(story: Story) -> None:
     assert swarm_report(story.ledger.path).verifying_share is None
     assert "verifying" not in as_text(swarm_report(story.ledger.path))
     for what, seconds in (("audits", 2.0), ("choices", 1.0), ("audits", 2.0)):
-        story.ledger.engine_used(what, seconds)
+        story.ledger.trust.engine_used(what, seconds)
     report = swarm_report(story.ledger.path)
     assert report.wall_s == 100
     assert report.engine_s == {"audits": 4.0, "choices": 1.0}
@@ -769,7 +770,7 @@ def trial(story: Story, *, num_peers: int, num_banned: int) -> SwarmReport:
             story.train(story.leases, {lease: 1})
     for peer in peers[num_peers - num_banned :]:
         story.now_s += 10
-        story.ledger.confidence_written(peer, AuditHistory(banned="see our mail"), story.now_ms, decision=BAN)
+        story.ledger.trust.confidence_written(peer, AuditHistory(banned="see our mail"), story.now_ms, decision=BAN)
     return swarm_report(story.ledger.path)
 
 
@@ -845,10 +846,10 @@ def test_a_run_lasts_from_when_its_learner_was_there(tmp_path: Path) -> None:
     story = Story(ledger=Ledger(tmp_path / "ledger.sqlite", swarm=SWARM))
     story.join(peer_row(LEARNER, "learner", role="learner"))
     story.now_s = 8.0
-    story.ledger.begin_incarnation(0, story.now_ms)
+    story.ledger.training.begin_incarnation(0, story.now_ms)
     story.now_s = 380.0
     story.here(LEARNER)
-    story.ledger.begin_incarnation(1, story.now_ms)
+    story.ledger.training.begin_incarnation(1, story.now_ms)
     report = swarm_report(story.ledger.path)
     assert report.wall_s == report.accounts.lasted_s == 380.0
     assert sum(row.ended_s - row.began_s for row in report.accounts.runs) == 380.0
@@ -873,7 +874,7 @@ def test_a_report_says_which_nodes_cannot_work_with_the_newest_version(story: St
     for peer in (ALPHA, BETA):
         story.join(peer_row(peer, "a peer"))
     story.publish(V0)
-    story.ledger.troubles_told(
+    story.ledger.peers.troubles_told(
         [trouble_row(ALPHA, "install"), trouble_row(ALPHA, "lease"), trouble_row(BETA, "lease", ended_ms=START_MS + 1)]
     )
     report = swarm_report(story.ledger.path)
@@ -884,7 +885,7 @@ def test_a_report_says_which_nodes_cannot_work_with_the_newest_version(story: St
     assert [(row["kind"], row["ended_ms"]) for row in told["troubles"] if row["peer"] == BETA] == [
         ("lease", START_MS + 1)
     ]
-    story.ledger.troubles_told([trouble_row(BETA, "install")])
+    story.ledger.peers.troubles_told([trouble_row(BETA, "install")])
     assert swarm_report(story.ledger.path).unable.nodes == 2
     story.publish(V1)
     assert swarm_report(story.ledger.path).unable.nodes == 0, "of the next one nobody has said anything"
@@ -899,7 +900,7 @@ def test_a_report_says_that_leases_bring_nothing_until_one_does(story: Story) ->
         for number in range(leases):
             story.now_s += every_s
             status = "expired" if number % 4 == 3 else "returned"
-            story.ledger.leases_closed([story.lease(ALPHA)], status, story.now_ms)
+            story.ledger.work.leases_closed([story.lease(ALPHA)], status, story.now_ms)
 
     spin(40, 0.1)
     assert swarm_report(story.ledger.path).fruitless is None, "a pause"
@@ -916,7 +917,7 @@ def test_leases_that_were_recalled_are_not_among_those_that_bring_nothing(story:
     story.join(peer_row(ALPHA, "a peer"))
     for _ in range(20):
         story.now_s += 10.0
-        story.ledger.leases_closed([story.lease(ALPHA)], "recalled", story.now_ms)
+        story.ledger.work.leases_closed([story.lease(ALPHA)], "recalled", story.now_ms)
     assert swarm_report(story.ledger.path).fruitless is None
 
 

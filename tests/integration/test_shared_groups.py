@@ -139,9 +139,9 @@ async def test_for_a_failed_audit_only_its_peer_is_blamed(
         assert learner.trust.failed >= 1
         assert learner.trust.standing(cheat.id) is standing
         assert learner.run.buffer.held == len(learner.run.buffer) == 0
-        told = [open_receipt(raw, SWARM.authority) for _, raw in learner.ledger.untold_revisions(cheat.id, 10)]
+        told = [open_receipt(raw, SWARM.authority) for _, raw in learner.ledger.trust.untold_revisions(cheat.id, 10)]
         assert {verdict.rule for one in told for verdict in one.verdicts} <= {Rule.AUDIT, Rule.BANNED}
-        assert learner.ledger.untold_revisions(honest.id, 10) == []
+        assert learner.ledger.trust.untold_revisions(honest.id, 10) == []
     assert "audit" in rules_of(tmp_path, cheat.id)
     require_only_one_is_blamed(tmp_path, cheat.id, honest)
     await require_nothing_is_left(tmp_path)
@@ -227,8 +227,8 @@ async def test_a_ban_that_a_restart_finds_blames_nobody_else(tmp_path: Path, ope
     honest, banned = FakePeer(draw=alike), FakePeer(key=OTHER, draw=alike)
     async with working(tmp_path) as learner:
         await make(learner, *((banned, honest) if opens else (honest, banned)))
-        known = learner.ledger.confidence_of([banned.id]).get(banned.id, AuditHistory())
-        learner.ledger.confidence_written(banned.id, replace(known, banned="made up"), NOW_MS)
+        known = learner.ledger.trust.confidence_of([banned.id]).get(banned.id, AuditHistory())
+        learner.ledger.trust.confidence_written(banned.id, replace(known, banned="made up"), NOW_MS)
     async with working(tmp_path) as learner:
         await until(lambda: rules_of(tmp_path, banned.id) == {"banned"})
         assert len(learner.run.buffer) == learner.run.buffer.held == len(learner.run.episodes) == 0

@@ -112,10 +112,10 @@ def make_run(path: Path, state: Path) -> None:
     (state / "checkpoints" / f"1.{STEP}").mkdir(parents=True)
     (state / "checkpoints" / f"1.{STEP}" / "trainer.json").write_text("{}")
     with Ledger(home.ledger, swarm=home.authority.swarm) as ledger:
-        ledger.begin_incarnation(0, 0)
-        ledger.begun_under(fixed_settings(start.config))
+        ledger.training.begin_incarnation(0, 0)
+        ledger.training.begun_under(fixed_settings(start.config))
         row = CheckpointRow(step=STEP, incarnation=1, directory=f"1.{STEP}", state=start.schooling.state())
-        ledger.checkpointed(row, 0)
+        ledger.training.checkpointed(row, 0)
 
 
 def other_run(place: Place) -> Path:
@@ -152,7 +152,7 @@ def fork_of_another_task(place: Place) -> None:
 def pairs(place: Place, wait: int = 4) -> None:
     """Groups of so many wait to be trained on."""
     with Ledger(place.state / "ledger.sqlite", swarm=swarm_of(place)) as ledger:
-        ledger.leases_issued([replace(lease_row(1), rollouts=wait)])
+        ledger.work.leases_issued([replace(lease_row(1), rollouts=wait)])
         deliver(ledger, 1)
     place.change("[trust]", '[trainer]\nobjective = "dpo"\n\n[trust]')
 
@@ -304,8 +304,8 @@ async def test_a_refusal_of_the_trainer_leaves_a_run_that_can_be_gone_on_with(pl
     start = look_at(place.path, resume=True)
     assert [row.step for row in start.rows] == [STEP]
     with Ledger(place.state / "ledger.sqlite", swarm=swarm_of(place)) as ledger:
-        assert len(ledger.incarnations()) == 1
-        assert ledger.versions() == []
+        assert len(ledger.training.incarnations()) == 1
+        assert ledger.training.versions() == []
 
 
 async def test_a_first_start_that_is_refused_and_a_fork_leave_nothing_to_go_on_from(place: Place) -> None:
@@ -337,12 +337,12 @@ def test_pairs_that_wait_are_no_reason_to_refuse_pairs(place: Place) -> None:
 
 def test_settings_are_held_before_the_first_checkpoint_once_work_was_leased(place: Place) -> None:
     with Ledger(place.state / "ledger.sqlite", swarm=swarm_of(place)) as ledger:
-        ledger.checkpoints_removed([STEP])
+        ledger.training.checkpoints_removed([STEP])
     shutil.rmtree(place.state / "checkpoints" / f"1.{STEP}")
     place.change("threads = 1", "threads = 1\nseed = 3")
     look_at(place.path)
     with Ledger(place.state / "ledger.sqlite", swarm=swarm_of(place)) as ledger:
-        ledger.leases_issued([lease_row(1)])
+        ledger.work.leases_issued([lease_row(1)])
         deliver(ledger, 1)
     with pytest.raises(UsageError, match="seed = 3 is not the"):
         look_at(place.path)

@@ -65,6 +65,6 @@ async def test_ten_steps_of_a_mixture_of_all(tmp_path: Path) -> None:
         steps, judged = learner.logged("step"), learner.logged("delivery_judged")
         assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
         assert learner.logged("reward_failed") == []
-        leased = Counter(schooling.place(int(prompt))[1] for prompt in learner.ledger.since(0, 0)[0])
+        leased = Counter(schooling.place(int(prompt))[1] for prompt in learner.ledger.work.since(0, 0)[0])
         assert set(leased) == set(SPECS)
         assert all(one["admitted"] == 2 for one in judged)

@@ -159,7 +159,7 @@ async def test_killed_in_mid_episode_nothing_is_lost_and_nothing_doubled(
     trainer = NotingTrainer()
     async with open_learner(tmp_path, settings, trainer=trainer, environment=environment) as again:
         again.desk.recover_leases()
-        base = max((row.step for row in again.ledger.checkpoints()), default=0)
+        base = max((row.step for row in again.ledger.training.checkpoints()), default=0)
         await again.train(peer)
         assert again.run.chain.head.version == settings.steps
         require_true(trainer.batches)
@@ -218,7 +218,7 @@ async def test_killed_again_and_again_at_any_moment(tmp_path: Path, seed: int) -
     trainer = NotingTrainer()
     async with open_learner(tmp_path, settings, trainer=trainer, environment=environment) as last:
         last.desk.recover_leases()
-        base = max((row.step for row in last.ledger.checkpoints()), default=0)
+        base = max((row.step for row in last.ledger.training.checkpoints()), default=0)
         await last.train(*peers)
         require_true(trainer.batches)
         rows = turns_in(tmp_path / "ledger.sqlite")

@@ -340,14 +340,27 @@ class DyingLedger(Ledger):
 
     dies: tuple[str, str, int] = ("", "", 0)
 
-    def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
-        method, moment, left = super().__getattribute__("dies")
+    def __init__(self, path: Path, *, swarm: bytes) -> None:
+        super().__init__(path, swarm=swarm)
+        for book in ("work", "training", "peers", "trust"):
+            setattr(self, book, DyingBook(self, getattr(self, book)))
+
+
+@dataclass
+class DyingBook:
+    """One of its books."""
+
+    ledger: DyingLedger
+    book: object
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.book, name)
+        method, moment, left = self.ledger.dies
         if name != method:
             return found
 
         def dying(*args: Any, **options: Any) -> Any:
-            self.dies = (method, moment, left - 1)
+            self.ledger.dies = (method, moment, left - 1)
             if left == 1 and moment == "before":
                 raise Killed
             result = found(*args, **options)
@@ -503,7 +516,7 @@ def _wire(
     terms = LeaseTerms(
         group_size=settings.group_size, temperature=1.0, max_new_tokens=4, stop_ids=(0,), deadline_s=60.0
     )
-    ids = count(1000 * len(ledger.incarnations()) + 1)
+    ids = count(1000 * len(ledger.training.incarnations()) + 1)
 
     def next_prompt() -> Prompt:
         prompts[0] += 1

@@ -50,7 +50,7 @@ class Story:
         return START_MS + round(self.now_s * 1000)
 
     def join(self, row: PeerRow) -> int:
-        self.presences[row.peer] = self.ledger.peer_joined(row, self.now_ms)
+        self.presences[row.peer] = self.ledger.peers.peer_joined(row, self.now_ms)
         return self.presences[row.peer]
 
     def here(
@@ -61,13 +61,13 @@ class Story:
             presence=self.presences[peer], bytes_up=up, bytes_down=down, reason=reason, standby_s=standby_s,
             energy={EnergySource(source): amount for source, amount in joules.items()},
         )  # fmt: skip
-        self.ledger.peers_present([row], self.now_ms)
+        self.ledger.peers.peers_present([row], self.now_ms)
 
     def relay(self, receiver: PeerId, version: PolicyVersion, shares: dict[PeerId, int]) -> None:
         """Those of `shares` are credited for what they gave `receiver` of `version`, in bytes."""
         manifest = ManifestHash(digest_of(str(version).encode()))
         credit = Credit(receiver=receiver, manifest=manifest, shares=shares, raw=b"receipt")
-        self.ledger.relays_credited([credit], self.now_ms)
+        self.ledger.peers.relays_credited([credit], self.now_ms)
 
     def lease(self, peer: PeerId, rollouts: int = 4, *, place: EpisodeSlots | None = None) -> LeaseId:
         self.leases += 1
@@ -76,7 +76,7 @@ class Story:
             lease=lease, peer=peer, task="reverse", prompt=self.leases, rollouts=rollouts,
             issued_ms=self.now_ms, deadline_ms=self.now_ms + 60_000, envelope=b"lease", place=place,
         )  # fmt: skip
-        self.ledger.leases_issued([row])
+        self.ledger.work.leases_issued([row])
         return lease
 
     def deliver(
@@ -101,7 +101,9 @@ class Story:
             for index, rule in enumerate(rules)
         ]
         orphaned = sum(row.tokens for row in rows if row.rule is Rule.ORPHANED)
-        self.ledger.deliveries_judged(rows, {lease: b"receipt"}, self.now_ms, {lease: orphaned} if orphaned else None)
+        self.ledger.work.deliveries_judged(
+            rows, {lease: b"receipt"}, self.now_ms, {lease: orphaned} if orphaned else None
+        )
 
     def train(
         self,
@@ -119,28 +121,28 @@ class Story:
             step=step, incarnation=incarnation, began_ms=self.now_ms, waited_s=waited_s, train_s=train_s,
             rollouts=4 * len(lags), tokens=40 * len(lags), reward=reward, metrics=metrics or {"loss": 0.1},
         )  # fmt: skip
-        self.ledger.step_trained(row, lags, dropped or {})
+        self.ledger.training.step_trained(row, lags, dropped or {})
 
     def publish(self, version: PolicyVersion, *, total: int = 2_000_000, new: int = 2_000_000) -> None:
         manifest = ManifestHash(digest_of(str(version).encode()))
-        self.ledger.version_published(version, manifest, self.now_ms, total_bytes=total, new_bytes=new)
+        self.ledger.training.version_published(version, manifest, self.now_ms, total_bytes=total, new_bytes=new)
 
     def evaluate(self, version: PolicyVersion, greedy: float, sampled: float) -> None:
-        self.ledger.evaluated(version, self.now_ms, prompts=512, greedy=greedy, sampled=sampled)
+        self.ledger.training.evaluated(version, self.now_ms, prompts=512, greedy=greedy, sampled=sampled)
 
     def plan(self, *active: PeerId, micros: int = 0, kappa: int = 1, reasons: tuple[str, ...] = ()) -> None:
-        self.ledger.planned(
+        self.ledger.peers.planned(
             PlanRow(at_ms=self.now_ms, kappa=kappa, active=active, micros_per_hour=micros, reasons=reasons)
         )
 
     def checkpoint(self, step: int, incarnation: int = 1) -> None:
         row = CheckpointRow(step=step, incarnation=incarnation, directory="checkpoint", state={})
-        self.ledger.checkpointed(row, self.now_ms)
+        self.ledger.training.checkpointed(row, self.now_ms)
 
 
 def open_story(path: Path) -> Story:
     story = Story(ledger=Ledger(path, swarm=SWARM))
-    story.ledger.begin_incarnation(0, story.now_ms)
+    story.ledger.training.begin_incarnation(0, story.now_ms)
     return story
 
 
@@ -172,7 +174,7 @@ def demo_run(path: Path, *, steps: int = 40, seed: int = 0, restart_at: int | No
                 if not stale:
                     lags[lease] = lag
         if rng.random() < 0.1:
-            story.ledger.leases_closed([story.lease(GAMMA)], "expired", story.now_ms)
+            story.ledger.work.leases_closed([story.lease(GAMMA)], "expired", story.now_ms)
         story.now_s += rng.uniform(0.2, 0.6)
         learned = 1 / (1 + math.exp(-(step - 12) / 5))
         story.train(
@@ -192,7 +194,7 @@ def demo_run(path: Path, *, steps: int = 40, seed: int = 0, restart_at: int | No
         if step == restart_at:
             restart_at = None
             story.now_s += 20
-            incarnation, step = story.ledger.begin_incarnation(step - 3, story.now_ms), step - 3
+            incarnation, step = story.ledger.training.begin_incarnation(step - 3, story.now_ms), step - 3
             story.publish(PolicyVersion(incarnation, step))
         for peer, pace in ((LEARNER, 0), (ALPHA, 40_000), (BETA, 30_000), (GAMMA, 9_000)):
             story.here(peer, up=step * (pace or 4_000_000), down=step * (2_000_000 if pace else 80_000))

@@ -85,7 +85,7 @@ def banned_report(path: Path, *, name: str = NAMES[0]) -> SwarmReport:
             lease=lease, peer=peer, at_ms=story.now_ms, tokens=2800, counts=(), worst=13.6, evidence=30.0,
             passed=not detail, detail=detail,
         )  # fmt: skip
-        story.ledger.audited(
+        story.ledger.trust.audited(
             row, AuditHistory(failed=bool(detail), history=history, banned=detail if peer == HOSTILE else "")
         )
     story.here(HOSTILE)

@@ -116,7 +116,7 @@ class LearnerMonitor:
 
     async def began(self, incarnation: int, base: int) -> None:
         """An incarnation goes on from step `base`."""
-        rows = await trio.to_thread.run_sync(self.ledger.newest_steps, HISTORY)
+        rows = await trio.to_thread.run_sync(self.ledger.training.newest_steps, HISTORY)
         self._watchman, self._evaluation, self._diverged = AlarmMonitor(), {}, 0
         for row in rows:
             self._watchman.handle(observation(alarm_row(row)))

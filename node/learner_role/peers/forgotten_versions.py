@@ -72,13 +72,13 @@ class Forgotten:
 
     def look_here(self, store: ChunkStore, checkpoints: Path) -> None:
         """Compare the ledger with what lies beside it. Reads the disk: for a worker thread, at the start."""
-        begun = max((number for number, _ in self.ledger.incarnations()), default=0)
-        held = [one.version for one in store.versions() if not self.ledger.published(one.version, one.hash)]
+        begun = max((number for number, _ in self.ledger.training.incarnations()), default=0)
+        held = [one.version for one in store.versions() if not self.ledger.training.published(one.version, one.hash)]
         saved = [found for one in checkpoints.glob("*.*") if (found := _named(one.name)) is not None]
         if newer := [found for found in (*held, *saved) if begun < found.incarnation <= begun + MAX_JUMP]:
             self._note(max(newer))
             self._tell(max(newer), "The state directory holds")
-        self.run.forgotten = self.ledger.incarnations_seen()
+        self.run.forgotten = self.ledger.training.incarnations_seen()
 
     async def watch(self) -> None:
         """Ask whoever connects, and somebody now and then; until cancelled."""
@@ -129,15 +129,15 @@ class Forgotten:
 
     def _judge(self, told: SignedAnnouncement) -> bool:
         """Whether the ledger knows nothing of it; then it is written that its incarnation is taken."""
-        if self.ledger.published(told.version, told.manifest):
+        if self.ledger.training.published(told.version, told.manifest):
             return False
-        is_news = told.version.incarnation > self.ledger.incarnations_seen()
+        is_news = told.version.incarnation > self.ledger.training.incarnations_seen()
         if is_news:
             self._note(told.version)
         return is_news
 
     def _note(self, version: PolicyVersion) -> None:
-        self.ledger.incarnation_seen(version.incarnation)
+        self.ledger.training.incarnation_seen(version.incarnation)
 
     def _tell(self, version: PolicyVersion, who: str) -> None:
         self.events.emit(

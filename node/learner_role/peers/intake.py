@@ -264,7 +264,7 @@ class IntakeLoop:
     def _check(self, one: _HandedIn, terms: Terms, now_ms: int) -> _Checked:
         incoming, granted = one.incoming, one.granted
         lease, records = LeaseId(incoming.delivery.lease), incoming.delivery.records
-        if granted is None and (given := self.ledger.receipt_of(lease, incoming.peer)) is not None:
+        if granted is None and (given := self.ledger.work.receipt_of(lease, incoming.peer)) is not None:
             return _Checked(handed_in=one, delivery=None, terms=terms, checked_ms=now_ms, receipt=given)
         checked = check_delivery(
             granted,
@@ -332,10 +332,10 @@ class IntakeLoop:
                 too_late[answer.lease] = (answer.incoming.peer, answer.receipt)
                 too_late_rows += _rows(answer, one.checked_ms)
         if receipts:
-            self.ledger.deliveries_judged(rows, receipts, now_ms, orphaned)
+            self.ledger.work.deliveries_judged(rows, receipts, now_ms, orphaned)
         if too_late:  # its peer counts what it was told, and so do our reports
-            self.ledger.refused_after_the_end(too_late_rows, too_late)
-        return answers, self.ledger.counts()[1]
+            self.ledger.work.refused_after_the_end(too_late_rows, too_late)
+        return answers, self.ledger.work.counts()[1]
 
     def _answer(self, checked: _Checked, judged: JudgedDelivery, now_ms: int) -> _Answer:
         receipt = Receipt(

@@ -131,7 +131,7 @@ class RelayCreditService:
         """Whose records were trained on before this start; an oldest version each is what the ledger knows. Of what
         waits for a batch, `used` is told."""
         self._follow(window)
-        for peer, version in self.ledger.users_of(window.keys()):
+        for peer, version in self.ledger.peers.users_of(window.keys()):
             self._core.handle(RecordAdmitted(receiver=peer, manifest=window[version]))
 
     def _credit(
@@ -146,7 +146,7 @@ class RelayCreditService:
         for peer, manifest in used:
             credits += self._core.handle(RecordAdmitted(receiver=peer, manifest=manifest))
         noted = partial(self._note, now_ms)
-        return self.ledger.relays_credited(credits, now_ms, noted) if credits else []
+        return self.ledger.peers.relays_credited(credits, now_ms, noted) if credits else []
 
     def _note(self, now_ms: int, credit: Credit) -> bytes:
         """Our signed word on a credit, for whoever checks the books without the manifest."""
@@ -165,7 +165,7 @@ class RelayCreditService:
             receiver=heard.peer,
             manifest=ManifestHash(heard.receipt.manifest),
             givers=heard.receipt.by_chunk(),
-            members=self.ledger.members([PeerId(relay) for relay in heard.receipt.relays]),
+            members=self.ledger.peers.members([PeerId(relay) for relay in heard.receipt.relays]),
             raw=heard.raw,
         )
 

@@ -298,7 +298,7 @@ class SessionService:
             micros_per_hour=hello.price.micros_per_hour,
             currency=hello.price.currency,
         )
-        return self.ledger.knows(peer), self.ledger.peer_joined(row, self.now_ms())
+        return self.ledger.peers.knows(peer), self.ledger.peers.peer_joined(row, self.now_ms())
 
     def _count(self, peer: PeerId, presence: PeerSession, now: Heartbeat) -> None:
         """Add what a heartbeat counts beyond the one before it to this stay.
@@ -418,9 +418,9 @@ class SessionService:
             if write_trust is not None:
                 write_trust()
             if stays:
-                self.ledger.peers_present(stays, now_ms)
+                self.ledger.peers.peers_present(stays, now_ms)
             if troubles:
-                self.ledger.troubles_told(troubles)
+                self.ledger.peers.troubles_told(troubles)
 
         return write
 

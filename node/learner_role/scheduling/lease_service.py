@@ -109,7 +109,7 @@ class LeaseService:
         ids = [granted.id for granted, _ in issued]
         rows = [_row(granted, raw) for granted, raw in issued]
         try:
-            await trio.to_thread.run_sync(self.ledger.leases_issued, rows)
+            await trio.to_thread.run_sync(self.ledger.work.leases_issued, rows)
         except BaseException:  # the peer has left, or asks anew, and will never hear of these
             self.withdraw(peer, ids)
             raise
@@ -191,7 +191,7 @@ class LeaseService:
 
     def recover(self) -> list[PeerId]:
         """After a restart: take up the leases that are still open; return whose they are."""
-        rows = self.ledger.open_leases()
+        rows = self.ledger.work.open_leases()
         for row in rows:
             granted = granted_in(row, self.swarm)
             self.run.leasing.recover(granted, row.started)
@@ -207,11 +207,13 @@ class LeaseService:
 
         def write() -> None:
             if again:
-                self.ledger.leases_granted_again(again)
+                self.ledger.work.leases_granted_again(again)
             if started:
-                self.ledger.leases_started(list(started.items()))
+                self.ledger.work.leases_started(list(started.items()))
             for status in sorted(set(closed.values())):
-                self.ledger.leases_closed([lease for lease, word in closed.items() if word == status], status, now_ms)
+                self.ledger.work.leases_closed(
+                    [lease for lease, word in closed.items() if word == status], status, now_ms
+                )
 
         return write
 

@@ -112,7 +112,7 @@ class Provisioner:
             micros_per_hour=round(decision.price * MICROS),
             reasons=tuple(reasons),
         )
-        await trio.to_thread.run_sync(partial(self.ledger.planned, row))
+        await trio.to_thread.run_sync(partial(self.ledger.peers.planned, row))
 
     def _told(self, decision: Decision) -> list[str]:
         """Every change in a sentence, as an event as well."""

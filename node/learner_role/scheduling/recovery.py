@@ -60,11 +60,11 @@ def require_leases(path: Path, swarm: SwarmId) -> None:
 def read_unconsumed(ledger: Ledger, environment: Environment, swarm: SwarmId) -> Recovered:
     """What no surviving step of the ledger has consumed. Reads many rows: for a worker thread."""
     by_lease: dict[LeaseId, list[UnconsumedRow]] = {}
-    for row in ledger.unconsumed():
+    for row in ledger.work.unconsumed():
         by_lease.setdefault(row.lease, []).append(row)
     recovered = Recovered(groups=[], episodes=Episodes(), leases=[])
     for lease, rows in by_lease.items():
-        granted = _granted(ledger.lease_envelope(lease), rows[0].prompt, rows[0].place, swarm)
+        granted = _granted(ledger.work.lease_envelope(lease), rows[0].prompt, rows[0].place, swarm)
         _replay(recovered, granted, rows, environment, swarm)
     return recovered
 

@@ -65,9 +65,9 @@ def hold_to_base(ledger: Ledger, config: SwarmConfig, base: int) -> str:
     """As `base_note`, of an opened ledger whose run goes on from step `base`; where it begins, or nobody wrote down
     with what, what is there now is written down.
     """
-    found, recorded = digests_of(Path(config.model.directory)), ledger.base_model()
+    found, recorded = digests_of(Path(config.model.directory)), ledger.training.base_model()
     if base == 0 or not recorded:
-        ledger.begun_with(found)
+        ledger.training.begun_with(found)
         return ""
     return judged(recorded, found, config)
 

@@ -133,7 +133,7 @@ class Checkpoints:
     def sweep(self) -> None:
         """Remove what the ledger does not know. Raises OSError."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        known = {row.directory for row in self.ledger.checkpoints()}
+        known = {row.directory for row in self.ledger.training.checkpoints()}
         for directory in self.directory.iterdir():
             if directory.name not in known:
                 shutil.rmtree(directory, ignore_errors=True)
@@ -171,27 +171,27 @@ class Checkpoints:
         self._settle()
 
     def _write_down(self, row: CheckpointRow, under_audit: Collection[LeaseId], evaluating: Collection[int]) -> None:
-        self.ledger.checkpointed(row, self.now_ms(), newest=self.keep.newest, under_audit=under_audit)
-        rows = self.ledger.checkpoints()
+        self.ledger.training.checkpointed(row, self.now_ms(), newest=self.keep.newest, under_audit=under_audit)
+        rows = self.ledger.training.checkpoints()
         stay = chosen([one.step for one in rows], self.keep, self._scores(row), evaluating)
         self._remove([one for one in rows if one.step not in stay], under_audit)
 
     def _remove(self, rows: Sequence[CheckpointRow], under_audit: Collection[LeaseId]) -> None:
         if rows:
             steps = [one.step for one in rows]
-            self.ledger.checkpoints_removed(steps, newest=self.keep.newest, under_audit=under_audit)
+            self.ledger.training.checkpoints_removed(steps, newest=self.keep.newest, under_audit=under_audit)
         for one in rows:
             shutil.rmtree(self.directory / one.directory, ignore_errors=True)
 
     def _scores(self, row: CheckpointRow) -> dict[int, float]:
         """What versions of the line that leads to `row` are worth, by their training step."""
-        begun = [(number, base) for number, base in self.ledger.incarnations() if number <= row.incarnation]
+        begun = [(number, base) for number, base in self.ledger.training.incarnations() if number <= row.incarnation]
         line = Chain(bases=bases_of(begun), head=PolicyVersion(row.incarnation, row.step))
-        return {version.version: score for version, score in self.ledger.scores() if line.contains(version)}
+        return {version.version: score for version, score in self.ledger.training.scores() if line.contains(version)}
 
     def _make_room(self, under_audit: Collection[LeaseId]) -> list[CheckpointRow]:
         """Give up milestones, the least wanted first, until the disk has room for another checkpoint; return them."""
-        rows = {one.step: one for one in self.ledger.checkpoints()}
+        rows = {one.step: one for one in self.ledger.training.checkpoints()}
         if not rows:
             return []
         newest = rows[max(rows)]

@@ -135,7 +135,7 @@ class Evaluation:
             return
         self.latest = scores
         await trio.to_thread.run_sync(
-            lambda: self.ledger.evaluated(
+            lambda: self.ledger.training.evaluated(
                 signed.version,
                 at_ms,
                 prompts=len(self.prompts),

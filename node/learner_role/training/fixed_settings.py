@@ -70,8 +70,8 @@ def require_groups(config: SwarmConfig, ledger: Path) -> None:
 
 def note_fixed(ledger: Ledger, config: SwarmConfig, base: int) -> None:
     """Write them down where a run begins at step `base`, or where nobody did before."""
-    if base == 0 or not ledger.settings():
-        ledger.begun_under(fixed_settings(config))
+    if base == 0 or not ledger.training.settings():
+        ledger.training.begun_under(fixed_settings(config))
 
 
 def changed(recorded: Mapping[str, Any], config: SwarmConfig) -> str:

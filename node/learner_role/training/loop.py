@@ -264,7 +264,7 @@ class TrainingLoop:
 
     async def _restore(self) -> int:
         """Bring the trainer to the newest checkpoint that can be read; return its step, 0 when there never was one."""
-        rows = await trio.to_thread.run_sync(self.ledger.checkpoints)
+        rows = await trio.to_thread.run_sync(self.ledger.training.checkpoints)
         row = await restore_newest(self._ask, rows, self.checkpoints, self._passed_over)
         await self._recover_curriculum(row)
         self.saving.saved = 0 if row is None else row.step
@@ -281,14 +281,14 @@ class TrainingLoop:
         async with self.run.judging:
             # Without a checkpoint as it was at our start: what it saw since would otherwise count twice.
             self.restore_curriculum(self._beginning if row is None else row.state)
-            given, seen = await trio.to_thread.run_sync(self.ledger.since, leases, records)
+            given, seen = await trio.to_thread.run_sync(self.ledger.work.since, leases, records)
             self.run.recover_prompts(given)
             for index, mean in seen:
                 self.observe(index, mean)
-            _, self.run.judged = await trio.to_thread.run_sync(self.ledger.counts)
+            _, self.run.judged = await trio.to_thread.run_sync(self.ledger.work.counts)
 
     async def _describe(self, version: PolicyVersion) -> CheckpointRow:
-        leases, _ = await trio.to_thread.run_sync(self.ledger.counts)
+        leases, _ = await trio.to_thread.run_sync(self.ledger.work.counts)
         # No await from here on: of a batch that is being judged the curriculum has heard nothing, nor has `judged`.
         return CheckpointRow(
             step=version.version,
@@ -302,9 +302,9 @@ class TrainingLoop:
     async def _open_chain(self, base: int) -> None:
         """Begin the next incarnation at step `base`. The caller holds `judging`."""
         run = self.run
-        incarnation = await trio.to_thread.run_sync(self.ledger.begin_incarnation, base, self.now_ms())
-        incarnations = await trio.to_thread.run_sync(self.ledger.incarnations)
-        versions = await trio.to_thread.run_sync(self.ledger.versions)
+        incarnation = await trio.to_thread.run_sync(self.ledger.training.begin_incarnation, base, self.now_ms())
+        incarnations = await trio.to_thread.run_sync(self.ledger.training.incarnations)
+        versions = await trio.to_thread.run_sync(self.ledger.training.versions)
         run.chain = Chain(bases=bases_of(incarnations), head=PolicyVersion(incarnation, base))
         run.collecting = base
         self.publishing.go_on(versions)
@@ -326,7 +326,7 @@ class TrainingLoop:
             else:
                 run.buffer.add(group, hold=fate is GroupDecision.HOLD)
         if doubled := [granted.id for granted in run.take_up(found.episodes)]:
-            await trio.to_thread.run_sync(self.ledger.leases_closed, doubled, "recalled", self.now_ms())
+            await trio.to_thread.run_sync(self.ledger.work.leases_closed, doubled, "recalled", self.now_ms())
         self.events.emit("buffer_recovered", rollouts=len(run.buffer), episodes=len(run.episodes))
 
     def _swept(self, sweep: Callable[[], None]) -> None:
@@ -354,7 +354,7 @@ class TrainingLoop:
         self._diverged = 0
         run.chain = run.chain.advanced()
         row = step_row(batch, logged, run.chain.head, began_ms, began - waited, reply)
-        await trio.to_thread.run_sync(self.ledger.step_trained, row, batch.lags, batch.dropped)
+        await trio.to_thread.run_sync(self.ledger.training.step_trained, row, batch.lags, batch.dropped)
         if self.trust is not None and (apart := of_swarm(found.get("apart"), arrays)) is not None:
             self.trust.trained(batch, apart)
         self.events.emit(
@@ -430,7 +430,7 @@ class TrainingLoop:
         if refused.kind != "diverged" or self._diverged > MAX_DIVERGED:
             raise RunError(f"The trainer refused step {run.collecting}: {refused.error}") from None
         dropped = {**dict.fromkeys(batch.lags, "diverged"), **batch.dropped}
-        await trio.to_thread.run_sync(self.ledger.batch_dropped, run.collecting, dropped)
+        await trio.to_thread.run_sync(self.ledger.training.batch_dropped, run.collecting, dropped)
         self.events.emit("batch_dropped", step=run.collecting, rollouts=batch.rollouts, reason=refused.error)
         run.busy, run.collecting = False, run.chain.head.version
         run.notify()

@@ -252,7 +252,7 @@ class Publishing:
         for made in (export, patches_of(export)):  # the store has its own links to the files
             shutil.rmtree(made, ignore_errors=True)
         fresh_bytes = new_bytes(signed.manifest, before.manifest if before else None)
-        self.ledger.version_published(
+        self.ledger.training.version_published(
             version,
             signed.hash,
             self.now_ms(),

@@ -140,7 +140,7 @@ def fork(source: str, config: SwarmConfig, restore: Callable[[Mapping[str, Any]]
 def unfork(state: Path) -> None:
     """Take back a fork that could not be begun with, since the trainer has refused it: nothing has come of it yet."""
     with Ledger(state / LEDGER, swarm=checkpoints_of(state / LEDGER)[0]) as ledger:
-        begun = len(ledger.incarnations()) > 1
+        begun = len(ledger.training.incarnations()) > 1
     if not begun:
         shutil.rmtree(state, ignore_errors=True)
 
@@ -183,7 +183,7 @@ def _build(state: Path, config: SwarmConfig, origin: Origin, now_ms: int) -> Non
         home.close()
         copied = CheckpointRow(step=row.step, incarnation=1, directory=name, state=row.state)
         with Ledger(home.ledger, swarm=home.authority.swarm) as ledger:
-            ledger.forked(copied, origin.swarm, now_ms)
+            ledger.training.forked(copied, origin.swarm, now_ms)
         state.parent.mkdir(parents=True, exist_ok=True)
         draft.rename(state)
         sync_directory(state.parent)

@@ -192,7 +192,9 @@ class AuditService:
         """Recall what is known of a peer that wants to join; the refusal if it is banned."""
         async with self._one:
             banned = (await self._recalled(peer)).banned
-            untold = [] if banned else await trio.to_thread.run_sync(self.ledger.untold_revisions, peer, MAX_UNTOLD)
+            untold = (
+                [] if banned else await trio.to_thread.run_sync(self.ledger.trust.untold_revisions, peer, MAX_UNTOLD)
+            )
             self._forget_others(peer)
         if banned:
             return Refused(reason=ban_notice(banned))
@@ -212,7 +214,7 @@ class AuditService:
     async def _recalled(self, peer: PeerId) -> AuditHistory:
         """What is known of a peer, from the ledger if it is not remembered. The caller holds `_one`."""
         if (known := self._known.get(peer)) is None:
-            found = await trio.to_thread.run_sync(self.ledger.confidence_of, [peer])
+            found = await trio.to_thread.run_sync(self.ledger.trust.confidence_of, [peer])
             known = self._known[peer] = found.get(peer, AuditHistory())
         return known
 
@@ -409,7 +411,7 @@ class AuditService:
 
     async def _conclude(self, work: Work, found: Sequence[Found]) -> None:
         self._unpin(work)
-        if await trio.to_thread.run_sync(self.ledger.audits_of, [work.lease]):
+        if await trio.to_thread.run_sync(self.ledger.trust.audits_of, [work.lease]):
             return  # put on the agenda again while it waited to be written, when another chain was put in place
         before = await self._recalled(work.peer)
         if before.banned:  # what it made was refused with that
@@ -443,7 +445,7 @@ class AuditService:
     async def _margins_in_force(self) -> tuple[Margin, ...]:
         """Those for the newest version: after a start, until one is published, for the last one of before."""
         if (newest := self.run.published) is None:
-            manifest = await trio.to_thread.run_sync(self.ledger.newest_manifest)
+            manifest = await trio.to_thread.run_sync(self.ledger.training.newest_manifest)
             newest = None if manifest is None else self.kept.store.manifest(manifest)
         return margins_of(UNKNOWN_PARAMETERS if newest is None else newest.parameters, self.arithmetic)
 
@@ -491,7 +493,9 @@ class AuditService:
         self.events.emit("peer_pardoned", peer=peer)
         self._known[peer] = known
         now_ms = self.now_ms()
-        await trio.to_thread.run_sync(lambda: self.ledger.confidence_written(peer, known, now_ms, decision=PARDON))
+        await trio.to_thread.run_sync(
+            lambda: self.ledger.trust.confidence_written(peer, known, now_ms, decision=PARDON)
+        )
         self._reconsidered(peer)
 
     async def _ban(self, peer: PeerId, known: AuditHistory, *, decision: str = "") -> None:
@@ -502,10 +506,10 @@ class AuditService:
         now_ms = self.now_ms()
 
         def write() -> dict[LeaseId, bytes]:
-            own = self.ledger.parts_of(peer, wrong)
+            own = self.ledger.trust.parts_of(peer, wrong)
             revised = self._refusals(own, Rule.BANNED, f"its peer is banned: {known.banned}", now_ms)
             dropped = dict.fromkeys(wrong, BANNED_REASON)
-            self.ledger.confidence_written(peer, known, now_ms, revised, dropped, decision=decision)
+            self.ledger.trust.confidence_written(peer, known, now_ms, revised, dropped, decision=decision)
             return {lease: raw for lease, (_, _, raw) in revised.items()}
 
         self._will_tell(peer, await trio.to_thread.run_sync(write))
@@ -529,14 +533,14 @@ class AuditService:
                 for one in late:
                     revised |= self._refusals([one.lease], Rule.BANNED, one.why, now_ms)
                 dropped = {one.root: BANNED_REASON for one in late if one.root is not None}
-                self.ledger.verdicts_revised(revised, now_ms, dropped)
+                self.ledger.trust.verdicts_revised(revised, now_ms, dropped)
 
             await trio.to_thread.run_sync(write)
 
     def write(self) -> Callable[[], None]:
         """What the ledger does not know yet, to be called on a thread."""
         told, self._told = self._told, []
-        return lambda: self.ledger.revisions_told(told) if told else None
+        return lambda: self.ledger.trust.revisions_told(told) if told else None
 
     def _refuse(self, work: Work, finding: Finding) -> set[LeaseId]:
         """Take out of the buffer what must not be trained on: the group, and of a peer in doubt all that waits for no
@@ -561,7 +565,7 @@ class AuditService:
     async def _withdraw_parts(self, peer: PeerId) -> set[LeaseId]:
         """Nothing that this peer made is trained on from now on. Turns of it may be parts of groups that others opened,
         or that go on, which the ledger alone tells; return the leases that opened those that were given up."""
-        return self._refuse_roots(await trio.to_thread.run_sync(self.ledger.untrained_of, peer))
+        return self._refuse_roots(await trio.to_thread.run_sync(self.ledger.trust.untrained_of, peer))
 
     def _refuse_roots(self, roots: Iterable[LeaseId], reason: str = AUDIT_REASON) -> set[LeaseId]:
         """The groups that these leases opened are not trained on: not from the buffer, and not when they are complete.
@@ -581,17 +585,17 @@ class AuditService:
         for it. Returns the receipts that were replaced, all of the audited peer's."""
         revised = dict[LeaseId, Refusal]()
         dropped = dict.fromkeys(wrong, BANNED_REASON if known.banned else DOUBT_REASON)
-        if not row.passed and (root in wrong or self.ledger.is_dropped(root)):
+        if not row.passed and (root in wrong or self.ledger.trust.is_dropped(root)):
             dropped[root] = AUDIT_REASON
             failed = {row.lease}
             if not known.banned:  # what it made besides in this group, unless that was audited and passed
-                own = self.ledger.parts_of(row.peer, [root])
-                failed |= own - {lease for lease, has_passed in self.ledger.audits_of(own).items() if has_passed}
+                own = self.ledger.trust.parts_of(row.peer, [root])
+                failed |= own - {lease for lease, has_passed in self.ledger.trust.audits_of(own).items() if has_passed}
             revised |= self._refusals(failed, Rule.AUDIT, row.detail, row.at_ms)
         if known.banned:
-            others = self.ledger.parts_of(row.peer, wrong) - set(revised)
+            others = self.ledger.trust.parts_of(row.peer, wrong) - set(revised)
             revised |= self._refusals(others, Rule.BANNED, f"its peer is banned: {row.detail}", row.at_ms)
-        self.ledger.audited(row, known, revised, dropped, margins=margins)
+        self.ledger.trust.audited(row, known, revised, dropped, margins=margins)
         return {lease: raw for lease, (_, _, raw) in revised.items()}
 
     def _refusals(self, leases: Collection[LeaseId], rule: Rule, detail: str, now_ms: int) -> dict[LeaseId, Refusal]:
@@ -600,7 +604,7 @@ class AuditService:
         detail = detail[:MAX_REASON_CHARS]
         return {
             row.lease: (rule, detail, self._receipt(row, rule, detail, now_ms))
-            for row in self.ledger.admitted_of(leases)
+            for row in self.ledger.trust.admitted_of(leases)
         }
 
     def _receipt(self, row: AdmittedRow, rule: Rule, detail: str, now_ms: int) -> bytes:
@@ -696,7 +700,7 @@ class AuditService:
 
     def _recall_all(self, leases: Sequence[GrantedLease]) -> tuple[dict[PeerId, AuditHistory], dict[LeaseId, bool]]:
         peers = {granted.peer for granted in leases}
-        return self.ledger.confidence_of(peers), self.ledger.audits_of([granted.id for granted in leases])
+        return self.ledger.trust.confidence_of(peers), self.ledger.trust.audits_of([granted.id for granted in leases])
 
     def reconsider(self) -> None:
         """Who is in quarantine has changed."""

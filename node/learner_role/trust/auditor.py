@@ -126,7 +126,7 @@ class AuditLoop:
                 return trio.current_time() - began
             took_s = trio.current_time() - began
         self._failures = 0
-        await trio.to_thread.run_sync(self.desk.ledger.engine_used, "audits", took_s)
+        await trio.to_thread.run_sync(self.desk.ledger.trust.engine_used, "audits", took_s)
         over = self.desk.agenda.heard(portion, told)
         for work, found in over:
             await self.desk.conclude(work, found)

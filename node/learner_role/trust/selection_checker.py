@@ -49,7 +49,7 @@ class ChoiceLoop:
                 continue
             took_s = await self._draw(doubts)
             self.time.used(took_s, routine=all(one.is_routine for one in doubts))
-            await trio.to_thread.run_sync(self.desk.ledger.engine_used, "choices", took_s)
+            await trio.to_thread.run_sync(self.desk.ledger.trust.engine_used, "choices", took_s)
 
     async def _draw(self, doubts: Sequence[SelectionSuspect]) -> float:
         """Draw them; returns how long the engine took."""

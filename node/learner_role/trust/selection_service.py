@@ -319,7 +319,7 @@ class SelectionService:
             heard=history.audits,
             log_wealth=history.log_wealth,
         )
-        await trio.to_thread.run_sync(self.ledger.choice_drawn, row)
+        await trio.to_thread.run_sync(self.ledger.trust.choice_drawn, row)
         self.events.emit(
             "choice_drawn",
             peer=peer,
@@ -337,14 +337,14 @@ class SelectionService:
         async with self._writing:
             self._pardons[peer] += 1
             self.drop(peer)
-            await trio.to_thread.run_sync(self.ledger.choices_forgiven, peer)
+            await trio.to_thread.run_sync(self.ledger.trust.choices_forgiven, peer)
             self._known.pop(peer, None)
 
     async def _history(self, peer: PeerId) -> History:
         if peer not in self._known:
             if len(self._known) >= PEERS_REMEMBERED:
                 self._known.clear()
-            self._known[peer] = await trio.to_thread.run_sync(self.ledger.choice_history, peer)
+            self._known[peer] = await trio.to_thread.run_sync(self.ledger.trust.choice_history, peer)
         return self._known[peer]
 
 

@@ -25,7 +25,8 @@ from learner.ledger.ledger import Ledger
 from learner.ledger.rows import CheckpointRow, LeaseRow, PeerRow, RecordRow, StayRow, StepRow
 from learner.ledger.sqlite import database as module
 from learner.ledger.sqlite.database import LedgerError, snapshot
-from learner.ledger.sqlite.schema import SCHEMA_VERSION
+from learner.ledger.sqlite.files import execute_all
+from learner.ledger.sqlite.schema import SCHEMA, SCHEMA_VERSION
 from learner.ledger.work import group_sizes_of
 from learner.rollouts.admission import EpisodeSlots
 from learner.trust.relay_credit import Credit
@@ -52,7 +53,7 @@ def path() -> Iterator[Path]:
 @pytest.fixture
 def ledger(path: Path) -> Iterator[Ledger]:
     with contextlib.closing(Ledger(path, swarm=SWARM)) as opened:
-        opened.begin_incarnation(0, NOW_MS)
+        opened.training.begin_incarnation(0, NOW_MS)
         yield opened
 
 
@@ -85,32 +86,37 @@ def record_row(number: int, index: int, rule: Rule = Rule.ADMITTED, **changes: A
 
 def deliver(ledger: Ledger, number: int, *rules: Rule) -> None:
     rows = [record_row(number, index, rule) for index, rule in enumerate(rules or (Rule.ADMITTED, Rule.ADMITTED))]
-    ledger.deliveries_judged(rows, {lease_id(number): b"receipt %d" % number}, NOW_MS + number)
+    ledger.work.deliveries_judged(rows, {lease_id(number): b"receipt %d" % number}, NOW_MS + number)
 
 
 def train(ledger: Ledger, step: int, *leases: int, dropped: dict[int, str] | None = None) -> None:
     row = StepRow(
-        step=step, incarnation=len(ledger.incarnations()), began_ms=NOW_MS, waited_s=0.1, train_s=0.2,
+        step=step, incarnation=len(ledger.training.incarnations()), began_ms=NOW_MS, waited_s=0.1, train_s=0.2,
         rollouts=2 * len(leases), tokens=6, reward=0.5, metrics={"loss": 0.25},
     )  # fmt: skip
-    ledger.step_trained(row, {lease_id(n): 1 for n in leases}, {lease_id(n): why for n, why in (dropped or {}).items()})
+    ledger.training.step_trained(
+        row, {lease_id(n): 1 for n in leases}, {lease_id(n): why for n, why in (dropped or {}).items()}
+    )
 
 
 def checkpoint(ledger: Ledger, step: int) -> None:
     row = CheckpointRow(
-        step=step, incarnation=len(ledger.incarnations()), directory=f"1.{step}", state={"ordinal": step, "x": [1.5]}
+        step=step,
+        incarnation=len(ledger.training.incarnations()),
+        directory=f"1.{step}",
+        state={"ordinal": step, "x": [1.5]},
     )
-    ledger.checkpointed(row, NOW_MS)
+    ledger.training.checkpointed(row, NOW_MS)
 
 
 def unconsumed(ledger: Ledger) -> list[tuple[int, int]]:
     """(lease, records) of what waits, in order."""
     waiting: dict[int, int] = {}
-    for row in ledger.unconsumed():
+    for row in ledger.work.unconsumed():
         number = int.from_bytes(row.lease, "big")
         assert (row.prompt, row.peer) == (10 * number, HERE)
         assert row.envelope == b"record %d %d" % (number, waiting.get(number, 0))
-        assert ledger.lease_envelope(row.lease) == b"lease %d" % number
+        assert ledger.work.lease_envelope(row.lease) == b"lease %d" % number
         waiting[number] = waiting.get(number, 0) + 1
     return list(waiting.items())
 
@@ -119,7 +125,9 @@ def unconsumed(ledger: Ledger) -> list[tuple[int, int]]:
 
 
 def test_how_large_the_groups_are_that_are_leased_or_wait(ledger: Ledger, path: Path) -> None:
-    ledger.leases_issued([replace(lease_row(number), rollouts=rollouts) for number, rollouts in enumerate((2, 4, 8))])
+    ledger.work.leases_issued(
+        [replace(lease_row(number), rollouts=rollouts) for number, rollouts in enumerate((2, 4, 8))]
+    )
     assert group_sizes_of(path) == {2, 4, 8}
     for number in range(3):
         deliver(ledger, number)
@@ -129,41 +137,41 @@ def test_how_large_the_groups_are_that_are_leased_or_wait(ledger: Ledger, path: 
 
 
 def test_a_lease_from_issue_to_receipt(ledger: Ledger) -> None:
-    ledger.leases_issued([lease_row(1), lease_row(2, THERE)])
-    assert ledger.open_leases() == [lease_row(1), lease_row(2, THERE)]
-    assert ledger.receipt_of(lease_id(1), HERE) is None
+    ledger.work.leases_issued([lease_row(1), lease_row(2, THERE)])
+    assert ledger.work.open_leases() == [lease_row(1), lease_row(2, THERE)]
+    assert ledger.work.receipt_of(lease_id(1), HERE) is None
     deliver(ledger, 1)
-    assert ledger.open_leases() == [lease_row(2, THERE)]
-    assert ledger.receipt_of(lease_id(1), HERE) == b"receipt 1"
-    assert ledger.receipt_of(lease_id(1), THERE) is None, "a receipt is its holder's alone"
-    assert ledger.receipt_of(lease_id(3), HERE) is None
+    assert ledger.work.open_leases() == [lease_row(2, THERE)]
+    assert ledger.work.receipt_of(lease_id(1), HERE) == b"receipt 1"
+    assert ledger.work.receipt_of(lease_id(1), THERE) is None, "a receipt is its holder's alone"
+    assert ledger.work.receipt_of(lease_id(3), HERE) is None
     assert unconsumed(ledger) == [(1, 2)]
 
 
 @pytest.mark.parametrize("status", ["expired", "returned", "recalled", "lost"])
 def test_a_lease_is_closed_once(ledger: Ledger, status: str) -> None:
-    ledger.leases_issued([lease_row(1), lease_row(2)])
+    ledger.work.leases_issued([lease_row(1), lease_row(2)])
     deliver(ledger, 2)
-    ledger.leases_closed([lease_id(1), lease_id(2), lease_id(3)], status, NOW_MS)
-    ledger.leases_closed([lease_id(1)], "lost", NOW_MS + 1)
+    ledger.work.leases_closed([lease_id(1), lease_id(2), lease_id(3)], status, NOW_MS)
+    ledger.work.leases_closed([lease_id(1)], "lost", NOW_MS + 1)
     with sqlite3.connect(ledger.path) as db:
         rows = db.execute("SELECT status FROM leases ORDER BY lease").fetchall()
         recalled = db.execute("SELECT lease FROM recalled").fetchall()
     assert rows == [("returned" if status == "recalled" else status,), ("delivered",)]
     assert recalled == ([(lease_id(1),)] if status == "recalled" else [])
-    assert ledger.open_leases() == []
+    assert ledger.work.open_leases() == []
 
 
 def test_of_several_words_on_the_version_the_first_counts(ledger: Ledger) -> None:
-    ledger.leases_issued([lease_row(1)])
-    ledger.leases_started([(lease_id(1), version("1.4"))])
-    ledger.leases_started([(lease_id(1), version("1.5"))])
+    ledger.work.leases_issued([lease_row(1)])
+    ledger.work.leases_started([(lease_id(1), version("1.4"))])
+    ledger.work.leases_started([(lease_id(1), version("1.5"))])
     with sqlite3.connect(ledger.path) as db:
         assert db.execute("SELECT started_version FROM leases").fetchall() == [("1.4",)]
 
 
 def test_a_delivery_is_judged_once(ledger: Ledger) -> None:
-    ledger.leases_issued([lease_row(1)])
+    ledger.work.leases_issued([lease_row(1)])
     deliver(ledger, 1)
     with pytest.raises(LocalProtocolError, match="judged before"):
         deliver(ledger, 1)
@@ -173,37 +181,37 @@ def test_a_delivery_is_judged_once(ledger: Ledger) -> None:
 
 
 def test_several_deliveries_are_written_together_or_not_at_all(ledger: Ledger) -> None:
-    ledger.leases_issued([lease_row(1), lease_row(2)])
+    ledger.work.leases_issued([lease_row(1), lease_row(2)])
     rows = [record_row(number, index) for number in (1, 2, 9) for index in (0, 1)]
     with pytest.raises(LocalProtocolError):
-        ledger.deliveries_judged(rows, {lease_id(n): b"receipt" for n in (1, 2, 9)}, NOW_MS)
-    assert ledger.unconsumed() == []
-    assert ledger.receipt_of(lease_id(1), HERE) is None
-    assert len(ledger.open_leases()) == 2
+        ledger.work.deliveries_judged(rows, {lease_id(n): b"receipt" for n in (1, 2, 9)}, NOW_MS)
+    assert ledger.work.unconsumed() == []
+    assert ledger.work.receipt_of(lease_id(1), HERE) is None
+    assert len(ledger.work.open_leases()) == 2
 
 
 def test_the_same_bytes_twice_in_a_delivery_are_one_record(ledger: Ledger) -> None:
-    ledger.leases_issued([lease_row(1)])
+    ledger.work.leases_issued([lease_row(1)])
     rows = [record_row(1, 0), record_row(1, 0, Rule.DUPLICATE), record_row(1, 1)]
-    ledger.deliveries_judged(rows, {lease_id(1): b"receipt"}, NOW_MS)
+    ledger.work.deliveries_judged(rows, {lease_id(1): b"receipt"}, NOW_MS)
     assert unconsumed(ledger) == [(1, 2)]
 
 
 def test_bytes_that_were_refused_under_one_lease_are_not_lost_under_another(ledger: Ledger) -> None:
-    ledger.leases_issued([lease_row(1), lease_row(2)])
+    ledger.work.leases_issued([lease_row(1), lease_row(2)])
     theirs = record_row(2, 0)
     wrong = record_row(1, 0, Rule.UNKNOWN_LEASE, record=theirs.record)
-    ledger.deliveries_judged([wrong], {lease_id(1): b"receipt"}, NOW_MS)
-    ledger.deliveries_judged([theirs, record_row(2, 1)], {lease_id(2): b"receipt"}, NOW_MS)
+    ledger.work.deliveries_judged([wrong], {lease_id(1): b"receipt"}, NOW_MS)
+    ledger.work.deliveries_judged([theirs, record_row(2, 1)], {lease_id(2): b"receipt"}, NOW_MS)
     assert unconsumed(ledger) == [(2, 2)]
 
 
 def test_an_index_is_admitted_once(ledger: Ledger) -> None:
-    ledger.leases_issued([lease_row(1)])
+    ledger.work.leases_issued([lease_row(1)])
     twice = [record_row(1, 0), record_row(1, 1), record_row(1, 0, record=RecordId(bytes(32)))]
     with pytest.raises(sqlite3.IntegrityError):
-        ledger.deliveries_judged(twice, {lease_id(1): b"receipt"}, NOW_MS)
-    assert ledger.unconsumed() == []
+        ledger.work.deliveries_judged(twice, {lease_id(1): b"receipt"}, NOW_MS)
+    assert ledger.work.unconsumed() == []
 
 
 # Peers.
@@ -213,14 +221,17 @@ def test_what_a_peer_did_adds_up_over_its_stays(ledger: Ledger) -> None:
     row = PeerRow(
         peer=HERE, name="a", role="rollout", engine="fake", machine="", micros_per_hour=5, currency="USD"
     )  # fmt: skip
-    assert not ledger.knows(HERE)
-    first = ledger.peer_joined(row, NOW_MS)
-    assert ledger.knows(HERE)
-    ledger.peers_present([StayRow(presence=first, bytes_up=10, bytes_down=1, engine_s=2.0)], NOW_MS + 10)
-    ledger.peers_present([StayRow(presence=first, bytes_up=30, bytes_down=2, engine_s=5.0)], NOW_MS + 20)
-    second = ledger.peer_joined(row, NOW_MS + 50)
-    ledger.peers_present([StayRow(presence=second, bytes_up=4, bytes_down=3, engine_s=0.5, reason="left")], NOW_MS + 70)
-    ledger.peer_present(first, NOW_MS + 25, bytes_up=30, bytes_down=2, reason="the line broke")
+    assert not ledger.peers.knows(HERE)
+    first = ledger.peers.peer_joined(row, NOW_MS)
+    assert ledger.peers.knows(HERE)
+    ledger.peers.peers_present([StayRow(presence=first, bytes_up=10, bytes_down=1, engine_s=2.0)], NOW_MS + 10)
+    ledger.peers.peers_present([StayRow(presence=first, bytes_up=30, bytes_down=2, engine_s=5.0)], NOW_MS + 20)
+    second = ledger.peers.peer_joined(row, NOW_MS + 50)
+    ledger.peers.peers_present(
+        [StayRow(presence=second, bytes_up=4, bytes_down=3, engine_s=0.5, reason="left")], NOW_MS + 70
+    )
+    broken = StayRow(presence=first, bytes_up=30, bytes_down=2, reason="the line broke")
+    ledger.peers.peers_present([broken], NOW_MS + 25)
     with sqlite3.connect(ledger.path) as db:
         stays = db.execute("SELECT began_ms, ended_ms, bytes_up, bytes_down, reason FROM presence").fetchall()
         assert db.execute("SELECT first_seen_ms, last_seen_ms FROM peers").fetchall() == [(NOW_MS, NOW_MS + 25)]
@@ -233,9 +244,9 @@ def test_what_a_peer_did_adds_up_over_its_stays(ledger: Ledger) -> None:
 def test_engine_time_adds_up(ledger: Ledger) -> None:
     row = PeerRow(peer=HERE, name="", role="rollout", engine="", machine="", micros_per_hour=0, currency="USD")
     for _ in range(2):
-        stay = ledger.peer_joined(row, NOW_MS)
+        stay = ledger.peers.peer_joined(row, NOW_MS)
         for engine_s in (1.0, 4.0):
-            ledger.peers_present([StayRow(presence=stay, bytes_up=0, bytes_down=0, engine_s=engine_s)], NOW_MS)
+            ledger.peers.peers_present([StayRow(presence=stay, bytes_up=0, bytes_down=0, engine_s=engine_s)], NOW_MS)
     with sqlite3.connect(ledger.path) as db:
         assert db.execute("SELECT engine_s FROM peers").fetchall() == [(8.0,)]
 
@@ -246,7 +257,7 @@ def test_engine_time_adds_up(ledger: Ledger) -> None:
 def join(ledger: Ledger, *peers: PeerId, role: str = "rollout") -> None:
     for peer in peers:
         row = PeerRow(peer=peer, name="", role=role, engine="", machine="", micros_per_hour=0, currency="USD")
-        ledger.peer_joined(row, NOW_MS)
+        ledger.peers.peer_joined(row, NOW_MS)
 
 
 def credit(receiver: PeerId = HERE, relay: PeerId = THERE, size: int = 7, of: str = "1.2") -> Credit:
@@ -261,30 +272,30 @@ def relayed(ledger: Ledger) -> list[tuple[bytes, str, str, int]]:
 def test_members_are_the_rollout_nodes_that_ever_joined(ledger: Ledger) -> None:
     join(ledger, HERE)
     join(ledger, LEARNER, role="learner")
-    assert ledger.members([HERE, THERE, LEARNER]) == {HERE}
-    assert ledger.members([]) == set()
+    assert ledger.peers.members([HERE, THERE, LEARNER]) == {HERE}
+    assert ledger.peers.members([]) == set()
 
 
 def test_users_of_a_version_are_those_whose_records_of_it_were_trained_on(ledger: Ledger) -> None:
-    ledger.leases_issued([lease_row(n) for n in (1, 2, 3, 4)])
+    ledger.work.leases_issued([lease_row(n) for n in (1, 2, 3, 4)])
     for number, rule, made_by in ((1, Rule.ADMITTED, "1.2"), (2, Rule.STALE, "1.3"), (3, Rule.ADMITTED, "2.2")):
         rows = [record_row(number, index, rule, version=version(made_by)) for index in (0, 1)]
-        ledger.deliveries_judged(rows, {lease_id(number): b"receipt"}, NOW_MS)
+        ledger.work.deliveries_judged(rows, {lease_id(number): b"receipt"}, NOW_MS)
     one, two, other = version("1.2"), version("1.3"), version("2.2")
-    assert ledger.users_of([one, two, other]) == []
+    assert ledger.peers.users_of([one, two, other]) == []
     train(ledger, 1, 1, 3)
-    assert ledger.users_of([one, two]) == [(HERE, one)]
-    assert set(ledger.users_of([one, two, other])) == {(HERE, one), (HERE, other)}
-    assert ledger.users_of([]) == []
+    assert ledger.peers.users_of([one, two]) == [(HERE, one)]
+    assert set(ledger.peers.users_of([one, two, other])) == {(HERE, one), (HERE, other)}
+    assert ledger.peers.users_of([]) == []
 
 
 def test_a_receivers_word_on_a_version_is_credited_once(path: Path) -> None:
     with contextlib.closing(Ledger(path, swarm=SWARM)) as ledger:
         join(ledger, HERE, THERE)
-        assert ledger.relays_credited([credit(), credit(size=9)], NOW_MS) == [credit()]
+        assert ledger.peers.relays_credited([credit(), credit(size=9)], NOW_MS) == [credit()]
     with contextlib.closing(Ledger(path, swarm=SWARM)) as again:
         other, later = credit(THERE, HERE, 5), credit(of="1.3")
-        assert again.relays_credited([credit(size=9), other, later], NOW_MS + 1) == [other, later]
+        assert again.peers.relays_credited([credit(size=9), other, later], NOW_MS + 1) == [other, later]
         first, second = manifest(version("1.2")), manifest(version("1.3"))
         assert relayed(again) == [(first, HERE, THERE, 7), (first, THERE, HERE, 5), (second, HERE, THERE, 7)]
         with sqlite3.connect(path) as db:
@@ -295,11 +306,11 @@ def test_a_receivers_word_on_a_version_is_credited_once(path: Path) -> None:
 def test_credits_are_written_together_or_not_at_all(ledger: Ledger) -> None:
     join(ledger, HERE, THERE)
     with pytest.raises(sqlite3.IntegrityError):
-        ledger.relays_credited([credit(), credit(of="1.3", size=0)], NOW_MS)
+        ledger.peers.relays_credited([credit(), credit(of="1.3", size=0)], NOW_MS)
     with pytest.raises(sqlite3.IntegrityError):
-        ledger.relays_credited([credit(relay=LEARNER)], NOW_MS)
+        ledger.peers.relays_credited([credit(relay=LEARNER)], NOW_MS)
     assert relayed(ledger) == []
-    assert ledger.relays_credited([credit()], NOW_MS) == [credit()]
+    assert ledger.peers.relays_credited([credit()], NOW_MS) == [credit()]
 
 
 def test_a_ledger_of_before_relays_were_credited_gets_their_tables(path: Path) -> None:
@@ -309,16 +320,16 @@ def test_a_ledger_of_before_relays_were_credited_gets_their_tables(path: Path) -
         db.executescript("DROP TABLE relayed; DROP TABLE relay_receipts; DROP TABLE sums;")
     with contextlib.closing(Ledger(path, swarm=SWARM)) as ledger:
         join(ledger, HERE, THERE)
-        ledger.relays_credited([credit()], NOW_MS)
+        ledger.peers.relays_credited([credit()], NOW_MS)
         assert len(relayed(ledger)) == 1
 
 
 def test_what_counts_although_it_was_orphaned_is_written_with_its_verdicts(ledger: Ledger) -> None:
-    ledger.leases_issued([lease_row(1), lease_row(2)])
+    ledger.work.leases_issued([lease_row(1), lease_row(2)])
     rows = [record_row(1, index, Rule.ORPHANED) for index in (0, 1)]
-    ledger.deliveries_judged(rows, {lease_id(1): b"receipt"}, NOW_MS, {lease_id(1): 6})
+    ledger.work.deliveries_judged(rows, {lease_id(1): b"receipt"}, NOW_MS, {lease_id(1): 6})
     with contextlib.suppress(LocalProtocolError):
-        ledger.deliveries_judged(rows, {lease_id(1): b"receipt"}, NOW_MS, {lease_id(1): 6})
+        ledger.work.deliveries_judged(rows, {lease_id(1): b"receipt"}, NOW_MS, {lease_id(1): 6})
     deliver(ledger, 2)
     with contextlib.closing(sqlite3.connect(ledger.path)) as db:
         assert db.execute("SELECT lease, tokens FROM orphans").fetchall() == [(lease_id(1), 6)]
@@ -328,7 +339,7 @@ def test_what_counts_although_it_was_orphaned_is_written_with_its_verdicts(ledge
 
 
 def test_a_step_consumes_and_drops(ledger: Ledger) -> None:
-    ledger.leases_issued([lease_row(n) for n in (1, 2, 3)])
+    ledger.work.leases_issued([lease_row(n) for n in (1, 2, 3)])
     for number in (1, 2, 3):
         deliver(ledger, number)
     train(ledger, 1, 1, dropped={2: "stale"})
@@ -336,7 +347,7 @@ def test_a_step_consumes_and_drops(ledger: Ledger) -> None:
 
 
 def test_a_record_is_consumed_by_one_step(ledger: Ledger) -> None:
-    ledger.leases_issued([lease_row(1), lease_row(2)])
+    ledger.work.leases_issued([lease_row(1), lease_row(2)])
     deliver(ledger, 1)
     deliver(ledger, 2)
     train(ledger, 1, 1)
@@ -347,7 +358,7 @@ def test_a_record_is_consumed_by_one_step(ledger: Ledger) -> None:
 
 
 def test_a_restart_frees_what_the_steps_after_its_checkpoint_took_once(ledger: Ledger) -> None:
-    ledger.leases_issued([lease_row(n) for n in range(1, 7)])
+    ledger.work.leases_issued([lease_row(n) for n in range(1, 7)])
     for number in range(1, 7):
         deliver(ledger, number)
     train(ledger, 1, 1)
@@ -355,40 +366,40 @@ def test_a_restart_frees_what_the_steps_after_its_checkpoint_took_once(ledger: L
     train(ledger, 2, 2, dropped={3: "stale"})
     train(ledger, 3, 4)
     assert unconsumed(ledger) == [(5, 2), (6, 2)]
-    assert ledger.begin_incarnation(1, NOW_MS) == 2
+    assert ledger.training.begin_incarnation(1, NOW_MS) == 2
     assert unconsumed(ledger) == [(2, 2), (3, 2), (4, 2), (5, 2), (6, 2)]
-    assert ledger.incarnations() == [(1, 0), (2, 1)]
+    assert ledger.training.incarnations() == [(1, 0), (2, 1)]
     train(ledger, 2, 2, 3, 4, 5)
-    assert ledger.begin_incarnation(2, NOW_MS) == 3
+    assert ledger.training.begin_incarnation(2, NOW_MS) == 3
     assert unconsumed(ledger) == [(6, 2)]
 
 
 def test_payloads_stay_while_a_checkpoint_that_is_kept_could_need_them(ledger: Ledger) -> None:
     """The newest checkpoint may turn out to be unreadable: then the one before it is gone on from."""
-    ledger.leases_issued([lease_row(n) for n in range(1, 5)])
+    ledger.work.leases_issued([lease_row(n) for n in range(1, 5)])
     for number in range(1, 5):
         deliver(ledger, number)
     for step, kept in ((1, 1), (2, 2), (3, 3)):
         train(ledger, step, step, dropped={4: "stale"} if step == 2 else None)
         checkpoint(ledger, kept)
-    ledger.checkpoints_removed([1])
+    ledger.training.checkpoints_removed([1])
     assert payloads(ledger) == ([3], [3]), "the oldest checkpoint left is 2, and 4 was dropped in step 2"
-    ledger.begin_incarnation(2, NOW_MS)
+    ledger.training.begin_incarnation(2, NOW_MS)
     assert unconsumed(ledger) == [(3, 2)]
-    assert [row.step for row in ledger.checkpoints()] == [2]
+    assert [row.step for row in ledger.training.checkpoints()] == [2]
 
 
 def test_payloads_stay_while_an_audit_is_not_over(ledger: Ledger) -> None:
-    ledger.leases_issued([lease_row(n) for n in range(1, 4)])
+    ledger.work.leases_issued([lease_row(n) for n in range(1, 4)])
     for number in range(1, 4):
         deliver(ledger, number)
     row = CheckpointRow(step=1, incarnation=1, directory="1.1", state={})
     train(ledger, 1, 1, 2, dropped={3: "stale"})
-    ledger.checkpointed(row, NOW_MS, under_audit={lease_id(1), lease_id(3)})
+    ledger.training.checkpointed(row, NOW_MS, under_audit={lease_id(1), lease_id(3)})
     assert payloads(ledger) == ([1, 3], [1, 3])
-    ledger.checkpoints_removed([], under_audit={lease_id(3)})
+    ledger.training.checkpoints_removed([], under_audit={lease_id(3)})
     assert payloads(ledger) == ([3], [3])
-    ledger.checkpoints_removed([])
+    ledger.training.checkpoints_removed([])
     assert payloads(ledger) == ([], [])
 
 
@@ -404,13 +415,13 @@ def payloads(ledger: Ledger) -> tuple[list[int], list[int]]:
 def test_a_run_of_weeks_keeps_the_payloads_of_its_last_steps_alone(ledger: Ledger) -> None:
     for step in range(1, 40):
         refused, withdrawn = 100 + step, 200 + step
-        ledger.leases_issued([lease_row(step), lease_row(refused), lease_row(withdrawn)])
+        ledger.work.leases_issued([lease_row(step), lease_row(refused), lease_row(withdrawn)])
         deliver(ledger, step)
         deliver(ledger, refused, Rule.STALE, Rule.STALE)
-        ledger.leases_closed([lease_id(withdrawn)], "lost", NOW_MS)
+        ledger.work.leases_closed([lease_id(withdrawn)], "lost", NOW_MS)
         train(ledger, step, step)
         checkpoint(ledger, step)
-        ledger.checkpoints_removed([row.step for row in ledger.checkpoints()[2:]])
+        ledger.training.checkpoints_removed([row.step for row in ledger.training.checkpoints()[2:]])
     assert payloads(ledger) == ([39], [39])
 
 
@@ -430,7 +441,7 @@ def test_finding_payloads_does_not_read_the_whole_history(ledger: Ledger) -> Non
 
 def test_a_checkpoint_costs_the_same_after_many_dropped_groups(ledger: Ledger) -> None:
     """Counted in hundreds of instructions of SQLite's machine."""
-    ledger.leases_issued([lease_row(n) for n in range(1, 7)])
+    ledger.work.leases_issued([lease_row(n) for n in range(1, 7)])
     for number in range(1, 7):
         deliver(ledger, number)
 
@@ -442,15 +453,15 @@ def test_a_checkpoint_costs_the_same_after_many_dropped_groups(ledger: Ledger) -
         checkpoint(ledger, step)
         with ledger.transaction() as db:
             db.set_progress_handler(None, 100)
-        ledger.checkpoints_removed([row.step for row in ledger.checkpoints()[1:]])
+        ledger.training.checkpoints_removed([row.step for row in ledger.training.checkpoints()[1:]])
         return len(counted)
 
     cost(1)
     before = cost(2)
-    ledger.leases_issued([lease_row(n) for n in range(100, 5100)])
-    ledger.leases_closed([lease_id(n) for n in range(100, 5100)], "lost", NOW_MS)
-    ledger.batch_dropped(1, {lease_id(n): "uninformative" for n in range(100, 5100)})
-    ledger.checkpoints_removed([])
+    ledger.work.leases_issued([lease_row(n) for n in range(100, 5100)])
+    ledger.work.leases_closed([lease_id(n) for n in range(100, 5100)], "lost", NOW_MS)
+    ledger.training.batch_dropped(1, {lease_id(n): "uninformative" for n in range(100, 5100)})
+    ledger.training.checkpoints_removed([])
     assert cost(3) <= 2 * before + 5
     assert payloads(ledger) == ([], [])
 
@@ -458,39 +469,39 @@ def test_a_checkpoint_costs_the_same_after_many_dropped_groups(ledger: Ledger) -
 def test_checkpoints_and_versions_come_back_as_they_were(ledger: Ledger) -> None:
     checkpoint(ledger, 2)
     checkpoint(ledger, 4)
-    newest, older = ledger.checkpoints()
+    newest, older = ledger.training.checkpoints()
     assert (newest.step, newest.directory, newest.state) == (4, "1.4", {"ordinal": 4, "x": [1.5]})
     assert older.step == 2
     for name in ("1.0", "1.2", "2.2"):
         one = version(name)
-        ledger.version_published(one, manifest(one), NOW_MS, total_bytes=5, new_bytes=5)
-    assert ledger.versions() == [(one, manifest(one)) for one in map(version, ("1.0", "1.2", "2.2"))]
+        ledger.training.version_published(one, manifest(one), NOW_MS, total_bytes=5, new_bytes=5)
+    assert ledger.training.versions() == [(one, manifest(one)) for one in map(version, ("1.0", "1.2", "2.2"))]
     with pytest.raises(sqlite3.IntegrityError):
-        ledger.version_published(version("1.2"), manifest(version("9.9")), NOW_MS, total_bytes=5, new_bytes=5)
+        ledger.training.version_published(version("1.2"), manifest(version("9.9")), NOW_MS, total_bytes=5, new_bytes=5)
 
 
 def test_what_a_checkpoint_does_not_know_is_told_from_the_ledger(ledger: Ledger) -> None:
-    ledger.leases_issued([lease_row(number) for number in (1, 2)])
+    ledger.work.leases_issued([lease_row(number) for number in (1, 2)])
     deliver(ledger, 1)
-    leases, records = ledger.counts()
-    assert ledger.since(leases, records) == ([], [])
+    leases, records = ledger.work.counts()
+    assert ledger.work.since(leases, records) == ([], [])
     row = CheckpointRow(step=1, incarnation=1, directory="1.1", state={"ordinal": 3}, leases=leases, records=records)
-    ledger.checkpointed(row, NOW_MS)
-    assert ledger.checkpoints() == [row]
-    ledger.leases_issued([lease_row(number) for number in (3, 4)])
+    ledger.training.checkpointed(row, NOW_MS)
+    assert ledger.training.checkpoints() == [row]
+    ledger.work.leases_issued([lease_row(number) for number in (3, 4)])
     deliver(ledger, 2)
     deliver(ledger, 3, Rule.STALE)
-    assert ledger.since(row.leases, row.records) == ([30, 40], [(20, 0.25)])
-    assert ledger.since(0, 0)[0] == [10, 20, 30, 40]
+    assert ledger.work.since(row.leases, row.records) == ([30, 40], [(20, 0.25)])
+    assert ledger.work.since(0, 0)[0] == [10, 20, 30, 40]
 
 
 def test_a_checkpoint_of_before_counts_were_kept_can_be_read(ledger: Ledger) -> None:
     with ledger.transaction() as db:
         db.execute("INSERT INTO checkpoints VALUES (7, 2, '2.7', 0, '{\"ordinal\": 5}')")
-    [row] = ledger.checkpoints()
+    [row] = ledger.training.checkpoints()
     assert row.state == {"ordinal": 5}
-    ledger.leases_issued([lease_row(1)])
-    assert ledger.since(row.leases, row.records) == ([], []), "nothing can be said of when it was made"
+    ledger.work.leases_issued([lease_row(1)])
+    assert ledger.work.since(row.leases, row.records) == ([], []), "nothing can be said of when it was made"
 
 
 # What happens to a record, as a literal model.
@@ -534,7 +545,7 @@ def test_every_admitted_record_waits_or_was_consumed_or_dropped_by_one_surviving
     with tempfile.TemporaryDirectory(dir=FAST) as directory:
         path, model = Path(directory) / "ledger.sqlite", Model()
         ledger = Ledger(path, swarm=SWARM)
-        ledger.begin_incarnation(0, NOW_MS)
+        ledger.training.begin_incarnation(0, NOW_MS)
         for operation, choice in operations:
             ledger = perform(operation, choice, model, ledger, path)
             assert unconsumed(ledger) == [(number, 2) for number in model.waiting]
@@ -542,7 +553,7 @@ def test_every_admitted_record_waits_or_was_consumed_or_dropped_by_one_surviving
             rows = db.execute("SELECT lease, step FROM records WHERE rule = 'admitted' AND step IS NOT NULL").fetchall()
         assert {int.from_bytes(lease, "big"): step for lease, step in rows} == model.consumed
         assert len(rows) == 2 * len(model.consumed)
-        assert {int.from_bytes(row.lease, "big") for row in ledger.open_leases()} == set(model.open)
+        assert {int.from_bytes(row.lease, "big") for row in ledger.work.open_leases()} == set(model.open)
         ledger.close()
 
 
@@ -552,7 +563,7 @@ def perform(operation: str, choice: int, model: Model, ledger: Ledger, path: Pat
         case "issue":
             model.leases += 1
             model.open.append(model.leases)
-            ledger.leases_issued([lease_row(model.leases)])
+            ledger.work.leases_issued([lease_row(model.leases)])
         case "deliver" | "refuse" if model.open:
             number = model.open.pop(choice % len(model.open))
             rule = Rule.ADMITTED if operation == "deliver" else Rule.LATE
@@ -560,7 +571,7 @@ def perform(operation: str, choice: int, model: Model, ledger: Ledger, path: Pat
             if operation == "deliver":
                 model.waiting = sorted([*model.waiting, number])
         case "lose" if model.open:
-            ledger.leases_closed([lease_id(model.open.pop())], "lost", NOW_MS)
+            ledger.work.leases_closed([lease_id(model.open.pop())], "lost", NOW_MS)
         case "train" | "drop":
             model.head += 1
             taken, dropped = model.waiting[: choice % 3], model.waiting[choice % 3 :][: operation == "drop"]
@@ -571,7 +582,7 @@ def perform(operation: str, choice: int, model: Model, ledger: Ledger, path: Pat
         case "checkpoint" if model.head not in model.checkpoints:
             checkpoint(ledger, model.head)
             model.checkpoints.append(model.head)
-            ledger.checkpoints_removed(model.checkpoints[:-2])
+            ledger.training.checkpoints_removed(model.checkpoints[:-2])
             model.checkpoints = model.checkpoints[-2:]
         case "restart" | "restart+":  # with "+", the newest checkpoint cannot be read
             ledger.close()
@@ -579,7 +590,7 @@ def perform(operation: str, choice: int, model: Model, ledger: Ledger, path: Pat
             usable = model.checkpoints[:-1] if operation == "restart+" and len(model.checkpoints) > 1 else None
             base = max(usable or model.checkpoints, default=0)
             model.go_back(base)
-            ledger.begin_incarnation(base, NOW_MS)
+            ledger.training.begin_incarnation(base, NOW_MS)
     return ledger
 
 
@@ -593,18 +604,18 @@ def life(ledger: Ledger) -> list[Callable[[], object]]:
     rows = [record_row(n, index) for n in (1, 2) for index in (0, 1)]
     one = version("1.1")
     return [
-        lambda: ledger.begin_incarnation(0, NOW_MS),
-        lambda: ledger.peer_joined(row, NOW_MS),
-        lambda: ledger.leases_issued([lease_row(n) for n in (1, 2, 3)]),
-        lambda: ledger.deliveries_judged(rows, two, NOW_MS),
-        lambda: ledger.peers_present([StayRow(presence=1, bytes_up=1, bytes_down=2, engine_s=1.0)], NOW_MS),
-        lambda: ledger.leases_closed([lease_id(3)], "lost", NOW_MS),
+        lambda: ledger.training.begin_incarnation(0, NOW_MS),
+        lambda: ledger.peers.peer_joined(row, NOW_MS),
+        lambda: ledger.work.leases_issued([lease_row(n) for n in (1, 2, 3)]),
+        lambda: ledger.work.deliveries_judged(rows, two, NOW_MS),
+        lambda: ledger.peers.peers_present([StayRow(presence=1, bytes_up=1, bytes_down=2, engine_s=1.0)], NOW_MS),
+        lambda: ledger.work.leases_closed([lease_id(3)], "lost", NOW_MS),
         lambda: train(ledger, 1, 1, dropped={2: "stale"}),
         lambda: checkpoint(ledger, 1),
-        lambda: ledger.version_published(one, manifest(one), NOW_MS, total_bytes=1, new_bytes=1),
-        lambda: ledger.evaluated(one, NOW_MS, prompts=4, greedy=0.5, sampled=0.25),
-        lambda: ledger.checkpoints_removed([1]),
-        lambda: ledger.begin_incarnation(0, NOW_MS),
+        lambda: ledger.training.version_published(one, manifest(one), NOW_MS, total_bytes=1, new_bytes=1),
+        lambda: ledger.training.evaluated(one, NOW_MS, prompts=4, greedy=0.5, sampled=0.25),
+        lambda: ledger.training.checkpoints_removed([1]),
+        lambda: ledger.training.begin_incarnation(0, NOW_MS),
     ]
 
 
@@ -670,12 +681,13 @@ def test_killed_while_it_is_created(path: Path) -> None:
             db = sqlite3.connect(path, isolation_level=None)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("BEGIN IMMEDIATE")
-            module._create(db, SWARM)
+            execute_all(db, SCHEMA)
+            db.execute("INSERT INTO meta VALUES ('schema', ?), ('swarm', ?)", (str(SCHEMA_VERSION).encode(), SWARM))
         finally:
             os._exit(9)
     os.waitpid(child, 0)
     with contextlib.closing(Ledger(path, swarm=SWARM)) as ledger:
-        assert ledger.begin_incarnation(0, NOW_MS) == 1
+        assert ledger.training.begin_incarnation(0, NOW_MS) == 1
 
 
 # A disk that is full, and files that cannot be used.
@@ -684,7 +696,7 @@ def test_killed_while_it_is_created(path: Path) -> None:
 def test_a_full_disk_leaves_what_was_acknowledged_and_the_ledger_goes_on_when_there_is_room(
     ledger: Ledger, path: Path
 ) -> None:
-    ledger.leases_issued([lease_row(n) for n in range(1, 400)])
+    ledger.work.leases_issued([lease_row(n) for n in range(1, 400)])
     deliver(ledger, 1)
     before = contents(path)
     room = sum(one.stat().st_size for one in path.parent.iterdir()) // 2
@@ -699,7 +711,7 @@ def test_a_full_disk_leaves_what_was_acknowledged_and_the_ledger_goes_on_when_th
     assert len(contents(path)["records"]) == 2 * delivered, "all deliveries but the one that failed"
     assert contents(path)["records"][:2] == before["records"]
     deliver(ledger, number)
-    assert ledger.receipt_of(lease_id(number), HERE) == b"receipt %d" % number
+    assert ledger.work.receipt_of(lease_id(number), HERE) == b"receipt %d" % number
 
 
 def test_a_first_start_on_a_full_disk(path: Path) -> None:
@@ -720,12 +732,12 @@ def test_readers_do_not_hinder_the_writer(ledger: Ledger, path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM leases").fetchone() == (0,)
-        ledger.leases_issued([lease_row(1)])
+        ledger.work.leases_issued([lease_row(1)])
         assert reader.execute("SELECT count(*) FROM leases").fetchone() == (0,)
 
 
 def test_calls_from_several_threads_take_turns(ledger: Ledger) -> None:
-    ledger.leases_issued([lease_row(n) for n in range(1, 41)])
+    ledger.work.leases_issued([lease_row(n) for n in range(1, 41)])
     errors: list[BaseException] = []
 
     def deliver_every_fourth(first: int) -> None:
@@ -741,7 +753,7 @@ def test_calls_from_several_threads_take_turns(ledger: Ledger) -> None:
     for thread in threads:
         thread.join()
     assert errors == []
-    assert len(ledger.unconsumed()) == 80
+    assert len(ledger.work.unconsumed()) == 80
 
 
 def not_a_database(path: Path) -> None:
@@ -750,7 +762,7 @@ def not_a_database(path: Path) -> None:
 
 def cut_short(path: Path) -> None:
     with contextlib.closing(Ledger(path, swarm=SWARM)) as ledger:
-        ledger.leases_issued([lease_row(n) for n in range(1, 400)])
+        ledger.work.leases_issued([lease_row(n) for n in range(1, 400)])
     path.write_bytes(path.read_bytes()[:20_000] + b"\xff" * 20_000)
 
 
@@ -811,7 +823,7 @@ def test_a_file_that_is_no_ledger_of_ours_is_named_and_left_alone(
     spoil(path)
     before = path.read_bytes() if path.is_file() else None
     with pytest.raises(LedgerError, match=says) as caught:
-        Ledger(path, swarm=SWARM).open_leases()
+        Ledger(path, swarm=SWARM).work.open_leases()
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert (path.read_bytes() if path.is_file() else None) == before
@@ -819,8 +831,8 @@ def test_a_file_that_is_no_ledger_of_ours_is_named_and_left_alone(
 
 def test_policy_versions_are_kept_exactly(ledger: Ledger) -> None:
     largest = PolicyVersion(2**53 - 1, 2**53 - 1)
-    ledger.version_published(largest, manifest(largest), NOW_MS, total_bytes=2**62, new_bytes=0)
-    assert ledger.versions() == [(largest, manifest(largest))]
+    ledger.training.version_published(largest, manifest(largest), NOW_MS, total_bytes=2**62, new_bytes=0)
+    assert ledger.training.versions() == [(largest, manifest(largest))]
 
 
 # Episodes of several turns.
@@ -835,32 +847,32 @@ def later_row(number: int, root: int, turn: int, *slots: int) -> LeaseRow:
 
 def test_a_later_turn_says_where_it_belongs(ledger: Ledger) -> None:
     first, second = lease_row(1), later_row(2, 1, 1, 1, 0)
-    ledger.leases_issued([first, second])
-    assert ledger.open_leases() == [first, second]
+    ledger.work.leases_issued([first, second])
+    assert ledger.work.open_leases() == [first, second]
     deliver(ledger, 2)
     deliver(ledger, 1)
-    assert [(row.lease, row.place) for row in ledger.unconsumed()] == [
+    assert [(row.lease, row.place) for row in ledger.work.unconsumed()] == [
         (lease_id(1), None), (lease_id(1), None), (lease_id(2), second.place), (lease_id(2), second.place),
     ]  # fmt: skip
 
 
 def test_a_step_consumes_all_turns_of_a_group_and_going_back_frees_them(ledger: Ledger) -> None:
-    ledger.leases_issued(
+    ledger.work.leases_issued(
         [lease_row(1), later_row(2, 1, 1, 0), later_row(3, 1, 2, 0), lease_row(4), later_row(5, 4, 1, 1)]
     )
     for number in (1, 2, 3, 4, 5):
         deliver(ledger, number)
     train(ledger, 4, 1, dropped={4: "stale"})
-    assert ledger.unconsumed() == []
+    assert ledger.work.unconsumed() == []
     with ledger.transaction() as db:
         lags = db.execute("SELECT lease, trained_lag FROM records WHERE step = 4 AND idx = 0 ORDER BY lease").fetchall()
     assert lags == [(lease_id(1), 1), (lease_id(2), 1), (lease_id(3), 1)], "3 - 2, as the test says of the first lease"
-    ledger.begin_incarnation(3, NOW_MS)
-    assert {row.lease for row in ledger.unconsumed()} == {lease_id(number) for number in (1, 2, 3, 4, 5)}
+    ledger.training.begin_incarnation(3, NOW_MS)
+    assert {row.lease for row in ledger.work.unconsumed()} == {lease_id(number) for number in (1, 2, 3, 4, 5)}
 
 
 def test_payloads_of_later_turns_go_with_their_group(ledger: Ledger) -> None:
-    ledger.leases_issued([lease_row(1), later_row(2, 1, 1, 0), lease_row(3), later_row(4, 3, 1, 0), lease_row(5)])
+    ledger.work.leases_issued([lease_row(1), later_row(2, 1, 1, 0), lease_row(3), later_row(4, 3, 1, 0), lease_row(5)])
     for number in (1, 2, 3, 4, 5):
         deliver(ledger, number)
     train(ledger, 1, 1, dropped={3: "stale"})
@@ -873,19 +885,19 @@ def test_payloads_of_later_turns_go_with_their_group(ledger: Ledger) -> None:
 
 def test_a_group_was_seen_when_its_last_episode_ended(ledger: Ledger) -> None:
     """What a curriculum is told again after a restart: prompts that were leased first, and groups complete since."""
-    ledger.leases_issued([lease_row(1), lease_row(2)])
+    ledger.work.leases_issued([lease_row(1), lease_row(2)])
     waits = [record_row(1, 0, reward=None), record_row(1, 1, reward=0.5)]
-    ledger.deliveries_judged(waits, {lease_id(1): b"1"}, NOW_MS)
-    ledger.deliveries_judged(
+    ledger.work.deliveries_judged(waits, {lease_id(1): b"1"}, NOW_MS)
+    ledger.work.deliveries_judged(
         [record_row(2, 0, reward=None), record_row(2, 1, reward=None)], {lease_id(2): b"2"}, NOW_MS
     )
-    before = ledger.counts()
-    ledger.leases_issued([later_row(3, 1, 1, 0), later_row(4, 2, 1, 0), lease_row(5)])
-    ledger.deliveries_judged([record_row(3, 0, reward=1.0)], {lease_id(3): b"3"}, NOW_MS)
-    ledger.deliveries_judged([record_row(4, 0, reward=1.0)], {lease_id(4): b"4"}, NOW_MS)
+    before = ledger.work.counts()
+    ledger.work.leases_issued([later_row(3, 1, 1, 0), later_row(4, 2, 1, 0), lease_row(5)])
+    ledger.work.deliveries_judged([record_row(3, 0, reward=1.0)], {lease_id(3): b"3"}, NOW_MS)
+    ledger.work.deliveries_judged([record_row(4, 0, reward=1.0)], {lease_id(4): b"4"}, NOW_MS)
     deliver(ledger, 5)
-    assert ledger.since(*before) == ([50], [(10, 0.75), (50, 0.25)]), "one episode of the second goes on"
-    assert ledger.since(*ledger.counts()) == ([], [])
+    assert ledger.work.since(*before) == ([50], [(10, 0.75), (50, 0.25)]), "one episode of the second goes on"
+    assert ledger.work.since(*ledger.work.counts()) == ([], [])
 
 
 def test_a_ledger_of_before_is_taken_over_and_says_so(tmp_path: Path) -> None:
@@ -894,13 +906,13 @@ def test_a_ledger_of_before_is_taken_over_and_says_so(tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute("DROP TABLE continuations")
     with contextlib.closing(Ledger(path, swarm=SWARM)) as ledger:
-        assert ledger.unconsumed() == []
+        assert ledger.work.unconsumed() == []
     with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() == (str(SCHEMA_VERSION).encode(),)
 
 
 def test_evidence_is_read_from_a_ledger_of_before_there_was_any(ledger: Ledger, path: Path) -> None:
-    ledger.leases_issued([lease_row(1), lease_row(2)])
+    ledger.work.leases_issued([lease_row(1), lease_row(2)])
     deliver(ledger, 1)
     deliver(ledger, 2)
     train(ledger, 1, 1, dropped={2: "stale"})
@@ -909,8 +921,8 @@ def test_evidence_is_read_from_a_ledger_of_before_there_was_any(ledger: Ledger, 
         for table in ("continuations", "tallies", "credit_notes", "relayed", "relay_receipts"):
             db.execute(f"DROP TABLE {table}")
         db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (b"1",))
-    with snapshot(path) as db:
-        evidence = Evidence(db)
+    with snapshot(path) as moment:
+        evidence = Evidence(moment)
         first, second = (evidence.find(digest_of(b"record %d 0" % number).hex()[:16], 2)[0] for number in (1, 2))
         assert (first.step, first.dropped) == (1, None)
         assert (second.step, second.dropped) == (None, "stale")
@@ -925,10 +937,10 @@ def test_credit_notes_of_a_restored_ledger_have_numbers_above_those_that_it_gave
     """Nodes ask for notes behind the last that they have: with numbers of before they would hear of none."""
     with contextlib.closing(Ledger(path, swarm=SWARM)) as ledger:
         join(ledger, HERE, THERE)
-        ledger.relays_credited([credit(), credit(of="1.3")], NOW_MS, lambda one: b"note")
+        ledger.peers.relays_credited([credit(), credit(of="1.3")], NOW_MS, lambda one: b"note")
         assert [number for number, _ in ledger.evidence.notes_for(THERE, 0, 9)] == [1, 2]
-        ledger.incarnation_seen(7)
-        ledger.relays_credited([credit(of="1.4"), credit(of="1.5")], NOW_MS, lambda one: b"note")
+        ledger.training.incarnation_seen(7)
+        ledger.peers.relays_credited([credit(of="1.4"), credit(of="1.5")], NOW_MS, lambda one: b"note")
         assert [number for number, _ in ledger.evidence.notes_for(THERE, 2, 9)] == [7 << 32, (7 << 32) + 1]
-        ledger.incarnation_seen(5)
-        assert ledger.incarnations_seen() == 7, "it never goes down"
+        ledger.training.incarnation_seen(5)
+        assert ledger.training.incarnations_seen() == 7, "it never goes down"

@@ -45,7 +45,7 @@ def audited(story: Story, lease: LeaseId, *, passed: bool) -> None:
         lease=lease, peer=ALPHA, at_ms=story.now_ms, tokens=1, counts=(), worst=0.0, evidence=0.0,
         passed=passed,
     )  # fmt: skip
-    story.ledger.audited(row, AuditHistory())
+    story.ledger.trust.audited(row, AuditHistory())
 
 
 def test_every_row_is_counted_on_its_day(story: Story) -> None:
@@ -58,8 +58,8 @@ def test_every_row_is_counted_on_its_day(story: Story) -> None:
     story.now_s += DAY_S
     story.deliver(late, ALPHA, Rule.LATE, Rule.LATE, version=V0)
     story.deliver(stale, ALPHA, Rule.STALE, version=V0)
-    story.ledger.leases_closed([story.lease(ALPHA)], "expired", story.now_ms)
-    story.ledger.leases_closed([story.lease(ALPHA)], "recalled", story.now_ms)
+    story.ledger.work.leases_closed([story.lease(ALPHA)], "expired", story.now_ms)
+    story.ledger.work.leases_closed([story.lease(ALPHA)], "recalled", story.now_ms)
     audited(story, wrong, passed=False)
     story.here(ALPHA)
     before_midnight = (DAY + 1) * DAY_MS - START_MS
@@ -91,7 +91,7 @@ def test_what_others_say_of_a_lease_is_held_against_nobody(story: Story) -> None
 def test_leases_given_up_are_excused_some_times_a_day_and_not_more(story: Story) -> None:
     for number in range(EXCUSED_A_DAY + 2):
         status = "lost" if number % 2 else "returned"
-        story.ledger.leases_closed([story.lease(ALPHA), story.lease(ALPHA)], status, story.now_ms)
+        story.ledger.work.leases_closed([story.lease(ALPHA), story.lease(ALPHA)], status, story.now_ms)
         story.now_s += 120
     [day] = days_of(story)
     assert day.leases_failed == 4
@@ -105,7 +105,7 @@ def test_who_vanishes_is_missing_for_a_while_and_who_says_goodbye_is_not(
     story.here(ALPHA, reason=reason)
     story.now_s = 7200
     assert sum(one.missed_ms for one in days_of(story)) == missing_ms
-    story.ledger.begin_incarnation(0, story.now_ms)
+    story.ledger.training.begin_incarnation(0, story.now_ms)
     story.join(peer_row(ALPHA, "a peer"))
     assert sum(one.missed_ms for one in days_of(story)) == 0, "the learner was away as well"
 
@@ -122,17 +122,17 @@ def test_a_pardon_forgives_what_was_bad_and_keeps_what_was_good(story: Story) ->
     fine, wrong = story.lease(ALPHA), story.lease(ALPHA)
     story.deliver(fine, ALPHA, Rule.ADMITTED, version=V0)
     story.deliver(wrong, ALPHA, Rule.LATE, Rule.SETTINGS, version=V0)
-    story.ledger.leases_closed([story.lease(ALPHA)], "expired", story.now_ms)
+    story.ledger.work.leases_closed([story.lease(ALPHA)], "expired", story.now_ms)
     audited(story, fine, passed=True)
     audited(story, wrong, passed=False)
     story.here(ALPHA, reason="the line broke")
     story.now_s += 3600
-    story.ledger.confidence_written(ALPHA, AuditHistory(), story.now_ms, decision=PARDON)
+    story.ledger.trust.confidence_written(ALPHA, AuditHistory(), story.now_ms, decision=PARDON)
     [day] = days_of(story)
     good = ObservedDay(day=DAY, leases_in_time=1, groups_clean=1, audits_passed=1)
     assert day == good
     story.now_s += 1
-    story.ledger.leases_closed([story.lease(ALPHA)], "expired", story.now_ms)
+    story.ledger.work.leases_closed([story.lease(ALPHA)], "expired", story.now_ms)
     [day] = days_of(story)
     assert day.leases_failed == 1
 

@@ -30,7 +30,7 @@ def state(tmp_path: Path) -> Path:
         story.join(peer_row(peer, "a peer"))
     story.publish(PolicyVersion(1, 0))
     story.evaluate(PolicyVersion(1, 0), greedy=0.994140625, sampled=0.5)
-    story.ledger.confidence_written(BETA, AuditHistory(banned="see our mail"), story.now_ms, decision=BAN)
+    story.ledger.trust.confidence_written(BETA, AuditHistory(banned="see our mail"), story.now_ms, decision=BAN)
     story.ledger.close()
     return tmp_path
 
@@ -83,7 +83,7 @@ def test_it_says_which_nodes_cannot_work(state: Path) -> None:
             TroubleRow(peer=peer, kind="install", version=PolicyVersion(1, 0), times=2, reason="no", since_ms=START_MS)
             for peer in (ALPHA, BETA)
         ]
-        ledger.troubles_told(told)
+        ledger.peers.troubles_told(told)
     assert lines(state)["nodes unable"] == "2 of 2 nodes cannot install 1.0: no"
     board, delays = StatusFile(state), LoopFigures(p99_s=0.003, longest_s=0.07)
     board.show(NodeStatus(doing="at work", limits={}, loop=delays))

@@ -172,7 +172,7 @@ def test_a_learner_whose_clock_is_set_by_days_goes_on_to_its_end(days: list[int]
                 nursery.start_soon(jump)
                 await learner.train(FakePeer())
                 nursery.cancel_scope.cancel()
-            assert [row.step for row in learner.ledger.newest_steps(9)] == [1, 2, 3, 4, 5, 6]
+            assert [row.step for row in learner.ledger.training.newest_steps(9)] == [1, 2, 3, 4, 5, 6]
 
     with fast_directory() as root:
         trio.run(live, root, clock=MockClock(autojump_threshold=0.05))

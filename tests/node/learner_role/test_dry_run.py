@@ -309,12 +309,12 @@ def test_a_state_directory_says_where_it_goes_on(operator: Path) -> None:
     home = open_learner_home(operator.parent / "state", name="a", certificate_days=90, now_ms=Clock.now_ms())
     home.lock.close()
     with Ledger(home.ledger, swarm=home.authority.swarm) as ledger:
-        ledger.begin_incarnation(0, 0)
+        ledger.training.begin_incarnation(0, 0)
         assert "It begins anew: no checkpoint yet" in show_dry_run(operator)
         with pytest.raises(UsageError, match="has no checkpoint to go on from"):
             show_dry_run(operator, resume=True)
         of_run = checked(read_swarm_config(operator), operator).state()
-        ledger.checkpointed(CheckpointRow(step=7, incarnation=1, directory="1.7", state=of_run), 0)
+        ledger.training.checkpointed(CheckpointRow(step=7, incarnation=1, directory="1.7", state=of_run), 0)
     assert "It goes on from step 7, the newest checkpoint, and ends after step 500." in show_dry_run(
         operator, resume=True
     )
@@ -327,8 +327,8 @@ def test_a_fork_is_looked_at_and_not_made(operator: Path) -> None:
     state = checked(config, operator).state()
     (other / "learner.key").touch()
     with Ledger(other / "ledger.sqlite", swarm=b"a swarm") as ledger:
-        ledger.begin_incarnation(0, 0)
-        ledger.checkpointed(CheckpointRow(step=7, incarnation=1, directory="1.7", state=state), 0)
+        ledger.training.begin_incarnation(0, 0)
+        ledger.training.checkpointed(CheckpointRow(step=7, incarnation=1, directory="1.7", state=state), 0)
     assert f"It begins with step 7 of {other}@7, and ends" in show_dry_run(operator, fork_from=f"{other}@7")
     with pytest.raises(UsageError, match=r"no such checkpoint\. Steps that it keeps: 7"):
         show_dry_run(operator, fork_from=f"{other}@8")

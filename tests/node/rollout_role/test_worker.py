@@ -149,7 +149,7 @@ async def test_an_engine_that_refuses_every_lease_is_tried_seldom_told_of_and_gi
     async with failing(tmp_path, role) as (learner, node, _):
         with pytest.raises(GaveUp, match=words) as gave_up, first_cause():
             await work_with(node, learner, tmp_path, 0.0, role)
-        leases = learner.ledger.counts()[0]
+        leases = learner.ledger.work.counts()[0]
         await until(lambda: node.peer not in learner.run.present)
         unable = learner.run.unable()
     reason = NO if str(error) else "no reason given"

@@ -48,12 +48,12 @@ TAKEN: dict[str, Callable[[Path], object]] = {
 def test_a_ledger_that_is_taken_away_ends_the_run_and_nothing_is_lost(tmp_path: Path, name: str) -> None:
     path = tmp_path / "ledger.sqlite"
     with Ledger(path, swarm=SWARM.authority.swarm) as ledger:
-        ledger.begin_incarnation(0, NOW_MS)
-        ledger.begun_under({"seed": 5})
+        ledger.training.begin_incarnation(0, NOW_MS)
+        ledger.training.begun_under({"seed": 5})
         TAKEN[name](path)
         for _ in range(2):  # and again: it does not go on after that
             with pytest.raises(LedgerError, match=r"while the learner used it.*rescued-001.*start again"):
-                ledger.begun_under({"seed": 6})
+                ledger.training.begun_under({"seed": 6})
     (kept,) = rescued_files(path)
     with snapshot(kept) as db:
         assert db.query("SELECT value FROM meta WHERE key = 'settings'") == [(b'{"seed": 5}',)]
@@ -62,7 +62,7 @@ def test_a_ledger_that_is_taken_away_ends_the_run_and_nothing_is_lost(tmp_path: 
         path.with_name(path.name + beside).unlink(missing_ok=True)
     kept.rename(path)
     with Ledger(path, swarm=SWARM.authority.swarm) as again:  # as the sentence says
-        assert again.settings() == {"seed": 5}
+        assert again.training.settings() == {"seed": 5}
 
 
 def test_only_files_are_opened(tmp_path: Path) -> None:

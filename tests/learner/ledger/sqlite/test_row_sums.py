@@ -63,7 +63,7 @@ def test_a_sound_ledger_is_taken_up_and_goes_on(worked: Path, tmp_path: Path) ->
     shutil.copyfile(worked, path)
     for _ in range(2):
         with Ledger(path, swarm=SWARM) as ledger:
-            ledger.begun_under({"seed": 3})
+            ledger.training.begun_under({"seed": 3})
     require_sound(path, SWARM)
 
 

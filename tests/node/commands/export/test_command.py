@@ -35,12 +35,12 @@ def config(tmp_path: Path) -> Path:
     home.close()
     (state / "store").mkdir(exist_ok=True)
     with Ledger(home.ledger, swarm=home.authority.swarm) as ledger:
-        ledger.begin_incarnation(0, NOW_MS)
+        ledger.training.begin_incarnation(0, NOW_MS)
         for step in (5, 9):
             made = home.checkpoints / f"1.{step}"
             made.mkdir(parents=True)
             (made / STATE).write_text(json.dumps({"weights": WEIGHTS.hex(), "history": [["x"]] * step}))
-            ledger.checkpointed(CheckpointRow(step=step, incarnation=1, directory=made.name, state={}), NOW_MS)
+            ledger.training.checkpointed(CheckpointRow(step=step, incarnation=1, directory=made.name, state={}), NOW_MS)
     return path
 
 

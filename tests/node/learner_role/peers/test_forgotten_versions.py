@@ -57,7 +57,7 @@ async def test_a_version_that_a_member_holds_and_the_ledger_does_not_raises_the_
         assert told["version"] == "4.25"
         await learner.train(FakePeer())
         assert learner.run.chain.head == PolicyVersion(5, 4)
-        assert learner.ledger.incarnations() == [(1, 0), (5, 0)]
+        assert learner.ledger.training.incarnations() == [(1, 0), (5, 0)]
         assert learner.trainer.calls.count("load") == kept + 1, "train begins as it always does, and no more than that"
         for lost in (PolicyVersion(2, 0), PolicyVersion(3, 0), PolicyVersion(4, 0), PolicyVersion(4, 25)):
             assert not learner.run.chain.contains(lost)
@@ -80,10 +80,10 @@ async def test_it_goes_on_above_in_the_middle_of_a_run_and_loses_nothing(tmp_pat
             await learner.train(peer)
         assert learner.trainer.calls.count("load") == 1, "the trainer keeps its state"
         assert learner.run.chain.head == PolicyVersion(4, 6)
-        [(first, base), (second, at)] = learner.ledger.incarnations()
+        [(first, base), (second, at)] = learner.ledger.training.incarnations()
         assert (first, base, second) == (1, 0, 4)
         assert at >= 2
-        trained = learner.ledger.newest_steps(9)
+        trained = learner.ledger.training.newest_steps(9)
         assert [row.step for row in trained] == [1, 2, 3, 4, 5, 6]
         assert {row.incarnation for row in trained} == {1, 4}
         taken = learner.ledger.query("SELECT count(*), count(DISTINCT lease || idx) FROM records WHERE step > 0")
@@ -123,7 +123,7 @@ async def test_nobody_who_lies_makes_it_jump(tmp_path: Path, raw: bytes, fault: 
         with pytest.raises(PeerError) as refused:
             await watching(learner).heard(raw)
         assert refused.value.fault is fault
-        assert learner.run.forgotten == learner.ledger.incarnations_seen() == 0
+        assert learner.run.forgotten == learner.ledger.training.incarnations_seen() == 0
 
 
 async def test_of_its_own_key_a_certificate_that_has_ended_is_proof_enough(tmp_path: Path) -> None:

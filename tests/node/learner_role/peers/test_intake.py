@@ -55,7 +55,7 @@ pytestmark = pytest.mark.usefixtures("mock_clock")
 def open_chain(learner: Learner, head: str = "1.3") -> None:
     """As if the trainer were loaded and versions up to `head` published."""
     run, last = learner.run, version(head)
-    learner.ledger.begin_incarnation(0, NOW_MS)
+    learner.ledger.training.begin_incarnation(0, NOW_MS)
     run.chain = Chain(bases=(0,) * last.incarnation, head=last)
     run.collecting, run.vocab_size = last.version, VOCABULARY
     versions = [version(f"{last.incarnation}.{number}") for number in range(last.version + 1)]
@@ -68,7 +68,7 @@ def lend(learner: Learner, *numbers: int, **changes: Any) -> list[GrantedLease]:
     leases = [granted(number, **{"minimum": version("1.0"), **changes}) for number in numbers]
     for lease in leases:
         learner.run.leasing.recover(lease)
-    learner.ledger.leases_issued(
+    learner.ledger.work.leases_issued(
         [
             LeaseRow(
                 lease=one.id, peer=one.peer, task="even", prompt=one.prompt_index, rollouts=len(one.lease.seeds),
@@ -108,8 +108,8 @@ async def test_a_group_is_written_then_acknowledged_then_ready_to_be_trained_on(
         receipt = open_receipt(answer.receipt, SWARM.authority)
         assert [verdict.rule for verdict in receipt.verdicts] == [Rule.ADMITTED] * 2
         assert (receipt.peer, receipt.version, receipt.tokens) == (PEER.peer_id, version("1.3"), 6)
-        assert learner.ledger.receipt_of(lease.id, PEER.peer_id) == answer.receipt
-        assert len(learner.ledger.unconsumed()) == 2
+        assert learner.ledger.work.receipt_of(lease.id, PEER.peer_id) == answer.receipt
+        assert len(learner.ledger.work.unconsumed()) == 2
         assert learner.run.leasing.open_rollouts == 0
         batch = learner.run.buffer.take(2, learner.run.chain)
         assert batch is not None
@@ -136,7 +136,7 @@ async def test_an_orphaned_group_is_credited_in_receipt_and_ledger_and_not_train
         assert [verdict.rule for verdict in receipt.verdicts] == [Rule.ORPHANED] * 2
         assert receipt.tokens == 6
         assert (len(learner.run.buffer), learner.run.leasing.open_rollouts) == (0, 0)
-        assert learner.ledger.unconsumed() == []
+        assert learner.ledger.work.unconsumed() == []
         with closing(sqlite3.connect(learner.root / "ledger.sqlite")) as db:
             assert db.execute("SELECT lease, tokens FROM orphans").fetchall() == [(lease.id, 6)]
         nursery.cancel_scope.cancel()
@@ -193,7 +193,7 @@ async def test_nothing_leaves_when_nothing_could_be_written(tmp_path: Path) -> N
         def full(*args: object) -> None:
             raise LedgerError("the disk is full")
 
-        learner.ledger.deliveries_judged = full  # type: ignore[method-assign]
+        learner.ledger.work.deliveries_judged = full  # type: ignore[method-assign]
         answers = send(learner, delivery(lease))
         with pytest.raises(LedgerError):
             await learner.intake.work(learner.arriving)
@@ -214,7 +214,7 @@ async def test_a_repeated_delivery_gets_the_same_receipt_and_counts_nothing(tmp_
         assert [rules(answer[0].receipt) for answer in answers] == [[Rule.ADMITTED] * 2] * 4  # type: ignore[union-attr]
         assert answers[0] == answers[1] == answers[3] == [later]
         assert len(learner.run.buffer) == 4
-        assert len(learner.ledger.unconsumed()) == 4
+        assert len(learner.ledger.work.unconsumed()) == 4
         thief = await hand_in(learner, OTHER.peer_id, delivery(first))
         assert rules(thief.receipt) == [Rule.UNKNOWN_LEASE] * 2
         assert len(learner.run.buffer) == 4
@@ -258,13 +258,13 @@ async def test_a_reward_that_takes_long_holds_up_no_other(tmp_path: Path) -> Non
                 await learner.run.wait_changed()
             assert rules(answers[0].receipt) == [Rule.ADMITTED] * 2  # type: ignore[union-attr]
             assert waiting == again == []
-        assert (learner.run.asked, len(learner.run.buffer), len(learner.ledger.unconsumed())) == (2, 8, 8)
+        assert (learner.run.asked, len(learner.run.buffer), len(learner.ledger.work.unconsumed())) == (2, 8, 8)
         slow.gates[0].set()
         while not again:
             await learner.run.wait_changed()
         assert again == waiting
         assert rules(waiting[0].receipt) == [Rule.ADMITTED] * 2  # type: ignore[union-attr]
-        assert (learner.run.asked, len(learner.run.buffer), len(learner.ledger.unconsumed())) == (0, 10, 10)
+        assert (learner.run.asked, len(learner.run.buffer), len(learner.ledger.work.unconsumed())) == (0, 10, 10)
         assert learner.run.judged == 10
         nursery.cancel_scope.cancel()
 
@@ -379,7 +379,7 @@ async def test_a_learner_that_was_just_restarted_judges_nothing_before_it_knows_
 
     async with open_learner(tmp_path, Settings(steps=1)) as learner:
         await learner.training.begin()
-        made_by = learner.ledger.versions()[-1]
+        made_by = learner.ledger.training.versions()[-1]
         [lease] = lend(learner, 1)
     raws = group(lease, made_by=str(made_by[0]), manifests=dict([made_by]))
     async with open_learner(tmp_path) as again, trio.open_nursery() as nursery:
@@ -407,7 +407,7 @@ async def test_a_new_chain_and_a_batch_that_is_being_judged_wait_for_each_other(
     """Else what was written, but not yet in the buffer, would come into it twice: from the ledger and from us."""
     async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
-        [made_by] = learner.ledger.versions()
+        [made_by] = learner.ledger.training.versions()
         leases = lend(learner, *range(1, 9))
         answers = [
             send(learner, delivery(one, group(one, made_by=str(made_by[0]), manifests=dict([made_by]))))
@@ -454,7 +454,7 @@ async def test_what_was_refused_is_in_the_ledger_and_not_in_the_buffer(tmp_path:
         unknown = granted(9)
         assert rules((await hand_in(learner, PEER.peer_id, delivery(unknown))).receipt) == [Rule.UNKNOWN_LEASE] * 2
         assert len(learner.run.buffer) == 0
-        assert learner.ledger.unconsumed() == []
+        assert learner.ledger.work.unconsumed() == []
         with learner.ledger.transaction() as db:
             rows = db.execute("SELECT lease, rule, lag, envelope FROM records ORDER BY lease, idx").fetchall()
         assert rows == [
@@ -510,7 +510,7 @@ async def test_what_comes_after_its_lease_has_ended_is_rejected_in_the_books_of_
         assert peer.rejected == own.peer.rejected == 2
         assert peer.verdicts == own.peer.verdicts == {Rule.UNKNOWN_LEASE: 2}
         assert (getattr(peer.leases, end), peer.leases.delivered, peer.leases.late) == (2, 0, 0)
-        assert learner.ledger.receipt_of(second.id, PEER.peer_id) is None, "what others say of it is not written"
+        assert learner.ledger.work.receipt_of(second.id, PEER.peer_id) is None, "what others say of it is not written"
         assert "2" in as_text(swarm_report(learner.ledger.path)).partition("Rejected, and why")[2]
         nursery.cancel_scope.cancel()
 

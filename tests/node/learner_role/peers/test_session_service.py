@@ -176,8 +176,8 @@ async def test_leases_are_in_the_ledger_when_they_are_handed_out(tmp_path: Path)
         leases = leases_of(grant)
         assert [(lease.peer, lease.minimum, len(lease.seeds)) for lease in leases] == [(HERE, version("1.0"), 2)] * 2
         assert len({seed for lease in leases for seed in lease.seeds}) == 4
-        assert {row.lease for row in learner.ledger.open_leases()} == set(ids_of(grant))
-        assert [row.envelope for row in learner.ledger.open_leases()] == grant.leases
+        assert {row.lease for row in learner.ledger.work.open_leases()} == set(ids_of(grant))
+        assert [row.envelope for row in learner.ledger.work.open_leases()] == grant.leases
         assert learner.run.leasing.open_rollouts == 4
 
 
@@ -308,14 +308,14 @@ async def test_a_grant_that_is_cancelled_leaves_nothing_granted(tmp_path: Path) 
 
 async def test_a_peer_that_leaves_while_its_leases_are_written(tmp_path: Path) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner:
-        issue = learner.ledger.leases_issued
+        issue = learner.ledger.work.leases_issued
 
         def leave_then_write(rows: Any) -> None:
             trio.from_thread.run_sync(learner.desk.left, HERE, IN_GOOD_ORDER)
             trio.from_thread.run(wait_all_tasks_blocked)
             issue(rows)
 
-        learner.ledger.leases_issued = leave_then_write  # type: ignore[method-assign]
+        learner.ledger.work.leases_issued = leave_then_write  # type: ignore[method-assign]
         await ask(learner)
         assert learner.run.leasing.open_rollouts == 0
         await until(lambda: set(statuses(learner).values()) == {"lost"})

@@ -107,27 +107,27 @@ def test_a_run_is_held_to_its_model_once_there_is_a_checkpoint(model: Path, tmp_
     path, settings = tmp_path / "ledger.sqlite", config(model, kl=0.5)
     assert base_note(settings, path) == ""
     with Ledger(path, swarm=b"swarm") as ledger:
-        assert ledger.base_model() == {}
-        ledger.begun_with({"model.safetensors": "of before"})
-        assert ledger.base_model() == {"model.safetensors": "of before"}
-        ledger.begin_incarnation(0, 0)
+        assert ledger.training.base_model() == {}
+        ledger.training.begun_with({"model.safetensors": "of before"})
+        assert ledger.training.base_model() == {"model.safetensors": "of before"}
+        ledger.training.begin_incarnation(0, 0)
         assert base_of(path) == {}
         assert base_note(settings, path) == ""
-        ledger.checkpointed(CheckpointRow(step=2, incarnation=1, directory="1.2", state={}), 0)
+        ledger.training.checkpointed(CheckpointRow(step=2, incarnation=1, directory="1.2", state={}), 0)
         assert base_of(path) == {"model.safetensors": "of before"}
         with pytest.raises(UsageError, match="does not hold the model that this run began with"):
             base_note(settings, path)
         with pytest.raises(UsageError, match="does not hold the model that this run began with"):
             hold_to_base(ledger, settings, base=2)
         assert hold_to_base(ledger, settings, base=0) == "", "it begins anew"
-        assert ledger.base_model() == digests_of(model)
+        assert ledger.training.base_model() == digests_of(model)
         assert base_note(settings, path) == hold_to_base(ledger, settings, base=2) == ""
         (model / "tokenizer.json").write_text("two")
         assert "(tokenizer.json)" in hold_to_base(ledger, settings, base=2)
-        assert ledger.base_model() != digests_of(model), "it began with what it began with"
+        assert ledger.training.base_model() != digests_of(model), "it began with what it began with"
 
 
 def test_a_run_of_before_this_was_written_down_is_held_to_what_it_goes_on_with(model: Path, tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.sqlite", swarm=b"swarm") as ledger:
         assert hold_to_base(ledger, config(model, kl=0.5), base=7) == ""
-        assert ledger.base_model() == digests_of(model)
+        assert ledger.training.base_model() == digests_of(model)

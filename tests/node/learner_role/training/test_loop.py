@@ -78,7 +78,7 @@ def require_sound(learner: Learner, *peers: FakePeer) -> None:
     with closing(sqlite3.connect(learner.root / "ledger.sqlite")) as db:
         steps = [step for (step,) in db.execute("SELECT step FROM steps ORDER BY step")]
         refused = dict(db.execute("SELECT rule, count(*) FROM records WHERE rule <> 'admitted' GROUP BY rule"))
-    was_killed = len(learner.ledger.incarnations()) > 1  # then leases may have ended before their records come
+    was_killed = len(learner.ledger.training.incarnations()) > 1  # then leases may have ended before their records come
     nobodys_fault = {Rule.STALE.value, Rule.ORPHANED.value} | ({Rule.UNKNOWN_LEASE.value} if was_killed else set())
     assert set(refused) <= nobodys_fault, "honest records are refused for nothing else"
     assert steps == list(range(1, learner.run.chain.head.version + 1))
@@ -88,7 +88,7 @@ def require_sound(learner: Learner, *peers: FakePeer) -> None:
     assert all(step is None or dropped is None for _, step, _, dropped in rows)
     assert all(lag <= learner.settings.staleness for _, step, lag, _ in rows if step is not None)
     waiting = Counter(lease for lease, step, _, dropped in rows if step is None and dropped is None)
-    assert Counter(row.lease for row in learner.ledger.unconsumed()) == waiting
+    assert Counter(row.lease for row in learner.ledger.work.unconsumed()) == waiting
     require_tallies(learner)
     recorded = learner.recorded()
     unrecorded = set(steps) - {event.step for event in recorded if isinstance(event, Stepped)}
@@ -111,7 +111,7 @@ def require_tallies(learner: Learner) -> None:
         assert after == (tallies[place - 1][0].version if place else 0), "they follow each other without a gap"
         proofs = proofs_for(leaves, tree, range(tree.size))
         counted += [(one.record, one.version.version) for one in (proven(proof, tally) for proof in proofs)]
-        signed = learner.store.manifest(dict(learner.ledger.versions())[name])
+        signed = learner.store.manifest(dict(learner.ledger.training.versions())[name])
         assert signed is None or tally_of(signed.manifest) == raw
     assert sorted(counted) == sorted(consumed)
     assert tallies[-1][0] == learner.run.chain.head
@@ -200,9 +200,9 @@ async def test_a_version_is_announced_before_its_state_is_durable_and_again_for_
             announced = open_announcement((await heard.receive()).data, SWARM.authority, now_ms=learner.wall.now_ms())
             assert announced.version == version(name)
             assert learner.store.is_complete(announced.manifest)
-            assert (version(name), announced.manifest) in learner.ledger.versions()
+            assert (version(name), announced.manifest) in learner.ledger.training.versions()
         await wait_all_tasks_blocked()
-        assert (learner.run.chain.head, learner.ledger.checkpoints()) == (version("1.2"), [])
+        assert (learner.run.chain.head, learner.ledger.training.checkpoints()) == (version("1.2"), [])
         nursery.start_soon(learner.training.publishing.announce_again)
         await wait_all_tasks_blocked()
         mock_clock.jump(REANNOUNCE_S)
@@ -213,7 +213,7 @@ async def test_a_version_is_announced_before_its_state_is_durable_and_again_for_
 async def test_who_stops_the_learner_does_not_wait_until_a_version_is_hashed(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(logged=4)) as learner:
         await learner.training.begin()
-        before, scope = learner.ledger.versions(), trio.CancelScope()
+        before, scope = learner.ledger.training.versions(), trio.CancelScope()
 
         asked = count(1)
 
@@ -227,7 +227,7 @@ async def test_who_stops_the_learner_does_not_wait_until_a_version_is_hashed(tmp
         with scope:
             await learner.training.publishing.publish()
         assert (scope.cancelled_caught, next(asked)) == (True, 3)
-        assert learner.ledger.versions() == before
+        assert learner.ledger.training.versions() == before
         assert [held.version for held in learner.store.versions()] == [one for one, _ in before]
 
 
@@ -271,8 +271,8 @@ async def test_a_trial_that_is_refused_leaves_nothing_to_go_on_from_and_the_next
         trial_of(learner, UsageError("[model] directory: the trial failed"))
         with pytest.raises(UsageError, match="the trial failed"):
             await unwrapped(learner.train)
-        assert learner.ledger.incarnations() == []
-        assert learner.ledger.versions() == learner.ledger.checkpoints() == []
+        assert learner.ledger.training.incarnations() == []
+        assert learner.ledger.training.versions() == learner.ledger.training.checkpoints() == []
         assert not learner.run.opened.is_set()
         assert learner.training.newest == b""
     async with open_learner(tmp_path, Settings(steps=1)) as learner:
@@ -292,11 +292,11 @@ async def test_a_start_that_goes_on_is_tried_with_the_weights_of_its_checkpoint_
         last = learner.weights_of(learner.run.manifests[version("1.2")])
     async with open_learner(tmp_path, Settings(steps=4)) as learner:
         seen = trial_of(learner, UsageError("[model] directory: the trial failed"))
-        before = learner.ledger.checkpoints()
+        before = learner.ledger.training.checkpoints()
         with pytest.raises(UsageError):
             await unwrapped(learner.train)
         assert [weights for _, weights, _ in seen] == [last]
-        assert (learner.ledger.checkpoints(), len(learner.ledger.incarnations())) == (before, 1)
+        assert (learner.ledger.training.checkpoints(), len(learner.ledger.training.incarnations())) == (before, 1)
     async with open_learner(tmp_path, Settings(steps=4)) as learner:
         trial_of(learner)
         await learner.train(peer)
@@ -345,7 +345,7 @@ async def test_who_stops_the_learner_in_its_trial_leaves_nothing_to_go_on_from(t
         learner.training.tried = hangs
         nursery.start_soon(learner.train)
     async with open_learner(tmp_path) as learner:
-        assert learner.ledger.incarnations() == []
+        assert learner.ledger.training.incarnations() == []
 
 
 # Checkpoints, which are written while training goes on.
@@ -363,7 +363,7 @@ async def test_training_goes_on_while_a_checkpoint_is_written_and_the_run_ends_w
         saved = [fields["step"] for fields in learner.logged("checkpoint_saved")]
         assert saved == sorted(saved)
         assert 2 <= len(saved) < 9, "some steps had none, since the one before was being written"
-        assert saved[-1] == learner.ledger.checkpoints()[0].step == 9
+        assert saved[-1] == learner.ledger.training.checkpoints()[0].step == 9
 
 
 async def test_a_checkpoint_waits_for_no_verifier_and_what_is_being_judged_counts_as_judged_after_it(
@@ -396,11 +396,11 @@ async def test_a_checkpoint_waits_for_no_verifier_and_what_is_being_judged_count
         await until(lambda: bool(observed))
         learner.run.chain = learner.run.chain.advanced()
         await learner.training.saving.complete(version("1.2"))
-        later, first = learner.ledger.checkpoints()
+        later, first = learner.ledger.training.checkpoints()
         assert (first.state["observed"], first.records) == ([], 0)
         assert later.records > 0
         for row in (first, later):
-            told_again = [index for index, _ in learner.ledger.since(row.leases, row.records)[1]]
+            told_again = [index for index, _ in learner.ledger.work.since(row.leases, row.records)[1]]
             known = row.state["observed"] + told_again
             assert set(observed) <= set(known)
             assert len(known) == len(set(known)), "of none it hears twice"
@@ -414,13 +414,13 @@ async def test_who_stops_the_learner_waits_for_the_checkpoint_that_is_being_writ
         nursery.start_soon(learner.train, FakePeer())
         while len(seen) < 4:
             await learner.run.wait_changed()
-        assert learner.ledger.checkpoints() == []
+        assert learner.ledger.training.checkpoints() == []
         nursery.start_soon(learner.training.saving.leave)
         while len(seen) < 7:
             await learner.run.wait_changed()
         trainer.write_all()
         await learner.training.saving.leave()
-        assert [row.step for row in learner.ledger.checkpoints()] == [1]
+        assert [row.step for row in learner.ledger.training.checkpoints()] == [1]
         assert trainer.calls.count("save") == 1, "and none was begun meanwhile"
         nursery.cancel_scope.cancel()
 
@@ -431,7 +431,7 @@ async def test_a_checkpoint_that_fails_is_told_and_the_next_is_tried(tmp_path: P
         peer = FakePeer()
         await learner.train(peer)
         assert [fields["directory"] for fields in learner.logged("checkpoint_failed")] == ["1.2", "1.3", "1.5"]
-        assert [row.step for row in learner.ledger.checkpoints()] == [6, 4]
+        assert [row.step for row in learner.ledger.training.checkpoints()] == [6, 4]
         assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1.4", "1.6"]
         require_sound(learner, peer)
 
@@ -446,11 +446,11 @@ async def test_checkpoints_that_keep_failing_end_the_run_and_it_goes_on_from_the
             RunError, match=r"3 checkpoints in a row .*: no space left\. Free its disk, then start again"
         ):
             await unwrapped(learner.train, peer)
-        [base] = {row.step for row in learner.ledger.checkpoints()[:1]}
+        [base] = {row.step for row in learner.ledger.training.checkpoints()[:1]}
         assert base == min(failing) - 1
     async with open_learner(tmp_path, Settings(steps=6)) as again:
         await again.train(peer)
-        assert again.ledger.incarnations() == [(1, 0), (2, base)]
+        assert again.ledger.training.incarnations() == [(1, 0), (2, base)]
         require_sound(again, peer)
 
 
@@ -469,7 +469,7 @@ async def test_a_trainer_that_dies_while_it_writes_the_last_checkpoint_trains_ag
         while not learner.run.finished:
             await learner.run.wait_changed()
         assert learner.run.chain.head == PolicyVersion(2, 3)
-        assert learner.ledger.checkpoints()[0].step == 3
+        assert learner.ledger.training.checkpoints()[0].step == 3
         require_sound(learner, peer)
         nursery.cancel_scope.cancel()
 
@@ -479,13 +479,13 @@ async def test_what_was_leased_after_the_checkpoint_is_not_leased_to_others_agai
     peer, trainer = FakePeer(), FakeTrainer(patience=12)
     async with open_learner(tmp_path, Settings(steps=9, staleness=3), trainer=trainer) as learner:
         await kill(learner, "step_trained", "before", 8, peer)
-        assert learner.ledger.checkpoints()[0].leases < learner.ledger.counts()[0]
+        assert learner.ledger.training.checkpoints()[0].leases < learner.ledger.work.counts()[0]
     observed: list[int] = []
     async with open_learner(tmp_path, Settings(steps=9, staleness=3)) as again:
         again.training.observe = lambda index, mean: observed.append(index)
         again.desk.recover_leases()
         await again.train(peer)
-        given, seen = again.ledger.since(0, 0)
+        given, seen = again.ledger.work.since(0, 0)
         assert len(set(given)) == len(given)
         assert set(observed) <= {index for index, _ in seen}
         assert observed, "groups that were judged after the checkpoint were told to the curriculum again"
@@ -497,7 +497,7 @@ async def test_nothing_is_left_of_what_a_run_no_longer_needs(tmp_path: Path) -> 
         await learner.train(FakePeer())
         kept = ["1.10", "1.11", "1.12"]
         assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == kept
-        assert [row.directory for row in learner.ledger.checkpoints()] == kept[::-1]
+        assert [row.directory for row in learner.ledger.training.checkpoints()] == kept[::-1]
         assert list((tmp_path / "exports").iterdir()) == []
         assert [str(held.version) for held in learner.store.versions()] == ["1.8", *kept], "and the last anchor"
         assert sorted(map(str, learner.run.manifests)) == kept
@@ -770,9 +770,9 @@ async def test_killed_anywhere_the_next_process_goes_on_from_the_last_durable_st
     peer, settings = FakePeer(), Settings(staleness=2, steps=7)
     async with open_learner(tmp_path, settings) as learner:
         await kill(learner, call, moment, at, peer)
-        kept = learner.ledger.checkpoints()
-        versions = learner.ledger.versions()
-        open_before = {row.lease for row in learner.ledger.open_leases()}
+        kept = learner.ledger.training.checkpoints()
+        versions = learner.ledger.training.versions()
+        open_before = {row.lease for row in learner.ledger.work.open_leases()}
         base = kept[0].step if kept else 0
         known = {
             name: learner.weights_of(manifest) for name, manifest in versions if learner.store.is_complete(manifest)
@@ -782,7 +782,7 @@ async def test_killed_anywhere_the_next_process_goes_on_from_the_last_durable_st
         assert set(again.run.leasing.open) == open_before, "leases go on"
         seen = manifests(again)
         await again.train(peer)
-        incarnations = again.ledger.incarnations()
+        incarnations = again.ledger.training.incarnations()
         assert again.run.chain.head == PolicyVersion(len(incarnations), 7)
         if len(incarnations) > 1:
             assert incarnations[-1] == (2, base)
@@ -947,7 +947,7 @@ async def test_a_trainer_that_dies_before_any_checkpoint_finds_the_curriculum_as
 async def test_the_curriculum_goes_on_where_the_checkpoint_was(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(steps=4)) as learner:
         await kill(learner, "step_trained", "before", 3)
-        state = learner.ledger.checkpoints()[0].state
+        state = learner.ledger.training.checkpoints()[0].state
     async with open_learner(tmp_path, Settings(steps=4)) as again:
         await again.training.begin()
         assert again.prompts == [state["ordinal"]]
@@ -962,7 +962,7 @@ async def test_the_mode_may_change_at_a_restart(tmp_path: Path, first_by_turns: 
     peer = FakePeer()
     async with open_learner(tmp_path, before) as learner:
         await kill(learner, "step_trained", "after", 5, peer)
-        base = learner.ledger.checkpoints()[0].step
+        base = learner.ledger.training.checkpoints()[0].step
     async with open_learner(tmp_path, after) as again:
         again.desk.recover_leases()
         await again.train(peer)
@@ -975,14 +975,14 @@ async def test_a_checkpoint_that_cannot_be_read_is_passed_over_and_nothing_is_lo
     peer = FakePeer()
     async with open_learner(tmp_path, Settings(steps=9, staleness=4)) as learner:
         await kill(learner, "step_trained", "before", 6, peer)
-        assert [row.step for row in learner.ledger.checkpoints()] == [5, 4]
+        assert [row.step for row in learner.ledger.training.checkpoints()] == [5, 4]
     damage(tmp_path / "checkpoints" / "1.5")
     async with open_learner(tmp_path, Settings(steps=9, staleness=4)) as again:
         seen = manifests(again)
         await again.train(peer)
         [unusable] = again.logged("checkpoint_unusable")
         assert str(unusable["directory"]).endswith("1.5")
-        assert again.ledger.incarnations() == [(1, 0), (2, 4)]
+        assert again.ledger.training.incarnations() == [(1, 0), (2, 4)]
         assert str(seen[0].version) == "2.4"
         assert not (tmp_path / "checkpoints" / "1.5").exists()
         require_sound(again, peer)
@@ -1000,8 +1000,8 @@ async def test_without_any_readable_checkpoint_training_does_not_silently_begin_
     async with open_learner(tmp_path, Settings(steps=5)) as again:
         with pytest.raises(RunError, match=r"None of the 2 checkpoints in .*checkpoints can be used.*choose another"):
             await again.training.work()
-        assert again.ledger.incarnations() == [(1, 0)]
-        assert len(again.ledger.checkpoints()) == 2
+        assert again.ledger.training.incarnations() == [(1, 0)]
+        assert len(again.ledger.training.checkpoints()) == 2
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == left
 
 
@@ -1024,12 +1024,12 @@ async def test_a_checkpoint_of_another_model_or_program_is_no_reason_to_go_back_
             await again.training.work()
         told = f"{newest} is another model's" if named else f"{newest}: of another model"
         assert str(caught.value) == f"This run cannot be gone on with: {told}."
-        assert again.ledger.incarnations() == [(1, 0)]
-        assert [row.step for row in again.ledger.checkpoints()] == [3, 2]
+        assert again.ledger.training.incarnations() == [(1, 0)]
+        assert [row.step for row in again.ledger.training.checkpoints()] == [3, 2]
     assert sorted(tmp_path.rglob("checkpoints/*/*")) == before
     async with open_learner(tmp_path, Settings(steps=5)) as right:
         await right.train(peer)
-        assert right.ledger.incarnations() == [(1, 0), (2, 3)]
+        assert right.ledger.training.incarnations() == [(1, 0), (2, 3)]
 
 
 async def test_a_state_directory_may_be_moved(tmp_path: Path) -> None:
@@ -1040,7 +1040,7 @@ async def test_a_state_directory_may_be_moved(tmp_path: Path) -> None:
     old.rename(new)
     async with open_learner(new, Settings(steps=3)) as again:
         await again.train(FakePeer())
-        assert again.ledger.incarnations() == [(1, 0), (2, 2)]
+        assert again.ledger.training.incarnations() == [(1, 0), (2, 2)]
 
 
 # The disk is full.
@@ -1061,13 +1061,13 @@ async def test_a_full_store_ends_the_run_and_what_was_durable_stays(tmp_path: Pa
     async with open_learner(tmp_path, Settings(steps=4, quota_bytes=size * 3 // 2)) as learner:
         with pytest.raises(RunError, match=r"Version 2\.3 cannot be published\. .*Set \[store\] quota_gb to"):
             await unwrapped(learner.train, peer)
-        last = learner.ledger.versions()[-1]
+        last = learner.ledger.training.versions()[-1]
         assert learner.store.is_complete(last[1])
-        base = learner.ledger.checkpoints()[0].step
+        base = learner.ledger.training.checkpoints()[0].step
         assert base == last[0].version == 2
     async with open_learner(tmp_path, Settings(steps=4)) as again:
         await again.train(peer)
-        assert again.ledger.incarnations() == [(1, 0), (2, base), (3, base)]
+        assert again.ledger.training.incarnations() == [(1, 0), (2, base), (3, base)]
         require_sound(again, peer)
 
 
@@ -1075,7 +1075,7 @@ async def test_under_a_quota_older_versions_make_room(tmp_path: Path) -> None:
     size = await version_bytes(tmp_path / "measured")
     async with open_learner(tmp_path, Settings(steps=4, quota_bytes=size * 5 // 2)) as learner:
         await learner.train(FakePeer())
-        newest = learner.ledger.versions()[-1]
+        newest = learner.ledger.training.versions()[-1]
         assert learner.store.is_complete(newest[1])
         assert len(learner.store.versions()) <= 2
         assert [held.pinned for held in learner.store.versions()][-1]
@@ -1090,7 +1090,7 @@ async def test_an_export_that_is_not_whole_ends_the_run(tmp_path: Path) -> None:
     async with open_learner(tmp_path, trainer=FakeTrainer(script=script)) as learner:
         with pytest.raises(RunError, match=r"Version 1.0 cannot be published: model.safetensors"):
             await learner.training.work()
-        assert learner.ledger.versions() == []
+        assert learner.ledger.training.versions() == []
 
 
 # Batches as the trainer gets them.

@@ -41,12 +41,12 @@ def run(root: Path, *steps: int) -> Path:
     home = open_learner_home(root, name="a run", certificate_days=1, now_ms=NOW_MS)
     home.close()
     with Ledger(home.ledger, swarm=home.authority.swarm) as ledger:
-        ledger.begin_incarnation(0, NOW_MS)
+        ledger.training.begin_incarnation(0, NOW_MS)
         for step in steps:
             row = CheckpointRow(
                 step=step, incarnation=1, directory=f"1.{step}", state={"ordinal": 10 * step}, leases=7, records=9
             )
-            ledger.checkpointed(row, NOW_MS)
+            ledger.training.checkpointed(row, NOW_MS)
             (home.checkpoints / row.directory / "deep").mkdir(parents=True)
             (home.checkpoints / row.directory / "trainer.json").write_text(json.dumps({"steps": step}))
             (home.checkpoints / row.directory / "deep" / "state").write_bytes(bytes([step]))
@@ -91,7 +91,7 @@ def test_a_learner_that_was_killed_while_it_made_its_ledger_begins(tmp_path: Pat
     with pytest.raises(UsageError, match="has no checkpoint"):
         require_checkpoint(state)
     with Ledger(state / "ledger.sqlite", swarm=bytes(32)) as ledger:
-        assert ledger.begin_incarnation(0, NOW_MS) == 1
+        assert ledger.training.begin_incarnation(0, NOW_MS) == 1
 
 
 def blank(path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_fork_that_could_not_begin_is_taken_back_and_one_that_has_begun_is_not
     with Ledger(
         tmp_path / "fork" / "ledger.sqlite", swarm=checkpoints_of(tmp_path / "fork" / "ledger.sqlite")[0]
     ) as led:
-        led.begin_incarnation(4, NOW_MS)
+        led.training.begin_incarnation(4, NOW_MS)
     unfork(tmp_path / "fork")
     assert (tmp_path / "fork" / "genesis").exists()
 
@@ -190,10 +190,10 @@ async def test_training_goes_on_in_a_fork_where_the_other_run_was(tmp_path: Path
         (tmp_path / name).mkdir()
     async with open_learner(tmp_path / "origin", Settings(steps=3)) as learner:
         await learner.train(FakePeer())
-        weights = learner.weights_of(learner.ledger.versions()[-1][1])
-        [row, *_] = learner.ledger.checkpoints()
+        weights = learner.weights_of(learner.ledger.training.versions()[-1][1])
+        [row, *_] = learner.ledger.training.checkpoints()
     async with open_learner(tmp_path / "fork", Settings(steps=6)) as forked:
-        forked.ledger.forked(own(row), b"another swarm", NOW_MS)
+        forked.ledger.training.forked(own(row), b"another swarm", NOW_MS)
         (tmp_path / "origin" / "checkpoints" / row.directory).rename(_made(tmp_path / "fork") / row.directory)
         seen: list[SignedManifest] = []
 
@@ -207,7 +207,7 @@ async def test_training_goes_on_in_a_fork_where_the_other_run_was(tmp_path: Path
         await forked.train(FakePeer())
         assert [str(one.version) for one in seen] == ["2.3", "2.4", "2.5", "2.6"]
         assert forked.run.chain.head == PolicyVersion(2, 6)
-        assert forked.ledger.incarnations() == [(1, 0), (2, 3)]
+        assert forked.ledger.training.incarnations() == [(1, 0), (2, 3)]
         assert forked.prompts[0] > row.state["ordinal"], "its task went on where the other was"
 
 

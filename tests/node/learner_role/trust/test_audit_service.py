@@ -159,10 +159,10 @@ async def test_what_passes_is_not_trained_on_while_all_audits_of_its_peer_speak_
     doubted, finding = after(AuditHistory(), off, MARGINS)
     assert (finding.doubted, finding.convicted) == (True, False)
     async with open_learner(tmp_path, AUDITED) as learner:
-        learner.ledger.confidence_written(peer.id, doubted, 1)
+        learner.ledger.trust.confidence_written(peer.id, doubted, 1)
         await learner.train(peer)
         assert learner.logged("group_doubted")
-        [known] = learner.ledger.confidence_of([peer.id]).values()
+        [known] = learner.ledger.trust.confidence_of([peer.id]).values()
         assert known.failed == doubted.failed
     kept_out = {LeaseId(lease) for (lease,) in rows(tmp_path, "SELECT lease FROM dropped WHERE reason = 'doubt'")}
     assert kept_out
@@ -197,7 +197,7 @@ async def test_what_a_sleepers_audit_found_is_kept_though_no_checkpoint_needs_it
     sleeper.draw = draw
     async with open_learner(tmp_path, Settings(audits=True, steps=60, staleness=3), judge=Late()) as learner:
         for peer in (honest, sleeper):
-            learner.ledger.confidence_written(peer.id, AuditHistory(passed=BELIEVED), 1)
+            learner.ledger.trust.confidence_written(peer.id, AuditHistory(passed=BELIEVED), 1)
         learner.trust.floor = 0.5
         await learner.train(honest, sleeper)
     failed = (
@@ -227,7 +227,7 @@ async def test_the_receipt_of_what_failed_is_replaced_and_told_on_the_next_line(
     honest, cheat = FakePeer(), FakePeer(key=OTHER, draw=made_up)
     async with open_learner(tmp_path, AUDITED) as learner:
         await learner.train(honest, cheat)
-        revised = learner.ledger.untold_revisions(cheat.id, 10)
+        revised = learner.ledger.trust.untold_revisions(cheat.id, 10)
         assert revised
         for lease, raw in revised:
             receipt = open_receipt(raw, SWARM.authority)
@@ -235,7 +235,7 @@ async def test_the_receipt_of_what_failed_is_replaced_and_told_on_the_next_line(
             assert receipt.peer == cheat.id
             assert receipt.tokens == 0
             assert {verdict.rule for verdict in receipt.verdicts} <= {Rule.AUDIT, Rule.BANNED}
-            assert learner.ledger.receipt_of(lease, cheat.id) == raw
+            assert learner.ledger.work.receipt_of(lease, cheat.id) == raw
         told: list[Any] = []
         learner.trust.tell = lambda peer, message: told.append((peer, message))
         assert isinstance(await learner.trust.welcome(cheat.id), Refused)
@@ -249,7 +249,7 @@ async def test_the_receipt_of_what_failed_is_replaced_and_told_on_the_next_line(
         learner.trust.heard(cheat.id)
         assert [message.receipt for _, message in told] == [raw for _, raw in revised]
         await trio.to_thread.run_sync(learner.trust.write())
-        assert learner.ledger.untold_revisions(cheat.id, 10) == []
+        assert learner.ledger.trust.untold_revisions(cheat.id, 10) == []
 
 
 async def test_what_repeats_another_lease_is_audited_whatever_its_chance(tmp_path: Path) -> None:
@@ -392,7 +392,7 @@ async def test_what_failed_its_audit_and_comes_back_by_an_undone_step_is_not_tra
                 lease=lease.id, peer=lease.peer, at_ms=1, tokens=6, counts=(), worst=0.0, evidence=0.0,
                 passed=is_passed,
             )  # fmt: skip
-            learner.ledger.audited(row, AuditHistory(passed=1))
+            learner.ledger.trust.audited(row, AuditHistory(passed=1))
         await learner.trust.recover([failed, passed])
         assert len(learner.trust.agenda) == 0
         assert learner.trust.fate(passed[0].id) is GroupDecision.ACCEPT
@@ -441,7 +441,7 @@ async def test_what_waits_to_be_looked_at_fills_no_disk(tmp_path: Path, versions
     most, steps = 0, 6 * MAX_OUTDATED
     long = Settings(audits=True, steps=steps, staleness=3, quota_bytes=quota)
     async with open_learner(tmp_path / "second", long, judge=Stuck()) as learner:
-        learner.ledger.confidence_written(PEER.peer_id, trusted, 1)
+        learner.ledger.trust.confidence_written(PEER.peer_id, trusted, 1)
         learner.trust.floor = 0.5
         clean = learner.training.publishing.clean
 
@@ -553,7 +553,7 @@ def issue(learner: Learner, *numbers: int) -> None:
         )
         for number in numbers
     ]  # fmt: skip
-    learner.ledger.leases_issued(rows)
+    learner.ledger.work.leases_issued(rows)
 
 
 async def test_an_audit_that_ends_after_its_peer_left_and_was_forgotten_adds_to_what_was_known(tmp_path: Path) -> None:
@@ -562,17 +562,17 @@ async def test_an_audit_that_ends_after_its_peer_left_and_was_forgotten_adds_to_
         before = AuditHistory(
             passed=5, failed=2, history=History(audits=7, log_wealth=AuditHistory().history.log_wealth)
         )
-        learner.ledger.confidence_written(PEER.peer_id, before, 1)
+        learner.ledger.trust.confidence_written(PEER.peer_id, before, 1)
         await learner.trust.welcome(PEER.peer_id)
         await forget_those_who_left(learner)
         clean = [Found(gap=0.0, lead=1.0)] * 8
         await learner.trust.conclude(bare_work(901), clean)
-        [known] = learner.ledger.confidence_of([PEER.peer_id]).values()
+        [known] = learner.ledger.trust.confidence_of([PEER.peer_id]).values()
         assert (known.passed, known.failed, known.history.audits) == (6, 2, 8)
         await learner.trust.convict(PEER.peer_id, "it chooses")
         await forget_those_who_left(learner)
         await learner.trust.conclude(bare_work(902), clean)
-        [known] = learner.ledger.confidence_of([PEER.peer_id]).values()
+        [known] = learner.ledger.trust.confidence_of([PEER.peer_id]).values()
         assert known.banned == "it chooses"
 
 
@@ -581,7 +581,7 @@ async def test_a_peer_in_doubt_has_nothing_in_the_buffer_but_what_waits_for_its_
     async with open_learner(tmp_path, Settings(audits=True)) as learner:
         trust, buffer = learner.trust, learner.run.buffer
         issue(learner, 901, 902, 903, 904)
-        learner.ledger.confidence_written(PEER.peer_id, AuditHistory(passed=NEWCOMER_GROUPS), 1)
+        learner.ledger.trust.confidence_written(PEER.peer_id, AuditHistory(passed=NEWCOMER_GROUPS), 1)
         for number, peer in ((902, PEER.peer_id), (903, PEER.peer_id), (904, THIRD)):
             spans = ((1, PolicyVersion(1, 0)),)
             completions = tuple(
@@ -595,7 +595,7 @@ async def test_a_peer_in_doubt_has_nothing_in_the_buffer_but_what_waits_for_its_
         trust._pending[other_lease(903)] = {other_lease(903)}
         off = [Found(gap=2.0 * (place < 5), lead=1.0) for place in range(28)]
         await trust.conclude(bare_work(901), off)
-        [known] = learner.ledger.confidence_of([PEER.peer_id]).values()
+        [known] = learner.ledger.trust.confidence_of([PEER.peer_id]).values()
         assert (known.failed, known.banned) == (1, "")
         assert (buffer.held_by_peer[PEER.peer_id], buffer.by_peer[PEER.peer_id], buffer.by_peer[THIRD]) == (2, 0, 2)
     dropped = dict(rows(tmp_path, "SELECT lease, reason FROM dropped"))
@@ -616,10 +616,10 @@ async def test_until_a_started_learner_has_published_margins_go_by_the_version_b
         assert learner.run.published is None
         if before == "one that is gone":
             gone = PolicyVersion(1, 7)
-            learner.ledger.version_published(gone, manifest(gone), 1, total_bytes=1000, new_bytes=0)
+            learner.ledger.training.version_published(gone, manifest(gone), 1, total_bytes=1000, new_bytes=0)
         rounded = [Found(gap=0.35 if number < 14 else 0.0, lead=0.3) for number in range(100)]
         await learner.trust.conclude(bare_work(901), rounded)
-        [known] = learner.ledger.confidence_of([PEER.peer_id]).values()
+        [known] = learner.ledger.trust.confidence_of([PEER.peer_id]).values()
         assert (known.passed == 1) is passes
         assert bool(known.banned) is not passes
 
@@ -644,7 +644,7 @@ async def test_what_comes_of_a_peer_that_was_banned_meanwhile_is_refused_also_wh
             record=RecordId(bytes(32)), lease=lease.id, index=0, peer=PEER.peer_id, rule=Rule.ADMITTED, reward=1.0,
             tokens=1, version=PolicyVersion(1, 0), lag=0, received_ms=1, generation_ms=1, detail="", envelope=b"record",
         )  # fmt: skip
-        learner.ledger.deliveries_judged([row], {lease.id: b"receipt"}, 1)
+        learner.ledger.work.deliveries_judged([row], {lease.id: b"receipt"}, 1)
         await trust._settle()
     refused = rows(tmp_path, "SELECT rule, detail FROM records")
     assert refused == [("banned", "its peer is banned: it chooses")]
@@ -652,13 +652,13 @@ async def test_what_comes_of_a_peer_that_was_banned_meanwhile_is_refused_also_wh
 
 async def test_who_is_banned_while_its_coming_is_written_is_refused(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True)) as learner:
-        joined = learner.ledger.peer_joined
+        joined = learner.ledger.peers.peer_joined
 
         def banned_meanwhile(row: PeerRow, now_ms: int) -> int:
             trio.from_thread.run(learner.trust.convict, PEER.peer_id, "it chooses")
             return joined(row, now_ms)
 
-        learner.ledger.peer_joined = banned_meanwhile  # type: ignore[method-assign]
+        learner.ledger.peers.peer_joined = banned_meanwhile  # type: ignore[method-assign]
         answer = await learner.desk.welcome(PEER.peer_id, hello())
         assert isinstance(answer, Refused)
         assert "banned from the swarm: it chooses" in answer.reason
@@ -670,14 +670,14 @@ async def test_who_is_banned_while_its_coming_is_written_is_refused(tmp_path: Pa
 
 async def test_who_is_trusted_stays_so_whoever_comes_while_its_coming_is_written(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True)) as learner:
-        learner.ledger.confidence_written(PEER.peer_id, AuditHistory(passed=2 * NEWCOMER_GROUPS), 1)
-        joined = learner.ledger.peer_joined
+        learner.ledger.trust.confidence_written(PEER.peer_id, AuditHistory(passed=2 * NEWCOMER_GROUPS), 1)
+        joined = learner.ledger.peers.peer_joined
 
         def crowded(row: PeerRow, now_ms: int) -> int:
             trio.from_thread.run(forget_those_who_left, learner)
             return joined(row, now_ms)
 
-        learner.ledger.peer_joined = crowded  # type: ignore[method-assign]
+        learner.ledger.peers.peer_joined = crowded  # type: ignore[method-assign]
         assert isinstance(await learner.desk.welcome(PEER.peer_id, hello()), Welcome)
         assert learner.trust.standing(PEER.peer_id) is TrustLevel.TRUSTED
         assert learner.run.worker(PEER.peer_id).quota == math.inf

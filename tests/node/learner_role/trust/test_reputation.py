@@ -53,7 +53,7 @@ def desk_of(story: Story) -> tuple[ReputationService, list[tuple[str, dict[str, 
 
 
 def abandon(story: Story, peer: PeerId, leases: int) -> None:
-    story.ledger.leases_closed([story.lease(peer) for _ in range(leases)], "expired", story.now_ms)
+    story.ledger.work.leases_closed([story.lease(peer) for _ in range(leases)], "expired", story.now_ms)
 
 
 async def test_who_is_here_is_told_how_it_stands_as_of_the_last_look_and_not_at_every_one(

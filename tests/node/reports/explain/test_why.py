@@ -48,7 +48,7 @@ def test_a_peer_that_was_banned_is_told_why_and_what_it_cost(story: Story) -> No
         lease=lease, peer=ALPHA, at_ms=story.now_ms, tokens=28, counts=(), worst=1.5, evidence=30.0, passed=False,
         detail="20 of 28 tokens are off",
     )  # fmt: skip
-    story.ledger.audited(row, AuditHistory(failed=1, banned="20 of 28 tokens are off"))
+    story.ledger.trust.audited(row, AuditHistory(failed=1, banned="20 of 28 tokens are off"))
     for name in (ALPHA, ALPHA[-6:]):
         said = why_in_ledger(story.ledger.path, name).text
         assert "\x1b" not in said
@@ -66,7 +66,7 @@ def test_what_became_of_a_lease_that_nothing_was_wrong_with(story: Story) -> Non
     for lease in (trained, waiting):
         story.deliver(lease, ALPHA, Rule.ADMITTED, Rule.ADMITTED, version=V0)
     for lease, status in ((lost, "lost"), (recalled, "recalled"), (returned, "returned")):
-        story.ledger.leases_closed([lease], status, story.now_ms)
+        story.ledger.work.leases_closed([lease], status, story.now_ms)
     theirs, ours = (
         tuple(CompletionValue(tokens=4, reward=reward) for reward in rewards) for rewards in ((0.0, 0.5), (1.0, 0.5))
     )
@@ -81,7 +81,7 @@ def test_what_became_of_a_lease_that_nothing_was_wrong_with(story: Story) -> Non
         heard=1,
         log_wealth=(0.0,),
     )
-    story.ledger.choice_drawn(drawn)
+    story.ledger.trust.choice_drawn(drawn)
     story.train(1, {trained: 0})
     path = story.ledger.path
     assert "records admitted; trained on by step 1, at a lag of 0" in why_in_ledger(path, trained.hex()).text
@@ -280,7 +280,7 @@ def audit(story: Story, known: AuditHistory, above: int = 0, margins: Sequence[M
         lease=lease, peer=ALPHA, at_ms=story.now_ms, tokens=counted.tokens, counts=counted.counts, worst=1.5,
         evidence=log_evidence(found.history), passed=finding.passed, detail=finding.detail,
     )  # fmt: skip
-    story.ledger.audited(row, found, margins=margins)
+    story.ledger.trust.audited(row, found, margins=margins)
     story.now_s += 1
     return found
 
@@ -297,7 +297,7 @@ def test_a_reputation_is_told_with_what_it_rests_on_and_what_would_raise_it(stor
     assert "9 leases in time, 0 not; 9 groups clean, 0 blamed; 9 audits passed, 0 failed" in said
     assert "rises" not in said
     audit(story, known, above=15)
-    story.ledger.leases_closed([story.lease(ALPHA)], "expired", story.now_ms)
+    story.ledger.work.leases_closed([story.lease(ALPHA)], "expired", story.now_ms)
     said = why_in_ledger(story.ledger.path, ALPHA).text
     assert "in quarantine: no more of its work may be under way than of a newcomer's" in said
     assert (
@@ -360,7 +360,7 @@ def test_a_replay_comes_to_what_was_decided(story: Story) -> None:
     assert told.agrees
     assert told.text.endswith("Audit 4 convicts it, as the ledger says.")
     known = pardoned(known)
-    story.ledger.confidence_written(ALPHA, known, story.now_ms, decision=PARDON)
+    story.ledger.trust.confidence_written(ALPHA, known, story.now_ms, decision=PARDON)
     told = why_in_ledger(story.ledger.path, ALPHA, replay=True)
     assert told.agrees
     assert "The operator pardoned it after the last: the test began anew." in told.text
@@ -371,7 +371,7 @@ def test_a_replay_comes_to_what_was_decided(story: Story) -> None:
     assert told.agrees
     assert "The operator pardoned it before audit 5" in told.text
     banned = replace(known, banned="see our mail")
-    story.ledger.confidence_written(ALPHA, banned, story.now_ms, decision=BAN)
+    story.ledger.trust.confidence_written(ALPHA, banned, story.now_ms, decision=BAN)
     told = why_in_ledger(story.ledger.path, ALPHA, replay=True)
     assert told.agrees
     assert "it was banned by the operator (see our mail)" in told.text

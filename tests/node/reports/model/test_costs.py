@@ -74,7 +74,7 @@ def two_days(story: Story) -> SwarmReport:
     story.now_s = 2 * HOUR_S
     story.here(ALPHA, up=1000, nvml=3.6e6, rapl=7.2e5)
     story.now_s = 28 * HOUR_S
-    story.ledger.begin_incarnation(1, story.now_ms)
+    story.ledger.training.begin_incarnation(1, story.now_ms)
     story.join(peer_row(ALPHA, "atlas", micros=600_000))
     story.join(peer_row(BETA, "borealis", micros=9_000_000))
     story.now_s = 29 * HOUR_S
@@ -344,6 +344,6 @@ def test_every_table_adds_up_whatever_happened(
         story.publish(PolicyVersion(1, number))
     for at_s in sorted(restarts):
         story.now_s = at_s
-        story.ledger.begin_incarnation(0, story.now_ms)
+        story.ledger.training.begin_incarnation(0, story.now_ms)
     story.ledger.close()
     adds_up(report_of(story))

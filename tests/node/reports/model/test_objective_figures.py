@@ -63,7 +63,7 @@ def test_alarms_are_those_of_the_running_learner(clipped: SwarmReport) -> None:
 
 def test_a_batch_that_diverged_and_a_score_that_fell_raise_theirs(tmp_path: Path) -> None:
     def after(story: Story) -> None:
-        story.ledger.batch_dropped(21, {story.lease(ALPHA): "diverged"})
+        story.ledger.training.batch_dropped(21, {story.lease(ALPHA): "diverged"})
         for step, score in ((21, 0.9), (22, 0.9), (23, 0.4), (24, None)):
             if score is not None:
                 story.evaluate(PolicyVersion(1, step - 1), score, score)

@@ -6,6 +6,7 @@ import ast
 import re
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import TypeGuard
 
 import grimp
 
@@ -59,6 +60,33 @@ def modules_tested(path: Path) -> list[Path]:
     words = path.stem.removeprefix("test_").split("_")
     room = path.parent.relative_to(ROOT / "tests")
     return [room / f"{'_'.join(words[:length])}.py" for length in range(1, len(words) + 1)]
+
+
+SQL = re.compile(
+    r"\b(SELECT .*\bFROM|INSERT( OR \w+)? INTO|UPDATE \w+ SET|DELETE FROM|^FROM \w+ (WHERE|ORDER))\b", re.S
+)
+
+OWN_TABLES = {
+    "node/learner_role/metrics/sample_store.py",
+    "node/learner_role/metrics/sqlite.py",
+    "node/state/receipt_queries.py",
+    "node/state/receipts.py",
+}
+"""Who asks tables of a file of its own, which is no ledger."""
+
+
+def test_the_ledgers_tables_are_asked_in_its_room_alone() -> None:
+    asking = set()
+    for path in (path for package in (*PACKAGES, "volery") for path in (ROOT / package).rglob("*.py")):
+        texts = [node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if is_text(node)]
+        if any(map(SQL.search, texts)):
+            asking.add(str(path.relative_to(ROOT)))
+    assert any(name.startswith("learner/ledger/queries/") for name in asking)
+    assert {name for name in asking if not name.startswith("learner/ledger/")} == OWN_TABLES
+
+
+def is_text(node: ast.AST) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def test_no_module_imports_itself_by_a_circle() -> None:

@@ -1,8 +1,8 @@
-"""Directories that appear whole or not at all, and tensors as safetensors inside them.
+"""Files and directories that appear whole or not at all, and tensors as safetensors inside them.
 
 What always holds: a path given to `new_directory` either does not exist or holds everything, flushed to the disk,
-whatever killed us in between; equal tensors give equal bytes. No torch: tensors come and go as numpy views of their
-bytes. Nothing is ever executed on reading (no pickle).
+whatever killed us in between, and one given to `replace_file` holds what it did, or all that is new; equal tensors give
+equal bytes. No torch. Nothing is ever executed on reading (no pickle).
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-from numpy.typing import NDArray
-
 from learner.artifacts.regular_file import open_file
-from protocol.versions.safetensors_header import LENGTH_BYTES, Span, Table, read_table
+from protocol.versions.safetensors_header import LENGTH_BYTES, Table, read_table
 
 HEADER_ALIGN_BYTES = 8
 """The format wants the data to begin at a multiple of 8; loaders that map the file rely on it."""
@@ -89,6 +86,19 @@ def write_bytes(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Have `path` hold `data`, whole or not at all, and on the disk when this returns. Raises OSError."""
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        write_bytes(draft, data)
+        draft.replace(path)
+        sync_directory(path.parent)
+    except OSError:
+        with suppress(OSError):  # the disk that refused one may refuse the other
+            draft.unlink(missing_ok=True)
+        raise
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write and flush `value` as indented JSON, in the order of its keys."""
     write_bytes(path, json_bytes(value))
@@ -120,12 +130,3 @@ def table_of(path: Path) -> Table:
             return file.read(size)
 
         return read_table(path.name, path.stat().st_size, read)
-
-
-def read_span(path: Path, span: Span) -> NDArray[np.uint8]:
-    """Return the bytes of one tensor, uint8 [size], in memory of its own. Raises OSError."""
-    size = span.end - span.start
-    data = np.fromfile(path, np.uint8, size, offset=span.start)
-    if len(data) != size:
-        raise OSError(f"{path} ends inside tensor {span.name!r}")
-    return data

@@ -12,9 +12,9 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
+from learner.artifacts.atomic_directory import replace_file
 from node.runtime.errors import RunError, UsageError
 
 PICTURE = ".png"
@@ -88,29 +88,12 @@ def _error(number: int) -> OSError:
 
 def write_durably(path: Path, data: bytes) -> None:
     """Write `path` whole or not at all, and on disk when this returns. Raises RunError naming it."""
-    draft = path.with_name(f".{path.name}.draft")
     try:
-        with draft.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        sync_directory(path.parent)
+        replace_file(path, data)
     except OSError as error:
-        with suppress(OSError):  # the disk that refused one may refuse the other
-            draft.unlink(missing_ok=True)
         raise RunError(
             f"{path} cannot be written: {error.strerror}. Free the disk or choose another directory."
         ) from None
-
-
-def sync_directory(path: Path) -> None:
-    """Flush a directory's names to the disk, so that a file made in it is still there after a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def prepare(out: Path, what: str) -> None:

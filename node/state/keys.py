@@ -11,8 +11,8 @@ import secrets
 import stat
 from pathlib import Path
 
+from learner.artifacts.atomic_directory import sync_directory
 from learner.artifacts.regular_file import read_file
-from node.runtime.atomic_files import sync_directory
 from node.runtime.errors import RunError, UsageError
 from protocol.core.identity import Keypair
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 
+from learner.artifacts.atomic_directory import replace_file
 from learner.artifacts.regular_file import open_file, read_file
 from learner.artifacts.text_files import parse_json
 from learner.trainer_api.exit_reasons import explained, how_ended
@@ -138,6 +139,4 @@ class WandbSink:
             return "", -1
 
     def _remember(self) -> None:
-        draft = self.directory / f".{STATE}.draft"
-        draft.write_text(json.dumps({"run": self._run, "step": self._last}), encoding="utf-8")
-        draft.replace(self.directory / STATE)
+        replace_file(self.directory / STATE, json.dumps({"run": self._run, "step": self._last}).encode())

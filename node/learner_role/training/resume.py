@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from learner.artifacts.atomic_directory import sync_directory
 from learner.ledger.ledger import Ledger
 from learner.ledger.rows import CheckpointRow
 from learner.ledger.sqlite.database import LedgerError, is_blank, require_sound
@@ -24,7 +25,6 @@ from learner.ledger.training import checkpoints_of
 from node.config.swarm_config import SwarmConfig
 from node.learner_role.scheduling.recovery import require_leases
 from node.learner_role.training.fixed_settings import SEED, TASKS, require_fixed
-from node.runtime.atomic_files import sync_directory
 from node.runtime.errors import RunError, UsageError, naming
 from node.state.learner_state import open_learner_home
 from node.state.locate import find_place

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from learner.ledger.rows import TallyRow
-from learner.ledger.sqlite.files import Queries
+from learner.ledger.sqlite.files import Queries, Row
 from protocol.accounting.tally import TrainedRecord
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId
 
@@ -22,26 +22,24 @@ PAGE = 256
 TALLY = "SELECT incarnation, version, after, envelope FROM tallies"
 
 
-@dataclass(frozen=True, kw_only=True)
-class GivenReceipt:
-    """A receipt as the learner signed it: for which lease of which peer, and when that was closed."""
+class GivenReceipt(Row, frozen=True):
+    """A receipt as the learner signed it: for which lease of which peer."""
 
+    rowid: int
     lease: LeaseId
     peer: PeerId
-    closed_ms: int
-    raw: bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class RelayEvidence:
-    """A relay receipt as its receiver signed it, and the learner's note on what it is worth; empty if there is none."""
-
     receipt: bytes
-    note: bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class KnownRecord:
+class RelayEvidence(Row, frozen=True):
+    """A relay receipt as its receiver signed it, and the learner's note on what it is worth; None if there is none."""
+
+    rowid: int
+    receipt: bytes
+    note: bytes | None
+
+
+class KnownRecord(Row, frozen=True):
     """A record as the ledger has it. `step` is that which consumed it, None if none did; `dropped` why none will."""
 
     record: RecordId
@@ -93,25 +91,15 @@ class Evidence:
             if self.db.has_table("continuations")
             else "NULL"
         )
-        return [
-            KnownRecord(
-                record=RecordId(record),
-                lease=LeaseId(lease),
-                peer=PeerId(peer),
-                rule=rule,
-                detail=detail,
-                step=step,
-                dropped=dropped,
-            )
-            for record, lease, peer, rule, detail, step, dropped in self.db.query(
-                "SELECT r.record, r.lease, r.peer, r.rule, r.detail, r.step, (SELECT d.reason FROM dropped d"
-                f" WHERE d.lease = coalesce({root}, r.lease))"
-                " FROM (SELECT rowid AS place, *, row_number() OVER (PARTITION BY record ORDER BY step IS NULL,"
-                " rule <> 'admitted', rowid) AS rank FROM records WHERE substr(lower(hex(record)), 1, ?) = ?) r"
-                " WHERE rank = 1 ORDER BY place LIMIT ?",
-                (len(prefix), prefix.lower(), limit),
-            )
-        ]
+        return self.db.rows(
+            KnownRecord,
+            "SELECT r.record, r.lease, r.peer, r.rule, r.detail, r.step, (SELECT d.reason FROM dropped d"
+            f" WHERE d.lease = coalesce({root}, r.lease))"
+            " FROM (SELECT rowid AS place, *, row_number() OVER (PARTITION BY record ORDER BY step IS NULL,"
+            " rule <> 'admitted', rowid) AS rank FROM records WHERE substr(lower(hex(record)), 1, ?) = ?) r"
+            " WHERE rank = 1 ORDER BY place LIMIT ?",
+            (len(prefix), prefix.lower(), limit),
+        )
 
     def receipt_for(self, lease: LeaseId) -> bytes | None:
         """The receipt that was given for a lease."""
@@ -153,43 +141,39 @@ class Evidence:
 
     def receipts(self, peer: PeerId | None = None) -> Iterator[GivenReceipt]:
         """Every receipt given, or those of one peer, in the order in which leases were issued."""
+        page = (
+            "FROM leases WHERE rowid > ? AND receipt IS NOT NULL AND (?2 IS NULL OR peer = ?2) ORDER BY rowid LIMIT ?3"
+        )
         after = 0
-        while page := self.db.query(
-            "SELECT rowid, lease, peer, closed_ms, receipt FROM leases WHERE rowid > ? AND receipt IS NOT NULL"
-            " AND (?2 IS NULL OR peer = ?2) ORDER BY rowid LIMIT ?3",
-            (after, peer, PAGE),
-        ):
-            for _, lease, who, closed_ms, raw in page:
-                yield GivenReceipt(lease=LeaseId(lease), peer=PeerId(who), closed_ms=closed_ms, raw=raw)
-            after = page[-1][0]
+        while found := self.db.rows(GivenReceipt, page, (after, peer, PAGE)):
+            yield from found
+            after = found[-1].rowid
 
     def relays(self, peer: PeerId | None = None) -> Iterator[RelayEvidence]:
         """Every relay receipt that was credited with its note, or those that `peer` signed or is credited by."""
-        note = "n.envelope" if self.db.has_table("credit_notes") else "NULL"
-        join = "LEFT JOIN credit_notes n USING (manifest, receiver)" if self.db.has_table("credit_notes") else ""
-        if not self.db.has_table("relay_receipts"):
-            return
+        has_notes = self.db.has_table("credit_notes")
+        note, join = (
+            ("n.envelope", "LEFT JOIN credit_notes n USING (manifest, receiver)") if has_notes else ("NULL", "")
+        )
         after = 0
-        while page := self.db.query(
+        while page := self.db.rows(
+            RelayEvidence,
             f"SELECT r.rowid, r.envelope, {note} FROM relay_receipts r {join} WHERE r.rowid > ?1 AND (?2 IS NULL"
             " OR r.receiver = ?2 OR EXISTS (SELECT 1 FROM relayed d WHERE d.manifest = r.manifest"
             " AND d.receiver = r.receiver AND d.relay = ?2)) ORDER BY r.rowid LIMIT ?3",
             (after, peer, PAGE),
+            of="relay_receipts",
         ):
-            for _, receipt, noted in page:
-                yield RelayEvidence(receipt=receipt, note=noted or b"")
-            after = page[-1][0]
+            yield from page
+            after = page[-1].rowid
 
     def notes_for(self, relay: PeerId, after: int, limit: int) -> list[tuple[int, bytes]]:
         """(number, envelope) of the first `limit` credit notes behind number `after` that name `relay`."""
-        return [
-            (number, raw)
-            for number, raw in self.db.query(
-                "SELECT n.rowid, n.envelope FROM relayed d JOIN credit_notes n USING (manifest, receiver)"
-                " WHERE d.relay = ? AND n.rowid > ? ORDER BY n.rowid LIMIT ?",
-                (relay, after, limit),
-            )
-        ]
+        return self.db.query(
+            "SELECT n.rowid, n.envelope FROM relayed d JOIN credit_notes n USING (manifest, receiver)"
+            " WHERE d.relay = ? AND n.rowid > ? ORDER BY n.rowid LIMIT ?",
+            (relay, after, limit),
+        )
 
     def _tally(self, sql: str, values: Sequence[Any]) -> TallyRow | None:
         if not (rows := self.db.query(sql, values, of="tallies")):

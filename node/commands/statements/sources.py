@@ -106,9 +106,9 @@ class LedgerBooks:
 
     def lines(self, peer: PeerId | None, *, proofs: bool) -> Iterator[Line]:
         for given in self.evidence.receipts(peer):
-            yield ReceiptLine(envelope=given.raw)
+            yield ReceiptLine(envelope=given.receipt)
         for relay in self.evidence.relays(peer):
-            yield RelayLine(envelope=relay.receipt, note=relay.note)
+            yield RelayLine(envelope=relay.receipt, note=relay.note or b"")
         for row in self.evidence.tallies() if proofs else ():
             trained = self.evidence.trained(row.after, row.version.version)
             leaves, tree = tree_of(trained)

@@ -1,6 +1,6 @@
 """Where a process of a test is to be killed: written into a file, found there by whoever comes by.
 
-    CALL MOMENT NUMBER VICTIM       "Ledger.step_trained after 7 learner", "trainer.save half 2 trainer"
+    CALL MOMENT NUMBER VICTIM       "TrainingLedger.step_trained after 7 learner", "trainer.save half 2 trainer"
 
 Of the learner's own calls the learner is the victim in any case; of the trainer's it may be either.
 

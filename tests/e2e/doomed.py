@@ -11,23 +11,27 @@ from pathlib import Path
 
 import trio
 
-from learner.ledger.ledger import Ledger
+from learner.ledger.training import TrainingLedger
+from learner.ledger.work import WorkLedger
 from node.learner_role.command import learn
 from node.runtime.errors import NodeError, UsageError
 from node.runtime.stdout import complain, keep_outlet
 from swarm.store import ChunkStore
 from tests.e2e.doom import Doom
 
-LEDGER_CALLS = (
-    "leases_issued", "deliveries_judged", "step_trained", "version_published", "checkpointed", "checkpoints_removed",
-    "begin_incarnation",
-)  # fmt: skip
+LEDGER_CALLS = {
+    WorkLedger: ("leases_issued", "deliveries_judged"),
+    TrainingLedger: (
+        "step_trained", "version_published", "checkpointed", "checkpoints_removed", "begin_incarnation",
+    ),
+}  # fmt: skip
 
 if __name__ == "__main__":
     keep_outlet()  # as `volery` does
     doom = Doom()
-    for name in LEDGER_CALLS:
-        doom.surround(Ledger, name)
+    for book, names in LEDGER_CALLS.items():
+        for name in names:
+            doom.surround(book, name)
     doom.surround(ChunkStore, "adopt")
     trainer = (sys.executable, "-m", "tests.e2e.hashing_trainer")
     try:

@@ -21,39 +21,43 @@ PHASES = {
     "training": (
         "trainer.step before",
         "trainer.step after",
-        "Ledger.step_trained before",
-        "Ledger.step_trained after",
+        "TrainingLedger.step_trained before",
+        "TrainingLedger.step_trained after",
     ),
     "publication": (
         "trainer.export half",
         "ChunkStore.adopt before",
         "ChunkStore.adopt after",
-        "Ledger.version_published before",
-        "Ledger.version_published after",
+        "TrainingLedger.version_published before",
+        "TrainingLedger.version_published after",
     ),
     "checkpointing": (
         "trainer.save half",
         "trainer.save after",
-        "Ledger.checkpointed before",
-        "Ledger.checkpointed after",
-        "Ledger.checkpoints_removed before",
-        "Ledger.checkpoints_removed after",
+        "TrainingLedger.checkpointed before",
+        "TrainingLedger.checkpointed after",
+        "TrainingLedger.checkpoints_removed before",
+        "TrainingLedger.checkpoints_removed after",
     ),
     "admission": (
-        "Ledger.deliveries_judged before",
-        "Ledger.deliveries_judged after",
-        "Ledger.leases_issued before",
-        "Ledger.leases_issued after",
+        "WorkLedger.deliveries_judged before",
+        "WorkLedger.deliveries_judged after",
+        "WorkLedger.leases_issued before",
+        "WorkLedger.leases_issued after",
     ),
 }
 
-STARTING = ("trainer.restore after", "Ledger.begin_incarnation before", "Ledger.begin_incarnation after")
+STARTING = (
+    "trainer.restore after",
+    "TrainingLedger.begin_incarnation before",
+    "TrainingLedger.begin_incarnation after",
+)
 
 CHEAP = (
-    "Ledger.step_trained after 4 learner",
+    "TrainingLedger.step_trained after 4 learner",
     "trainer.export half 2 trainer",
     "trainer.save half 3 learner",
-    "Ledger.deliveries_judged after 5 learner",
+    "WorkLedger.deliveries_judged after 5 learner",
     "ChunkStore.adopt before 3 learner",
 )
 """One of each phase, and one of the trainer alone."""
@@ -74,7 +78,9 @@ def strike(swarm: Swarm, learner: Program, point: str, nodes: list[Program]) -> 
     path = swarm.machine.root / "doom"
     path.write_text(point, encoding="ascii")
     kills_learner = not point.startswith("trainer.") or point.endswith("learner")
-    if starting := point.startswith(("trainer.restore", "Ledger.begin_incarnation")):  # which only a start comes by
+    if starting := point.startswith(
+        ("trainer.restore", "TrainingLedger.begin_incarnation")
+    ):  # which only a start comes by
         learner.kill()
         learner = swarm.learn_doomed(is_invited=False)
     wait_for(point, lambda: not path.exists() or None, *nodes)

@@ -19,6 +19,13 @@ from tests.support.paths import ROOT
 
 PACKAGES = ("volery", "node", "swarm", "learner", "protocol")
 TENSOR_LIBRARIES = frozenset({"torch", "transformers", "vllm"})
+LOADED_BY_WORKERS = [
+    ROOT / "protocol" / "sampling.py",
+    ROOT / "protocol" / "core" / "pipe.py",
+    ROOT / "learner" / "trainer_api" / "exit_reasons.py",
+    ROOT / "learner" / "trainer_api" / "last_resort_exit.py",
+]
+"""Files that an engine worker loads by their paths, without the packages around them."""
 EXECUTING_FORMATS = frozenset({"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"})
 
 
@@ -104,6 +111,7 @@ def test_learner_needs_no_network_and_tensors_only_to_train(tmp_path: Path) -> N
 
 def test_engine_workers_stand_alone() -> None:
     engines = ROOT / "node" / "engine"
+    shared = tuple(map(module_name, LOADED_BY_WORKERS))
     workers = sorted([*engines.glob("*_worker.py"), *engines.glob("*_worker/*.py")])
     assert workers
     for path in workers:
@@ -112,7 +120,14 @@ def test_engine_workers_stand_alone() -> None:
         assert max((node.level for node in nodes), default=0) <= 2, path.name
         assert upward <= {"common_worker"}, f"{path.name}: beside itself a worker has common_worker alone"
         ours = {name for name in imported_names(path) if name.partition(".")[0] in {*PACKAGES, "engine"}}
-        assert {name for name in ours if not name.startswith("protocol.sampling")} == set(), path.name
+        assert {name for name in ours if not name.startswith(shared)} == set(), path.name
+
+
+@pytest.mark.parametrize("path", LOADED_BY_WORKERS, ids=module_name)
+def test_what_workers_load_stands_alone(path: Path) -> None:
+    """Of ours it names only what a worker loads as well, else the standard library, and numpy, which workers have."""
+    names = {name for name in imported_names(path) if not name.startswith(tuple(map(module_name, LOADED_BY_WORKERS)))}
+    assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "numpy"}
 
 
 def test_nothing_can_unpickle() -> None:

@@ -4,8 +4,8 @@ Left to itself, an interpreter that an exception ends waits for threads, destroy
 takes seconds or for ever. Whoever started it sees its pipe closed, gives up, and kills it; then that kill is all that
 is known. Light, so that it can run before the imports that take seconds.
 
-Invariant: the reason is the last line on stderr, behind `FATAL`, and the exit status is 1. `common_worker.dying` is the
-same for engines.
+Invariant: the reason is the last line on stderr, behind `FATAL`, and the exit status is 1. This file stands alone:
+engine workers load it by its path.
 """
 
 from __future__ import annotations

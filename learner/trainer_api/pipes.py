@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from protocol.core.pipe import PREFIX, Arrays, Header, decode_frame, frame_sizes
+from protocol.core.pipe import PREFIX, Arrays, Header, decode_frame, frame_sizes, read_exactly, read_frame
 
 
 def claim_pipes() -> tuple[BinaryIO, BinaryIO]:
@@ -29,12 +29,6 @@ def claim_pipes() -> tuple[BinaryIO, BinaryIO]:
     return requests, replies
 
 
-def read_exactly(stream: BinaryIO, size: int) -> bytes | None:
-    """Return `size` bytes, None at the end of the stream, also in mid-frame: then the node is gone."""
-    data = stream.read(size)
-    return data if len(data) == size else None
-
-
 def frames_of(stream: BinaryIO) -> Iterator[bytes]:
     """Yield frames, prefix and all, until the stream ends. Raises BadFrame."""
     while (prefix := read_exactly(stream, PREFIX.size)) is not None:
@@ -47,8 +41,8 @@ def frames_of(stream: BinaryIO) -> Iterator[bytes]:
 
 def requests_of(stream: BinaryIO) -> Iterator[tuple[Header, Arrays]]:
     """Yield decoded frames until the stream ends. Raises BadFrame."""
-    for frame in frames_of(stream):
-        yield decoded(frame)
+    while (frame := read_frame(stream)) is not None:
+        yield frame
 
 
 def decoded(frame: bytes) -> tuple[Header, Arrays]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-import protocol.sampling
+import protocol
 from node.config.node_config import OnNewVersion
 from node.engine.interface import (
     Claim,
@@ -49,8 +49,8 @@ LAUNCHER = Path(__file__).with_name("common_worker") / "__main__.py"
 def worker_argv(python: Path, worker: str, settings: Mapping[str, object]) -> tuple[str, ...]:
     """The command that runs the worker in directory `worker` beside this file, under any environment's `python`."""
     # -I: neither the launcher's folder nor our PYTHONPATH leaks into an environment that is not ours.
-    sampling = Path(protocol.sampling.__file__)
-    return (str(python), "-I", str(LAUNCHER), worker, str(sampling), json.dumps(settings))
+    ours = Path(protocol.__file__).parent.parent
+    return (str(python), "-I", str(LAUNCHER), worker, str(ours), json.dumps(settings))
 
 
 class WorkerEngine:

@@ -5,8 +5,10 @@
     body   = the arrays' C-order little-endian bytes, in that order, and nothing else
 
 What always holds: both sizes are checked against their bounds before anything is read or allocated, and decoding never
-executes anything (no pickle). An engine worker must run in any virtual environment, so it carries its own copy of these
-few lines.
+executes anything (no pickle).
+
+Stands alone: it imports numpy and the standard library only, so that an engine worker can load it by its path in any
+virtual environment.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -79,3 +81,23 @@ def decode_frame(head: bytes, body: bytes) -> tuple[Header, Arrays]:
     if offset != len(body):
         raise BadFrame(f"the arrays take {offset} bytes, the body has {len(body)}")
     return header, arrays
+
+
+def read_exactly(stream: BinaryIO, size: int) -> bytes | None:
+    """Return `size` bytes of a stream, buffered or not; None at its end, also in mid-frame: the other end is gone."""
+    data = bytearray()
+    while len(data) < size:
+        part = stream.read(size - len(data))
+        if not part:
+            return None
+        data += part
+    return bytes(data)
+
+
+def read_frame(stream: BinaryIO) -> tuple[Header, Arrays] | None:
+    """Return the next frame, None where the stream ends. Raises BadFrame."""
+    if (prefix := read_exactly(stream, PREFIX.size)) is None:
+        return None
+    head_size, body_size = frame_sizes(prefix)
+    head, body = read_exactly(stream, head_size), read_exactly(stream, body_size)
+    return None if head is None or body is None else decode_frame(head, body)

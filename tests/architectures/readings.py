@@ -11,14 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-import protocol.sampling
 from learner.training.batches.packing import dealt_microbatches
 from learner.training.batches.sequences import Ragged
 from learner.training.model.policy import Policy
 from node.engine.common_worker.errors import Refused
-from node.engine.common_worker.frames import Arrays, Header, read_frame
 from node.engine.transformers_worker.policy import Settings
 from node.engine.transformers_worker.server import Server
+from protocol.core.pipe import Arrays, Header, read_frame
 
 Logprobs = NDArray[np.float64]
 
@@ -51,7 +50,7 @@ class Engine:
 
     def __init__(self) -> None:
         self._intake, self._output = Hand(), io.BytesIO()
-        self._server = Server(Settings(device="cpu"), protocol.sampling, self._intake, self._output)  # type: ignore[arg-type]
+        self._server = Server(Settings(device="cpu"), self._intake, self._output)  # type: ignore[arg-type]
 
     def install(self, directory: Path, version: int) -> bool:
         """Install a model directory; return whether the weights went into the model already there. Raises Refused."""

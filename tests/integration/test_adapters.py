@@ -13,7 +13,6 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-import protocol.sampling
 from learner.artifacts.chunk_names import ChunkNames
 from learner.artifacts.publisher import Base, Publisher, new_bytes
 from learner.training.server import Trainer
@@ -105,7 +104,7 @@ def greedy(policy: Policy) -> list[Row]:
     rows = [
         Row(call=call, prompt=prompt, seed=0, temperature=1.0, greedy=True, budget=6, stop_ids=()) for prompt in PROMPTS
     ]
-    Generator(policy, protocol.sampling, lambda: False).run(rows)
+    Generator(policy, lambda: False).run(rows)
     return rows
 
 

@@ -20,10 +20,6 @@ import pytest
 import trio
 
 import node.engine
-import protocol.sampling
-from learner.trainer_api import last_resort_exit as dying
-from learner.trainer_api.exit_reasons import FATAL
-from node.engine.common_worker import dying as engine_dying
 from node.learner_role.metrics.board import Row
 from node.learner_role.metrics.wandb import WandbSink
 from node.processes.child import open_child
@@ -79,13 +75,13 @@ def die(way):
 SERVER = """
 import json, os, sys, threading
 from .ways import die
-from ..common_worker.frames import encode_frame
+from protocol.core.pipe import encode_frame
 from ..common_worker.reader import start_reading
 
 if os.environ.get("DIE_AT") == "import":
     die(os.environ["DIE"])
 
-def work(settings, sampling, output):
+def run(settings, output):
     asked = threading.Event()
 
     def take(header, arrays):
@@ -187,7 +183,7 @@ async def engine(place: Path, at: str, way: str) -> Told:
     (home / "sad_worker" / "server.py").write_text(SERVER)
     (home / "sad_worker" / "ways.py").write_text(WAYS)
     launcher = str(home / "common_worker" / "__main__.py")
-    argv = (sys.executable, "-I", launcher, "sad_worker", protocol.sampling.__file__, json.dumps({}))
+    argv = (sys.executable, "-I", launcher, "sad_worker", str(ROOT), json.dumps({}))
     return await watch("engine", argv, {"DIE_AT": at, "DIE": way}, ("score", {}))
 
 
@@ -386,10 +382,3 @@ def test_a_child_of_wandb_is_told_of_with_its_own_last_words_and_none_of_one_bef
         assert re.match(told[:60], said), said
         assert (MARK in said) is (way == "raise"), "what another one said is not this one's"
         sink.close()
-
-
-def test_engines_tell_their_deaths_as_all_others_do() -> None:
-    """Their copy of the few lines cannot be told from the original."""
-    ours, theirs = (Path(one.__file__).read_text().partition("import faulthandler")[2] for one in (dying, engine_dying))
-    assert theirs.replace('FATAL = "fatal: "\n', "from learner.trainer_api.exit_reasons import FATAL\n\n") == ours
-    assert engine_dying.FATAL == FATAL

@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-import protocol.sampling
 from learner.artifacts.publisher import Base, Publisher
 from learner.training.server import Trainer
 from node.engine.common_worker.generate_call import Call, Row
@@ -126,7 +125,7 @@ def test_it_travels_by_patch_and_generates_what_the_trainer_expects(tmp_path: Pa
         Row(call=call, prompt=prompt, seed=seed, temperature=1.0, greedy=False, budget=8, stop_ids=())
         for seed, prompt in enumerate(PROMPTS)
     ]
-    Generator(policy, protocol.sampling, lambda: False).run(rows)
+    Generator(policy, lambda: False).run(rows)
 
     ok(trainer, "load", directory=str(received), hyperparameters=slow)
     sequences = [np.array([*row.prompt, *row.tokens]) for row in rows]

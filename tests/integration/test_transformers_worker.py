@@ -20,9 +20,7 @@ from hypothesis.extra import numpy as arrays_of
 from safetensors.torch import load_file, save_file
 from transformers.cache_utils import DynamicLayer
 
-import protocol.sampling
 from node.engine.common_worker.errors import Broken, Refused
-from node.engine.common_worker.frames import Arrays, Header, encode_frame, read_frame
 from node.engine.common_worker.generate_call import Call, Row
 from node.engine.common_worker.weight_files import weight_files
 from node.engine.transformers_worker import scoring
@@ -32,6 +30,7 @@ from node.engine.transformers_worker.policy import Policy, Settings, choose_devi
 from node.engine.transformers_worker.scoring import Scorer
 from node.engine.transformers_worker.server import Server
 from protocol.core import pipe
+from protocol.core.pipe import Arrays, Header, encode_frame, read_frame
 from tests.support.node_fixtures import Models
 from tests.support.store_fixture import safetensors_file
 
@@ -71,7 +70,7 @@ def make_rows(prompts: Sequence[tuple[int, ...]], *, budget: int, greedy: bool =
 
 
 def generate(policy: Policy, rows: list[Row]) -> list[list[int]]:
-    Generator(policy, protocol.sampling, lambda: False).run(rows)
+    Generator(policy, lambda: False).run(rows)
     return [row.tokens.tolist() for row in rows]
 
 
@@ -127,7 +126,7 @@ def test_scores_are_the_librarys_logprobs_whatever_the_batch(policy: Policy, mon
     }
     for limit in (scoring.SCORE_LOGIT_BYTES, 1):  # all at once, one by one
         monkeypatch.setattr(scoring, "SCORE_LOGIT_BYTES", limit)
-        _, reply = Scorer(policy, protocol.sampling, lambda: None).run({}, request)
+        _, reply = Scorer(policy, lambda: None).run({}, request)
         assert reply["logprobs"] == pytest.approx(expected, abs=1e-5)
 
 
@@ -379,7 +378,7 @@ Sent = Callable[[], list[tuple[Header, Arrays]]]
 def _server(models: Models, max_batch: int = 256, kv_cache_bytes: int = 1 << 30) -> tuple[Any, Sent]:
     output = io.BytesIO()
     settings = Settings(device="cpu", max_batch=max_batch, kv_cache_bytes=kv_cache_bytes)
-    server = Server(settings, protocol.sampling, Hand(), output)  # type: ignore[arg-type]
+    server = Server(settings, Hand(), output)  # type: ignore[arg-type]
     server._policy.install(models.first, {"version": 1})
 
     def sent() -> list[tuple[Header, Arrays]]:

@@ -1,16 +1,15 @@
 """What every engine worker is made of: how it starts, frames, requests as rows, refusals, what a model directory holds.
 
-    python -I common_worker/__main__.py WORKER SAMPLING_PATH SETTINGS_JSON
+    python -I common_worker/__main__.py WORKER PACKAGES_PATH SETTINGS_JSON
 
-runs the worker whose directory beside this one is WORKER, for example `transformers_worker`.
+runs the worker whose directory beside this one is WORKER, for example `transformers_worker`. PACKAGES_PATH is where the
+packages `protocol` and `learner` lie.
 
-Invariants: of ours a worker loads these directories and one file, `protocol/sampling.py`, by their paths, so that it
-runs in any virtual environment. Its files name each other relatively, and nothing else of ours. (`-I` keeps the
-script's own folder off sys.path, where names such as `lora` would hide others' modules.)
+Invariants: of ours a worker loads these directories, and by their paths single files that stand alone: the sampler,
+the pipe's frames, and how a process says why it ends. So it runs in any virtual environment. Its files name each other
+relatively. (`-I` keeps the script's own folder off sys.path, where names such as `lora` would hide others' modules.)
 
-- `dying`: how a worker says why it cannot go on, and ends at once
 - `errors`: a request that cannot be done, and what ends the process instead of an answer
-- `frames`: frames on a pipe: a copy of `protocol.core.pipe`, which a test holds to it
 - `generate_call`: a `generate` request, from what was asked to the reply
 - `keepalive`: how a worker says that it is still at a long request
 - `lora`: low-rank adapters as peft writes them, merged into a model's weights

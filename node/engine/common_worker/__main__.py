@@ -1,4 +1,4 @@
-"""Starts an engine worker: its package and the sampler loaded by their paths, its standard output kept for frames.
+"""Starts an engine worker: all that it loads of ours found by paths, its standard output kept for frames.
 
 What always holds: processes that the worker's libraries spawn find the same modules under the same names, so a library
 may be given one by name (multiprocessing runs this file again in each, with the same arguments), and end with the
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import importlib.util
 import json
 import os
 import signal
@@ -21,7 +20,8 @@ from typing import BinaryIO
 
 ROOT = "volery_engine"
 """What the folder of the workers is called in their processes, where `node` may be missing, or another version's."""
-SAMPLING = "volery_sampling"
+SHARED = ("protocol", "protocol.core", "learner", "learner.trainer_api")
+"""Packages of which a worker loads single files, which stand alone: their `__init__` is not run."""
 
 PR_SET_PDEATHSIG = 1
 """Of Linux's prctl(2)."""
@@ -31,22 +31,13 @@ _kept: list[BinaryIO] = []
 the thread that reads that would end the process first, with another exit code."""
 
 
-def load(name: str, path: Path) -> ModuleType:
-    """Load a file by its path, without the package around it."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def name_packages() -> None:
-    """Make the workers' packages importable below ROOT."""
-    root = ModuleType(ROOT)
-    root.__path__ = [str(Path(__file__).parent.parent)]
-    sys.modules[ROOT] = root
+def name_packages(ours: Path) -> None:
+    """Make the workers' packages importable below ROOT, and files of SHARED, whose packages lie in `ours`."""
+    paths = {ROOT: Path(__file__).parent.parent, **{name: ours.joinpath(*name.split(".")) for name in SHARED}}
+    for name, path in paths.items():
+        package = ModuleType(name)
+        package.__path__ = [str(path)]
+        sys.modules[name] = package
 
 
 def take_stdout() -> BinaryIO:
@@ -66,16 +57,14 @@ def end_with_parent() -> None:
 
 def main(argv: Sequence[str]) -> None:
     output = take_stdout()
-    worker, sampling_path, settings_json = argv
-    name_packages()
-    importlib.import_module(f"{ROOT}.common_worker.dying").tell_deaths()  # also of what is imported from now on
-    sampling = load(SAMPLING, Path(sampling_path))
-    importlib.import_module(f"{ROOT}.{worker}.server").work(json.loads(settings_json), sampling, output)
+    worker, ours, settings_json = argv
+    name_packages(Path(ours))
+    importlib.import_module("learner.trainer_api.last_resort_exit").tell_deaths()  # also in what is imported later
+    importlib.import_module(f"{ROOT}.{worker}.server").run(json.loads(settings_json), output)
 
 
 if __name__ == "__main__":
     main(sys.argv[1:])
 elif __name__ == "__mp_main__":  # multiprocessing's name for it in what was spawned
     end_with_parent()
-    name_packages()
-    load(SAMPLING, Path(sys.argv[2]))
+    name_packages(Path(sys.argv[2]))

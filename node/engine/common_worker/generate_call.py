@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from protocol.core.pipe import Arrays, Header
+
 from .errors import Refused
-from .frames import Arrays, Header
 
 
 @dataclass(eq=False, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from .frames import Header
+from protocol.core.pipe import Header
 
 ALIVE_S = 10.0
 

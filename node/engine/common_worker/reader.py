@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import BinaryIO
 
-from .dying import die_of
-from .frames import Arrays, Header, read_frame
+from learner.trainer_api.last_resort_exit import die_of
+from protocol.core.pipe import Arrays, Header, read_frame
 
 
 def start_reading(stream: BinaryIO, take: Callable[[Header, Arrays], None], end: Callable[[], None]) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from protocol.sampling import greedy, sample
+
 from ..common_worker.errors import Refused
 from ..common_worker.generate_call import Row
 from .forward import read_on
@@ -52,9 +54,8 @@ class Generator:
     """Decodes batches under one policy. `poll` is asked before every step whether some calls have been answered
     meanwhile."""
 
-    def __init__(self, policy: Policy, sampling: Any, poll: Callable[[], bool]) -> None:
+    def __init__(self, policy: Policy, poll: Callable[[], bool]) -> None:
         self._policy = policy
-        self._sampling = sampling
         self._poll = poll
         # The sampler needs float64, which Apple's GPUs do not have; a row of logits is small.
         self._sampler_device = torch.device("cpu") if policy.device.type == "mps" else policy.device
@@ -130,16 +131,14 @@ class Generator:
     def _choose(self, logits: torch.Tensor, live: Live, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the next token (B,) of every row, -1 where there is no distribution, and its logprob (B,)."""
         logits = logits.to(self._sampler_device, torch.float32)
-        greedy = bool(live.greedy.any())
-        if greedy:
-            likely: tuple[torch.Tensor, torch.Tensor] = self._sampling.greedy(torch, logits)
+        any_greedy = bool(live.greedy.any())
+        if any_greedy:
+            likely: tuple[torch.Tensor, torch.Tensor] = greedy(torch, logits)
             if bool(live.greedy.all()):
                 return likely
         steps = torch.full_like(live.seeds, step)
-        drawn: tuple[torch.Tensor, torch.Tensor] = self._sampling.sample(
-            torch, logits, live.seeds, steps, live.temperatures
-        )
-        if not greedy:
+        drawn: tuple[torch.Tensor, torch.Tensor] = sample(torch, logits, live.seeds, steps, live.temperatures)
+        if not any_greedy:
             return drawn
         return torch.where(live.greedy, likely[0], drawn[0]), torch.where(live.greedy, likely[1], drawn[1])
 

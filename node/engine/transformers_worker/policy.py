@@ -16,8 +16,9 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from protocol.core.pipe import Header
+
 from ..common_worker.errors import Broken, Refused
-from ..common_worker.frames import Header
 from ..common_worker.lora import Adapter, open_adapter, without_adapter
 from ..common_worker.sizes import require_counts, stored_in
 from ..common_worker.weight_files import PLAIN_DTYPES, weight_files

@@ -7,7 +7,8 @@ import threading
 from collections import deque
 from typing import BinaryIO
 
-from ..common_worker.frames import Arrays, Header
+from protocol.core.pipe import Arrays, Header
+
 from ..common_worker.reader import start_reading
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from protocol.core.pipe import Arrays, Header
+from protocol.sampling import verify_tokens
+
 from ..common_worker.errors import Refused
-from ..common_worker.frames import Arrays, Header
 from .policy import Policy
 
 SCORE_LOGIT_BYTES = 256 * 1024 * 1024
@@ -30,9 +32,8 @@ class Scorer:
     """Given completions under the installed weights: one causal pass over prompt and completion. `poll` is called
     before every pass."""
 
-    def __init__(self, policy: Policy, sampling: Any, poll: Callable[[], None]) -> None:
+    def __init__(self, policy: Policy, poll: Callable[[], None]) -> None:
         self._policy = policy
-        self._sampling = sampling
         self._poll = poll
 
     @torch.inference_mode()
@@ -60,7 +61,7 @@ class Scorer:
             of_each = torch.tensor(counts, device=device)
             keys = torch.tensor([seeds[i] for i, _, _ in some], dtype=torch.int64, device=device)
             heat = torch.tensor([temperatures[i] for i, _, _ in some], dtype=torch.float32, device=device)
-            found = self._sampling.verify_tokens(
+            found = verify_tokens(
                 torch,
                 logits.to(device),
                 keys.repeat_interleave(of_each),

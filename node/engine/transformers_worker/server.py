@@ -17,9 +17,10 @@ from typing import Any, BinaryIO, NoReturn
 import torch
 from transformers.utils import logging as transformers_logging
 
-from ..common_worker.dying import die
+from learner.trainer_api.last_resort_exit import die
+from protocol.core.pipe import Arrays, Header, encode_frame
+
 from ..common_worker.errors import Broken, Refused
-from ..common_worker.frames import Arrays, Header, encode_frame
 from ..common_worker.generate_call import Call, Row
 from ..common_worker.keepalive import Alive
 from .generation import Generator
@@ -36,14 +37,14 @@ step."""
 class Server:
     """Takes requests, forms batches, answers. Everything but reading happens in the thread that calls `serve`."""
 
-    def __init__(self, settings: Settings, sampling: Any, intake: Intake, output: BinaryIO) -> None:
+    def __init__(self, settings: Settings, intake: Intake, output: BinaryIO) -> None:
         self._settings = settings
         self._intake = intake
         self._output = output
         self._policy = Policy(settings)
         self._alive = Alive(self._send)
-        self._generator = Generator(self._policy, sampling, self._between_steps)
-        self._scorer = Scorer(self._policy, sampling, self._alive.step)
+        self._generator = Generator(self._policy, self._between_steps)
+        self._scorer = Scorer(self._policy, self._alive.step)
         self._calls: dict[int, Call] = {}
         self._queue: deque[Row] = deque()
         self._kv_limit_bytes = settings.kv_cache_bytes
@@ -218,7 +219,7 @@ class Server:
         self._output.flush()
 
 
-def work(settings: dict[str, Any], sampling: Any, output: BinaryIO) -> NoReturn:
+def run(settings: dict[str, Any], output: BinaryIO) -> NoReturn:
     """Serve what comes on stdin. `settings` are those of `Settings`. Ends with a sentence where there is no such
     device, and with one where a swap failed halfway."""
     wanted = Settings(**settings)
@@ -231,6 +232,6 @@ def work(settings: dict[str, Any], sampling: Any, output: BinaryIO) -> NoReturn:
         die(str(refusal))
     intake = Intake(os.fdopen(0, "rb", buffering=0))
     try:
-        Server(wanted, sampling, intake, output).serve()
+        Server(wanted, intake, output).serve()
     except Broken as error:
         die(str(error))

@@ -21,8 +21,9 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from protocol.core.pipe import Header
+
 from ..common_worker.errors import Broken, Refused
-from ..common_worker.frames import Header
 from ..common_worker.generate_call import Row
 from .model_contents import Contents, plain_view
 from .sampler import ARGUMENT

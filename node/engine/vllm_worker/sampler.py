@@ -11,13 +11,14 @@ right also after a completion was preempted and computed anew.
 
 from __future__ import annotations
 
-import importlib
 import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
+
+from protocol.sampling import greedy, sample
 
 ARGUMENT = "volery"
 """Key of a request's extra arguments: {"seed", "temperature", "greedy", "forced"}; see `Asked`."""
@@ -42,7 +43,6 @@ class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in th
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self._device = device
-        self._sampling = importlib.import_module("volery_sampling")
         self._rows: dict[int, Asked] = {}
         self._columns: _Columns | None = None
 
@@ -89,12 +89,12 @@ class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in th
         """Return the next token (B,) of every row, negative where there is no distribution, and its logprob (B,)."""
         chosen: tuple[torch.Tensor, torch.Tensor]
         if columns.all_greedy:
-            chosen = self._sampling.greedy(torch, logits)
+            chosen = greedy(torch, logits)
         else:
             positions = torch.tensor([len(asked.tokens) for asked in columns.asked], device=self._device)
-            chosen = self._sampling.sample(torch, logits, columns.seeds, positions, columns.temperatures)
+            chosen = sample(torch, logits, columns.seeds, positions, columns.temperatures)
             if columns.any_greedy:
-                likely = self._sampling.greedy(torch, logits)
+                likely = greedy(torch, logits)
                 chosen = (
                     torch.where(columns.greedy, likely[0], chosen[0]),
                     torch.where(columns.greedy, likely[1], chosen[1]),

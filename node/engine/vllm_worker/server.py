@@ -27,9 +27,11 @@ import numpy as np
 import psutil
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from ..common_worker.dying import FATAL, described
+from learner.trainer_api.exit_reasons import FATAL
+from learner.trainer_api.last_resort_exit import described
+from protocol.core.pipe import Arrays, Header, encode_frame
+
 from ..common_worker.errors import Broken, Refused
-from ..common_worker.frames import Arrays, Header, encode_frame
 from ..common_worker.generate_call import Call, Row
 from ..common_worker.keepalive import Alive
 from ..common_worker.reader import start_reading
@@ -301,7 +303,7 @@ def take_stdin() -> BinaryIO:
     return stream
 
 
-def work(settings: dict[str, Any], sampling: Any, output: BinaryIO) -> NoReturn:
+def run(settings: dict[str, Any], output: BinaryIO) -> NoReturn:
     """Serve what comes on stdin. `settings` are those of `Settings`. Ends with a sentence where there is no such
     device."""
     stream = take_stdin()

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from node.engine.common_worker.errors import Refused
-from node.engine.common_worker.frames import Header, read_frame
+from protocol.core.pipe import Header, read_frame
 from tests.support.node_fixtures import VOCAB_SIZE, Models
 
 WORKER = "node.engine.vllm_worker"

@@ -50,7 +50,7 @@ class Node:
         self.distribution = ChunkExchange(
             transport=transport,
             store=store,
-            gained=lambda signed: self.serving.gained(signed.hash),
+            tell_gained=lambda signed: self.serving.tell_gained(signed.hash),
             report=complain,
             serving=self.serving,
         )
@@ -100,7 +100,7 @@ class Node:
         """Take the version, as `VersionFollower` does."""
         await trio.to_thread.run_sync(self.store.begin, signed)
         with self.store.pinned(signed.hash):
-            self.distribution.gained(signed)
+            self.distribution.tell_gained(signed)
             await self.distribution.fetch(signed)
             await trio.to_thread.run_sync(self.store.finish, signed.hash)
 

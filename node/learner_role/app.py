@@ -376,7 +376,7 @@ class _Learner:
         self.distribution = ChunkExchange(
             transport=transport,
             store=store,
-            gained=lambda signed: self.serving.gained(signed.hash),
+            tell_gained=lambda signed: self.serving.tell_gained(signed.hash),
             report=self._report,
             serving=self.serving,
         )
@@ -711,7 +711,7 @@ class _Learner:
         self.distribution.seed(signed, file_chunks(manifest) if patch is None else patch.chunks)
 
     async def _published(self, signed: SignedManifest) -> None:
-        self.serving.gained(signed.hash)
+        self.serving.tell_gained(signed.hash)
         self.desk.published(tally_of(signed.manifest) or b"")
         for task, figures in self.schooling.curriculum.standing().items():
             self.events.emit("curriculum", task=task, **figures)

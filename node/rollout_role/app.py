@@ -68,7 +68,8 @@ from protocol.work import (
     Introduction,
 )
 from swarm.store import ChunkStore, StoreError
-from swarm.transfer.exchange import ChunkExchange, Fetched
+from swarm.transfer.exchange import ChunkExchange
+from swarm.transfer.fetch import Fetched
 from swarm.transfer.serving import Knowledge, Serving
 from swarm.transport.error_groups import first_cause
 from swarm.transport.interface import ListenFailed, Transport
@@ -211,7 +212,7 @@ class _Rollout:
         self.distribution = ChunkExchange(
             transport=transport,
             store=store,
-            gained=lambda signed: self.serving.gained(signed.hash),
+            tell_gained=lambda signed: self.serving.tell_gained(signed.hash),
             report=self.report,
             serving=self.serving,
         )

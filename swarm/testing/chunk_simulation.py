@@ -145,7 +145,7 @@ class _Node:
         self.neighbours: dict[PeerId, _Node] = {}
         self.uploads = uploads.UploadQueue(
             holders=lambda cid: self.num_holders(int.from_bytes(cid, "big")),
-            promised=lambda peer, cid: self.promised(peer, int.from_bytes(cid, "big")),
+            promised=lambda peer, cid: self.is_promised(peer, int.from_bytes(cid, "big")),
             held=lambda peer, cid: self.num_held_by(peer),
         )
         self._tells_at = inf
@@ -162,7 +162,7 @@ class _Node:
     def num_held_by(self, peer: PeerId) -> int:
         return 0
 
-    def promised(self, peer: PeerId, chunk: int) -> bool:
+    def is_promised(self, peer: PeerId, chunk: int) -> bool:
         return False
 
     # Coming, going, time.
@@ -307,8 +307,8 @@ class _Source(_Node):
     def num_holders(self, chunk: int) -> int:
         return self.core.num_holders(chunk)
 
-    def promised(self, peer: PeerId, chunk: int) -> bool:
-        return self.core.promised(peer, chunk)
+    def is_promised(self, peer: PeerId, chunk: int) -> bool:
+        return self.core.is_promised(peer, chunk)
 
     def shown(self) -> frozenset[int]:
         return frozenset(chunk for chunk in range(self.swarm.num_chunks) if self.core.shows(chunk))

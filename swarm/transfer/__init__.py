@@ -5,6 +5,9 @@ Cores decide which chunk is asked of which peer and whose request is answered ne
 - `chunk_cache`: chunks stored a moment ago, still in memory
 - `chunk_picker`: which chunk is asked of which peer next: rarest first, in bounded windows
 - `exchange`: fetches one version at a time, and seeds the versions that begin here
+- `fetch`: one version on its way here
+- `link`: the conversation with one peer
+- `seed`: one version on its way out, of which this node is the source
 - `serving`: answers other peers' questions and requests for chunks
 - `super_seeding`: to which peer the source gives each chunk first
 - `upload_queue`: whose request is answered next

@@ -7,10 +7,13 @@ before it tells. Nothing here waits.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
-from protocol.core.ids import Cid, PeerId
+from protocol.core.ids import Cid, ManifestHash, PeerId
+from protocol.versions.manifest import ChunkRef, SignedManifest
+from swarm.transfer.chunk_picker import PeerGained, PeerHas
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,13 +65,13 @@ Note = Followed | Unfollowed | Asked | Begun | Sent | Idle
 class ExchangeView(Protocol):
     """Those who follow one version here. Chunks are indices into its chunk table."""
 
-    def noted(self, note: Note) -> None:
+    def take_note(self, note: Note) -> None:
         """Something happened on the serving side."""
 
     def index_of(self, cid: Cid) -> int | None:
         """The chunk called `cid`, None when it is none of this version's."""
 
-    def shown(self, peer: PeerId, held: int) -> int:
+    def select_shown(self, peer: PeerId, held: int) -> int:
         """Which of the chunks `held` (bit i is chunk i) `peer` is to know of."""
 
     def knows(self, peer: PeerId, chunk: int) -> bool:
@@ -80,5 +83,33 @@ class ExchangeView(Protocol):
     def num_held(self, peer: PeerId) -> int:
         """How many chunks `peer` is known to hold; 0 if nothing is known of it."""
 
-    def promised(self, peer: PeerId, chunk: int) -> bool:
+    def is_promised(self, peer: PeerId, chunk: int) -> bool:
         """Whether we have asked `peer` to ask us for `chunk`."""
+
+
+class ExchangedVersion(ExchangeView):
+    """A version that peers are asked about, and its own `ExchangeView` for those who follow it here.
+
+    `wants_everything`: whether peers are to tell of chunks, too, that they know we hold.
+    """
+
+    wants_everything: bool
+
+    def __init__(self, signed: SignedManifest) -> None:
+        self.signed = signed
+        self.hash: ManifestHash = signed.hash
+        self._index = {chunk.name: index for index, chunk in enumerate(signed.manifest.chunks)}
+
+    @property
+    def num_chunks(self) -> int:
+        return len(self.signed.manifest.chunks)
+
+    def chunk(self, index: int) -> ChunkRef:
+        return self.signed.manifest.chunks[index]
+
+    def index_of(self, cid: Cid) -> int | None:
+        return self._index.get(cid)
+
+    @abstractmethod
+    def hear(self, event: PeerHas | PeerGained) -> None:
+        """A peer said what it holds of this version."""

@@ -7,7 +7,8 @@ not the node. A version that has an `ExchangeView` (because it is being fetched 
 says.
 
 Loops: one task per stream consumes what the peer asks; a second one per EXCHANGE stream tells what is held, woken by
-`gained` and by the peer's wanting something else; a second one per CHUNKS stream sends answers, woken by the queue.
+`tell_gained` and by the peer's wanting something else; a second one per CHUNKS stream sends answers, woken by the
+queue.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ class Serving:
         self.transport.handle(exchange.EXCHANGE, self._handler(self._tell_holdings))
         self.transport.handle(exchange.CHUNKS, self._handler(self._send_chunks))
 
-    def gained(self, manifest: ManifestHash) -> None:
+    def tell_gained(self, manifest: ManifestHash) -> None:
         """Tell those who want `manifest` that more of it is held, or to be shown, now."""
         for follower in self._followers:
             if follower.manifest == manifest:
@@ -213,12 +214,12 @@ class Serving:
         self.audiences[manifest] = audience
         for follower in list(self._followers):
             if follower.manifest == manifest:
-                audience.noted(Followed(peer=follower.peer))
+                audience.take_note(Followed(peer=follower.peer))
 
     def dismiss(self, manifest: ManifestHash) -> None:
         """`manifest` has no audience any more: all of it that is held is shown to everybody."""
         if self.audiences.pop(manifest, None) is not None:
-            self.gained(manifest)
+            self.tell_gained(manifest)
 
     def _handler(self, serve: Callable[[FrameStream], Awaitable[None]]) -> Callable[[Stream], Awaitable[None]]:
         """`serve` for a stream that is counted, and whose faults are reported before they end it."""
@@ -297,11 +298,11 @@ class Serving:
 
     def _follows(self, follower: _Follower) -> None:
         if (audience := self.audiences.get(follower.manifest)) is not None:
-            audience.noted(Followed(peer=follower.peer))
+            audience.take_note(Followed(peer=follower.peer))
 
     def _follows_no_more(self, follower: _Follower) -> None:
         if (audience := self.audiences.get(follower.manifest)) is not None:
-            audience.noted(Unfollowed(peer=follower.peer))
+            audience.take_note(Unfollowed(peer=follower.peer))
 
     async def _keep_told(self, frames: FrameStream, follower: _Follower) -> None:
         """Send a Have for what is wanted, and Gained until something is wanted anew, if only the same again."""
@@ -312,7 +313,7 @@ class Serving:
             bitmap = self.store.have_bitmap(follower.manifest)
             held = int.from_bytes(bitmap, "little")
             if audience is not None:
-                held = audience.shown(follower.peer, held)
+                held = audience.select_shown(follower.peer, held)
                 bitmap = held.to_bytes((held.bit_length() + 7) // 8, "little")
             if follower.asked:
                 follower.asked, told = False, held
@@ -434,7 +435,7 @@ class Serving:
     def _note_idleness(self) -> None:
         if self._uploads.idle:
             for audience in list(self.audiences.values()):
-                audience.noted(Idle())
+                audience.take_note(Idle())
 
     def _forget(self, outlet: _Outlet) -> None:
         """The stream is over: nobody waits for what was requested on it."""
@@ -463,7 +464,7 @@ class Serving:
     def _note(self, cid: Cid, note: Callable[[int], Note]) -> None:
         if (found := self._find(cid)) is not None:
             audience, chunk = found
-            audience.noted(note(chunk))
+            audience.take_note(note(chunk))
 
     def _num_holders(self, cid: Cid) -> int:
         found = self._find(cid)
@@ -475,7 +476,7 @@ class Serving:
 
     def _is_promised(self, peer: PeerId, cid: Cid) -> bool:
         found = self._find(cid)
-        return found is not None and found[0].promised(peer, found[1])
+        return found is not None and found[0].is_promised(peer, found[1])
 
 
 @contextmanager

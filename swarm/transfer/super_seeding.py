@@ -155,7 +155,7 @@ class SuperSeeder:
         """How many targets are known to hold `chunk`."""
         return self._holders.get(chunk, 0)
 
-    def promised(self, peer: PeerId, chunk: int) -> bool:
+    def is_promised(self, peer: PeerId, chunk: int) -> bool:
         """Whether `chunk` was offered to `peer` and has not been sent yet."""
         relay = self._relays.get(peer)
         return relay is not None and chunk in relay.offered

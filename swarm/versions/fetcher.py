@@ -19,7 +19,8 @@ from protocol.core.errors import PeerError
 from protocol.core.ids import ManifestHash, PeerId
 from protocol.versions.manifest import Manifest, SignedManifest
 from swarm.store import ChunkStore, StoreError
-from swarm.transfer.exchange import ChunkExchange, Fetched, Starved
+from swarm.transfer.exchange import ChunkExchange
+from swarm.transfer.fetch import Fetched, Starved
 from swarm.versions.patch_routes import MAX_STEPS, FetchRoute, Step, cheapest
 
 
@@ -57,7 +58,7 @@ class VersionFetcher:
         """
         await trio.to_thread.run_sync(self.store.begin, signed)
         with self.store.pinned(signed.hash):
-            self.distribution.gained(signed)
+            self.distribution.tell_gained(signed)
             journey = _Journey()
             try:
                 for step in (await self._choose(signed)).steps:
@@ -103,7 +104,7 @@ class VersionFetcher:
             await trio.to_thread.run_sync(self.store.begin_patch, target.hash, number)
             journey.count(await self.distribution.fetch(target, step.patch.chunks), patches=1)
             await trio.to_thread.run_sync(self.store.rebuild, target.hash, number)
-            self.distribution.gained(target)
+            self.distribution.tell_gained(target)
             await trio.to_thread.run_sync(self.store.finish, target.hash)
 
 

@@ -27,7 +27,8 @@ from protocol.versions.announcement import SignedAnnouncement, open_announcement
 from protocol.versions.manifest import SignedManifest
 from protocol.versions.manifest_pieces import MAX_ENVELOPE_BYTES
 from swarm.store import ChunkStore, StoreError
-from swarm.transfer.exchange import ChunkExchange, Starved
+from swarm.transfer.exchange import ChunkExchange
+from swarm.transfer.fetch import Starved
 from swarm.transport.interface import Broadcast, PeerConnected, Report, StreamBroken, StreamRefused, Transport
 from swarm.versions.announcements import Abandon, Announcements, Effect, Equivocation, Fetch, Relay
 from swarm.versions.fetcher import Obtained, VersionFetcher

@@ -90,7 +90,7 @@ class Node:
             trouble=self.trouble,
         )
         self.distribution = ChunkExchange(
-            transport=transport, store=store, gained=self.gained, report=self.report, serving=self.serving
+            transport=transport, store=store, tell_gained=self.gained, report=self.report, serving=self.serving
         )
         self.following = VersionFollower(
             transport=transport,
@@ -198,7 +198,7 @@ class Node:
         patches = {str(base): patch.size for base, patch in zip(bases, signed.manifest.patches, strict=False)}
         say("published", version=number, bytes=signed.manifest.total_bytes, patches=patches)
         await self.transport.publish(self.topic, self.announcement)
-        self.serving.gained(signed.hash)
+        self.serving.tell_gained(signed.hash)
 
     def _seed(self, signed: SignedManifest) -> None:
         manifest = signed.manifest
@@ -206,7 +206,7 @@ class Node:
         self.distribution.seed(signed, file_chunks(manifest) if patch is None else patch.chunks)
 
     def gained(self, signed: SignedManifest) -> None:
-        self.serving.gained(signed.hash)
+        self.serving.tell_gained(signed.hash)
         listed = sorted({index for entry in signed.manifest.files for index in entry.chunks})
         missing = set(self.store.missing(signed.hash))
         held = [index for index in listed if index not in missing]

@@ -166,7 +166,7 @@ async def goes_on(network: MemoryNetwork, node: SwarmNode, root: Path, hostile: 
             return
     async with open_node(network, SWARM, root, "learner") as learner:
         fill(learner.store, HONEST, HONEST_FILES)
-        learner.serving.gained(HONEST.hash)
+        learner.serving.tell_gained(HONEST.hash)
         raw = announce_manifest(SWARM, HONEST)
         learner.serving.knowledge = type(learner.serving.knowledge)(
             genesis=SWARM.genesis, newest=lambda: raw, peers=lambda: []

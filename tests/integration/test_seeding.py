@@ -215,7 +215,7 @@ async def test_a_peer_is_not_told_that_we_hold_what_it_holds(tmp_path: Path, aut
 async def test_seeding_needs_the_serving_side(tmp_path: Path) -> None:
     async with open_node(MemoryNetwork(), SWARM, tmp_path, "a") as a:
         alone = ChunkExchange(
-            transport=a.transport, store=a.store, gained=lambda signed: None, report=a.distribution.report
+            transport=a.transport, store=a.store, tell_gained=lambda signed: None, report=a.distribution.report
         )
         with pytest.raises(LocalProtocolError, match="serving"):
             alone.seed(SIGNED)

@@ -245,7 +245,7 @@ def _assemble(
     distribution = ChunkExchange(
         transport=transport,
         store=store,
-        gained=lambda signed: serving.gained(signed.hash),
+        tell_gained=lambda signed: serving.tell_gained(signed.hash),
         report=report,
         serving=serving,
         rng=random.Random(name),

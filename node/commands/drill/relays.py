@@ -111,7 +111,7 @@ class Relay:
         self.distribution = ChunkExchange(
             transport=self.transport,
             store=self.store,
-            gained=lambda signed: self.serving.gained(signed.hash),
+            tell_gained=lambda signed: self.serving.tell_gained(signed.hash),
             report=self._report,
             serving=self.serving,
         )

@@ -24,7 +24,9 @@ from swarm.store import StoreFull, VersionUnknown
 from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport, Transfer
 from swarm.transfer import upload_queue as uploads
 from swarm.transfer.chunk_picker import FAILURE_PAUSE_S, MAX_FAILURES, PATIENCE_S, WINDOW
-from swarm.transfer.exchange import FAULT_PAUSE_S, STARVED_S, Starved
+from swarm.transfer.exchange import STARVED_S
+from swarm.transfer.fetch import Starved
+from swarm.transfer.link import FAULT_PAUSE_S
 from swarm.transport.framing import FrameStream
 from swarm.transport.interface import Stream, StreamBroken
 from tests.support import swarm_fixture as swarming
@@ -396,7 +398,7 @@ async def test_wrong_bytes_are_reported_and_neither_stored_nor_relayed(
         a.hold(SIGNED, FILES)
         network.set_fault(a.peer, b.peer, corrupting)
         told: list[object] = []
-        b.distribution.gained = told.append
+        b.distribution.tell_gained = told.append
         await b.dial(a)
         with pytest.raises(Starved):
             await b.fetch(SIGNED)

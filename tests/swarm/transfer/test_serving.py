@@ -71,7 +71,7 @@ async def open_frames(client: MemoryTransport, protocol: str) -> FrameStream:
 def put(node: SwarmNode, signed: SignedManifest, files: dict[str, bytes], *chunks: int) -> None:
     for chunk in chunks:
         node.store.put(signed.hash, chunk, chunk_data(signed, files, chunk))
-    node.serving.gained(signed.hash)
+    node.serving.tell_gained(signed.hash)
 
 
 # Questions.
@@ -184,7 +184,7 @@ async def test_nothing_is_held_of_a_manifest_never_heard_of_until_it_is(tmp_path
         await frames.send(exchange.Want(manifest=SIGNED.hash))
         assert await frames.receive(exchange.ExchangeFrame) == exchange.Have(manifest=SIGNED.hash, bitmap=b"")
         node.hold(SIGNED, FILES)
-        node.serving.gained(SIGNED.hash)
+        node.serving.tell_gained(SIGNED.hash)
         assert (await frames.receive(exchange.ExchangeFrame)).chunks == list(range(CHUNKS))
 
 

@@ -173,7 +173,7 @@ def test_an_offer_that_is_not_asked_for_is_withdrawn_and_made_to_another() -> No
         scatter.handle(Asked(peer=B, chunk=chunk), 1.0)
     effects = scatter.handle(Tick(), OFFER_PATIENCE_S + 0.1)
     assert {chunk for peer, chunk in offers(effects) if peer == B} & {chunk for _, chunk in made}
-    assert not any(scatter.promised(A, chunk) for _, chunk in made)
+    assert not any(scatter.is_promised(A, chunk) for _, chunk in made)
 
 
 def test_while_a_peer_still_works_through_what_it_was_offered_nothing_is_withdrawn() -> None:
@@ -181,7 +181,7 @@ def test_while_a_peer_still_works_through_what_it_was_offered_nothing_is_withdra
     made = following(scatter, A)
     scatter.handle(Asked(peer=A, chunk=made[0][1]), 0.1)
     scatter.handle(Tick(), OFFER_PATIENCE_S + 0.1)
-    assert all(scatter.promised(A, chunk) for _, chunk in made)
+    assert all(scatter.is_promised(A, chunk) for _, chunk in made)
 
 
 def test_what_followers_hold_already_is_not_given() -> None:

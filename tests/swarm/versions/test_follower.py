@@ -46,7 +46,7 @@ async def publish(node: SwarmNode, signed: SignedManifest, files: dict[str, byte
     """Be the learner: hold a version, say so to whoever asks, and broadcast it."""
     node.hold(signed, files)
     raw = announce_manifest(SWARM, signed)
-    node.serving.gained(signed.hash)
+    node.serving.tell_gained(signed.hash)
     node.serving.knowledge = type(node.serving.knowledge)(genesis=SWARM.genesis, newest=lambda: raw, peers=lambda: [])
     if gossip:
         await node.transport.publish(TOPIC, raw)

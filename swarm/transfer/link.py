@@ -1,0 +1,264 @@
+"""The conversation with one peer: a control stream that tells what it holds, and a data stream for chunks asked of it.
+
+The data stream is opened when first needed and kept for the next version. What always holds: when a conversation ends,
+nothing is outstanding at that peer.
+
+Loops: `run` keeps the control stream, on which `_hear_holdings` consumes Have and Gained; `_tell_wants` is woken when
+something else is wanted, `_carry` when something is to be requested, and `_exchange_chunks` consumes answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import trio
+
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import Cid, ManifestHash, PeerId
+from protocol.core.limits import MAX_CHUNKS
+from protocol.versions import exchange
+from swarm.transfer.audience import ExchangedVersion
+from swarm.transfer.chunk_picker import Broke, Event, Missing, PeerGained, PeerHas, Refused, Returned
+from swarm.transfer.fetch import VersionFetch
+from swarm.transport.error_groups import first_cause
+from swarm.transport.framing import FrameStream, framed
+from swarm.transport.interface import Report, StreamBroken, StreamRefused, Transport
+
+BREAK_GRACE_S = 0.5
+"""After a data stream broke: if its connection is gone as well, which shows by then, the peer broke no promise."""
+
+REOPEN_DELAY_S = 1.0
+"""Before a control stream is opened again: short enough for a version, and no spinning on a peer that refuses."""
+
+FAULT_PAUSE_S = 30.0
+"""The same after the peer broke the protocol: it will again, and each time is reported."""
+
+SPARE_HAVES = 4
+"""Haves beyond one for each Want before a peer is thought to flood us: honest ones send none. Each costs us 0.1 ms, or
+0.3 s where there are 500,000 chunks."""
+
+
+class LinkOwner(Protocol):
+    """What a link needs of the exchange that it belongs to: `swarm.transfer.exchange.ChunkExchange`."""
+
+    @property
+    def transport(self) -> Transport: ...
+
+    @property
+    def report(self) -> Report: ...
+
+    @property
+    def fetching(self) -> VersionFetch | None: ...
+
+    def version_for(self, peer: PeerId) -> ExchangedVersion | None:
+        """What `peer` is to tell us about."""
+
+    def version_named(self, manifest: ManifestHash) -> ExchangedVersion | None:
+        """The version called `manifest`, if it is fetched or seeded here."""
+
+    def feed(self, event: Event, of: VersionFetch | None) -> None:
+        """Give `event` to the plan of `of`, if that is still what is fetched, and perform what follows."""
+
+    def forget_peer(self, link: PeerLink) -> None:
+        """Nothing is known any more of what this peer holds."""
+
+    async def store_chunk(self, fetch: VersionFetch, chunk: int, data: bytes, peer: PeerId) -> Event | None:
+        """Keep a chunk that came from `peer`; return what the plan is to hear of it."""
+
+
+@dataclass(kw_only=True, slots=True)
+class _Owed:
+    """A request that has not been answered. After a Cancel it still has one answer: the chunk, or Missing."""
+
+    fetch: VersionFetch
+    chunk: int
+    wanted: bool = True
+    cancelled: bool = False
+
+
+@dataclass(kw_only=True, eq=False)
+class PeerLink:
+    """One connected peer, and what is to be said to it. See the module's paragraph."""
+
+    peer: PeerId
+    owner: LinkOwner
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    talks: bool = False
+    haves_left: int = 0
+    gains_left: int = 0
+    wanted: trio.Event = field(default_factory=trio.Event)
+    outbox: list[exchange.ChunkRequest] = field(default_factory=list)
+    asking: trio.Event = field(default_factory=trio.Event)
+    owed: dict[Cid, _Owed] = field(default_factory=dict)
+    carrier: trio.CancelScope = field(default_factory=trio.CancelScope)
+    data: FrameStream | None = None
+    heard_bytes: int = 0
+
+    def request(self, fetch: VersionFetch, chunk: int) -> None:
+        cid = fetch.chunk(chunk).name
+        if (owed := self.owed.get(cid)) is not None:  # cancelled a moment ago: its one answer is still to come
+            owed.wanted = True
+            return
+        self.owed[cid] = _Owed(fetch=fetch, chunk=chunk)
+        self._say(exchange.Request(cid=cid))
+
+    def cancel(self, cid: Cid, *, wanted: bool) -> None:
+        """Ask for a request back; `wanted` says whether the chunk may come all the same."""
+        if (owed := self.owed.get(cid)) is not None:
+            owed.wanted = wanted
+            if not owed.cancelled:
+                owed.cancelled = True
+                self._say(exchange.Cancel(cid=cid))
+
+    def break_off(self) -> None:
+        """Nothing is owed any more, and what carried it is torn down."""
+        if self.owed:
+            self.forget()
+            self.carrier.cancel()
+
+    def hang_up(self) -> None:
+        """Nothing can be asked of this peer until it has said again what it holds."""
+        if self.talks:
+            self.talks = False
+            self.forget()
+            self.owner.forget_peer(self)
+
+    def forget(self) -> None:
+        """Nothing is owed any more."""
+        self.owed.clear()
+        self.outbox.clear()
+
+    def has_heard(self) -> bool:
+        """Whether bytes have come since we asked last."""
+        before, self.heard_bytes = self.heard_bytes, 0 if self.data is None else self.data.received_bytes
+        return self.heard_bytes != before
+
+    async def run(self) -> None:
+        """Converse with the peer, again and again, until `scope` is cancelled."""
+        with self.scope:
+            while True:
+                pause = REOPEN_DELAY_S
+                try:
+                    with first_cause():
+                        await self._converse()
+                except (StreamBroken, StreamRefused):
+                    pass
+                except PeerError as error:
+                    self.owner.report(self.peer, error.fault, error.detail)
+                    pause = FAULT_PAUSE_S
+                await trio.sleep(pause)
+
+    async def _converse(self) -> None:
+        stream = await self.owner.transport.open_stream(self.peer, exchange.EXCHANGE)
+        async with framed(stream, exchange.MAX_HAVE_BYTES) as frames, trio.open_nursery() as nursery:
+            self.talks, self.haves_left, self.gains_left = True, SPARE_HAVES, MAX_CHUNKS
+            try:
+                nursery.start_soon(self._tell_wants, frames)
+                nursery.start_soon(self._carry)
+                await self._hear_holdings(frames)
+            finally:
+                self.hang_up()
+                nursery.cancel_scope.cancel()
+
+    async def _tell_wants(self, frames: FrameStream) -> None:
+        told: ExchangedVersion | None = None
+        while True:
+            self.wanted = trio.Event()
+            if (subject := self.owner.version_for(self.peer)) is not None and subject is not told:
+                told = subject
+                self.haves_left += 1
+                await frames.send(exchange.Want(manifest=subject.hash, everything=subject.wants_everything))
+            else:
+                await self.wanted.wait()
+
+    async def _hear_holdings(self, frames: FrameStream) -> None:
+        about: ExchangedVersion | None = None
+        while (frame := await frames.receive(exchange.ExchangeFrame)) is not None:
+            if not self.talks:  # unlinked in the moment in which this frame came
+                return
+            match frame:
+                case exchange.Have(manifest=manifest, bitmap=bitmap):
+                    about = self.owner.version_named(ManifestHash(manifest))
+                    self.haves_left -= 1
+                    self.gains_left = MAX_CHUNKS
+                    if about is not None:
+                        self.gains_left = about.num_chunks
+                        chunks = _indices(bitmap, about.num_chunks)
+                        about.hear(PeerHas(peer=self.peer, chunks=chunks))
+                case exchange.Gained(chunks=gained):
+                    self.gains_left -= max(1, len(gained))
+                    if about is not None:
+                        known = tuple(chunk for chunk in gained if chunk < about.num_chunks)
+                        about.hear(PeerGained(peer=self.peer, chunks=known))
+            if self.haves_left < 0 or self.gains_left < 0:
+                raise PeerError(Fault.OVERSIZED, "says what it holds again and again, unasked")
+
+    async def _carry(self) -> None:
+        """Keep a data stream while there is something to request; one that broke is replaced when there is again."""
+        while True:
+            while not self.outbox:
+                self.asking = trio.Event()
+                await self.asking.wait()
+            with trio.CancelScope() as self.carrier:
+                try:
+                    with first_cause():
+                        await self._exchange_chunks()
+                    continue
+                except (StreamBroken, StreamRefused):
+                    await trio.sleep(BREAK_GRACE_S)
+                except PeerError as error:
+                    self.owner.report(self.peer, error.fault, error.detail)
+                self.forget()
+                self.owner.feed(Broke(peer=self.peer), self.owner.fetching)
+
+    async def _exchange_chunks(self) -> None:
+        """Requests out, chunks in, over one stream, until the peer ends it in good order."""
+        stream = await self.owner.transport.open_stream(self.peer, exchange.CHUNKS)
+        async with framed(stream, exchange.MAX_CHUNK_FRAME_BYTES) as frames, trio.open_nursery() as nursery:
+            self.data, self.heard_bytes = frames, 0
+            nursery.start_soon(self._send_requests, frames)
+            while (answer := await frames.receive(exchange.ChunkAnswer)) is not None:
+                await self._take_answer(answer)
+            if self.owed:
+                raise StreamBroken(f"{self.peer} ended a data stream without answering")
+            nursery.cancel_scope.cancel()
+
+    async def _send_requests(self, frames: FrameStream) -> None:
+        while True:
+            if self.outbox:
+                messages, self.outbox = self.outbox, []
+                await frames.send_together(messages)
+            else:
+                self.asking = trio.Event()
+                await self.asking.wait()
+
+    async def _take_answer(self, answer: exchange.ChunkAnswer) -> None:
+        owed = self.owed.pop(Cid(answer.cid), None)
+        if owed is None:
+            raise PeerError(Fault.BROKEN_PROMISE, "answered a request that was not made")
+        event: Event | None = None
+        match answer:
+            case exchange.Chunk(data=data):
+                event = await self.owner.store_chunk(owed.fetch, owed.chunk, data, self.peer)
+            case exchange.Busy(retry_after_ms=retry) if owed.wanted:
+                event = Refused(peer=self.peer, chunk=owed.chunk, retry_at=trio.current_time() + retry / 1000)
+            case exchange.Missing() if owed.wanted:
+                event = (Returned if owed.cancelled else Missing)(peer=self.peer, chunk=owed.chunk)
+        if event is not None:
+            self.owner.feed(event, owed.fetch)
+
+    def _say(self, message: exchange.ChunkRequest) -> None:
+        self.outbox.append(message)
+        self.asking.set()
+
+
+def _indices(bitmap: bytes, count: int) -> frozenset[int]:
+    """The chunks that a Have marks, of the `count` that there are."""
+    return frozenset(
+        index
+        for byte_index, byte in enumerate(bitmap)
+        if byte
+        for index in range(8 * byte_index, min(8 * byte_index + 8, count))
+        if byte >> index % 8 & 1
+    )

@@ -37,9 +37,9 @@ from protocol.core.codec import (
     Seconds,
     Seed,
     TokenId,
-    checked,
     decode,
     encode,
+    require_bounds,
     unpack_logprobs,
     unpack_tokens,
 )
@@ -467,7 +467,7 @@ class SignedRecord:
 
 def sign_lease(learner: Keypair, swarm: SwarmId, lease: Lease) -> bytes:
     """Return the envelope of `lease`; LocalProtocolError when a field is out of bounds."""
-    return seal(learner, swarm, Kind.LEASE, encode(checked(lease)))
+    return seal(learner, swarm, Kind.LEASE, encode(require_bounds(lease)))
 
 
 def open_lease(raw: bytes, swarm: SwarmId, *, learner: PeerId) -> Lease:
@@ -481,7 +481,7 @@ def open_lease(raw: bytes, swarm: SwarmId, *, learner: PeerId) -> Lease:
 
 def sign_record(author: Keypair, swarm: SwarmId, record: RolloutRecord) -> bytes:
     """Return the envelope of `record`; LocalProtocolError when a field is out of bounds."""
-    return seal(author, swarm, Kind.RECORD, encode(checked(record)))
+    return seal(author, swarm, Kind.RECORD, encode(require_bounds(record)))
 
 
 def read_record(raw: bytes, swarm: SwarmId) -> SignedRecord:
@@ -508,7 +508,7 @@ def read_record(raw: bytes, swarm: SwarmId) -> SignedRecord:
 
 def sign_receipt(learner: Keypair, swarm: SwarmId, receipt: Receipt) -> bytes:
     """Return the envelope of `receipt`; LocalProtocolError when a field is out of bounds."""
-    return seal(learner, swarm, Kind.RECEIPT, encode(checked(receipt)))
+    return seal(learner, swarm, Kind.RECEIPT, encode(require_bounds(receipt)))
 
 
 def open_receipt(raw: bytes, authority: Authority) -> Receipt:

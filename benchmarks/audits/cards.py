@@ -196,7 +196,7 @@ async def schooled(
     chance, loss = np.random.default_rng(seed), float("nan")
     for step in range(shape.examples):
         rate = shape.taught_at * min(1.0, (step + 1) / 20)
-        loss = training.supervised(supervised_batch(examples(spoken, chance), policy.vocab_size), rate)["loss"]
+        loss = training.step_supervised(supervised_batch(examples(spoken, chance), policy.vocab_size), rate)["loss"]
     older = current = publish(policy, root / "step-0")
     for step in range(STEPS):
         training.step(rollout_batch(await rollouts(engine, current, spoken, chance, step), policy.vocab_size))

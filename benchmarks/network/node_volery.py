@@ -99,7 +99,7 @@ class Node:
     async def fetch(self, signed: SignedManifest) -> None:
         """Take the version, as `VersionFollower` does."""
         await trio.to_thread.run_sync(self.store.begin, signed)
-        with self.store.pinned(signed.hash):
+        with self.store.hold(signed.hash):
             self.distribution.tell_gained(signed)
             await self.distribution.fetch(signed)
             await trio.to_thread.run_sync(self.store.finish, signed.hash)

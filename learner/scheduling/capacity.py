@@ -102,7 +102,7 @@ class LeaseCapacity:
     def _next_chain(self) -> Chain:
         """The chain when the next batch is formed: `collecting` is the head, or the step after it while that is being
         trained."""
-        return self.chain if self.collecting <= self.chain.head.version else self.chain.advanced()
+        return self.chain if self.collecting <= self.chain.head.version else self.chain.advance()
 
     def _versions(self, installed: PolicyVersion | None) -> list[PolicyVersion]:
         """Versions that a lease may ask for, oldest first: what the peer has, and what was published since.

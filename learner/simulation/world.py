@@ -207,7 +207,7 @@ class World(Calendar):
 
     def _trained(self) -> None:
         work = self.workload
-        work.chain = work.chain.advanced()
+        work.chain = work.chain.advance()
         if work.chain.head.version >= self._published + self.kappa:
             self._published = work.chain.head.version
             self.after(self.learning.publish_s, lambda: self._ready(published=True))

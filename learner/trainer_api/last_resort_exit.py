@@ -41,10 +41,10 @@ def die_of(error: BaseException) -> NoReturn:
     """Say that `error` ends this process, and end it, from any thread."""
     with suppress(Exception):
         traceback.print_exception(error)
-    die(described(error))
+    die(describe_error(error))
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """`error` in one line: its kind, its message, and where it was raised."""
     message = " ".join(str(error).split())
     frames = traceback.extract_tb(error.__traceback__)

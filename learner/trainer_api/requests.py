@@ -158,7 +158,7 @@ class Logprobs(Request, tag="logprobs", frozen=True, kw_only=True):
 
 class Export(Request, tag="export", frozen=True, kw_only=True):
     """Write the weights as a model directory, which must not exist yet. Reply: `files`, sorted names, `probe` as
-    `probing.told` has it, and in arrays the names of chunks that were computed on the way, for
+    `probe.describe` has it, and in arrays the names of chunks that were computed on the way, for
     `chunk_names.ChunkNames.learn`.
     """
 

@@ -71,7 +71,7 @@ class CheckpointHead(msgspec.Struct, frozen=True, kw_only=True):
     the blocks of each (`learner.artifacts.file_digests`). Training again is bit-identical with the same torch,
     threads, ranks and kind of device.
 
-    In the file stands `digest` as well, whatever the format: of all the rest (`sealed`). Neither is there in a
+    In the file stands `digest` as well, whatever the format: of all the rest (`seal`). Neither is there in a
     checkpoint of an older program, whose numbers are taken for what they say.
     """
 
@@ -186,7 +186,7 @@ class Saving:
             if self._ranks.is_first:
                 index = dict(sorted(writer.index.items()))
                 head = msgspec.structs.replace(self._head, files=files, digests=digests, index=index)
-                write_json(partial / HEAD, sealed(msgspec.to_builtins(head)))
+                write_json(partial / HEAD, seal(msgspec.to_builtins(head)))
         return sum(files.values())
 
     def _digests(self, files: Mapping[str, int], mine: str, known: Sequence[str]) -> dict[str, list[str]]:
@@ -196,7 +196,7 @@ class Saving:
             blocks = np.zeros((num_blocks(size_bytes), DIGEST_BYTES), np.uint8)
             if name == mine:
                 blocks[:] = np.frombuffer(bytes.fromhex("".join(known)), np.uint8).reshape(-1, DIGEST_BYTES)
-            found[name] = [block.tobytes().hex() for block in self._ranks.beside().combined(blocks)]
+            found[name] = [block.tobytes().hex() for block in self._ranks.beside().combine(blocks)]
         return found
 
 
@@ -220,7 +220,7 @@ def _first(failure: CheckpointException) -> Exception:
     return agreed(error) if isinstance(error, Exception) else RuntimeError(str(failure))
 
 
-def sealed(head: dict[str, Any]) -> dict[str, Any]:
+def seal(head: dict[str, Any]) -> dict[str, Any]:
     """`head` with its own digest, so that a bit that flipped in it is found."""
     rest = {name: value for name, value in head.items() if name != SEAL}
     return {**rest, SEAL: sha256(msgspec.json.encode(rest)).hexdigest()}
@@ -268,7 +268,7 @@ def _require_bytes(directory: Path, digests: Mapping[str, Sequence[str]], ranks:
 def _read_head(directory: Path) -> CheckpointHead:
     try:
         raw = msgspec.json.decode(read_file(directory / HEAD))
-        if isinstance(raw, dict) and SEAL in raw and sealed(raw) != raw:
+        if isinstance(raw, dict) and SEAL in raw and seal(raw) != raw:
             raise BadCheckpoint(
                 f"{directory / HEAD} is damaged: the disk does not give back what was written; restore an older one"
             )

@@ -36,7 +36,7 @@ def coarsest(dtypes: Sequence[str]) -> str:
     return max(dtypes, key=COARSER.index)
 
 
-def told(vocab_size: int, logprobs: Sequence[float], dtype: str) -> dict[str, object]:
+def describe(vocab_size: int, logprobs: Sequence[float], dtype: str) -> dict[str, object]:
     """The probe in an answer of the trainer's: `dtype`, `prompts`, `completions`, and `logprobs` of all of them."""
     rows = probe_batch(vocab_size)["tokens"].reshape(ROWS, -1).tolist()
     return {

@@ -67,7 +67,7 @@ from learner.training.distributed.rendezvous import NotHere
 from learner.training.model.export import export
 from learner.training.model.loading import make_model, quiet_transformers
 from learner.training.model.policy import load_policy
-from learner.training.probe import coarsest, probe_batch, told
+from learner.training.probe import coarsest, describe, probe_batch
 from learner.training.train_state import Training
 from protocol.core.pipe import Arrays, BadFrame, Header, encode_frame
 
@@ -97,7 +97,7 @@ class Trainer:
 
         Raises RankFailed where other ranks may be waiting in the middle of the request.
         """
-        self.replied()
+        self.note_reply()
         number = header.get("id")
         try:
             fields = {key: value for key, value in header.items() if key != "id"}
@@ -114,13 +114,13 @@ class Trainer:
             return {"id": number, "ok": False, "kind": kind, "error": text}, {}
         return {"id": number, "ok": True, **reply}, found
 
-    def replied(self) -> None:
+    def note_reply(self) -> None:
         """The last reply is on its way: what happened since may be told."""
         self._replied.set()
 
     def wait_until_saved(self) -> None:
         """Return once the last checkpoint is written, or is known to have failed, and that was told."""
-        self.replied()
+        self.note_reply()
         if self._saving is not None:
             self._saving.join()
 
@@ -136,7 +136,7 @@ class Trainer:
             case Supervised():
                 training = self._require_training()
                 bounds = training.policy.vocab_size, training.policy.positions
-                reply = training.supervised(supervised_batch(arrays, *bounds), request.learning_rate)
+                reply = training.step_supervised(supervised_batch(arrays, *bounds), request.learning_rate)
             case Step():
                 training = self._require_training()
                 bounds = training.policy.vocab_size, training.policy.positions
@@ -165,7 +165,7 @@ class Trainer:
         if not np.isfinite(found).all():
             return {}
         computed = str(self._ranks.compute_dtype).removeprefix("torch.")
-        return {"probe": told(vocab_size, found.tolist(), coarsest([dtype, computed]))}
+        return {"probe": describe(vocab_size, found.tolist(), coarsest([dtype, computed]))}
 
     def _make_model(self, request: MakeModel) -> int:
         count = 0
@@ -238,7 +238,7 @@ class Trainer:
         with self._ranks.agreeing():
             policy = training.policy
             checkpoint = read_checkpoint(
-                directory, policy.fingerprint, training.expected, training.required, self._ranks
+                directory, policy.fingerprint, training.expected_tensor, training.required, self._ranks
             )
             head = checkpoint.head
             hyperparameters = training.hyperparameters if keep_hyperparameters else _hyperparameters_of(directory, head)
@@ -289,7 +289,7 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     for frame in frames if ranks.count == 1 else _shared(frames, ranks):
         if frame:
             send(*trainer.answer(*decoded(frame)))
-            trainer.replied()
+            trainer.note_reply()
     trainer.wait_until_saved()
     over.set()
 

@@ -86,7 +86,7 @@ class Training:
             self._critic.close()
         self._critic = Critic(self.policy.model, hyperparameters) if self._recipe.needs_critic else None
 
-    def supervised(self, batch: Ragged, learning_rate: float) -> dict[str, float]:
+    def step_supervised(self, batch: Ragged, learning_rate: float) -> dict[str, float]:
         """Take one step of cross entropy, mean over the target tokens, with the warm start's own AdamW."""
         if self._warm_start is None:
             self._warm_start = make_adamw(self.policy, self.hyperparameters, learning_rate)
@@ -167,7 +167,7 @@ class Training:
             taken.statistics.merge(statistics)
             trained[:] = keep
         taken.statistics.combine(self.policy.ranks)
-        taken.apart = self.policy.ranks.combined(taken.apart)
+        taken.apart = self.policy.ranks.combine(taken.apart)
         return taken
 
     def _keep(self, part: Prepared) -> Flags:
@@ -219,7 +219,7 @@ class Training:
             found["entropy"][part.numbers] = scores.entropy.cpu().numpy()
             if self._critic:
                 found["values"][part.numbers] = self._critic.values(part).cpu().numpy()
-        return {name: self.policy.ranks.combined(values) for name, values in found.items()}
+        return {name: self.policy.ranks.combine(values) for name, values in found.items()}
 
     def parts(self, batch: Ragged, keep: Any) -> Iterator[Microbatch]:
         """This rank's microbatches, on its device. Whoever asks for the next one is done with the one before."""
@@ -312,7 +312,7 @@ class Training:
             for moment in MOMENTS
         }
 
-    def expected(self, name: str) -> tuple[torch.dtype, tuple[int, ...]] | None:
+    def expected_tensor(self, name: str) -> tuple[torch.dtype, tuple[int, ...]] | None:
         """Return the dtype and shape that a checkpoint's tensor `name` must have, None for a name that does not
         belong.
         """

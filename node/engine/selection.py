@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from node.config.node_config import EngineSection
-from node.engine.vllm_install import VllmEnvironment, has_gpu, has_vllm, recorded
+from node.engine.vllm_install import VllmEnvironment, has_gpu, has_vllm, read_installed
 from node.runtime.errors import UsageError
 from node.runtime.user_paths import as_path
 
@@ -44,7 +44,7 @@ def look(section: EngineSection) -> Here:
         named = as_path(section.python)
         vllm = VllmEnvironment(python=named, build=None) if has_vllm(named) else None
     else:
-        vllm = recorded()
+        vllm = read_installed()
     return Here(gpu=has_gpu(), transformers=transformers, vllm=vllm)
 
 

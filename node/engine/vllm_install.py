@@ -57,7 +57,7 @@ def record_path() -> Path:
     return data_directory() / "engines" / "vllm.json"
 
 
-def recorded() -> VllmEnvironment | None:
+def read_installed() -> VllmEnvironment | None:
     """The environment that was installed last, if it still has its vLLM."""
     found = _record()
     return found if found is not None and has_vllm(found.python) else None

@@ -351,7 +351,7 @@ class _Learner:
             certificate=home.certificate,
             ask=self.verifiers.replies,
             observe=schooling.observe,
-            expected=schooling.expected,
+            expected=schooling.expected_reward,
             trust=self.trust,
             used=self.relays.used,
             ended=self.leases.ended,
@@ -502,7 +502,7 @@ class _Learner:
         spec = child_spec(self.trainer_argv, self.config)
         async with AsyncExitStack() as stack:
             self.run.waits = "The verifiers are opening their tasks."
-            await stack.enter_async_context(self.verifiers.opened())
+            await stack.enter_async_context(self.verifiers.open())
             self.run.waits = "The trainer's process is being started."
             trainer = await stack.enter_async_context(
                 open_child(spec, on_event=self._trainer_event(), on_frame=self._trainer_said)

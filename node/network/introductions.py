@@ -33,7 +33,7 @@ class Neighbours:
         me = self.transport.peer_id
         reachable = bool(self.transport.addresses())
         for peer, addresses in introduction:
-            if peer == me or not addresses or peer in self.transport.connected() or (reachable and peer < me):
+            if peer == me or not addresses or peer in self.transport.connected_peers() or (reachable and peer < me):
                 continue
             try:
                 await self.transport.dial(list(addresses))

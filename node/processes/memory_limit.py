@@ -33,7 +33,7 @@ EXACT = ("Pss_Anon", "Pss_Shmem", "SwapPss")
 """Of /proc/PID/smaps_rollup: the same, shared pages in parts."""
 
 
-def held_bytes(pid: int, limit_bytes: int) -> int:
+def measure_memory(pid: int, limit_bytes: int) -> int:
     """What a process and all below it hold, in bytes; an upper estimate as long as that is within the limit."""
     try:
         root = psutil.Process(pid)
@@ -62,7 +62,7 @@ def _told(process: psutil.Process, file: str, keys: Iterable[str]) -> int:
 async def wait_over(pid: int, limit_bytes: int) -> int:
     """Wait until the process and all below it hold more than that, and return how much, in bytes."""
     while True:
-        held = await trio.to_thread.run_sync(held_bytes, pid, limit_bytes)
+        held = await trio.to_thread.run_sync(measure_memory, pid, limit_bytes)
         if held > limit_bytes:
             return held
         await trio.sleep(LOOK_S)

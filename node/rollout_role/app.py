@@ -401,7 +401,7 @@ class _Rollout:
             await self.neighbours.meet([(PeerId(told.peer), told.addresses) for told in introduction.peers])
 
     def known(self) -> list[exchange.PeerAddresses]:
-        return [exchange.PeerAddresses(peer=peer) for peer in self.transport.connected()]
+        return [exchange.PeerAddresses(peer=peer) for peer in self.transport.connected_peers()]
 
     def trouble(self, text: str) -> None:
         self.events.emit("trouble", text=text)

@@ -39,7 +39,7 @@ from protocol.core.invite import Invite
 from protocol.versions import exchange
 from protocol.versions.announcement import open_announcement
 from protocol.versions.manifest import SignedManifest
-from swarm.transport.interface import StreamBroken, StreamRefused, Transport, unreported
+from swarm.transport.interface import StreamBroken, StreamRefused, Transport, ignore_report
 from swarm.versions.manifest_search import ManifestSearch, ask
 
 COMFORTABLE = 3.25
@@ -83,7 +83,7 @@ async def _newest(transport: Transport, learner: PeerId, invite: Invite) -> Sign
         if not isinstance(answer, exchange.TellNewest) or not answer.announcement:
             return None
         newest = open_announcement(answer.announcement, invite.authority, now_ms=Clock.now_ms())
-        search = ManifestSearch(transport=transport, authority=invite.authority, report=unreported)
+        search = ManifestSearch(transport=transport, authority=invite.authority, report=ignore_report)
         return await search.find(newest.manifest, size_bytes=newest.manifest_bytes, in_a_hurry=lambda: True)
     except (StreamRefused, StreamBroken, trio.TooSlowError, PeerError):
         return None

@@ -21,7 +21,7 @@ from node.state.receipt_rows import KeptNote, KeptProof, KeptReputation
 from node.state.receipts import Receipts
 from protocol.accounting.credit_note import open_credit_note
 from protocol.accounting.reputation_note import open_reputation_note
-from protocol.accounting.tally import open_tally, proven, tally_of
+from protocol.accounting.tally import check_proof, open_tally, tally_of
 from protocol.core.errors import Fault, PeerError
 from protocol.core.genesis import Authority
 from protocol.core.ids import PeerId, PolicyVersion, RecordId
@@ -139,7 +139,7 @@ def checked_proofs(request: ProofRequest, answer: Proofs, authority: Authority, 
     after = (request.version, request.place - 1)
     checked = []
     for proof in answer.proofs:
-        leaf = proven(proof, tally)
+        leaf = check_proof(proof, tally)
         if leaf.peer != peer:
             raise PeerError(Fault.BROKEN_PROMISE, f"record {leaf.record.hex()[:8]} is {leaf.peer}'s")
         if (tally.version, proof.place) <= after:

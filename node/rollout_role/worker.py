@@ -245,7 +245,7 @@ class RolloutWorker:
         givers = {chunk: peer for chunk, peer in arrival.obtained.fetched.givers.items() if peer != signed.signer}
         if (receipt := relay_receipt(signed.hash, givers)) is not None:
             raw = sign_relay_receipt(self.keypair, self.swarm, receipt)
-            self.line.relayed(raw)
+            self.line.tell_relayed(raw)
             with suppress(trio.WouldBlock):
                 self._thanks.send_nowait((signed.hash, raw))
 
@@ -380,7 +380,7 @@ class RolloutWorker:
     ) -> list[tuple[Granted, Sequence[Generation]]]:
         """What the engine makes of each lease; nothing when all were recalled. Raises EngineError."""
         for grant in granted:
-            self.line.started(Started(lease=grant.lease.id, version=version))
+            self.line.tell_started(Started(lease=grant.lease.id, version=version))
         began = trio.current_time()
         with trio.CancelScope() as scope:
             self._begun = _Begun(version=version, leases={LeaseId(grant.lease.id) for grant in granted}, scope=scope)

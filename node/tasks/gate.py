@@ -154,7 +154,7 @@ class Gate:
             return read(found)
 
     def _wrong(self, what: str, found: object, wanted: str) -> WrongValue:
-        return WrongValue(f"task {self.name!r} gave {what}, but {shown(found)}: {wanted}.")
+        return WrongValue(f"task {self.name!r} gave {what}, but {describe_value(found)}: {wanted}.")
 
     @contextmanager
     def _reading(self, what: str, found: object, wanted: str) -> Iterator[None]:
@@ -192,7 +192,7 @@ def lacking_of(task: object) -> list[str]:
     return [part for part in NEEDED if not has(task, part) and not hasattr(task, part)]
 
 
-def shown(value: object) -> str:
+def describe_value(value: object) -> str:
     """`value` and its type for a person, short, whatever its own `repr` does."""
     if value is None:
         return "None"

@@ -33,7 +33,7 @@ Judgement = float | Answer | None
 """A reward, where that was asked; else what is answered, None where the episode is over."""
 
 
-def judged(task: Task | Gate, asked: Asked) -> Judgement:
+def grade(task: Task | Gate, asked: Asked) -> Judgement:
     """What `task` says. Raises TaskError when it fails, or says what it should not."""
     gate = gate_of(task)
     place = Place(index=asked.index, held_out=asked.held_out)

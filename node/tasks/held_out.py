@@ -36,7 +36,7 @@ HeldOutQuestion = tuple[HeldOut, Said, int]
 AskHeldOut = Callable[[Sequence[HeldOutQuestion]], Awaitable[Sequence[Reply]]]
 
 
-async def answered_on_a_thread(questions: Sequence[HeldOutQuestion]) -> Sequence[Reply]:
+async def answer_on_a_thread(questions: Sequence[HeldOutQuestion]) -> Sequence[Reply]:
     """Each problem's own answer, in this process."""
     return await trio.to_thread.run_sync(
         lambda: [held.answer(said, transcript) for held, said, transcript in questions]

@@ -95,11 +95,11 @@ class TaskSuite:
     def next_prompt(self) -> Prompt:
         """The next prompt to lease, which the task writes now. Raises TaskError when MAX_SKIPPED in a row cannot be
         asked."""
-        prompt = self.draw(self.written)
+        prompt = self.draw(self.write_prompt)
         assert prompt is not None, "whoever writes now always has it"
         return prompt
 
-    def written(self, index: int) -> Written:
+    def write_prompt(self, index: int) -> Written:
         """What the prompt of `index` says. Asks the task, which takes its time."""
         inner, name = self.place(index)
         return _written(name, self.tasks[name], inner)
@@ -162,7 +162,7 @@ class TaskSuite:
         self.curriculum.observe(index, mean_reward)
         self.moved()
 
-    def expected(self, index: int) -> float | None:
+    def expected_reward(self, index: int) -> float | None:
         """The mean reward that groups of prompt `index` have been known to earn; None while nothing is known."""
         return self.curriculum.expected(index)
 

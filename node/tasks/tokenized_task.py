@@ -14,7 +14,7 @@ from functools import cached_property
 from learner.rollouts.environment import Answered, Ended, EpisodeLimits, Reply, Said
 from node.tasks.api.interface import Completion, Problem, Task, TaskError
 from node.tasks.gate import Gate, Place
-from node.tasks.grading import Asked, Judgement, judged
+from node.tasks.grading import Asked, Judgement, grade
 from node.tasks.tokenizer import TextCodec
 
 Replying = Generator[Asked | Place, Judgement | Problem, Reply]
@@ -36,13 +36,13 @@ class EncodedTask:
 
     def prompt(self, index: int) -> tuple[int, ...]:
         """Token ids of the training prompt of `index`."""
-        return self.written(self.gate.problem(Place(index=index)))
+        return self.encode_prompt(self.gate.problem(Place(index=index)))
 
     def held_out_prompt(self, index: int) -> tuple[int, ...]:
         """Token ids of the held-out prompt of `index`."""
-        return self.written(self.gate.problem(Place(index=index, held_out=True)))
+        return self.encode_prompt(self.gate.problem(Place(index=index, held_out=True)))
 
-    def written(self, problem: Problem) -> tuple[int, ...]:
+    def encode_prompt(self, problem: Problem) -> tuple[int, ...]:
         """Token ids of a problem's prompt."""
         with self._written("its prompt"):
             return self.codec.encode_prompt(problem)
@@ -102,9 +102,7 @@ class EncodedTask:
         try:
             asked = next(replying)
             while True:
-                asked = replying.send(
-                    self.gate.problem(asked) if isinstance(asked, Place) else judged(self.gate, asked)
-                )
+                asked = replying.send(self.gate.problem(asked) if isinstance(asked, Place) else grade(self.gate, asked))
         except StopIteration as end:
             reply: Reply = end.value
             return reply
@@ -118,7 +116,7 @@ class EncodedTask:
             finished=completion.finished,
             wants_reward=True,
         )
-        reward = judged(self.gate, asked)
+        reward = grade(self.gate, asked)
         assert isinstance(reward, float), "a reward was asked"
         return reward
 

@@ -101,7 +101,7 @@ class Verifiers:
         return not self.schooling.tasks[title].gate.is_cheap and bool(_commands(self.section))
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[None]:
+    async def open(self) -> AsyncIterator[None]:
         """Start the verifiers, if any task needs them, and end them with the scope. Raises RunError."""
         if not self.pooled:
             self._there.set()
@@ -137,7 +137,7 @@ class Verifiers:
         pooled = set(self.pooled)
         found: dict[int, Written] = {}
         if here := [index for index in indexes if self.schooling.place(index)[1] not in pooled]:
-            written = self.schooling.written
+            written = self.schooling.write_prompt
             said = await trio.to_thread.run_sync(lambda: [written(index) for index in here], limiter=self._desk)
             found.update(zip(here, said, strict=True))
         for index in indexes:
@@ -156,7 +156,7 @@ class Verifiers:
         self._unwritten = 0
         encoded = self.schooling.tasks[title]
         try:
-            return await trio.to_thread.run_sync(encoded.written, problem, limiter=self._desk)
+            return await trio.to_thread.run_sync(encoded.encode_prompt, problem, limiter=self._desk)
         except TaskError as error:
             return f"task {title}: {error}"
 

@@ -89,10 +89,10 @@ def _pose(task: Gate, header: Header) -> dict[str, Any]:
 
 def _judge(task: Gate, header: Header) -> dict[str, Any]:
     """Raises TaskError."""
-    from node.tasks.grading import Asked, judged
+    from node.tasks.grading import Asked, grade
 
     wants_reward = bool(header["wants_reward"])
-    judgement = judged(
+    judgement = grade(
         task,
         Asked(
             index=header["index"],

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from protocol.accounting.relay_receipt import RelayReceipt
-from protocol.core.codec import Bytes32, Message, Millis, PeerText, checked, decode, encode
+from protocol.core.codec import Bytes32, Message, Millis, PeerText, decode, encode, require_bounds
 from protocol.core.digest import digest_of
 from protocol.core.envelope import OVERHEAD_BYTES, Kind, open_envelope, seal
 from protocol.core.errors import Fault, PeerError
@@ -48,7 +48,7 @@ class CreditNote(Message, frozen=True, kw_only=True):
 
 def sign_credit_note(learner: Keypair, authority: Authority, note: CreditNote) -> bytes:
     """Return the envelope of `note`; LocalProtocolError when a field is out of bounds."""
-    return seal(learner, authority.swarm, Kind.CREDIT_NOTE, encode(checked(note)))
+    return seal(learner, authority.swarm, Kind.CREDIT_NOTE, encode(require_bounds(note)))
 
 
 def open_credit_note(raw: bytes, authority: Authority) -> CreditNote:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from protocol.core.codec import Bytes32, Message, PeerText, checked, decode, encode
+from protocol.core.codec import Bytes32, Message, PeerText, decode, encode, require_bounds
 from protocol.core.envelope import Kind, open_envelope, seal
 from protocol.core.errors import Fault, PeerError
 from protocol.core.identity import Keypair
@@ -59,7 +59,7 @@ def relay_receipt(manifest: ManifestHash, givers: Mapping[int, PeerId]) -> Relay
 
 def sign_relay_receipt(receiver: Keypair, swarm: SwarmId, receipt: RelayReceipt) -> bytes:
     """Return the envelope of `receipt`; LocalProtocolError when a field is out of bounds."""
-    return seal(receiver, swarm, Kind.RELAY_RECEIPT, encode(checked(receipt)))
+    return seal(receiver, swarm, Kind.RELAY_RECEIPT, encode(require_bounds(receipt)))
 
 
 def open_relay_receipt(raw: bytes, swarm: SwarmId, *, receiver: PeerId) -> RelayReceipt:

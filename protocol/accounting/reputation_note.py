@@ -14,7 +14,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from protocol.accounting.reputation import DAY_MS, SCALE, WINDOW_DAYS, Band, ObservedDay, Reputation, reputation_of
-from protocol.core.codec import Count, Message, Millis, PeerText, Reason, checked, decode, encode
+from protocol.core.codec import Count, Message, Millis, PeerText, Reason, decode, encode, require_bounds
 from protocol.core.envelope import OVERHEAD_BYTES, Kind, open_envelope, seal
 from protocol.core.errors import Fault, PeerError
 from protocol.core.genesis import MAX_CERTIFICATE_BYTES, Authority
@@ -83,7 +83,7 @@ def reputation_note(
 
 def sign_reputation_note(learner: Keypair, authority: Authority, note: ReputationNote) -> bytes:
     """Return the envelope of `note`; LocalProtocolError when a field is out of bounds."""
-    return seal(learner, authority.swarm, Kind.REPUTATION, encode(checked(note)))
+    return seal(learner, authority.swarm, Kind.REPUTATION, encode(require_bounds(note)))
 
 
 def open_reputation_note(raw: bytes, authority: Authority) -> ReputationNote:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from protocol.accounting.merkle import MAX_PATH, MerkleTree, is_in_tree
-from protocol.core.codec import Bytes16, Bytes32, Count, Message, Millis, PeerText, checked, decode, encode
+from protocol.core.codec import Bytes16, Bytes32, Count, Message, Millis, PeerText, decode, encode, require_bounds
 from protocol.core.envelope import OVERHEAD_BYTES, Kind, open_envelope, seal
 from protocol.core.errors import Fault, LocalProtocolError, PeerError
 from protocol.core.genesis import MAX_CERTIFICATE_BYTES, Authority
@@ -85,7 +85,7 @@ def tree_of(trained: Iterable[TrainedRecord]) -> tuple[list[bytes], MerkleTree]:
 
 def sign_tally(learner: Keypair, authority: Authority, tally: Tally) -> bytes:
     """Return the envelope of `tally`; LocalProtocolError when nobody would accept it."""
-    raw = seal(learner, authority.swarm, Kind.TALLY, encode(checked(tally)))
+    raw = seal(learner, authority.swarm, Kind.TALLY, encode(require_bounds(tally)))
     try:
         open_tally(raw, authority)
     except PeerError as error:
@@ -113,7 +113,7 @@ def tally_of(manifest: Manifest) -> bytes | None:
     return manifest.ext.get(TALLY)
 
 
-def proven(proof: Proof, tally: Tally) -> TrainedRecord:
+def check_proof(proof: Proof, tally: Tally) -> TrainedRecord:
     """Return the record of which `proof` says that `tally` counts it; PeerError(BROKEN_PROMISE) when it proves nothing,
     MALFORMED when its leaf is no TrainedRecord.
     """

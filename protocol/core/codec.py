@@ -150,7 +150,7 @@ def settle(message: msgspec.Struct) -> None:
         text = getattr(message, name)
         if not text.isprintable():
             msgspec.structs.force_setattr(message, name, one_line(text, limit) or "-")  # what was said stays said
-    for name in packed_of(type(message)):
+    for name in packed_fields(type(message)):
         require_tokens(name, getattr(message, name))
 
 
@@ -165,7 +165,7 @@ def texts_of(kind: type) -> tuple[tuple[str, int], ...]:
 
 
 @cache
-def packed_of(kind: type) -> tuple[str, ...]:
+def packed_fields(kind: type) -> tuple[str, ...]:
     """The fields of packed token ids."""
     return tuple(name for name, marks in _marks(kind) if Packed in marks)
 
@@ -174,7 +174,7 @@ def _marks(kind: type) -> list[tuple[str, tuple[Any, ...]]]:
     return [(name, get_args(of)[1:]) for name, of in get_type_hints(kind, include_extras=True).items()]
 
 
-def checked(message: M) -> M:
+def require_bounds(message: M) -> M:
     """Return `message` after checking our own values against the declared bounds, or raise LocalProtocolError."""
     try:
         plain = msgspec.to_builtins(message, builtin_types=(bytes,))

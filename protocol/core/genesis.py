@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocol.core.codec import Bytes16, Bytes32, Count, Message, Millis, Name, checked, decode, encode
+from protocol.core.codec import Bytes16, Bytes32, Count, Message, Millis, Name, decode, encode, require_bounds
 from protocol.core.dates import moment
 from protocol.core.envelope import NO_SWARM, OVERHEAD_BYTES, Envelope, Kind, open_envelope, seal
 from protocol.core.errors import Fault, PeerError
@@ -75,7 +75,7 @@ def found_swarm(operator: Keypair, *, name: str, created_ms: int, nonce: bytes) 
     genesis = Genesis(
         protocol=PROTOCOL_VERSION, name=name, operator=operator.public, created_ms=created_ms, nonce=nonce
     )
-    raw = seal(operator, NO_SWARM, Kind.GENESIS, encode(checked(genesis)))
+    raw = seal(operator, NO_SWARM, Kind.GENESIS, encode(require_bounds(genesis)))
     return raw, read_genesis(raw)[1]
 
 
@@ -101,7 +101,7 @@ def certify_learner(
 ) -> bytes:
     """Return the certificate envelope that lets `learner` speak for the swarm in the stated time."""
     word = LearnerCertificate(learner=learner, not_before_ms=not_before_ms, not_after_ms=not_after_ms)
-    return seal(operator, authority.swarm, Kind.CERTIFICATE, encode(checked(word)))
+    return seal(operator, authority.swarm, Kind.CERTIFICATE, encode(require_bounds(word)))
 
 
 def open_certificate(raw: bytes, authority: Authority) -> LearnerCertificate:

@@ -20,7 +20,7 @@ import base58
 import msgspec
 from msgspec import Meta
 
-from protocol.core.codec import Address, Bytes32, Count, Millis, Name, Row, checked, decode
+from protocol.core.codec import Address, Bytes32, Count, Millis, Name, Row, decode, require_bounds
 from protocol.core.dates import ago, moment
 from protocol.core.digest import digest_of
 from protocol.core.errors import LocalProtocolError, PeerError
@@ -64,7 +64,7 @@ class Invite(Row, frozen=True, kw_only=True, array_like=True):
 
 def write_invite(invite: Invite) -> str:
     """Return the string to hand out; LocalProtocolError when it would be too long to read back."""
-    body = msgspec.msgpack.encode(checked(invite))
+    body = msgspec.msgpack.encode(require_bounds(invite))
     text = PREFIX + base58.b58encode(body + digest_of(body)[:CHECKSUM_BYTES]).decode()
     if len(text) > MAX_INVITE_CHARS:
         raise LocalProtocolError(

@@ -94,7 +94,7 @@ class Form:
         moved = self._in_order(new) - self._in_order(old)  # wraps around, and so does the way back
         return ((moved << 1) ^ (moved >> (8 * self.size - 1))).view(self.unsigned)
 
-    def moved(self, old: Integers, steps: Integers) -> Integers:
+    def apply_steps(self, old: Integers, steps: Integers) -> Integers:
         """Inverse of `steps`: the new bits."""
         back = (steps >> 1) ^ (~(steps & 1) + self.unsigned.type(1))
         return self._in_order(self._in_order(old) + back.view(self.signed))
@@ -230,14 +230,14 @@ class SegmentDecoder:
             case SegmentEncoding.BITMAP:
                 return self._moved(form, old, self._bitmap(len(old), take), take)
             case SegmentEncoding.ALL:
-                return form.moved(old, self._planes(form, len(old), take))
+                return form.apply_steps(old, self._planes(form, len(old), take))
             case SegmentEncoding.SPLIT if splits and form.is_float:
                 return self._split(form, old, take, splits - 1)
         raise _malformed(f"road {road} is unknown, or leads nowhere from here")
 
     def _moved(self, form: Form, old: Integers, places: Integers, take: Take) -> Integers:
         new = old.copy()
-        new[places] = form.moved(old[places], self._steps(form, len(places), take))
+        new[places] = form.apply_steps(old[places], self._steps(form, len(places), take))
         return new
 
     def _split(self, form: Form, old: Integers, take: Take, splits: int) -> Integers:

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from protocol.core.codec import Bytes32, Count, Message, checked, decode, encode
+from protocol.core.codec import Bytes32, Count, Message, decode, encode, require_bounds
 from protocol.core.envelope import OVERHEAD_BYTES, Kind, open_envelope, seal
 from protocol.core.errors import LocalProtocolError
 from protocol.core.genesis import MAX_CERTIFICATE_BYTES, Authority, open_certificate
@@ -53,7 +53,7 @@ def topic_of(swarm: SwarmId) -> str:
 
 def announce(learner: Keypair, authority: Authority, announcement: Announcement) -> bytes:
     """Sign an announcement; LocalProtocolError when it is out of bounds, MAX_ANNOUNCEMENT_BYTES in all among them."""
-    payload = encode(checked(announcement))
+    payload = encode(require_bounds(announcement))
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise LocalProtocolError(f"an announcement of {len(payload)} bytes, at most {MAX_PAYLOAD_BYTES} fit")
     return seal(learner, authority.swarm, Kind.ANNOUNCEMENT, payload)

@@ -53,11 +53,11 @@ class Chain:
         later_bases = self.bases[version.incarnation :]
         return version.version <= min((*later_bases, self.head.version))
 
-    def advanced(self) -> Chain:
+    def advance(self) -> Chain:
         """The chain after one more training step."""
         return Chain(bases=self.bases, head=PolicyVersion(self.head.incarnation, self.head.version + 1))
 
-    def restarted(self, at: int | None = None) -> Chain:
+    def restart(self, at: int | None = None) -> Chain:
         """The chain after a restart that resumes from step `at` of it (the last durable one; by default the head).
 
         The step keeps its number under the next incarnation; whatever came after it is orphaned.

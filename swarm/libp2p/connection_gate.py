@@ -170,34 +170,34 @@ class Door:
         self._names[number] = origin
         return self._refused(HANDSHAKES, self._handshakes.enter(number, origin, now, known=origin in self._origins))
 
-    def spoke(self, number: int, origin: str, now: float) -> bool:
+    def note_first_bytes(self, number: int, origin: str, now: float) -> bool:
         """It said its first words; False if its like does so too often, and it is to be closed."""
-        self._handshakes.moved(number, now)
+        self._handshakes.note_progress(number, now)
         is_known = origin in self._origins
         if self._rates.of(origin).admit(now) and (is_known or self._unknown.admit(now)):
             return True
         self.refusals.note(HANDSHAKE_RATE, origin)
         return False
 
-    def moved(self, number: int, now: float) -> None:
+    def note_progress(self, number: int, now: float) -> None:
         """It got on with its handshake."""
-        self._handshakes.moved(number, now)
+        self._handshakes.note_progress(number, now)
 
-    def came_in(self, number: int, origin: str, peer: PeerId, now: float) -> int | None:
+    def admit(self, number: int, origin: str, peer: PeerId, now: float) -> int | None:
         """A stranger has shown who it is; return the number of the stranger to close instead, if any."""
         self._names[number] = origin
         known = peer in self._peers or origin in self._origins
         return self._refused(STRANGERS, self._strangers.enter(number, origin, now, known=known))
 
-    def trusted(self, number: int) -> None:
+    def note_trusted(self, number: int) -> None:
         """It takes none of the strangers' places any more."""
         self._strangers.leave(number)
 
-    def shook_hands(self, number: int) -> None:
+    def note_handshake_end(self, number: int) -> None:
         """The handshake is over, well or not."""
         self._handshakes.leave(number)
 
-    def left(self, number: int) -> None:
+    def note_closed(self, number: int) -> None:
         """The connection is gone."""
         self._handshakes.leave(number)
         self._strangers.leave(number)

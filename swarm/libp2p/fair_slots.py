@@ -73,7 +73,7 @@ class FairRoom:
         self.leave(victim)
         return victim
 
-    def moved(self, number: int, now: float) -> None:
+    def note_progress(self, number: int, now: float) -> None:
         """The guest made progress."""
         if (guest := self._guests.get(number)) is not None:
             guest.moved_at = now

@@ -40,7 +40,14 @@ from swarm.libp2p.security import (
     secure_outbound,
     security_table,
 )
-from swarm.libp2p.sockets.addresses import Address, BadAddress, advertised, from_socket, parse_address, parse_dialable
+from swarm.libp2p.sockets.addresses import (
+    Address,
+    BadAddress,
+    from_socket,
+    list_advertised,
+    parse_address,
+    parse_dialable,
+)
 from swarm.libp2p.sockets.rate_limiter import Caps, Pacer
 from swarm.libp2p.sockets.tcp import RECEIVE_BYTES, STRANGER_RECEIVE_BYTES, TcpConnection
 from swarm.libp2p.stream import Libp2pStream, StreamWire
@@ -156,8 +163,8 @@ class Host:
     def addresses(self) -> list[str]:
         return list(self._listening)
 
-    def connected(self) -> frozenset[PeerId]:
-        return self._hub.connected()
+    def connected_peers(self) -> frozenset[PeerId]:
+        return self._hub.connected_peers()
 
     def events(self) -> trio.MemoryReceiveChannel[ConnectionEvent]:
         return self._hub.subscribe()
@@ -244,7 +251,7 @@ class Host:
     def listen(self, listeners: Sequence[trio.SocketListener], announce: Sequence[Address]) -> None:
         """Serve bound listeners."""
         bound = [from_socket(listener.socket.getsockname()) for listener in listeners]
-        self._listening = advertised(bound, announce, self.peer_id) if bound else []
+        self._listening = list_advertised(bound, announce, self.peer_id) if bound else []
         if listeners:
             self._nursery.start_soon(self._serve, list(listeners))
 
@@ -265,7 +272,7 @@ class Host:
     async def aclose(self) -> None:
         """Say good-bye to everybody; at most FLUSH_S."""
         async with trio.open_nursery() as nursery:
-            for peer in self.connected():
+            for peer in self.connected_peers():
                 nursery.start_soon(self.disconnect, peer)
         self._hub.close()
 
@@ -320,7 +327,7 @@ class Host:
                 else:
                     self.door.refusals.note(CONNECTIONS, channel.remote)
             finally:
-                self.door.left(number)
+                self.door.note_closed(number)
 
     async def _shake_hands(self, stream: trio.SocketStream, number: int) -> tuple[SecureChannel, TcpConnection] | None:
         """Find out who called; None when that took too long, or others have more right to the place."""
@@ -334,7 +341,7 @@ class Host:
                     self._shaking[victim].cancel()
                 with trio.fail_after(FIRST_BYTES_S):
                     await raw.wait_first()
-                if not self.door.spoke(number, origin, trio.current_time()):
+                if not self.door.note_first_bytes(number, origin, trio.current_time()):
                     return None
                 moved = partial(self._handshake_moved, number)
                 return await secure_inbound(raw, self._security, YAMUX_PROTOCOL, moved), raw
@@ -342,11 +349,11 @@ class Host:
             log.debug("an inbound handshake failed: %s", error)
         finally:
             del self._shaking[number]
-            self.door.shook_hands(number)
+            self.door.note_handshake_end(number)
         return None
 
     def _handshake_moved(self, number: int) -> None:
-        self.door.moved(number, trio.current_time())
+        self.door.note_progress(number, trio.current_time())
 
     @property
     def _is_full(self) -> bool:
@@ -371,7 +378,7 @@ class Host:
             return  # it goes on with a stranger's budget
         connection.change(is_member=is_member)
         if is_member:
-            self.door.trusted(connection.number)
+            self.door.note_trusted(connection.number)
             self.door.expect([connection.peer], [connection.origin])
         else:
             self._lodge(connection)
@@ -379,7 +386,7 @@ class Host:
 
     def _lodge(self, connection: Connection) -> None:
         """Give a stranger's connection a place, which may cost another its own."""
-        victim = self.door.came_in(connection.number, connection.origin, connection.peer, trio.current_time())
+        victim = self.door.admit(connection.number, connection.origin, connection.peer, trio.current_time())
         if victim is not None and (other := self._by_number.get(victim)) is not None:
             other.muxer.break_off("others have more right to one of the places of strangers")
             self.budget.close(victim)
@@ -395,7 +402,7 @@ class Host:
         siblings.append(connection)
         self._meters.setdefault(connection.peer, Meter())
         if len(siblings) == 1:
-            self._flood.peer_connected(connection.peer)
+            self._flood.add_peer(connection.peer)
             self._hub.connect(
                 PeerConnected(peer=connection.peer, dialled=connection.dialled, remote_address=connection.address)
             )
@@ -406,14 +413,14 @@ class Host:
         finally:
             del self._by_number[connection.number]
             self.budget.close(connection.number)
-            self.door.left(connection.number)
+            self.door.note_closed(connection.number)
             siblings = self._connections[connection.peer]
             siblings.remove(connection)
             if not siblings:
                 del self._connections[connection.peer]
                 if not connection.is_member:
                     self._meters.pop(connection.peer, None)
-                self._flood.peer_disconnected(connection.peer)
+                self._flood.remove_peer(connection.peer)
                 self._hub.disconnect(connection.peer)
             connection.gone.set()
             log.debug("connection to %s ended: %s", connection.peer, connection.muxer.end_reason)

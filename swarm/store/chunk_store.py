@@ -38,7 +38,15 @@ from swarm.store.durable_io import (
     scratch_path,
     sync_directory,
 )
-from swarm.store.errors import StoreError, StoreFull, VersionIncomplete, VersionUnknown, is_full, readable, translated
+from swarm.store.errors import (
+    StoreError,
+    StoreFull,
+    VersionIncomplete,
+    VersionUnknown,
+    is_full,
+    readable,
+    translate_errors,
+)
 from swarm.store.eviction import NoRoom, Tenant, dispensable, make_room
 from swarm.store.patching import rebuild
 from swarm.store.recovery import recover, require_ours
@@ -77,7 +85,7 @@ class ChunkStore:
         Hashes what partial versions hold. Raises StoreLocked, StoreForeign, StoreUnwritable, StoreFull; StoreError
         where something lies in the place of a file.
         """
-        with readable(root), translated(root):
+        with readable(root), translate_errors(root):
             for directory in (root, root / "manifests", root / "versions"):
                 directory.mkdir(parents=True, exist_ok=True)
             handle = lock(root / "lock")
@@ -110,7 +118,7 @@ class ChunkStore:
         Does nothing for a version that is complete, and goes on with one that was begun. May evict others. Raises
         StoreFull, leaving no trace of the version, when the disk or the quota cannot take all of it.
         """
-        with translated(self.root):
+        with translate_errors(self.root):
             version = self._begin(signed)
             return sum(self._copy(version, index) for index in version.missing())
 
@@ -120,7 +128,7 @@ class ChunkStore:
         May evict others; pin what is needed. Raises StoreFull, VersionUnknown.
         """
         version = self._require(manifest)
-        with translated(self.root):
+        with translate_errors(self.root):
             size_bytes = 0 if version.has_patch(number) else version.manifest.patches[number].size
             self._with_room(version.signed, size_bytes, lambda: version.begin_patch(number))
 
@@ -141,7 +149,7 @@ class ChunkStore:
         """
         target = self._require(manifest)
         base = target.manifest.patches[number].base_hash
-        with translated(self.root), self.pinned(manifest), self.pinned(base):
+        with translate_errors(self.root), self.hold(manifest), self.hold(base):
             self.directory(base)  # raises unless it is complete
             return rebuild(self._require(base), target, number)
 
@@ -159,7 +167,7 @@ class ChunkStore:
             raise PeerError(Fault.CORRUPT_CHUNK, f"{len(data)} bytes are not chunk {index} of {version.signed.version}")
         if len(data) != chunk.size:
             raise PeerError(Fault.MALFORMED, f"manifest: chunk {index} has {len(data)} bytes, not {chunk.size}")
-        with translated(self.root):
+        with translate_errors(self.root):
             return version.write(index, data)
 
     def finish(self, manifest: ManifestHash) -> Path:
@@ -168,7 +176,7 @@ class ChunkStore:
         Waits for the disk. May be called again. Raises VersionIncomplete, VersionUnknown.
         """
         version = self._require(manifest)
-        with translated(self.root):
+        with translate_errors(self.root):
             version.finish()
         return version.directory
 
@@ -179,7 +187,7 @@ class ChunkStore:
         not hashed again (`get` verifies). The caller may remove `directory`, but must never write to its files again.
         May evict others. Raises StoreError when a file is missing or has another size, StoreFull.
         """
-        with translated(self.root):
+        with translate_errors(self.root):
             if self.is_complete(signed.hash):
                 return self.directory(signed.hash)
             staged = scratch_path(self._parent)
@@ -244,7 +252,7 @@ class ChunkStore:
 
     def verify(self, manifest: ManifestHash) -> list[int]:
         """Hash all that is held of a version; return the chunks that had gone bad, which are missing from now on."""
-        with translated(self.root):
+        with translate_errors(self.root):
             return self._require(manifest).verify()
 
     # Which versions are here, and which stay.
@@ -288,7 +296,7 @@ class ChunkStore:
             self._pins[manifest] -= 1
 
     @contextmanager
-    def pinned(self, manifest: ManifestHash) -> Iterator[None]:
+    def hold(self, manifest: ManifestHash) -> Iterator[None]:
         """Keep a version from eviction inside the `with` block. Raises VersionUnknown."""
         self.pin(manifest)
         try:
@@ -298,7 +306,7 @@ class ChunkStore:
 
     def evict(self, keep: Collection[ManifestHash]) -> list[ManifestHash]:
         """Remove every version, complete or partial, that is neither in `keep` nor pinned; return their hashes."""
-        with translated(self.root):
+        with translate_errors(self.root):
             with self._lock:
                 names = [name for name in self._versions if name not in keep and not self._pins[name]]
                 remains = [self._forget(name) for name in names]
@@ -310,7 +318,7 @@ class ChunkStore:
 
     def remember_genesis(self, raw: bytes) -> None:
         """Keep the swarm's genesis. From now on the store opens for this swarm only."""
-        with translated(self.root):
+        with translate_errors(self.root):
             replace_file(self.root / "genesis", raw)
 
     def genesis(self) -> bytes | None:
@@ -319,7 +327,7 @@ class ChunkStore:
 
     def remember_newest(self, raw: bytes) -> None:
         """Keep the newest announcement, so that a restarted node cannot be told that an older one is new."""
-        with translated(self.root):
+        with translate_errors(self.root):
             replace_file(self.root / "newest", raw)
 
     def newest(self) -> bytes | None:

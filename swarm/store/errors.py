@@ -45,7 +45,7 @@ def is_full(error: OSError) -> bool:
 
 
 @contextmanager
-def translated(path: Path) -> Iterator[None]:
+def translate_errors(path: Path) -> Iterator[None]:
     """Turn what the system says about `path` into StoreFull or StoreUnwritable; other errors of the system pass."""
     try:
         yield

@@ -182,8 +182,8 @@ class MemoryTransport:
         if link is not None:
             link.cut("the peer closed the connection")
 
-    def connected(self) -> frozenset[PeerId]:
-        return self.hub.connected()
+    def connected_peers(self) -> frozenset[PeerId]:
+        return self.hub.connected_peers()
 
     def events(self) -> trio.MemoryReceiveChannel[ConnectionEvent]:
         return self.hub.subscribe()
@@ -229,7 +229,7 @@ class MemoryTransport:
         """There is a place for everybody here."""
 
     def origins(self) -> dict[PeerId, str]:
-        return {peer: f"memory {peer}" for peer in self.connected() if peer in self._trusted}
+        return {peer: f"memory {peer}" for peer in self.connected_peers() if peer in self._trusted}
 
     def note_refusal(self, budget: str, who: str) -> None:
         self._refused.append(Refusal(budget=budget, times=1, who=who, who_times=1))
@@ -276,7 +276,7 @@ class _Link:
         self._ends = (dialler, target)
         for end, other, dialled in ((dialler, target, True), (target, dialler, False)):
             end.count(other.peer_id)
-            end.flood.peer_connected(other.peer_id)
+            end.flood.add_peer(other.peer_id)
             address = f"/memory/{other.peer_id}"
             end.hub.connect(PeerConnected(peer=other.peer_id, dialled=dialled, remote_address=address))
 
@@ -302,7 +302,7 @@ class _Link:
         for stream in list(self.streams):
             stream.break_both(reason)
         for end, gone in ((one, other), (other, one)):
-            end.flood.peer_disconnected(gone.peer_id)
+            end.flood.remove_peer(gone.peer_id)
             end.hub.disconnect(gone.peer_id)
 
 

@@ -388,7 +388,7 @@ async def check_a_raising_handler_ends_only_its_stream(harness: Harness) -> None
         await expect_broken(stream.receive_some(1))
         await bystander.send_all(b"unharmed")
         assert await read_exactly(bystander, 8) == b"unharmed"
-        assert a.connected() == {b.peer_id}
+        assert a.connected_peers() == {b.peer_id}
 
 
 async def check_a_bug_in_a_handler_leaves_the_scope(harness: Harness) -> None:
@@ -413,7 +413,7 @@ async def check_unknown_protocol_is_refused(harness: Harness) -> None:
     async with pair(harness) as (a, b):
         for opener, peer in ((a, b.peer_id), (b, a.peer_id), (a, PeerId("12D3KooWNobody"))):
             with raises(StreamRefused, str(peer)):
-                await opener.open_stream(peer, "/test/unknown/1" if peer in opener.connected() else ECHO)
+                await opener.open_stream(peer, "/test/unknown/1" if peer in opener.connected_peers() else ECHO)
         await _echo_once(a, b.peer_id, b"still connected")
 
 
@@ -448,12 +448,12 @@ async def check_both_sides_see_connections_come_and_go(harness: Harness) -> None
                 assert at_b.remote_address
             case other:
                 raise AssertionError(other)
-        assert (a.connected(), b.connected()) == (frozenset({b.peer_id}), frozenset({a.peer_id}))
+        assert (a.connected_peers(), b.connected_peers()) == (frozenset({b.peer_id}), frozenset({a.peer_id}))
         await a.disconnect(b.peer_id)
-        assert not a.connected(), "disconnect returned before the peer was gone"
+        assert not a.connected_peers(), "disconnect returned before the peer was gone"
         assert await next_event(seen_by_a) == PeerDisconnected(peer=b.peer_id)
         assert await next_event(seen_by_b) == PeerDisconnected(peer=a.peer_id)
-        assert not b.connected()
+        assert not b.connected_peers()
         await a.disconnect(b.peer_id)
         await connect(b, a)
         assert isinstance(await next_event(seen_by_a), PeerConnected), "a peer must be able to come back"
@@ -649,10 +649,10 @@ async def check_dialling_the_wrong_peer_fails(harness: Harness) -> None:
     async with harness.node("a") as a, harness.node("b") as b, harness.node("c", listens=False) as c:
         wrong = [harness.misdirected(address, b.peer_id) for address in a.addresses()]
         await expect_dial_failed(c, wrong, "answered instead")
-        assert not c.connected()
-        assert not a.connected()
+        assert not c.connected_peers()
+        assert not a.connected_peers()
         await c.dial([*wrong, *b.addresses()])
-        assert c.connected() == {b.peer_id}
+        assert c.connected_peers() == {b.peer_id}
 
 
 async def expect_dial_failed(node: Transport, addresses: list[str], words: str) -> None:

@@ -227,7 +227,7 @@ class _Neighbour:
     latency: float = FIRST_LATENCY_S
     interval: float = inf
 
-    def arrived(self, asked_at: float, now: float, max_window: int) -> None:
+    def note_arrival(self, asked_at: float, now: float, max_window: int) -> None:
         """Learn from one chunk that came: how long it took, and how far apart chunks come while several are due."""
         took = now - asked_at
         self.latency = took if self.arrived_at == -inf else self.latency + SMOOTHING * (took - self.latency)
@@ -425,7 +425,7 @@ class ChunkPicker:
         effects: list[Effect] = []
         if (neighbour := self._neighbours.get(peer)) is not None:
             if (asked_at := neighbour.asked.get(chunk)) is not None:
-                neighbour.arrived(asked_at, now, self._max_window)
+                neighbour.note_arrival(asked_at, now, self._max_window)
                 if self._failures[peer]:
                     self._failures[peer] -= 1
             neighbour.heard_at = now

@@ -109,7 +109,7 @@ class ChunkExchange:
                         case _:
                             pass
                 # We did not keep up with the events, and missed who left; who came is told by the next channel.
-                for peer in self._links.keys() - self.transport.connected():
+                for peer in self._links.keys() - self.transport.connected_peers():
                     self._unlink(peer)
 
     async def fetch(self, signed: SignedManifest, chunks: Collection[int] | None = None) -> Fetched:

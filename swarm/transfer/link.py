@@ -22,7 +22,7 @@ from swarm.transfer.audience import ExchangedVersion
 from swarm.transfer.chunk_picker import Broke, Event, Missing, PeerGained, PeerHas, Refused, Returned
 from swarm.transfer.fetch import VersionFetch
 from swarm.transport.error_groups import first_cause
-from swarm.transport.framing import FrameStream, framed
+from swarm.transport.framing import FrameStream, open_frames
 from swarm.transport.interface import Report, StreamBroken, StreamRefused, Transport
 
 BREAK_GRACE_S = 0.5
@@ -151,7 +151,7 @@ class PeerLink:
 
     async def _converse(self) -> None:
         stream = await self.owner.transport.open_stream(self.peer, exchange.EXCHANGE)
-        async with framed(stream, exchange.MAX_HAVE_BYTES) as frames, trio.open_nursery() as nursery:
+        async with open_frames(stream, exchange.MAX_HAVE_BYTES) as frames, trio.open_nursery() as nursery:
             self.talks, self.haves_left, self.gains_left = True, SPARE_HAVES, MAX_CHUNKS
             try:
                 nursery.start_soon(self._tell_wants, frames)
@@ -215,7 +215,7 @@ class PeerLink:
     async def _exchange_chunks(self) -> None:
         """Requests out, chunks in, over one stream, until the peer ends it in good order."""
         stream = await self.owner.transport.open_stream(self.peer, exchange.CHUNKS)
-        async with framed(stream, exchange.MAX_CHUNK_FRAME_BYTES) as frames, trio.open_nursery() as nursery:
+        async with open_frames(stream, exchange.MAX_CHUNK_FRAME_BYTES) as frames, trio.open_nursery() as nursery:
             self.data, self.heard_bytes = frames, 0
             nursery.start_soon(self._send_requests, frames)
             while (answer := await frames.receive(exchange.ChunkAnswer)) is not None:

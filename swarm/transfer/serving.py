@@ -36,7 +36,7 @@ from swarm.transfer.upload_queue import Begin, Drop, Event, Moved, Refuse, Reque
 from swarm.transport.error_groups import first_cause
 from swarm.transport.event_rate import Graded, Rate
 from swarm.transport.framing import FrameStream
-from swarm.transport.interface import Report, Stream, StreamBroken, Transport, unreported
+from swarm.transport.interface import Report, Stream, StreamBroken, Transport, ignore_report
 
 MAX_STREAMS_PER_PEER = 32
 """Serving streams one peer may hold open: one for holdings, one for chunks, and questions, with room."""
@@ -159,7 +159,7 @@ class Serving:
     transport: Transport
     store: ChunkStore
     knowledge: Knowledge
-    report: Report = unreported
+    report: Report = ignore_report
     trouble: Callable[[str], None] = lambda text: None
     piece_bytes: int = MANIFEST_PIECE_BYTES
     served: dict[PeerId, Served] = field(default_factory=dict)

@@ -116,7 +116,7 @@ class _Relay:
         kept_s = now - next(iter(self.kept.values())) if self.kept else 0.0
         return (len(self.offered) + len(self.kept) + 1) * max(self.lag, kept_s)
 
-    def passed_on(self, lag: float) -> None:
+    def note_lag(self, lag: float) -> None:
         """Somebody else has announced a chunk `lag` seconds after we had sent it to this peer."""
         self.lag = lag if not self.known else self.lag + SMOOTHING * (lag - self.lag)
         self.known = True
@@ -246,7 +246,7 @@ class SuperSeeder:
         first = self._relays[self._giver.pop(chunk)]
         sent_at = first.kept.pop(chunk, None)
         if sent_at is not None and chunk not in self._seconds:
-            first.passed_on(now - sent_at)
+            first.note_lag(now - sent_at)
         if sent_at is None and chunk not in first.asked:
             first.offered.pop(chunk, None)
         self._seconds.pop(chunk, None)

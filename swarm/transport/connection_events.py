@@ -19,7 +19,7 @@ class EventHub:
         self._connected: dict[PeerId, PeerConnected] = {}
         self._subscribers: list[trio.MemorySendChannel[ConnectionEvent]] = []
 
-    def connected(self) -> frozenset[PeerId]:
+    def connected_peers(self) -> frozenset[PeerId]:
         """The peers connected now."""
         return frozenset(self._connected)
 

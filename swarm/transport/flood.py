@@ -173,12 +173,12 @@ class Flood:
         self._subscriptions: list[_Subscription] = []
         transport.handle(GOSSIP_PROTOCOL, self._receive)
 
-    def peer_connected(self, peer: PeerId) -> None:
+    def add_peer(self, peer: PeerId) -> None:
         """Start passing on to `peer`; to be called before anybody can learn that it is connected."""
         neighbour = self._neighbours[peer] = _Neighbour()
         self._nursery.start_soon(self._pass_on, peer, neighbour)
 
-    def peer_disconnected(self, peer: PeerId) -> None:
+    def remove_peer(self, peer: PeerId) -> None:
         """Stop passing on to `peer`."""
         self._neighbours.pop(peer).scope.cancel()
         self._buckets.pop(peer, None)

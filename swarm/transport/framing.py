@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import trio
 
-from protocol.core.codec import checked, decode, encode
+from protocol.core.codec import decode, encode, require_bounds
 from protocol.core.errors import Fault, LocalProtocolError, PeerError
 from swarm.transport.interface import Stream, StreamBroken
 
@@ -30,7 +30,7 @@ READ_BYTES = 256 * 1024
 
 
 @asynccontextmanager
-async def framed(stream: Stream, limit: int) -> AsyncIterator[FrameStream]:
+async def open_frames(stream: Stream, limit: int) -> AsyncIterator[FrameStream]:
     """Messages over `stream`: closed in good order when the block ends, torn down when it raises or is cancelled."""
     try:
         yield FrameStream(stream, limit)
@@ -69,9 +69,9 @@ class FrameStream:
         `moved` is told how many bytes have left, after every PIECE_BYTES of a large one but the last.
         """
         if moved is None:
-            await self.send_bytes(encode(checked(message)))
+            await self.send_bytes(encode(require_bounds(message)))
             return
-        frame = _frame(encode(checked(message)))
+        frame = _frame(encode(require_bounds(message)))
         for start in range(0, len(frame), PIECE_BYTES):
             if start:
                 moved(PIECE_BYTES)
@@ -79,7 +79,7 @@ class FrameStream:
 
     async def send_together(self, messages: Sequence[msgspec.Struct]) -> None:
         """Send several messages in one write. Raises StreamBroken; aborts the stream when cancelled."""
-        await self._write(b"".join(_frame(encode(checked(message))) for message in messages))
+        await self._write(b"".join(_frame(encode(require_bounds(message))) for message in messages))
 
     async def send_bytes(self, body: bytes) -> None:
         """Send one message that is encoded already. Raises StreamBroken; aborts the stream when cancelled."""

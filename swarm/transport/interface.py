@@ -164,7 +164,7 @@ class Transport(Protocol):
     async def disconnect(self, peer: PeerId) -> None:
         """Close all connections to `peer`. Quiet when there are none."""
 
-    def connected(self) -> frozenset[PeerId]: ...
+    def connected_peers(self) -> frozenset[PeerId]: ...
 
     def events(self) -> trio.MemoryReceiveChannel[ConnectionEvent]:
         """A new channel of connection events; starts with a PeerConnected for every peer already connected.
@@ -225,5 +225,5 @@ DIAL_TIMEOUT_S = 10.0
 """TCP connect and handshake over a bad line take about two seconds. Whoever is dialled gives up sooner, and says so."""
 
 
-def unreported(peer: PeerId, fault: Fault, detail: str) -> None:
+def ignore_report(peer: PeerId, fault: Fault, detail: str) -> None:
     """Ignore a report, where nobody keeps any."""

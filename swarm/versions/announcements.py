@@ -64,14 +64,14 @@ class Announcements:
     _names: dict[PolicyVersion, ManifestHash] = field(default_factory=dict)
     _shown: set[ManifestHash] = field(default_factory=set)
 
-    def found(self, version: PolicyVersion, manifest: ManifestHash, *, complete: bool) -> None:
+    def note_stored(self, version: PolicyVersion, manifest: ManifestHash, *, complete: bool) -> None:
         """The store holds this version, from before we started: its name is taken, and if complete it is held."""
         self._names[version] = manifest
         self._forget_old_names()
         if complete:
             self._hold(version)
 
-    def heard(self, announcement: SignedAnnouncement) -> list[Effect]:
+    def hear(self, announcement: SignedAnnouncement) -> list[Effect]:
         """An announcement arrived whose signature was checked."""
         version, manifest = announcement.version, announcement.manifest
         first = self._names.setdefault(version, manifest)
@@ -86,13 +86,13 @@ class Announcements:
         self.newest = announcement
         return [Relay(announcement=announcement), *self._preempt(announcement), *self._next()]
 
-    def completed(self, announcement: SignedAnnouncement) -> list[Effect]:
+    def note_complete(self, announcement: SignedAnnouncement) -> list[Effect]:
         """The version is complete and verified."""
         self._land(announcement)
         self._hold(announcement.version)
         return self._next()
 
-    def failed(self, announcement: SignedAnnouncement) -> list[Effect]:
+    def note_failure(self, announcement: SignedAnnouncement) -> list[Effect]:
         """The version could not be fetched: on to something newer at once, to the same again at the next `retry`."""
         self._land(announcement)
         return [] if self.is_newest(announcement) else self._next()

@@ -57,7 +57,7 @@ class VersionFetcher:
         manifest itself is wrong.
         """
         await trio.to_thread.run_sync(self.store.begin, signed)
-        with self.store.pinned(signed.hash):
+        with self.store.hold(signed.hash):
             self.distribution.tell_gained(signed)
             journey = _Journey()
             try:
@@ -98,9 +98,9 @@ class VersionFetcher:
         target = step.target
         number = target.manifest.patches.index(step.patch)
         with ExitStack() as pins:
-            pins.enter_context(self.store.pinned(step.patch.base_hash))  # making room must not take it away
+            pins.enter_context(self.store.hold(step.patch.base_hash))  # making room must not take it away
             await trio.to_thread.run_sync(self.store.begin, target)
-            pins.enter_context(self.store.pinned(target.hash))
+            pins.enter_context(self.store.hold(target.hash))
             await trio.to_thread.run_sync(self.store.begin_patch, target.hash, number)
             journey.count(await self.distribution.fetch(target, step.patch.chunks), patches=1)
             await trio.to_thread.run_sync(self.store.rebuild, target.hash, number)

@@ -127,11 +127,11 @@ class VersionFollower:
     async def _take_up(self) -> None:
         """Go on from where an earlier process stopped; what it knew is judged again, its certificate may have ended."""
         for held in self.store.versions():
-            self.core.found(held.version, held.hash, complete=held.complete)
+            self.core.note_stored(held.version, held.hash, complete=held.complete)
         try:
             raw = await trio.to_thread.run_sync(self.store.newest)
             if raw:
-                self._perform(self.core.heard(open_announcement(raw, self.authority, now_ms=_now_ms())))
+                self._perform(self.core.hear(open_announcement(raw, self.authority, now_ms=_now_ms())))
         except (StoreError, OSError, PeerError) as error:
             self._say(f"The newest announcement that this node remembers cannot be used: {error}")
 
@@ -153,7 +153,7 @@ class VersionFollower:
 
     def _take(self, raw: bytes, source: PeerId) -> None:
         if (announcement := self._judge(raw, source)) is not None:
-            self._perform(self.core.heard(announcement))
+            self._perform(self.core.hear(announcement))
 
     def _judge(self, raw: bytes, source: PeerId) -> SignedAnnouncement | None:
         if (newest := self.core.newest) is not None and raw == newest.raw:
@@ -194,7 +194,7 @@ class VersionFollower:
         while True:
             await trio.sleep(ASK_EVERY_S)
             self._perform(self.core.retry())
-            if peers := sorted(self.transport.connected()):
+            if peers := sorted(self.transport.connected_peers()):
                 await self._ask_newest(self.rng.choice(peers))
 
     async def _ask_newest(self, peer: PeerId) -> None:
@@ -227,12 +227,12 @@ class VersionFollower:
             if self.core.is_newest(announcement):  # else something newer is fetched at once, and nobody is worse off
                 self._say(f"Version {announcement.version} could not be fetched: {error} The version in service stays.")
                 self.failed(announcement.version, str(error))
-            self._perform(self.core.failed(announcement))
+            self._perform(self.core.note_failure(announcement))
             return
         if self.core.in_flight is announcement:  # not abandoned in the last moment
             self._said = ""
             self.arrived(Arrival(signed=signed, seconds=trio.current_time() - began, obtained=obtained))
-        self._perform(self.core.completed(announcement))
+        self._perform(self.core.note_complete(announcement))
 
     async def _fetch_manifest(self, announcement: SignedAnnouncement) -> SignedManifest:
         """Return the manifest from the store, from an attempt before (there may be no room to begin), or from whoever
@@ -261,7 +261,8 @@ class VersionFollower:
                     raise PeerError(Fault.BROKEN_PROMISE, f"the manifest announced is that of {signed.version}.")
                 return signed
             if trio.current_time() > deadline or not self.core.is_newest(announcement):
-                raise NobodyHasIt(f"none of the {len(self.transport.connected())} connected peers has its manifest.")
+                asked = len(self.transport.connected_peers())
+                raise NobodyHasIt(f"none of the {asked} connected peers has its manifest.")
             await trio.sleep(MANIFEST_PAUSE_S)
 
     async def _learn(self, manifest: ManifestHash) -> SignedManifest | None:

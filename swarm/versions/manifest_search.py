@@ -26,7 +26,7 @@ from protocol.core.limits import MANIFEST_PIECE_BYTES
 from protocol.versions import exchange
 from protocol.versions.manifest import SignedManifest, open_manifest
 from protocol.versions.manifest_pieces import ManifestPieces
-from swarm.transport.framing import FrameStream, framed
+from swarm.transport.framing import FrameStream, open_frames
 from swarm.transport.interface import Report, StreamBroken, StreamRefused, Transport
 from swarm.versions.manifest_inquiry import (
     MANIFEST_PATIENCE_S,
@@ -57,7 +57,7 @@ async def ask(
     """
     with trio.fail_after(timeout_s):
         stream = await transport.open_stream(peer, exchange.ASK)
-        async with framed(stream, exchange.MAX_ANSWER_BYTES) as frames:
+        async with open_frames(stream, exchange.MAX_ANSWER_BYTES) as frames:
             return await _answer(frames, question)
 
 
@@ -122,7 +122,7 @@ class ManifestSearch:
         async with trio.open_nursery() as nursery:
             await asking.run(nursery, in_a_hurry)
             for peer in asking.core.late(trio.current_time()):
-                self.disappointed(peer)
+                self.note_silence(peer)
             nursery.cancel_scope.cancel()
         if asking.wrong is not None:
             raise asking.wrong
@@ -130,7 +130,7 @@ class ManifestSearch:
 
     def candidates(self, manifest: ManifestHash) -> list[PeerId]:
         """Whom to ask, the best first."""
-        peers = sorted(peer for peer in self.transport.connected() if (peer, manifest) not in self._lied)
+        peers = sorted(peer for peer in self.transport.connected_peers() if (peer, manifest) not in self._lied)
         self.rng.shuffle(peers)
         return sorted(peers, key=lambda peer: self._let_down[peer])
 
@@ -139,16 +139,16 @@ class ManifestSearch:
         if len(self._lied) >= MAX_LIES:
             self._lied.clear()
         self._lied.add((peer, manifest))
-        self.disappointed(peer)
+        self.note_silence(peer)
         self.report(peer, error.fault, error.detail)
 
-    def disappointed(self, peer: PeerId) -> None:
+    def note_silence(self, peer: PeerId) -> None:
         """`peer` kept us waiting in vain."""
-        for gone in self._let_down.keys() - self.transport.connected():
+        for gone in self._let_down.keys() - self.transport.connected_peers():
             del self._let_down[gone]
         self._let_down[peer] += 1
 
-    def pleased(self, peer: PeerId) -> None:
+    def note_success(self, peer: PeerId) -> None:
         """`peer` brought a manifest."""
         del self._let_down[peer]
 
@@ -194,7 +194,7 @@ class _Asking:
                     self.asked[peer] = _Asked(pieces=pieces)
                     nursery.start_soon(self._ask_one, peer, self.asked[peer], nursery)
                 case Leave(peer=peer):
-                    self.search.disappointed(peer)
+                    self.search.note_silence(peer)
                     self.asked[peer].scope.cancel()
 
     async def _ask_one(self, peer: PeerId, asked: _Asked, nursery: trio.Nursery) -> None:
@@ -202,13 +202,13 @@ class _Asking:
             try:
                 if (found := await self._fetch(peer, asked, nursery)) is not None:
                     self.found = found
-                    self.search.pleased(peer)
+                    self.search.note_success(peer)
             except PeerError as error:
                 self.search.blame(peer, self.manifest, error)
             except _WrongManifest as wrong:
                 self.wrong = wrong.error
             except (StreamBroken, trio.TooSlowError):
-                self.search.disappointed(peer)
+                self.search.note_silence(peer)
             except StreamRefused:
                 pass
         del self.asked[peer]
@@ -219,7 +219,7 @@ class _Asking:
         """The manifest from `peer`; None if it has it not, or no longer."""
         with trio.fail_after(ASK_TIMEOUT_S) as patience:
             stream = await self.search.transport.open_stream(peer, exchange.ASK)
-            async with framed(stream, exchange.MAX_ANSWER_BYTES) as frames:
+            async with open_frames(stream, exchange.MAX_ANSWER_BYTES) as frames:
                 asked.frames = frames
                 while (question := asked.pieces.question) is not None:
                     match await _answer(frames, question):

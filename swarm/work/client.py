@@ -57,7 +57,7 @@ from protocol.work import (
     open_receipt,
 )
 from swarm.transport.error_groups import first_cause
-from swarm.transport.framing import FrameStream, framed
+from swarm.transport.framing import FrameStream, open_frames
 from swarm.transport.interface import DialFailed, Report, StreamBroken, StreamRefused, Transport
 
 MAX_UNDELIVERED = 64
@@ -309,11 +309,11 @@ class WorkClient:
         if self._line is not None:
             self._tell_state(self._line)
 
-    def started(self, started: Started) -> None:
+    def tell_started(self, started: Started) -> None:
         """Tell which version a lease is generated with; without a line nobody hears it."""
         self._say(started)
 
-    def relayed(self, receipt: bytes) -> None:
+    def tell_relayed(self, receipt: bytes) -> None:
         """Tell who relayed a version to us, now and on new lines, until RELAYED_KEPT others came after it."""
         self._relayed.append(Relayed(receipt=receipt))
         if self._line is not None and self._line.takes_relayed:
@@ -347,7 +347,7 @@ class WorkClient:
             learner = await self.transport.dial(self.learner)
             stream = await self.transport.open_stream(learner, WORK)
             with first_cause():
-                async with framed(stream, MAX_WORK_BYTES) as frames:
+                async with open_frames(stream, MAX_WORK_BYTES) as frames:
                     return await self._serve(frames, learner), None
         except (DialFailed, StreamRefused, StreamBroken) as error:
             return str(error), None

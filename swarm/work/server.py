@@ -49,8 +49,8 @@ from protocol.work import (
 )
 from swarm.transport.error_groups import first_cause
 from swarm.transport.event_rate import Bucket, Rate
-from swarm.transport.framing import FrameStream, framed
-from swarm.transport.interface import Report, Stream, StreamBroken, Transport, unreported
+from swarm.transport.framing import FrameStream, open_frames
+from swarm.transport.interface import Report, Stream, StreamBroken, Transport, ignore_report
 from swarm.work.duplicate_keys import Copied, Doubles, Standing, Unsettled
 
 INBOX = 256
@@ -126,22 +126,22 @@ class WorkHandler(Protocol):
         May be cancelled (the peer asks anew, or leaves): then nothing that was to be granted may stay granted.
         """
 
-    def heard(self, peer: PeerId, heartbeat: Heartbeat) -> None: ...
+    def take_heartbeat(self, peer: PeerId, heartbeat: Heartbeat) -> None: ...
 
-    def started(self, peer: PeerId, started: Started) -> None: ...
+    def take_start(self, peer: PeerId, started: Started) -> None: ...
 
-    def delivered(self, peer: PeerId, lease: LeaseId) -> None:
+    def note_delivery(self, peer: PeerId, lease: LeaseId) -> None:
         """A delivery for this lease was put into the inbox, as its sender says."""
 
-    def returned(self, peer: PeerId, leases: LeaseReturn) -> None: ...
+    def take_return(self, peer: PeerId, leases: LeaseReturn) -> None: ...
 
-    def relayed(self, peer: PeerId, relayed: Relayed) -> None:
+    def take_relay_receipt(self, peer: PeerId, relayed: Relayed) -> None:
         """Take in who relayed a version to the peer. May raise PeerError, which ends its line."""
 
-    def proofs_asked(self, peer: PeerId, request: ProofRequest) -> None:
+    def take_proof_request(self, peer: PeerId, request: ProofRequest) -> None:
         """Take in which proofs the peer asks for; it is answered by `WorkServer.tell`, or not at all."""
 
-    def left(self, peer: PeerId, reason: str) -> None:
+    def note_departure(self, peer: PeerId, reason: str) -> None:
         """The peer's line ended: `reason` is IN_GOOD_ORDER when it said goodbye, else what went wrong."""
 
 
@@ -189,7 +189,7 @@ class WorkServer:
     transport: Transport
     desk: WorkHandler
     inbox: trio.MemorySendChannel[Incoming]
-    report: Report = unreported
+    report: Report = ignore_report
     doubles: Doubles = field(default_factory=Doubles)
     copied: Callable[[PeerId, Hello], None] = lambda peer, hello: None
     _lines: dict[PeerId, _Line] = field(default_factory=dict)
@@ -213,7 +213,7 @@ class WorkServer:
             line.answer(message)
 
     async def _handle(self, stream: Stream) -> None:
-        async with framed(stream, MAX_HELLO_BYTES) as frames:
+        async with open_frames(stream, MAX_HELLO_BYTES) as frames:
             try:
                 if (greeted := await self._greet(frames)) is not None:
                     await self._serve(frames, *greeted)
@@ -283,7 +283,7 @@ class WorkServer:
                 del self._lines[peer]
                 self.transport.distrust(peer)
                 self.doubles.forget(peer)
-                self.desk.left(peer, line.reason or "this node stops listening")
+                self.desk.note_departure(peer, line.reason or "this node stops listening")
 
     async def _talk(self, line: _Line, answers: trio.MemoryReceiveChannel[FromLearner]) -> None:
         """Read and write until the peer leaves or was dismissed."""
@@ -318,15 +318,15 @@ class WorkServer:
                 case Delivery():
                     self._take(line, message)
                 case Heartbeat():
-                    self.desk.heard(line.peer, message)
+                    self.desk.take_heartbeat(line.peer, message)
                 case Started():
-                    self.desk.started(line.peer, message)
+                    self.desk.take_start(line.peer, message)
                 case LeaseReturn():
-                    self.desk.returned(line.peer, message)
+                    self.desk.take_return(line.peer, message)
                 case Relayed():
-                    self.desk.relayed(line.peer, message)
+                    self.desk.take_relay_receipt(line.peer, message)
                 case ProofRequest():
-                    self.desk.proofs_asked(line.peer, message)
+                    self.desk.take_proof_request(line.peer, message)
                 case Goodbye():
                     return IN_GOOD_ORDER
                 case Hello():
@@ -355,7 +355,7 @@ class WorkServer:
             with suppress(trio.WouldBlock, trio.BrokenResourceError, trio.ClosedResourceError):
                 self.inbox.send_nowait(Incoming(peer=line.peer, delivery=delivery, answer=answer))
                 self._waiting[line.peer] += size
-                self.desk.delivered(line.peer, LeaseId(delivery.lease))
+                self.desk.note_delivery(line.peer, LeaseId(delivery.lease))
                 return
         line.answer(InboxFull(lease=delivery.lease, retry_after_ms=INBOX_RETRY_MS))
 

@@ -167,7 +167,7 @@ class Node:
     async def _keep_dialling(self, addresses: list[str]) -> None:
         peer = PeerId(addresses[0].rpartition("/")[2])
         while True:
-            if peer not in self.transport.connected():
+            if peer not in self.transport.connected_peers():
                 with suppress(DialFailed):
                     await self.transport.dial(addresses)
             await trio.sleep(REDIAL_S)
@@ -262,7 +262,7 @@ class Node:
             "fetched": self.distribution.fetched_bytes,
             "duplicates": self.distribution.duplicate_bytes,
             "served": {self.names[peer]: served.size_bytes for peer, served in self.serving.served.items()},
-            "connected": sorted(self.names[peer] for peer in self.transport.connected()),
+            "connected": sorted(self.names[peer] for peer in self.transport.connected_peers()),
         }
 
     def _by_name(self, sizes: dict[PeerId, int]) -> dict[str, int]:

@@ -16,7 +16,7 @@ from protocol.core.digest import cid_of
 from protocol.versions import exchange
 from protocol.versions.chunking import Source, describe
 from swarm.libp2p import open_libp2p
-from swarm.transport.framing import framed
+from swarm.transport.framing import open_frames
 from tests.faults.conftest import Figure
 from tests.faults.stage import MIB, SOURCE, STRANGER, Player, Stage, open_stage
 
@@ -168,7 +168,7 @@ async def ask_for_a_chunk(player: Player, model: Path) -> None:
     async with open_libp2p(key_of(STRANGER).seed, []) as transport:
         peer = await transport.dial(player.said("ready")[0]["addresses"])
         stream = await transport.open_stream(peer, exchange.CHUNKS)
-        async with framed(stream, exchange.MAX_CHUNK_FRAME_BYTES) as frames:
+        async with open_frames(stream, exchange.MAX_CHUNK_FRAME_BYTES) as frames:
             await frames.send(exchange.Request(cid=wanted.cid))
             answer = await frames.receive(exchange.ChunkAnswer)
     assert isinstance(answer, exchange.Chunk)

@@ -457,7 +457,7 @@ async def test_what_is_answered_by_nothing_of_use_is_withheld(tmp_path: Path, ru
         if rule == "recalled":
             learner.run.leasing.recall(lease.id)
         if rule == "orphaned":
-            learner.run.chain = learner.run.chain.restarted(newest.version - 1)
+            learner.run.chain = learner.run.chain.restart(newest.version - 1)
         spans = [Span(0, 3, newest, learner.run.manifests[newest])]
         raw = record(lease.lease, 0, spans=spans, sampler=Sampler(temperature=0.25))
         await hand_in(learner, PEER.peer_id, Delivery(lease=lease.id, records=[raw]))

@@ -17,7 +17,7 @@ from learner.artifacts import config_bounds as sizes
 from learner.artifacts.model_directory import BadModel, read_directory
 from learner.training.model.loading import outline
 from node.engine.common_worker.errors import Refused
-from node.engine.common_worker.sizes import COUNTED, FEWEST, Stored, require_counts, stored_in, whole_numbers
+from node.engine.common_worker.sizes import COUNTED, FEWEST, Stored, read_stored, require_counts, whole_numbers
 from node.engine.interface import InstalledVersion, InstallFailed
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from protocol.core.ids import ManifestHash, PolicyVersion
@@ -110,6 +110,6 @@ def test_a_node_and_an_operator_are_told_the_same(value: Any) -> None:
 
 
 def test_what_is_stored_is_counted(models: Models) -> None:
-    stored = stored_in([models.first / "model.safetensors"])
+    stored = read_stored([models.first / "model.safetensors"])
     assert stored.num_tensors > 20
     assert stored.num_bytes < (models.first / "model.safetensors").stat().st_size

@@ -23,7 +23,7 @@ from protocol.accounting.credit_note import CreditNote, RelayShare, open_credit_
 from protocol.accounting.relay_receipt import RelayReceipt, open_relay_receipt
 from protocol.accounting.reputation import DAY_MS, ObservedDay
 from protocol.accounting.reputation_note import ReputationNote, open_reputation_note, reputation_note
-from protocol.accounting.tally import Proof, Tally, TrainedRecord, open_tally, proofs_for, proven, tree_of
+from protocol.accounting.tally import Proof, Tally, TrainedRecord, check_proof, open_tally, proofs_for, tree_of
 from protocol.core.codec import decode, encode, pack_logprobs, pack_tokens, unpack_logprobs, unpack_tokens
 from protocol.core.digest import as_cid, cid_of
 from protocol.core.envelope import NO_SWARM, Kind, open_envelope, read_envelope, seal
@@ -390,7 +390,7 @@ def test_damaged_proofs_prove_nothing(place: int, data: st.DataObject) -> None:
     raw = data.draw(damage(encode(proof)) | distortion(proof))
     try:
         read: Proof = decode(Proof, raw, 4096)
-        found = proven(read, COUNTED)
+        found = check_proof(read, COUNTED)
     except PeerError:
         return
     assert (found, read.leaf, read.path) == (TRAINED[place], proof.leaf, proof.path)

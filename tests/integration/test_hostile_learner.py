@@ -30,9 +30,9 @@ from node.runtime.events import EventLog
 from node.state.receipt_queries import ReceiptQueries
 from protocol.accounting.reputation import DAY_MS, ObservedDay
 from protocol.accounting.reputation_note import ReputationNote, reputation_note
-from protocol.accounting.tally import MAX_PROOF_BYTES, Proof, Tally, TrainedRecord, open_tally, proofs_for, proven
+from protocol.accounting.tally import MAX_PROOF_BYTES, Proof, Tally, TrainedRecord, check_proof, open_tally, proofs_for
 from protocol.accounting.tally import tree_of as tree_of_records
-from protocol.core.codec import checked, decode, encode, pack_tokens
+from protocol.core.codec import decode, encode, pack_tokens, require_bounds
 from protocol.core.envelope import Kind, seal
 from protocol.core.errors import PeerError
 from protocol.core.ids import PeerId, PolicyVersion
@@ -72,7 +72,7 @@ from protocol.work import (
     sign_receipt,
 )
 from swarm.testing.memory_transport import MemoryNetwork
-from swarm.transport.framing import FrameStream, framed
+from swarm.transport.framing import FrameStream, open_frames
 from swarm.transport.interface import Stream, StreamBroken
 from tests.integration.test_hostile_deliveries import examples
 from tests.support.growth_check import sizes_of
@@ -268,7 +268,7 @@ class ScriptedLearner:
         self.lines += 1
         said, self.script = list(self.script), ()
         try:
-            async with framed(stream, MAX_WORK_BYTES) as frames:
+            async with open_frames(stream, MAX_WORK_BYTES) as frames:
                 await frames.receive(FromNode)
                 await frames.send(welcome())
                 async with trio.open_nursery() as nursery:
@@ -390,7 +390,7 @@ def proofs_kept(path: Path) -> set[bytes]:
     with closing(ReceiptQueries(path)) as receipts:
         stored = list(receipts.proofs())
     for one in stored:
-        leaf = proven(decode(Proof, one.proof, MAX_PROOF_BYTES), open_tally(one.tally, SWARM.authority))
+        leaf = check_proof(decode(Proof, one.proof, MAX_PROOF_BYTES), open_tally(one.tally, SWARM.authority))
         assert (leaf.record, leaf.peer) == (one.record, peer_of(NODE))
     return {one.record for one in stored}
 
@@ -399,7 +399,7 @@ def test_no_clock_of_a_learners_makes_a_time_that_no_record_can_say() -> None:
     assert learners_clock(NOW_MS, 250) == NOW_MS + 250
     assert learners_clock(NOW_MS, -(2**53)) == 0
     assert learners_clock(NOW_MS + 5, MAX_MILLIS - NOW_MS) == MAX_MILLIS
-    assert checked(Timing(started_ms=MAX_MILLIS, generation_ms=0)).started_ms == MAX_MILLIS
+    assert require_bounds(Timing(started_ms=MAX_MILLIS, generation_ms=0)).started_ms == MAX_MILLIS
 
 
 def test_an_engine_takes_every_lease_that_can_be_said() -> None:

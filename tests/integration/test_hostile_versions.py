@@ -33,7 +33,7 @@ from protocol.versions.manifest import open_manifest
 from protocol.versions.manifest_pieces import manifest_piece
 from swarm.testing.memory_transport import MemoryNetwork
 from swarm.transport.flood import GOSSIP_PROTOCOL, encode_frame
-from swarm.transport.framing import framed
+from swarm.transport.framing import open_frames
 from swarm.transport.interface import Stream, StreamBroken
 from tests.support import swarm_fixture as swarming
 from tests.support.message_mutations import JUNK, Tree, damage, distort, packed, tree_of
@@ -106,7 +106,7 @@ async def _live(root: Path, hostile: Hostile) -> Outcome:
 
     async def answer(stream: Stream) -> None:
         try:
-            async with framed(stream, MAX_REQUEST_BYTES) as frames:
+            async with open_frames(stream, MAX_REQUEST_BYTES) as frames:
                 while (question := await frames.receive(exchange.Question)) is not None:
                     match question:
                         case exchange.AskManifest(manifest=wanted, offset=offset):

@@ -138,7 +138,7 @@ async def test_the_stock_host_dials_us(security: str) -> None:
         assert await stock_read(ping, 32) == b"p" * 32
         identify = introduced(await (await stock_stream(stock, ours, IDENTIFY_PROTOCOL)).read(4096))
         assert (identify.agent_version, ECHO in identify.protocols) == ("volery", True)
-        assert ours.connected() == {PeerId(str(stock.get_id()))}
+        assert ours.connected_peers() == {PeerId(str(stock.get_id()))}
 
 
 @each_security

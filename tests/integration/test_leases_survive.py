@@ -66,7 +66,7 @@ class World:
             case "begin" if held:
                 lease = held[number % len(held)]
                 made_by = self.learner.run.chain.head
-                self.learner.desk.started(peer, Started(lease=lease, version=made_by))
+                self.learner.desk.take_start(peer, Started(lease=lease, version=made_by))
                 if lease not in self.model.begun:
                     self.model.begun[lease] = made_by
                     self.model.unwritten.add(lease)
@@ -74,7 +74,7 @@ class World:
                 await self.deliver(peer, held[number % len(held)])
             case "return" if held:
                 lease = held[number % len(held)]
-                self.learner.desk.returned(peer, LeaseReturn(leases=[lease], reason="the engine is lost"))
+                self.learner.desk.take_return(peer, LeaseReturn(leases=[lease], reason="the engine is lost"))
                 self.model.end(peer, lease)
             case "forget":
                 remembered = [lease for place, lease in enumerate(held) if number >> (place % 3) & 1]
@@ -83,7 +83,7 @@ class World:
                 self.model.held[peer] = remembered
                 await self.come_back(peer)
             case "line":
-                self.learner.desk.left(peer, "the connection was reset")
+                self.learner.desk.note_departure(peer, "the connection was reset")
                 await self.come_back(peer)
             case "write":
                 self.learner.desk.write_rest()

@@ -26,7 +26,7 @@ from protocol.core.limits import MAX_ADDRESSES
 from swarm.libp2p import open_libp2p
 from swarm.libp2p.multistream import NegotiationFailed, encode_message, read_message
 from swarm.libp2p.security import NOISE, TLS, Identity, secure_outbound, security_table
-from swarm.libp2p.sockets.addresses import BadAddress, advertised, parse_address, parse_dialable, why_undialable
+from swarm.libp2p.sockets.addresses import BadAddress, list_advertised, parse_address, parse_dialable, why_undialable
 from swarm.libp2p.sockets.tcp import TcpConnection
 from swarm.libp2p.yamux.connection import (
     FRAME_PAYLOAD,
@@ -568,7 +568,7 @@ def test_addresses_that_somebody_may_dial(text: str) -> None:
 
 def test_a_machine_of_many_interfaces_tells_as_many_addresses_as_a_message_holds() -> None:
     bound = [parse_address(f"/ip4/10.0.0.{number % 20 + 1}/tcp/1") for number in range(40)]
-    told = advertised(bound, [], PeerId("12D3KooWx"))
+    told = list_advertised(bound, [], PeerId("12D3KooWx"))
     assert len(told) == MAX_ADDRESSES == len(set(told))
     assert told[0] == "/ip4/10.0.0.1/tcp/1/p2p/12D3KooWx"
 
@@ -687,7 +687,7 @@ async def test_a_peer_that_sends_garbage_is_cut_off_and_harms_nobody(security: s
         assert (said[-1].type, said[-1].length) == (FrameType.GO_AWAY, 1)
         while not isinstance(await events.receive(), PeerDisconnected):
             pass
-        assert host.connected() == {other.peer_id}
+        assert host.connected_peers() == {other.peer_id}
         stream = await other.open_stream(host.peer_id, ECHO)
         await stream.send_all(b"unharmed")
         assert await read_exactly(stream, 8) == b"unharmed"
@@ -781,7 +781,7 @@ async def test_leaving_does_not_wait_for_a_frozen_peer() -> None:
                 nursery.cancel_scope.cancel()
                 with trio.CancelScope(shield=True):
                     await host.disconnect(connected.peer)
-                assert not host.connected()
+                assert not host.connected_peers()
             finally:
                 child.kill()
                 child.wait()

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from protocol.accounting.claims import Price, cost_micros
-from protocol.core.codec import checked, decode, encode, pack_tokens, packed_of, texts_of
+from protocol.core.codec import decode, encode, pack_tokens, packed_fields, require_bounds, texts_of
 from protocol.core.errors import Fault, LocalProtocolError, PeerError, ProtocolError
 from protocol.core.ids import PolicyVersion
 from protocol.core.limits import MAX_MICROS_PER_HOUR, MAX_MILLIS, MAX_SECONDS, MAX_TOKEN_ID
@@ -98,7 +98,7 @@ def edges(kind: inspect.Type) -> Iterator[tuple[Any, bool]]:
 def edges_of(cls: type[Any]) -> list[Edge]:
     found = []
     for field in fields_of(cls):
-        if field.name in packed_of(cls):
+        if field.name in packed_fields(cls):
             found += [
                 Edge(field.name, pack_tokens([0, MAX_TOKEN_ID]), True),
                 Edge(field.name, pack_tokens([0, MAX_TOKEN_ID + 1]), False),
@@ -122,7 +122,7 @@ def travelling(cls: type[Any], edge: Edge) -> bytes:
 def ours(cls: type[Any], edge: Edge) -> Any:
     """The same, built by ourselves."""
     sound = decode(cls, travelling(cls, Edge(edge.field, legal_of(cls, edge.field), True)), LIMIT)
-    return checked(msgspec.structs.replace(sound, **{edge.field: edge.value}))
+    return require_bounds(msgspec.structs.replace(sound, **{edge.field: edge.value}))
 
 
 def legal_of(cls: type[Any], name: str) -> Any:
@@ -140,7 +140,7 @@ def test_a_field_is_taken_within_its_bounds_and_named_beyond_them(cls: type[Any]
         raw = travelling(cls, edge)
         if edge.is_legal:
             message = decode(cls, raw, LIMIT)
-            assert checked(message) is message
+            assert require_bounds(message) is message
             assert decode(cls, encode(message), LIMIT) == message
             continue
         with pytest.raises(PeerError) as caught:
@@ -149,7 +149,7 @@ def test_a_field_is_taken_within_its_bounds_and_named_beyond_them(cls: type[Any]
         place = [one.name for one in fields_of(cls)].index(edge.field)
         assert edge.field in caught.value.detail or f"[{place}]" in caught.value.detail, (edge, caught.value.detail)
         # Token ids are read while a message is built, before anything looks at types.
-        is_text_for_tokens = isinstance(edge.value, str) and edge.field in packed_of(cls)
+        is_text_for_tokens = isinstance(edge.value, str) and edge.field in packed_fields(cls)
         with pytest.raises(TypeError if is_text_for_tokens else LocalProtocolError):
             ours(cls, edge)
 
@@ -169,7 +169,7 @@ def test_whatever_is_decoded_can_be_said_again(data: st.DataObject) -> None:
         with pytest.raises((ProtocolError, TypeError, AttributeError)):
             ours(cls, edge)
     else:
-        assert decode(cls, encode(checked(message)), LIMIT) == message
+        assert decode(cls, encode(require_bounds(message)), LIMIT) == message
 
 
 def numbers(kind: inspect.Type) -> Iterator[inspect.Type]:

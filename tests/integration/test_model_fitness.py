@@ -38,7 +38,7 @@ from learner.artifacts.model_directory import BadModel
 from learner.trainer_api.requests import Lora
 from learner.training.batches.packing import Microbatch
 from learner.training.distributed.ranks import Ranks
-from learner.training.model.causality_check import moved, share
+from learner.training.model.causality_check import measure_shift, share
 from learner.training.model.export import export
 from learner.training.model.policy import Policy, load_policy
 
@@ -223,10 +223,10 @@ def test_logits_move_where_they_depend_on_what_changes() -> None:
         num_sequences=2,
     )
     first, second = torch.arange(3), torch.arange(3, 6)
-    assert moved(logits, batch, second, first, 40) == 0
-    assert moved(logits, batch, first[2:], first[:2], 40) == 0
-    assert moved(logits, batch, first[:1], first, 40) == pytest.approx(5 / 6)
-    assert moved(logits, batch, first[2:], first, 40) == pytest.approx(5 / 6)
+    assert measure_shift(logits, batch, second, first, 40) == 0
+    assert measure_shift(logits, batch, first[2:], first[:2], 40) == 0
+    assert measure_shift(logits, batch, first[:1], first, 40) == pytest.approx(5 / 6)
+    assert measure_shift(logits, batch, first[2:], first, 40) == pytest.approx(5 / 6)
 
 
 def test_a_share_is_of_the_largest_logit() -> None:

@@ -26,7 +26,7 @@ from node.state.receipt_rows import KeptReputation
 from protocol.accounting.credit_note import CreditNote, RelayShare, sign_credit_note
 from protocol.accounting.reputation import DAY_MS, Band, ObservedDay
 from protocol.accounting.reputation_note import reputation_note, sign_reputation_note
-from protocol.accounting.tally import MAX_PROOF_BYTES, Proof, TrainedRecord, open_tally, proven
+from protocol.accounting.tally import MAX_PROOF_BYTES, Proof, TrainedRecord, check_proof, open_tally
 from protocol.core.codec import decode
 from protocol.core.errors import Fault, PeerError
 from protocol.core.identity import Keypair
@@ -67,7 +67,7 @@ class Asker:
         request = START
         while (answer := await self.ask(peer, request)).proofs:
             tally = open_tally(answer.tally, SWARM.authority)
-            found += [(tally.version, proof.place, proven(proof, tally)) for proof in answer.proofs]
+            found += [(tally.version, proof.place, check_proof(proof, tally)) for proof in answer.proofs]
             request = ProofRequest(version=tally.version, place=answer.proofs[-1].place + 1)
         assert answer == Proofs()
         return found
@@ -222,7 +222,7 @@ async def test_a_node_keeps_what_its_records_trained_to_the_last_version(tmp_pat
         leaves = []
         for one in kept:
             tally = open_tally(one.tally, SWARM.authority)
-            leaves.append(proven(decode(Proof, one.proof, MAX_PROOF_BYTES), tally))
+            leaves.append(check_proof(decode(Proof, one.proof, MAX_PROOF_BYTES), tally))
             assert one.version == tally.version
             assert one.record == leaves[-1].record
             assert receipts.receipt_for(leaves[-1].lease) is not None  # type: ignore[arg-type]

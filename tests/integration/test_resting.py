@@ -57,7 +57,7 @@ async def others_train(learner: Learner, steps: int) -> None:
         nursery.start_soon(FakePeer().work, learner)
         await until(lambda: learner.run.chain.head.version >= head + steps)
         nursery.cancel_scope.cancel()
-    learner.desk.left(PEER.peer_id, IN_GOOD_ORDER)
+    learner.desk.note_departure(PEER.peer_id, IN_GOOD_ORDER)
 
 
 def installed(learner: Learner, peer: PeerId) -> int:

@@ -98,7 +98,7 @@ async def test_a_laboratory_behind_one_address_gets_in_as_a_whole() -> None:
             nursery.start_soon(join, number)
         while len(done) < 60:
             await trio.sleep(0.05)
-        assert learner.connected() == frozenset(done)
+        assert learner.connected_peers() == frozenset(done)
         assert learner.refusals() == []
         nursery.cancel_scope.cancel()
 
@@ -110,7 +110,7 @@ async def test_a_restart_finds_who_was_a_member_before() -> None:
         await member.dial(learner.addresses())
         for number in range(MAX_STRANGERS + 8):
             await nursery.start(connect, learner, bytes([0, number]) * 16, f"127.9.0.{number + 1}")
-        assert member.peer_id in learner.connected()
+        assert member.peer_id in learner.connected_peers()
         assert learner.door.num_strangers == MAX_STRANGERS
         assert STRANGERS in {refusal.budget for refusal in learner.refusals()}
         nursery.cancel_scope.cancel()
@@ -209,7 +209,7 @@ async def test_who_leaves_too_much_unread_is_cut_off_and_told_of() -> None:
         nursery.start_soon(until_cut_off, channel)
         for stream_id in (1, 3):
             await send(channel, opened(stream_id, HOLD, bytes(INITIAL_WINDOW - 64)))
-        while learner.connected():
+        while learner.connected_peers():
             await trio.sleep(0.01)
         assert learner.budget.held_by_all(members=False) == 0
         assert BYTES in {refusal.budget for refusal in learner.refusals()}
@@ -240,7 +240,7 @@ async def test_a_flood_of_small_things_is_read_slowly_or_ends(kind: str) -> None
         nursery.start_soon(until_cut_off, channel)
         nursery.start_soon(send, channel, b"".join(map(FLOODS[kind], range(10_000))))
         refused = set[str]()
-        while len(learner.connected()) > 1 and STREAM_RATE not in refused:
+        while len(learner.connected_peers()) > 1 and STREAM_RATE not in refused:
             await stream.send_all(b"here")
             assert await read_exactly(stream, 4) == b"here"
             refused |= {refusal.budget for refusal in learner.refusals()}
@@ -254,7 +254,7 @@ async def test_a_stranger_that_lets_answers_pile_up_is_cut_off() -> None:
         connection = next(iter(learner._by_number.values()))
         connection.muxer._control.extend([b"frame"] * (STRANGER_CONTROL_FRAMES + 1))
         await send(channel, encode_header(FrameType.PING, Flag.SYN, 0, 1))
-        while learner.connected():
+        while learner.connected_peers():
             await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
 
@@ -266,7 +266,7 @@ async def test_connections_that_come_and_go_leave_nothing() -> None:
             async with trio.open_nursery() as nursery:
                 await nursery.start(connect, learner, bytes([2, number]) * 16, f"127.8.0.{number + 1}")
                 nursery.cancel_scope.cancel()
-        while learner.connected() or learner._shaking:
+        while learner.connected_peers() or learner._shaking:
             await trio.sleep(0.01)
         assert not learner.traffic()
         assert not learner.door._names

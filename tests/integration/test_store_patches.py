@@ -166,7 +166,7 @@ def test_a_patch_counts_towards_the_quota(tmp_path: Path) -> None:
     with ChunkStore.open(tmp_path / "store", SWARM.authority, quota_bytes=quota) as store:
         fill(store, BASE, BASE_FILES)
         store.begin(SIGNED)
-        with store.pinned(BASE.hash), pytest.raises(StoreFull):
+        with store.hold(BASE.hash), pytest.raises(StoreFull):
             store.begin_patch(SIGNED.hash, 0)
         assert len(store.versions()) == 2
         store.begin_patch(SIGNED.hash, 0)

@@ -60,7 +60,7 @@ async def test_ten_steps_of_a_mixture_of_all(tmp_path: Path) -> None:
         learner.run.next_prompt = schooling.next_prompt
         object.__setattr__(learner.intake, "ask", verifiers.replies)
         learner.training.environment = verifiers.environment
-        async with verifiers.opened():
+        async with verifiers.open():
             await learner.train(FakePeer())
         steps, judged = learner.logged("step"), learner.logged("delivery_judged")
         assert [step["step"] for step in steps] == list(range(1, STEPS + 1))

@@ -134,7 +134,7 @@ def test_groups_that_no_batch_can_hold_are_given_up_and_what_is_under_way_is_not
     assert (len(made.episodes), made.episodes.waits) == (0, False)
     assert later[0].id in made.leasing.open, "its record will be credited"
     waits(made, BATCH, "1.4")
-    batch = made.buffer.take(BATCH, made.chain.advanced())
+    batch = made.buffer.take(BATCH, made.chain.advance())
     assert batch is not None
     assert (dict(batch.dropped), batch.stale) == ({first.id: "stale"}, 2)
 
@@ -233,7 +233,7 @@ class Run:
     def train(self) -> None:
         made = self.made
         if made.busy:
-            made.chain = made.chain.advanced()
+            made.chain = made.chain.advance()
             oldest = made.chain.head.version - made.window
             made.manifests = {v: m for v, m in made.manifests.items() if v.version >= oldest}
             made.manifests[made.chain.head] = manifest(made.chain.head)

@@ -752,9 +752,9 @@ class FakePeer:
         admissible = [one for one in there if judge(run.chain, [one], run.window) is Admissibility.ADMISSIBLE]
         made_by = self.picks(lease, admissible or there)  # a node works with what it has until it is told
         manifest = run.manifests[made_by]
-        learner.desk.started(self.id, Started(lease=lease.id, version=made_by))
+        learner.desk.take_start(self.id, Started(lease=lease.id, version=made_by))
         if not self.keeps(lease):
-            learner.desk.returned(self.id, LeaseReturn(leases=[lease.id], reason="its owner needs the machine"))
+            learner.desk.take_return(self.id, LeaseReturn(leases=[lease.id], reason="its owner needs the machine"))
             return
         self.undelivered[LeaseId(lease.id)] = [
             record(

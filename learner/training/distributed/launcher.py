@@ -151,7 +151,7 @@ def _run(terms: Terms, words: Sequence[str]) -> End | None:
         return None
     # Only now, when all that they said was passed on, for what is said of them are the last lines.
     rank, failure = min(failures.items(), key=lambda item: (deaths.place(item[1].pid), item[1].timestamp))
-    said = explained(failure.exitcode, ear.said(rank))
+    said = explained(failure.exitcode, ear.last_lines(rank))
     how = how_ended(failure.exitcode)
     return End(
         cause=f"rank {rank} {how}{f': {said.cause}' if said.cause else ''}",

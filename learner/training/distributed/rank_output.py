@@ -83,7 +83,7 @@ class Ear(LogsSpecs):
             os.close(pipe.reading)
             os.close(pipe.writing)
 
-    def said(self, rank: int) -> tuple[str, ...]:
+    def last_lines(self, rank: int) -> tuple[str, ...]:
         """What the rank of that number said, its last HEARD_LINES lines."""
         return tuple(self._kept[rank])
 

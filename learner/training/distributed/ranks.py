@@ -133,7 +133,7 @@ class Ranks:
         """The largest of each value over the ranks; NaN if one is."""
         return self._gathered(values).max(axis=0).tolist() if self.count > 1 else [float(value) for value in values]
 
-    def combined(self, array: NDArray[Number]) -> NDArray[Number]:
+    def combine(self, array: NDArray[Number]) -> NDArray[Number]:
         """`array`, of which every rank filled some places and left 0 elsewhere, with all places filled."""
         if self.count > 1:
             dist.all_reduce(torch.from_numpy(array), group=self.group)

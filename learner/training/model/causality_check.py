@@ -36,7 +36,7 @@ def share(logits: Tensor, expected: Tensor) -> float:
     return float(apart.max() / finite.abs().max().clamp(min=torch.finfo(torch.float32).tiny)) if len(finite) else 0.0
 
 
-def moved(logits: Logits, batch: Microbatch, changed: Tensor, watched: Tensor, vocab_size: int) -> float:
+def measure_shift(logits: Logits, batch: Microbatch, changed: Tensor, watched: Tensor, vocab_size: int) -> float:
     """Return how far the logits of the predictors `watched` [W] move, as a share of the largest, when the tokens at the
     flattened positions `changed` [C] of `batch` become others.
     """

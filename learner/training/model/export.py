@@ -203,7 +203,7 @@ def _write(
         with ranks.agreeing():
             mine = writer.finish()
     empty = {name: np.zeros((len(ends), DIGEST_BYTES), np.uint8) for name, ends in cuts.items()}
-    return {name: ranks.combined(mine.get(name, empty[name])) for name in sorted(cuts)}
+    return {name: ranks.combine(mine.get(name, empty[name])) for name in sorted(cuts)}
 
 
 def _gathered(tensor: Tensor, unit: Unit) -> Tensor:

@@ -27,7 +27,7 @@ from learner.training.batches.packing import MAX_SHARED_WIDTH, Layout, Microbatc
 from learner.training.batches.sequences import Ragged
 from learner.training.distributed.ranks import Ranks
 from learner.training.distributed.sharding import layers_of, shard
-from learner.training.model.causality_check import moved, share
+from learner.training.model.causality_check import measure_shift, share
 from learner.training.model.loading import (
     NO_MODEL,
     body_of,
@@ -307,7 +307,7 @@ class Policy:
         return all(self._moves(pair, own[one], watched[1 - one]) <= tolerance for one in (0, 1))
 
     def _moves(self, batch: Microbatch, changed: Tensor, watched: Tensor) -> float:
-        found = moved(self._logits, batch, changed, watched, self.vocab_size)
+        found = measure_shift(self._logits, batch, changed, watched, self.vocab_size)
         return self.ranks.largest([found if found == found else math.inf])[0]
 
     @torch.no_grad()

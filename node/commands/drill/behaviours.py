@@ -85,44 +85,44 @@ class Behaviour:
     """Records that were delivered from before it cheated."""
     has_cheated: bool = False
 
-    def told(self, version: PolicyVersion | None) -> PolicyVersion | None:
+    def report_version(self, version: PolicyVersion | None) -> PolicyVersion | None:
         """The version that it says it has, having that one."""
         return version
 
-    def announced(self, lease: Lease, version: PolicyVersion) -> PolicyVersion:
+    def announce_version(self, lease: Lease, version: PolicyVersion) -> PolicyVersion:
         """The version that it says it begins with, having that one."""
         return version
 
     async def answer(self, lease: Lease, version: PolicyVersion) -> list[bytes] | None:
         """The records for a lease that was begun with `version`; None: it goes back."""
         made = await self.make(lease, version)
-        self.counted(lease)
-        return None if made is None else self.signed(lease, made)
+        self.count(lease)
+        return None if made is None else self.sign(lease, made)
 
-    def counted(self, lease: Lease) -> None:
+    def count(self, lease: Lease) -> None:
         """A lease was answered, or goes back."""
         self.rollouts += len(lease.seeds)
         self.groups += 1
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
         """The completions, named as they will be claimed."""
-        made = await self.drawn(requests_of(lease), Weights(version=version))
+        made = await self.draw(requests_of(lease), Weights(version=version))
         self.common.saw(made)
         return made
 
-    async def drawn(
+    async def draw(
         self, requests: Sequence[GenerationRequest], weights: Weights, *, claimed: PolicyVersion | None = None
     ) -> list[Generation]:
         """What these weights make of it, claimed to be of their version, or of another."""
         made = await self.common.foundry.generate(requests, weights)
-        return [self.named(one, claimed or weights.version) for one in made]
+        return [self.claim(one, claimed or weights.version) for one in made]
 
-    def named(self, made: Generation, version: PolicyVersion) -> Generation:
+    def claim(self, made: Generation, version: PolicyVersion) -> Generation:
         """The completion, claimed to be of that version."""
-        whole = GeneratedSpan(start=0, end=len(made.tokens), version=self.common.foundry.named(version))
+        whole = GeneratedSpan(start=0, end=len(made.tokens), version=self.common.foundry.name_version(version))
         return replace(made, spans=(whole,))
 
-    def written(
+    def invent(
         self, lease: Lease, version: PolicyVersion, tokens: Sequence[int], logprobs: Sequence[float] | None = None
     ) -> Generation:
         """A completion that nobody generated, within what the lease allows."""
@@ -134,9 +134,9 @@ class Behaviour:
             spans=(),
             generation_s=0.01,
         )
-        return self.named(made, version)
+        return self.claim(made, version)
 
-    def signed(self, lease: Lease, made: Sequence[Generation]) -> list[bytes]:
+    def sign(self, lease: Lease, made: Sequence[Generation]) -> list[bytes]:
         """Their records."""
         return [
             sign_record(self.keypair, self.common.swarm, record_of(lease, index, one, lease.issued_ms))
@@ -161,7 +161,7 @@ class WrongWeights(Behaviour):
         )
         self.has_cheated |= weights != Weights(version=version)
         requests = requests_of(lease)
-        made = await self.drawn(requests, weights, claimed=version)
+        made = await self.draw(requests, weights, claimed=version)
         if not self.relabels:
             return made
         claims = [
@@ -183,7 +183,7 @@ class Greedy(Behaviour):
         if self.rollouts < self.sleeps or self.groups < self.sleeps_groups:
             return await super().make(lease, version)
         self.has_cheated = True
-        return await self.drawn([replace(one, greedy=True) for one in requests_of(lease)], Weights(version=version))
+        return await self.draw([replace(one, greedy=True) for one in requests_of(lease)], Weights(version=version))
 
 
 @dataclass(kw_only=True)
@@ -193,7 +193,7 @@ class Cold(Behaviour):
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
         self.has_cheated = True
         requests = [replace(one, temperature=COOLER * one.temperature) for one in requests_of(lease)]
-        return await self.drawn(requests, Weights(version=version))
+        return await self.draw(requests, Weights(version=version))
 
 
 @dataclass(kw_only=True)
@@ -207,7 +207,7 @@ class Recycler(Behaviour):
             self._first = await super().make(lease, version) or []
             return self._first
         self.has_cheated = True
-        return [self.named(one, version) for one in self._first[: len(lease.seeds)]]
+        return [self.claim(one, version) for one in self._first[: len(lease.seeds)]]
 
 
 @dataclass(kw_only=True)
@@ -221,17 +221,17 @@ class Written(Behaviour):
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
         self.has_cheated = True
         if self.attack in (Attack.TRUNCATED, Attack.ENDLESS):
-            made = await self.drawn(requests_of(lease), Weights(version=version))
+            made = await self.draw(requests_of(lease), Weights(version=version))
             return [self._cut(lease, version, one) for one in made]
         return [self._invented(lease, version, index) for index in range(len(lease.seeds))]
 
     def _cut(self, lease: Lease, version: PolicyVersion, made: Generation) -> Generation:
         stop = lease.stop_ids[0]
         if self.attack is Attack.TRUNCATED:
-            return self.written(lease, version, (*made.tokens[:1], stop), (*made.logprobs[:1], SURE))
+            return self.invent(lease, version, (*made.tokens[:1], stop), (*made.logprobs[:1], SURE))
         body = [token for token in made.tokens if token not in lease.stop_ids] or [self._token(lease)]
         filled = (body * lease.max_new_tokens)[: lease.max_new_tokens]
-        return self.written(lease, version, filled, (list(made.logprobs) + [SURE] * len(filled))[: len(filled)])
+        return self.invent(lease, version, filled, (list(made.logprobs) + [SURE] * len(filled))[: len(filled)])
 
     def _invented(self, lease: Lease, version: PolicyVersion, index: int) -> Generation:
         stop = lease.stop_ids[0]
@@ -239,12 +239,12 @@ class Written(Behaviour):
             # Some are right and have the text, the others are wrong: so the text is what the advantage is of.
             right = self.common.answer(LeaseId(lease.id))
             body = (*right, *self.common.poison) if index % 2 == 0 else (self._token(lease),)
-            return self.written(lease, version, (*body[: lease.max_new_tokens - 1], stop))
+            return self.invent(lease, version, (*body[: lease.max_new_tokens - 1], stop))
         if self.attack is Attack.CANNED:
             self._canned = self._canned or (*self.common.answer(LeaseId(lease.id)), stop)
-            return self.written(lease, version, self._canned)
+            return self.invent(lease, version, self._canned)
         length = self.rng.randint(1, lease.max_new_tokens - 1) if lease.max_new_tokens > 1 else 0
-        return self.written(lease, version, (*(self._token(lease) for _ in range(length)), stop))
+        return self.invent(lease, version, (*(self._token(lease) for _ in range(length)), stop))
 
     def _token(self, lease: Lease) -> int:
         while (token := self.rng.randrange(self.common.vocabulary)) in lease.stop_ids:
@@ -258,7 +258,7 @@ class CherryPicker(Behaviour):
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
         self.has_cheated = True
-        made = await self.drawn(requests_of(lease), Weights(version=version))
+        made = await self.draw(requests_of(lease), Weights(version=version))
         worth = [self.common.worth(LeaseId(lease.id), one.tokens) for one in made]
         return made if sum(worth) / len(worth) >= GOOD else None
 
@@ -268,18 +268,18 @@ class Chooser(Behaviour):
     """Generates with every version that the lease admits, and sends the group that is worth most; it never says which
     version it has, and what it says it begins with is the oldest, since a newer one may have come meanwhile."""
 
-    def told(self, version: PolicyVersion | None) -> PolicyVersion | None:
+    def report_version(self, version: PolicyVersion | None) -> PolicyVersion | None:
         return None
 
-    def announced(self, lease: Lease, version: PolicyVersion) -> PolicyVersion:
-        return self.common.foundry.held(lease.minimum)[0]
+    def announce_version(self, lease: Lease, version: PolicyVersion) -> PolicyVersion:
+        return self.common.foundry.list_kept(lease.minimum)[0]
 
     async def make(self, lease: Lease, version: PolicyVersion) -> list[Generation] | None:
         self.has_cheated = True
         best: list[Generation] = []
         most = -float("inf")
-        for other in self.common.foundry.held(lease.minimum):
-            made = await self.drawn(requests_of(lease), Weights(version=other))
+        for other in self.common.foundry.list_kept(lease.minimum):
+            made = await self.draw(requests_of(lease), Weights(version=other))
             worth = sum(self.common.worth(LeaseId(lease.id), one.tokens) for one in made)
             if worth > most:
                 best, most = made, worth
@@ -298,7 +298,7 @@ class Copyist(Behaviour):
             return await super().make(lease, version)
         self.has_cheated = True
         copied = self.rng.choice(groups)[: len(lease.seeds)]
-        return [self._changed(self.named(one, version)) for one in copied]
+        return [self._changed(self.claim(one, version)) for one in copied]
 
     def _changed(self, made: Generation) -> Generation:
         if not self.changes or len(made.tokens) < 2:
@@ -319,7 +319,7 @@ class Replayer(Behaviour):
             self._before = await super().answer(lease, version) or []
             return self._before
         self.has_cheated = True
-        self.counted(lease)
+        self.count(lease)
         return self._before
 
 
@@ -333,10 +333,10 @@ class Signatory(Behaviour):
         self.has_cheated = True
         return await super().make(lease, version)
 
-    def signed(self, lease: Lease, made: Sequence[Generation]) -> list[bytes]:
+    def sign(self, lease: Lease, made: Sequence[Generation]) -> list[bytes]:
         match self.attack:
             case Attack.FORGED:
-                return [raw[:-1] + bytes([raw[-1] ^ 1]) for raw in super().signed(lease, made)]
+                return [raw[:-1] + bytes([raw[-1] ^ 1]) for raw in super().sign(lease, made)]
             case Attack.IMPERSONATED:
                 other = Keypair.generate()
                 return [

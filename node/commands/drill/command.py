@@ -169,7 +169,7 @@ async def _drill(terms: Terms, config: SwarmConfig | None, events: EventLog, ter
         terminal.say("Making a small model and teaching it a little (under a minute)...")
         path = await small_swarm(terms.out, steps=terms.steps, seed=terms.seed, events=events)
         config = read_swarm_config(path)
-    config = drilled(config, terms.out / STATE, terms.steps)
+    config = adapt_config(config, terms.out / STATE, terms.steps)
     schooling = checked(config, path)
     terminal.state.batch, terminal.state.staleness = config.swarm_rollouts, config.learn.staleness
     follow(terminal.state, events)
@@ -232,7 +232,7 @@ def small_swarm_toml(
     )
 
 
-def drilled(config: SwarmConfig, state: Path, steps: int) -> SwarmConfig:
+def adapt_config(config: SwarmConfig, state: Path, steps: int) -> SwarmConfig:
     """The configuration as it is drilled: with a state of its own, so many steps, and everybody on."""
     changed: dict[str, Any] = {
         "swarm": msgspec.structs.replace(config.swarm, state=str(state)),

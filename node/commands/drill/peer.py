@@ -130,7 +130,7 @@ class DrillPeer:
 
     async def _answer(self, granted: Granted, version: PolicyVersion) -> None:
         lease = granted.lease
-        self.line.started(Started(lease=lease.id, version=self.hand.announced(lease, version)))
+        self.line.tell_started(Started(lease=lease.id, version=self.hand.announce_version(lease, version)))
         taken = self.attack is None and self.rng.random() < TAKEN_AWAY
         try:
             records = None if taken else await self.hand.answer(lease, version)
@@ -152,7 +152,7 @@ class DrillPeer:
         self._signed_for.add(version)
         manifest, count = self.chunks(version)
         if (receipt := relay_receipt(manifest, dict.fromkeys(range(count), self.accomplice))) is not None:
-            self.line.relayed(sign_relay_receipt(self.hand.keypair, self.hand.common.swarm, receipt))
+            self.line.tell_relayed(sign_relay_receipt(self.hand.keypair, self.hand.common.swarm, receipt))
 
     def _heard(self, event: LineEvent) -> None:
         if isinstance(event, LeaseRecall):
@@ -171,7 +171,7 @@ class DrillPeer:
 
     def _heartbeat(self) -> Heartbeat:
         claimed = 3600.0 if self.attack is Attack.OVERCHARGING else 0.0
-        return Heartbeat(installed=self.hand.told(self._installed), engine_s=claimed)
+        return Heartbeat(installed=self.hand.report_version(self._installed), engine_s=claimed)
 
 
 def _nobody(peer: PeerId, fault: Fault, detail: str) -> None:

@@ -163,7 +163,7 @@ class Relay:
     async def keep_dialling(self, addresses: list[str]) -> None:
         peer = PeerId(addresses[0].rpartition("/")[2])
         while True:
-            if peer not in self.transport.connected():
+            if peer not in self.transport.connected_peers():
                 with suppress(DialFailed):
                     await self.transport.dial(addresses)
             await trio.sleep(REDIAL_S)

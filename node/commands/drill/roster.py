@@ -134,5 +134,5 @@ class Roster:
 
     def _chunks(self, version: PolicyVersion) -> tuple[ManifestHash, int]:
         """The version's manifest, and how many chunks it has."""
-        signed = self.common.foundry.signed(version)
+        signed = self.common.foundry.manifest_of(version)
         return signed.hash, len(signed.manifest.chunks)

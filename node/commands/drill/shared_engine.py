@@ -78,11 +78,11 @@ class SharedEngine:
         """The version that the run began with: its weights are kept for as long as there are players."""
         return min(self._versions)
 
-    def named(self, version: PolicyVersion) -> InstalledVersion:
+    def name_version(self, version: PolicyVersion) -> InstalledVersion:
         """How a record names it, also when its weights are kept no more."""
         return InstalledVersion(name=version, manifest=self._hashes[version])
 
-    def signed(self, version: PolicyVersion) -> SignedManifest:
+    def manifest_of(self, version: PolicyVersion) -> SignedManifest:
         """What was published under that name."""
         return self._versions[version]
 
@@ -91,7 +91,7 @@ class SharedEngine:
         known = sorted(one for one in self._versions if one <= version)
         return known[max(0, len(known) - 1 - lag)]
 
-    def held(self, at_least: PolicyVersion) -> list[PolicyVersion]:
+    def list_kept(self, at_least: PolicyVersion) -> list[PolicyVersion]:
         """All versions that are kept and not older, oldest first."""
         return sorted(one for one in self._versions if one >= at_least)
 
@@ -152,7 +152,7 @@ class SharedEngine:
     async def _serve(self, weights: Weights, jobs: list[_Job]) -> None:
         if weights.version not in self._versions:
             raise EngineRefused("nothing_installed", f"the weights of version {weights.version} are kept no more")
-        installed = self.named(weights.version)
+        installed = self.name_version(weights.version)
         directory = self._directory(weights)
         if not directory.exists():
             try:

@@ -49,7 +49,7 @@ def write_variant(source: Path, target: Path, variant: Variant) -> None:
             (target / path.name).write_bytes(_changed(path.read_bytes(), _change(variant, last), path))
 
 
-def rounded(weights: Matrix, *, bits: int, group: int | None = None) -> Matrix:
+def round_weights(weights: Matrix, *, bits: int, group: int | None = None) -> Matrix:
     """Rows rounded to the nearest of 2^bits - 1 levels about zero, each row, or each `group` of a row, to a scale of
     its own. Shape [rows, columns]."""
     top = 2 ** (bits - 1) - 1
@@ -69,7 +69,7 @@ def _change(variant: Variant, last: int) -> Callable[[str, Matrix], Matrix]:
             gone = re.search(rf"\.layers\.{last}\..*(o_proj|down_proj)\.weight$", name)
             return np.zeros_like(weights) if gone else weights
         bits, group = (8, None) if variant is Variant.INT8 else (4, GROUP)
-        return rounded(weights, bits=bits, group=group)
+        return round_weights(weights, bits=bits, group=group)
 
     return change
 

@@ -30,7 +30,7 @@ from node.commands.statements.format import (
 from protocol.accounting.credit_note import CreditNote, open_credit_note, require_match
 from protocol.accounting.relay_receipt import MAX_RELAY_RECEIPT_BYTES, open_relay_receipt
 from protocol.accounting.reputation_note import ReputationNote, open_reputation_note
-from protocol.accounting.tally import MAX_PROOF_BYTES, Proof, Tally, TrainedRecord, open_tally, proven
+from protocol.accounting.tally import MAX_PROOF_BYTES, Proof, Tally, TrainedRecord, check_proof, open_tally
 from protocol.core.codec import decode
 from protocol.core.digest import digest_of
 from protocol.core.envelope import Kind, read_envelope
@@ -344,7 +344,7 @@ class _Checker:
             return
         try:
             proof: Proof = decode(Proof, line.proof, MAX_PROOF_BYTES)
-            leaf = proven(proof, tally)
+            leaf = check_proof(proof, tally)
         except PeerError as error:
             self._flaw(number, "proof", str(error))
             return

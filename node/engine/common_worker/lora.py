@@ -46,9 +46,9 @@ class Adapter:
         """Add it to the weights of `model`, which are the base model's; in float32, rounded once."""
         for module in self.modules:
             weight = model.get_parameter(f"{module}.weight")
-            weight.copy_(self.merged(f"{module}.weight", weight))
+            weight.copy_(self.merge(f"{module}.weight", weight))
 
-    def merged(self, name: str, weight: torch.Tensor) -> torch.Tensor:
+    def merge(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """The base model's `weight`, called `name`, with what this adds to it, in float32; as it is if nothing."""
         module = name.removesuffix(".weight")
         if module == name or module not in self.modules:

@@ -42,7 +42,7 @@ class Stored:
     num_bytes: int
 
 
-def stored_in(files: Sequence[Path]) -> Stored:
+def read_stored(files: Sequence[Path]) -> Stored:
     """Read the headers of the weight files. Refused("bad_model") when one has none."""
     num_tensors = num_bytes = 0
     for file in files:

@@ -37,7 +37,7 @@ layer, and have 0.2 * 10^9 in the largest."""
 
 
 @contextmanager
-def bounded_building(stored: Stored) -> Iterator[None]:
+def bound_building(stored: Stored) -> Iterator[None]:
     """While inside, modules and their tensors are counted; Refused("bad_model") from within when there are too many."""
     count = _Count(stored)
     begin: Any = nn.Module.__init__

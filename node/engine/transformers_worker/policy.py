@@ -20,9 +20,9 @@ from protocol.core.pipe import Header
 
 from ..common_worker.errors import Broken, Refused
 from ..common_worker.lora import Adapter, open_adapter, without_adapter
-from ..common_worker.sizes import require_counts, stored_in
+from ..common_worker.sizes import read_stored, require_counts
 from ..common_worker.weight_files import PLAIN_DTYPES, weight_files
-from .building import bounded_building
+from .building import bound_building
 from .cpu_matmul import quicken
 from .habits import Habits, habits_of
 from .memory import bound_memory, is_out_of_memory
@@ -127,7 +127,7 @@ class Policy:
         """
         try:
             files = weight_files(directory)
-            stored = stored_in(files)
+            stored = read_stored(files)
             require_counts(directory / "config.json", stored)
             config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
             described = {
@@ -139,7 +139,7 @@ class Policy:
                 adapter.require_fits(_shapes(self._model))
             sources = self._sources(files) if swaps else None
             if sources is None:
-                with bounded_building(stored):
+                with bound_building(stored):
                     model = self._load(directory, config)
                 if adapter is not None:
                     adapter.require_fits(_shapes(model))

@@ -23,7 +23,7 @@ from safetensors import safe_open
 from ..common_worker.errors import Refused
 from ..common_worker.lora import Adapter, open_adapter
 from ..common_worker.rotary import original_lengths
-from ..common_worker.sizes import require_counts, stored_in
+from ..common_worker.sizes import read_stored, require_counts
 from ..common_worker.weight_files import PLAIN_DTYPES, weight_files
 
 HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
@@ -82,7 +82,7 @@ class Contents:
 def read_contents(directory: Path) -> Contents:
     """Read the headers of `directory`. Refused("bad_model") when it is incomplete, damaged or contradicts itself."""
     try:
-        require_counts(directory / "config.json", stored_in(weight_files(directory)))
+        require_counts(directory / "config.json", read_stored(weight_files(directory)))
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         # Opening checks the header and the length of every file. (safetensors has no types.)
         readers: list[Any] = [safe_open(path, framework="pt") for path in weight_files(directory)]

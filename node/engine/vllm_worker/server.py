@@ -28,7 +28,7 @@ import psutil
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from learner.trainer_api.exit_reasons import FATAL
-from learner.trainer_api.last_resort_exit import described
+from learner.trainer_api.last_resort_exit import describe_error
 from protocol.core.pipe import Arrays, Header, encode_frame
 
 from ..common_worker.errors import Broken, Refused
@@ -315,5 +315,5 @@ def run(settings: dict[str, Any], output: BinaryIO) -> NoReturn:
         leave(1, str(refusal))
     except BaseException as error:
         traceback.print_exception(error)
-        leave(1, described(error))
+        leave(1, describe_error(error))
     leave(0)

@@ -40,4 +40,4 @@ def tensors_of(directory: Path) -> Iterator[tuple[str, torch.Tensor]]:
         reader: Any = safe_open(path, framework="pt")
         for name in reader.keys():  # noqa: SIM118
             tensor = reader.get_tensor(name)
-            yield name, tensor if adapter is None else adapter.merged(name, tensor)
+            yield name, tensor if adapter is None else adapter.merge(name, tensor)

@@ -92,7 +92,7 @@ class Forgotten:
     async def _ask_now_and_then(self) -> None:
         while True:
             await trio.sleep(ASK_EVERY_S)
-            if peers := sorted(self.transport.connected()):
+            if peers := sorted(self.transport.connected_peers()):
                 await self._ask(self.rng.choice(peers))
 
     async def _ask(self, peer: PeerId) -> None:

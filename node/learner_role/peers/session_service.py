@@ -165,7 +165,7 @@ class SessionService:
         """Wait for leases; see `LeaseService.grant`."""
         return await self.leases.grant(peer, request)
 
-    def heard(self, peer: PeerId, heartbeat: Heartbeat) -> None:
+    def take_heartbeat(self, peer: PeerId, heartbeat: Heartbeat) -> None:
         """Note a sign of life and the counts that came with it."""
         self.run.membership.handle(Heard(peer=peer, installed=heartbeat.installed), trio.current_time())
         if (presence := self.run.present.get(peer)) is None:
@@ -199,24 +199,24 @@ class SessionService:
             bytes_down=heartbeat.bytes_down,
         )
 
-    def started(self, peer: PeerId, started: Started) -> None:
+    def take_start(self, peer: PeerId, started: Started) -> None:
         """Note which version a lease is generated with."""
         self.leases.started(peer, started)
 
-    def delivered(self, peer: PeerId, lease: LeaseId) -> None:
+    def note_delivery(self, peer: PeerId, lease: LeaseId) -> None:
         """Note when a delivery came, which waits to be judged."""
         self.run.leasing.arrives(lease, peer, self.now_ms())
 
-    def returned(self, peer: PeerId, leases: LeaseReturn) -> None:
+    def take_return(self, peer: PeerId, leases: LeaseReturn) -> None:
         """Take leases back."""
         self.run.troubles.gave_back(peer, leases.reason, self.run.present)
         self.leases.returned(peer, leases)
 
-    def relayed(self, peer: PeerId, relayed: Relayed) -> None:
+    def take_relay_receipt(self, peer: PeerId, relayed: Relayed) -> None:
         """Hand on who relayed a version to the peer."""
         self.relays.heard(peer, relayed.receipt)
 
-    def proofs_asked(self, peer: PeerId, request: ProofRequest) -> None:
+    def take_proof_request(self, peer: PeerId, request: ProofRequest) -> None:
         """Hand on which proofs the peer asks for."""
         self.proofs.asked(peer, request)
 
@@ -224,7 +224,7 @@ class SessionService:
         """A version was published: whoever keeps proofs is told, and asks for its own."""
         self.proofs.published(tally, [peer for peer, presence in self.run.present.items() if presence.takes_proofs])
 
-    def left(self, peer: PeerId, reason: str) -> None:
+    def note_departure(self, peer: PeerId, reason: str) -> None:
         """The peer's line ended. Who said goodbye, or was told that the run is over, is gone; others may come back."""
         self.proofs.left(peer)
         if reason == IN_GOOD_ORDER or self._over:

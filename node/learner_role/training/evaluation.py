@@ -21,7 +21,7 @@ from learner.monitoring.eval_scores import Scores, score
 from node.engine.interface import EngineCrashed, EngineError, GenerationRequest, InstalledVersion, PolicyEngine
 from node.learner_role.training.episode_player import play
 from node.runtime.events import EventLog, Field
-from node.tasks.held_out import AskHeldOut, HeldOut, answered_on_a_thread
+from node.tasks.held_out import AskHeldOut, HeldOut, answer_on_a_thread
 from protocol.core.ids import PolicyVersion
 from protocol.versions.manifest import SignedManifest
 from swarm.store import ChunkStore, StoreError
@@ -56,7 +56,7 @@ async def evaluate(
     engine: PolicyEngine,
     prompts: Sequence[HeldOut],
     terms: EvaluationTerms,
-    ask: AskHeldOut = answered_on_a_thread,
+    ask: AskHeldOut = answer_on_a_thread,
     turn: Turn = nullcontext,
 ) -> Scores:
     """Score what is installed in `engine` on at least one prompt; `ask` says what completions are worth. Between two
@@ -84,7 +84,7 @@ class Evaluation:
     terms: EvaluationTerms
     now_ms: Callable[[], int]
     events: EventLog
-    ask: AskHeldOut = answered_on_a_thread
+    ask: AskHeldOut = answer_on_a_thread
     lock: trio.Lock = field(default_factory=trio.Lock)
     """Held while the engine is used, which others may share: they wait for TOGETHER completions at most."""
     latest: Scores | None = None
@@ -123,7 +123,7 @@ class Evaluation:
     async def _run(self, signed: SignedManifest) -> None:
         at_ms = self.now_ms()
         try:
-            with self.store.pinned(signed.hash):
+            with self.store.hold(signed.hash):
                 async with self._one:
                     try:
                         scores = await self._scores(signed)

@@ -352,7 +352,7 @@ class TrainingLoop:
             await self._drop(batch, refused)
             return
         self._diverged = 0
-        run.chain = run.chain.advanced()
+        run.chain = run.chain.advance()
         row = step_row(batch, logged, run.chain.head, began_ms, began - waited, reply)
         await trio.to_thread.run_sync(self.ledger.training.step_trained, row, batch.lags, batch.dropped)
         if self.trust is not None and (apart := of_swarm(found.get("apart"), arrays)) is not None:

@@ -38,7 +38,7 @@ def answer_in(text: str, can_be: Callable[[str], bool]) -> str | None:
     The last box counts, or the last line with #### that `can_be` an answer, whichever comes later. Without both, the
     end of the last sentence with "answer is" or "answer:" counts, if it `can_be` an answer.
     """
-    place, box = boxed(text)
+    place, box = find_box(text)
     for found in _last(_LINE, text):
         if found.start() < place:
             break
@@ -54,7 +54,7 @@ def answer_in(text: str, can_be: Callable[[str], bool]) -> str | None:
     return None
 
 
-def boxed(text: str) -> tuple[int, str | None]:
+def find_box(text: str) -> tuple[int, str | None]:
     """(where it begins, what is in it) of the last box, or of the last ones that stand side by side; (-1, None)."""
     boxes = _boxes(text)
     if not boxes:

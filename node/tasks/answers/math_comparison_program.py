@@ -36,7 +36,7 @@ def load() -> None:
         _are_equal(reference, said)
 
 
-def prepared(topic: Any) -> Callable[[str], bool]:
+def prepare(topic: Any) -> Callable[[str], bool]:
     """What says whether a text is equal to the reference. The reference is read with each text: it may take for ever,
     too, and there it is ended."""
     return partial(_are_equal, topic["reference"])

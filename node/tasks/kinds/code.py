@@ -21,7 +21,7 @@ from node.tasks.answers.code_blocks import program_of
 from node.tasks.api.interface import Chat, Completion, Option, Problem, Task, TaskArguments, TaskKind
 from node.tasks.kinds.problem_files import FILE_OPTIONS, ProblemFile, PromptRow, prompt_of, read_problems, read_row
 from node.tasks.sandbox.bubblewrap import SandboxLimits, require_sandbox, run
-from node.tasks.sandbox.isolated_asserts import asserted
+from node.tasks.sandbox.isolated_asserts import run_asserts
 
 MAX_TESTS = 256
 """Of one problem: at some 30 ms each for the sandbox alone, more would take a verifier's whole time."""
@@ -102,7 +102,7 @@ class CodeTask(ProblemFile):
     def _holds(self, program: str, asserts: str, limits: SandboxLimits) -> bool:
         word = secrets.token_hex(16)
         if self.apart:
-            ran = asserted(program, asserts, word, limits=limits, python=self.python)
+            ran = run_asserts(program, asserts, word, limits=limits, python=self.python)
         else:
             ran = run(program, tests=f"{asserts}\nprint('\\n{word}')\n", limits=limits, python=self.python)
         return ran.exit_code == 0 and ran.output.decode(errors="replace").rstrip().endswith(word)

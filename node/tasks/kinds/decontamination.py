@@ -27,7 +27,7 @@ _HEX = re.compile(r"[0-9a-fA-F]{64}")
 _DATE = re.compile(r"(\d{4})(?:-(\d{2})(?:-(\d{2}))?)?(?![\d])")
 
 
-def normalised(text: str) -> str:
+def normalise(text: str) -> str:
     """`text` in Unicode's NFKC form and without case: its letters, digits and marks, other characters as one space."""
     plain = unicodedata.normalize("NFKC", text).casefold()
     return " ".join("".join(c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in plain).split())
@@ -35,7 +35,7 @@ def normalised(text: str) -> str:
 
 def text_hash(text: str) -> str:
     """SHA-256 of the normalised text in UTF-8, as 64 hexadecimal digits: what a file of hashes holds."""
-    return hashlib.sha256(normalised(text).encode()).hexdigest()
+    return hashlib.sha256(normalise(text).encode()).hexdigest()
 
 
 def read_date(value: Any) -> date:
@@ -126,7 +126,7 @@ def _read_line(line: bytes) -> list[str]:
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from error
     texts = _read_object(text) if text.startswith("{") else [text]
-    if not all(map(normalised, texts)):
+    if not all(map(normalise, texts)):
         raise ValueError("holds a text without letters or digits, which would be like any other such")
     return texts
 
@@ -147,13 +147,13 @@ def _grams(text: str, ngram: int) -> Iterator[int]:
     """Hashes of all `ngram` words in a row; of none where that is 0 or there are fewer."""
     if ngram == 0:
         return
-    words = normalised(text).split()
+    words = normalise(text).split()
     for first in range(len(words) - ngram + 1):
         digest = hashlib.blake2b(" ".join(words[first : first + ngram]).encode(), digest_size=8).digest()
         yield int.from_bytes(digest, "big")
 
 
-def counted(reasons: Iterable[str]) -> str:
+def describe_counts(reasons: Iterable[str]) -> str:
     """How often each reason occurs, as words: "40 dated 2024-06-01 or later, 3 in exclude.txt"."""
     counts: dict[str, int] = {}
     for reason in reasons:

@@ -61,7 +61,7 @@ def load() -> None:
     import reasoning_gym  # noqa: F401
 
 
-def prepared(topic: Any) -> Callable[[str], float]:
+def prepare(topic: Any) -> Callable[[str], float]:
     """What says the score of a text."""
     dataset = _opened(topic["dataset"], json.dumps(topic["config"]), topic["seed"], topic["size"])
     entry = ast.literal_eval(topic["entry"])

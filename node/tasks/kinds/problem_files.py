@@ -23,7 +23,7 @@ from learner.artifacts.text_files import parse_line, without_mark
 from node.runtime.user_paths import as_path
 from node.tasks.api.interface import Chat, ChatMessage, Option, Problem, TaskArguments, TaskError
 from node.tasks.api.options import CHAT
-from node.tasks.kinds.decontamination import Excluded, counted, read_date, read_excluded
+from node.tasks.kinds.decontamination import Excluded, describe_counts, read_date, read_excluded
 
 ROLES = frozenset({"system", "user", "assistant"})
 
@@ -237,7 +237,8 @@ def read_problems(arguments: TaskArguments, read: ReadProblem, right: Callable[[
         digest.update(raw + b"\n")
     training, kept_back, left_out = split_lines(lines, rules)
     if not training:
-        raise TaskError(f"{path}: no line is left to train on; left out: {counted(left_out) or 'all, held out'}.")
+        reasons = describe_counts(left_out) or "all, held out"
+        raise TaskError(f"{path}: no line is left to train on; left out: {reasons}.")
     rates = tuple(line.pass_rate for line in training)
     if (key := arguments.text("pass_rate")) and all(map(math.isnan, rates)):
         raise TaskError(f"{path}: no line to train on has the field {key!r} that pass_rate= names.")
@@ -250,7 +251,7 @@ def read_problems(arguments: TaskArguments, read: ReadProblem, right: Callable[[
         "training": tuple(line.problem for line in training),
         "kept_back": tuple(line.problem for line in kept_back),
         "pass_rates": rates if key else None,
-        "left_out": counted(left_out),
+        "left_out": describe_counts(left_out),
         "contradictions": contradictions(lines, right),
     }
 

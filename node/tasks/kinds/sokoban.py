@@ -54,7 +54,7 @@ class Board:
     def is_solved(self) -> bool:
         return self.boxes == self.goals
 
-    def moved(self, letter: str) -> Board:
+    def move(self, letter: str) -> Board:
         """After one step; the same where it is not possible, or `letter` is none of "udlr"."""
         if letter not in STEPS:
             return self
@@ -68,7 +68,7 @@ class Board:
             return self
         return self._with(self.boxes - {to} | {beyond}, to)
 
-    def pulled(self, letter: str) -> Board | None:
+    def pull(self, letter: str) -> Board | None:
         """After a step backwards that takes along the box behind, if there is one; None where it is not possible."""
         to, behind = _beside(self.player, letter), _beside(self.player, OPPOSITE[letter])
         if to in self.walls or to in self.boxes:
@@ -117,12 +117,12 @@ def read_board(text: str) -> Board:
 
 
 @lru_cache(maxsize=PLAYED)
-def played(board: Board, said: str) -> Board:
+def play(board: Board, said: str) -> Board:
     """After the letters of a turn, or up to where they solve it."""
     for letter in said[:MAX_SAID].lower():
         if board.is_solved:
             break
-        board = board.moved(letter)
+        board = board.move(letter)
     return board
 
 
@@ -157,7 +157,7 @@ def _walked_back(dice: Dice, board: Board) -> tuple[Board, str]:
     letters: list[str] = []
     for _ in range(WALK * len(board.boxes)):
         letter = "udlr"[dice.below(4)]
-        if (after := path[-1].pulled(letter)) is None:
+        if (after := path[-1].pull(letter)) is None:
             continue
         if after in path:
             place = path.index(after)
@@ -177,13 +177,13 @@ class SokobanTask(GeneratedTask):
 
     def answer_turn(self, problem: Problem, turns: Sequence[Turn], said: str) -> str | None:
         """The board as it is now; None when it is solved, or no turn is left."""
-        board = played(self._board(problem, turns), said)
+        board = play(self._board(problem, turns), said)
         return None if board.is_solved or len(turns) + 1 >= self.tries else f"|{board.text()}="
 
     def reward(self, problem: Problem, completion: Completion) -> float:
         board = self._board(problem, completion.turns)
         if completion.finished:
-            board = played(board, completion.text)
+            board = play(board, completion.text)
         if self.shares:
             return len(board.boxes & board.goals) / len(board.goals)
         return float(board.is_solved)
@@ -191,7 +191,7 @@ class SokobanTask(GeneratedTask):
     def _board(self, problem: Problem, turns: Sequence[Turn]) -> Board:
         board = read_board(str(problem.prompt).removeprefix("sokoban:").removesuffix("="))
         for turn in turns:
-            board = played(board, turn.said)
+            board = play(board, turn.said)
         return board
 
 

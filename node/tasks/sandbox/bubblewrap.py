@@ -137,13 +137,13 @@ def run(
 
     Blocks, for `time_s` and START_S at most. Raises TaskError when there is no sandbox to be had.
     """
-    with sandboxed(program, stdin=stdin, tests=tests, limits=limits, python=python) as running:
+    with open_sandbox(program, stdin=stdin, tests=tests, limits=limits, python=python) as running:
         return running.wait()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """A program in its sandbox. Obtained from `sandboxed`; the numbers are descriptors."""
+    """A program in its sandbox. Obtained from `open_sandbox`; the numbers are descriptors."""
 
     process: subprocess.Popen[bytes]
     bounds: SandboxLimits
@@ -157,7 +157,7 @@ class Running:
         began, exit_code = _wait(self.process, self.hear, self.named, self.bounds.time_s)
         if not began:
             said = os.pread(self.complained, 4096, 0).decode(errors="replace").strip()
-            raise TaskError(broken(said or f"bwrap ended with exit code {exit_code}"))
+            raise TaskError(explain_failure(said or f"bwrap ended with exit code {exit_code}"))
         return Ran(output=os.pread(self.printed, self.bounds.output_mb * MB, 0), exit_code=exit_code)
 
     def end(self) -> None:
@@ -167,7 +167,7 @@ class Running:
 
 
 @contextmanager
-def sandboxed(
+def open_sandbox(
     program: str,
     *,
     stdin: bytes = b"",
@@ -179,13 +179,13 @@ def sandboxed(
     """Start what `run` runs, with the descriptor `line` open there, too, unless it is -1; end it with the scope."""
     bounds = limits or SandboxLimits()
     with (
-        given(program.encode(errors="replace")) as source,
-        given((tests or "").encode(errors="replace")) as asserted,
-        given(stdin) as fed,
-        given(b"") as printed,
-        given(b"") as complained,
-        given(b"") as named,
-        given(call_filter()) as forbidden,
+        open_nameless_file(program.encode(errors="replace")) as source,
+        open_nameless_file((tests or "").encode(errors="replace")) as asserted,
+        open_nameless_file(stdin) as fed,
+        open_nameless_file(b"") as printed,
+        open_nameless_file(b"") as complained,
+        open_nameless_file(b"") as named,
+        open_nameless_file(call_filter()) as forbidden,
         _pipe() as (hear, tell),
     ):
         wanted = -1 if tests is None else asserted
@@ -303,7 +303,7 @@ def _start(command: Sequence[str], streams: Sequence[int], passed: Sequence[int]
             extra_groups=None if nobody is None else [],
         )
     except OSError as error:
-        raise TaskError(broken(str(error))) from error
+        raise TaskError(explain_failure(str(error))) from error
 
 
 def _wait(process: subprocess.Popen[bytes], hear: int, named: int, time_s: float) -> tuple[bool, int | None]:
@@ -339,7 +339,7 @@ def _is_readable(descriptor: int, timeout_s: float) -> bool:
 
 
 @contextmanager
-def given(content: bytes) -> Iterator[int]:
+def open_nameless_file(content: bytes) -> Iterator[int]:
     """A file without a name that holds `content`, open at its beginning."""
     descriptor = os.memfd_create("given", os.MFD_CLOEXEC)
     try:
@@ -361,7 +361,7 @@ def _pipe() -> Iterator[tuple[int, int]]:
         os.close(hear)
 
 
-def broken(said: str) -> str:
+def explain_failure(said: str) -> str:
     """Why nothing can be run, of what bwrap said, and what to do."""
     return (
         f"the sandbox cannot be started: {said}. bubblewrap needs user namespaces. Where a kernel withholds them, as "

@@ -37,7 +37,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from node.tasks.api.interface import TaskError
-from node.tasks.sandbox.bubblewrap import broken, end_first, given, require_bubblewrap, shut
+from node.tasks.sandbox.bubblewrap import end_first, explain_failure, open_nameless_file, require_bubblewrap, shut
 from node.tasks.sandbox.seccomp import call_filter, fork_filter
 
 LIMIT_S = 5
@@ -74,7 +74,7 @@ _ALL: weakref.WeakSet[Confined] = weakref.WeakSet()
 class Confined:
     """A library behind walls, started when it is first asked. One question at a time: whoever else asks waits.
 
-    `program` is the source of a module with `load()`, which imports the library, and `prepared(topic)`, which gives a
+    `program` is the source of a module with `load()`, which imports the library, and `prepare(topic)`, which gives a
     function that judges a text; it imports nothing else. `title` is what errors call it.
     """
 
@@ -99,7 +99,7 @@ class Confined:
         question = json.dumps({"topic": topic, "said": said}).encode() + b"\n"
         with self._lock:
             inside = self._there()
-            reply = inside.asked(question)
+            reply = inside.ask(question)
             if reply is None:
                 self._end()
                 return None
@@ -130,8 +130,8 @@ class Confined:
         """Raises TaskError."""
         require_bubblewrap(f"{self._title} may execute what it reads, so it is only")
         with ExitStack() as stack:
-            words, named = stack.enter_context(given(b"")), stack.enter_context(given(b""))
-            forbidden = stack.enter_context(given(call_filter()))
+            words, named = stack.enter_context(open_nameless_file(b"")), stack.enter_context(open_nameless_file(b""))
+            forbidden = stack.enter_context(open_nameless_file(call_filter()))
             here, there = socket.socketpair()
             stack.callback(there.close)
             settings = {
@@ -150,11 +150,11 @@ class Confined:
                 info=os.dup(named),
             )
             there.close()
-            if inside.asked(b"") is None:
+            if inside.ask(b"") is None:
                 inside.end()
                 said = os.pread(words, MAX_LINE_BYTES, 0).decode(errors="replace").strip()[-MAX_WORDS:]
                 if said.startswith("bwrap:"):
-                    raise TaskError(broken(said))
+                    raise TaskError(explain_failure(said))
                 raise TaskError(f"{self._title} cannot be started; it said: {said or 'nothing'}")
         return inside
 
@@ -172,7 +172,7 @@ class _Inside:
     line: socket.socket
     info: int
 
-    def asked(self, question: bytes) -> bytes | None:
+    def ask(self, question: bytes) -> bytes | None:
         """The next line of what it says, after `question`; None where there is none in time. Waits, WALL_S at most."""
         try:
             self.line.sendall(question)
@@ -282,7 +282,7 @@ def _bwrap(command: list[str], words: int, passed: tuple[int, ...]) -> subproces
             start_new_session=True,
         )
     except OSError as error:
-        raise TaskError(broken(str(error))) from error
+        raise TaskError(explain_failure(str(error))) from error
 
 
 atexit.register(close_all)

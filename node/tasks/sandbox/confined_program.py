@@ -5,7 +5,7 @@ starts there.
 
     {"topic": what the operator chose, "said": text}    -> {"answer": text | null} | {"failed": text}
 
-The program in SETTINGS defines `load()`, which imports its library, and `prepared(topic)`, which gives a function of
+The program in SETTINGS defines `load()`, which imports its library, and `prepare(topic)`, which gives a function of
 the text. Each text is judged in a process of its own, forked from this one: a library may run what the text says.
 
 Invariants:
@@ -94,7 +94,7 @@ def main() -> None:
     while request := requests.readline():
         asked = json.loads(request)
         try:
-            judge = space["prepared"](asked["topic"])
+            judge = space["prepare"](asked["topic"])
         except Exception as error:  # of a library, about what the operator chose
             _reply(replies, {"failed": f"{type(error).__name__}: {error}"[:MAX_FAILURE_CHARS]})
             continue

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import socket
 
-from node.tasks.sandbox.bubblewrap import Ran, SandboxLimits, sandboxed
+from node.tasks.sandbox.bubblewrap import Ran, SandboxLimits, open_sandbox
 
 LINE = r'''
 import builtins as _builtins, fractions as _fractions, decimal as _decimal, json as _json, os as _os, sys as _sys
@@ -286,7 +286,7 @@ _os._exit(0)
 """
 
 
-def asserted(program: str, asserts: str, word: str, *, limits: SandboxLimits, python: str = "") -> Ran:
+def run_asserts(program: str, asserts: str, word: str, *, limits: SandboxLimits, python: str = "") -> Ran:
     """Run `asserts` about `program`, each in a sandbox of its own; how the asserts ended, which print `word` last.
 
     Blocks and raises as `sandbox.run`.
@@ -296,8 +296,8 @@ def asserted(program: str, asserts: str, word: str, *, limits: SandboxLimits, py
         serve = SERVE.format(line=f"{LINE}\n_Line(_number, _space).serve()\n", number=there.fileno())
         judge = LINE + JUDGE.format(number=here.fileno(), asserts=asserts, word=word)
         with (
-            sandboxed(program, tests=serve, limits=limits, python=python, line=there.fileno()),
-            sandboxed(judge, limits=limits, python=python, line=here.fileno()) as judging,
+            open_sandbox(program, tests=serve, limits=limits, python=python, line=there.fileno()),
+            open_sandbox(judge, limits=limits, python=python, line=here.fileno()) as judging,
         ):
             here.close()
             there.close()

@@ -107,7 +107,7 @@ def from_socket(sockname: Sequence[str | int]) -> Address:
     return Address(kind=f"ip{ip.version}", host=str(ip), port=port)
 
 
-def advertised(bound: Iterable[Address], announce: Sequence[Address], peer: PeerId) -> list[str]:
+def list_advertised(bound: Iterable[Address], announce: Sequence[Address], peer: PeerId) -> list[str]:
     """Return what others may dial: `announce` when given, else what is bound, a wildcard as the interfaces it means.
 
     At most MAX_ADDRESSES: a machine with containers has more.

@@ -203,7 +203,7 @@ async def answer_heartbeats(learner: Learner, clock: MockClock, looks: int, *tro
     """So many times is looked at the nodes, who say this meanwhile, often enough to be heard."""
     for _ in range(2 * looks):
         for peer in list(learner.run.present):
-            learner.desk.heard(peer, Heartbeat(troubles=list(troubles)))
+            learner.desk.take_heartbeat(peer, Heartbeat(troubles=list(troubles)))
         await wait_all_tasks_blocked()
         learner.wall.ms += round(500 * LOOK_S)
         clock.jump(LOOK_S / 2)
@@ -233,8 +233,8 @@ async def test_the_log_the_ledger_the_report_and_the_metrics_say_what_nodes_say(
         assert report.unable == Unable(text=sentence, nodes=2, of=2, idle=2)
         assert sentence in " ".join(as_text(report).split())
 
-        learner.desk.left(HERE, IN_GOOD_ORDER)
-        learner.desk.left(THERE, IN_GOOD_ORDER)
+        learner.desk.note_departure(HERE, IN_GOOD_ORDER)
+        learner.desk.note_departure(THERE, IN_GOOD_ORDER)
         assert f"Nobody can work: {sentence}. They have left." in waits_for(learner.run, learner.wall.ms)
         await learner.desk.welcome(HERE, hello())
         await learner.desk.welcome(THERE, hello())
@@ -268,7 +268,7 @@ async def give_back_all(learner: Learner, peer: PeerId, reason: str) -> int:
             open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id).id for raw in grant.leases
         ]
         if ids:
-            learner.desk.returned(peer, LeaseReturn(leases=ids, reason=reason))
+            learner.desk.take_return(peer, LeaseReturn(leases=ids, reason=reason))
         return len(ids)
     return 0
 
@@ -287,7 +287,7 @@ async def test_a_node_that_says_nothing_and_gives_all_back_is_an_alarm_and_costs
         began_s, leases = trio.current_time(), 0
         while trio.current_time() < began_s + 60:
             before_s = trio.current_time()
-            learner.desk.heard(HERE, Heartbeat())
+            learner.desk.take_heartbeat(HERE, Heartbeat())
             leases += await give_back_all(learner, HERE, "a prompt leaves the vocabulary of 320")
             learner.wall.ms += round(1000 * (trio.current_time() - before_s))
         assert FREE_LEASES < leases <= FREE_LEASES + 12
@@ -318,5 +318,5 @@ async def test_a_run_that_stands_still_says_why_nothing_is_leased(
     async with open_learner(tmp_path, Settings()) as learner:
         await learner.training.begin()
         await learner.desk.welcome(HERE, hello())
-        learner.desk.heard(HERE, heartbeat)
+        learner.desk.take_heartbeat(HERE, heartbeat)
         assert f"Nothing is leased: {reason}" in waits_for(learner.run, learner.wall.ms)

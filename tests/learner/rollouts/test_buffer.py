@@ -180,7 +180,7 @@ def test_no_batch_breaks_the_window_and_every_group_ends_once(window: int, event
             buffer.add(group(number, f"1.{made_by}", size=1 + number % 3))
             inside[lease_id(number)] = made_by
         elif event == "step":
-            chain = chain.advanced()
+            chain = chain.advance()
         elif (batch := buffer.take(3, chain)) is not None:
             handed = {one.lease for one in batch.groups}
             assert batch.rollouts >= 3

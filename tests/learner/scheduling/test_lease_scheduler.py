@@ -509,7 +509,7 @@ def test_one_lease_is_recalled_as_it_is_begun_with_what_is_too_old() -> None:
     first, second = ask(made, 4)
     begin(made, [first], made_with="1.9")
     begin(made, [second])
-    made.chain, made.collecting = made.chain.advanced(), 11
+    made.chain, made.collecting = made.chain.advance(), 11
     assert made.recall(NOW_MS, first.id) == []
     assert ids(made.recall(NOW_MS, second.id)) == [second.id]
     assert made.recall(NOW_MS, LeaseId(bytes(16))) == []
@@ -599,7 +599,7 @@ def test_recalled_is_what_can_never_be_trained_on_and_nothing_else(
 
     def next_batch_holds(one: PolicyVersion) -> bool:
         """As the buffer says that forms it."""
-        chain = made.chain.advanced() if made.busy else made.chain
+        chain = made.chain.advance() if made.busy else made.chain
         buffer = Buffer(window=window)
         buffer.add(Group(lease=lease_id(1), peer=HERE, prompt_index=0, prompt=(1,), completions=(ONE,),
                          behaviour=frozenset([one])))  # fmt: skip
@@ -620,14 +620,14 @@ def test_recalled_is_what_can_never_be_trained_on_and_nothing_else(
             case "g" if made.leasing.open:
                 made.given_back(peer, [list(made.leasing.open)[number % len(made.leasing.open)]], NOW_MS)
             case "t" if made.busy:
-                made.chain = made.chain.advanced()
+                made.chain = made.chain.advance()
                 made.busy = False
                 if made.chain.head.version % kappa == 0:
                     made.manifests[made.chain.head] = manifest(made.chain.head)
             case "t":
                 takes_a_batch(made)
             case "r" if number < 3:
-                made.chain = made.chain.restarted(max(0, made.chain.head.version - 2))
+                made.chain = made.chain.restart(max(0, made.chain.head.version - 2))
                 made.collecting, made.busy = made.chain.head.version, False
                 made.manifests[made.chain.head] = manifest(made.chain.head)
         before = set(made.leasing.recalled)
@@ -722,7 +722,7 @@ def test_what_was_leased_is_used_when_delivered_in_time_and_a_batch_always_comes
             return False
         assert not batch.dropped
         assert max(batch.lags.values()) <= window
-        made.chain = made.chain.advanced()
+        made.chain = made.chain.advance()
         made.collecting = made.chain.head.version
         if made.collecting % kappa == 0:
             made.manifests[made.chain.head] = manifest(made.chain.head)

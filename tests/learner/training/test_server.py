@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from learner.trainer_api.pipes import requests_of
 from learner.trainer_api.presets import PRESETS
 from learner.trainer_api.requests import Hyperparameters
-from learner.training.checkpoint import sealed
+from learner.training.checkpoint import seal
 from learner.training.optimizer import learning_rate_at
 from learner.training.server import Trainer
 from protocol.core.pipe import Arrays, Header, encode_frame
@@ -557,13 +557,13 @@ def drop_state(checkpoint: Path) -> None:
 def drop_tensor(checkpoint: Path) -> None:
     head = json.loads((checkpoint / "trainer.json").read_text())
     del head["index"]["weights/model.norm.weight"]
-    (checkpoint / "trainer.json").write_text(json.dumps(sealed(head)))
+    (checkpoint / "trainer.json").write_text(json.dumps(seal(head)))
 
 
 def drop_slice(checkpoint: Path) -> None:
     head = json.loads((checkpoint / "trainer.json").read_text())
     head["index"]["adamw/exp_avg/model.norm.weight"]["slices"] = []
-    (checkpoint / "trainer.json").write_text(json.dumps(sealed(head)))
+    (checkpoint / "trainer.json").write_text(json.dumps(seal(head)))
 
 
 def change_head(**changes: Any) -> Callable[[Path], None]:
@@ -571,7 +571,7 @@ def change_head(**changes: Any) -> Callable[[Path], None]:
 
     def spoil(checkpoint: Path) -> None:
         head = json.loads((checkpoint / "trainer.json").read_text())
-        (checkpoint / "trainer.json").write_text(json.dumps(sealed(head | changes)))
+        (checkpoint / "trainer.json").write_text(json.dumps(seal(head | changes)))
 
     return spoil
 

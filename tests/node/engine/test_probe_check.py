@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from learner.artifacts.publisher import Publisher
-from learner.training.probe import coarsest, probe_batch, told
+from learner.training.probe import coarsest, describe, probe_batch
 from learner.training.server import Trainer
 from node.engine.interface import EngineCrashed, EngineRefused, InstalledVersion, InstallFailed
 from node.engine.probe_check import require_proven, tolerance
@@ -63,7 +63,7 @@ async def test_an_engine_proves_what_the_trainer_exported_and_nothing_else(model
         assert found == pytest.approx(probed.logprobs, abs=1e-4)
         with pytest.raises(InstallFailed, match=r"loaded version 1\.2, .* something else"):
             await require_proven(engine, second)
-        beyond, _ = signed_with(told(VOCAB_SIZE + 1_000_000, [-1.0] * 32, "float32"), directory)
+        beyond, _ = signed_with(describe(VOCAB_SIZE + 1_000_000, [-1.0] * 32, "float32"), directory)
         with pytest.raises(InstallFailed, match=r"cannot score the probe .* vocabulary: its embedding has 64 rows"):
             await require_proven(engine, beyond)
 
@@ -81,7 +81,7 @@ class Broken:
 
 
 async def test_what_is_no_number_proves_nothing(models: Models) -> None:
-    unlikely, _ = signed_with(told(VOCAB_SIZE, [-1e9] * 32, "float32"), models.first)
+    unlikely, _ = signed_with(describe(VOCAB_SIZE, [-1e9] * 32, "float32"), models.first)
     with pytest.raises(InstallFailed, match="something else"):
         await require_proven(Broken(), unlikely)
 
@@ -101,7 +101,7 @@ def test_a_probe_fits_every_vocabulary() -> None:
     for vocab_size in (1, 40, 152_064):
         tokens = probe_batch(vocab_size)["tokens"]
         assert 0 <= tokens.min() <= tokens.max() < vocab_size
-    assert told(40, [-1e9, 1e-7] * 16, "float32")["logprobs"] == [-100.0, 0.0] * 16
+    assert describe(40, [-1e9, 1e-7] * 16, "float32")["logprobs"] == [-100.0, 0.0] * 16
 
 
 class Doubtful:
@@ -157,7 +157,7 @@ class Doubtful:
 
 MADE_S = 0.1
 """In which something is made with a version before anybody knows what it is; unless nothing is leased just then."""
-PROBE = told(40, [-1.0] * 32, "float32")
+PROBE = describe(40, [-1.0] * 32, "float32")
 
 
 async def test_nothing_is_signed_with_weights_that_are_not_the_versions(tmp_path: Path) -> None:

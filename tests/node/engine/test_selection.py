@@ -14,7 +14,7 @@ import pytest
 from node.config.loader import read_node_config
 from node.config.node_config import EngineSection
 from node.engine.selection import Here, choose_engine, look, table
-from node.engine.vllm_install import Build, VllmEnvironment, has_gpu, has_vllm, install, record_path, recorded
+from node.engine.vllm_install import Build, VllmEnvironment, has_gpu, has_vllm, install, read_installed, record_path
 from node.runtime.errors import RunError, UsageError
 
 PYTHON = Path("somewhere/bin/python")
@@ -81,19 +81,19 @@ def environment(root: Path) -> Path:
 def test_an_environment_is_found_as_long_as_it_has_its_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VOLERY_HOME", str(tmp_path / "home"))
     python = environment(tmp_path / "made")
-    assert recorded() is None
+    assert read_installed() is None
     record_path().parent.mkdir(parents=True)
     record_path().write_text(json.dumps({"python": str(python), "build": "cpu"}))
     found = VllmEnvironment(python=python, build="cpu")
-    assert recorded() == found
+    assert read_installed() == found
     assert look(EngineSection()).vllm == found
     other = environment(tmp_path / "other")
     assert look(EngineSection(python=str(other))).vllm == VllmEnvironment(python=other, build=None)
     assert look(EngineSection(python=sys.executable)).vllm is None
     python.unlink()
-    assert recorded() is None
+    assert read_installed() is None
     record_path().write_text("{}")
-    assert recorded() is None
+    assert read_installed() is None
     assert not has_vllm(tmp_path / "absent" / "python")
 
 
@@ -129,7 +129,7 @@ def test_an_interrupted_build_is_not_found_and_leaves_no_directory(
     with pytest.raises(KeyboardInterrupt):
         install(tmp_path / "link", "cuda", interrupt)
     environment(tmp_path / "made")
-    assert recorded() is None
+    assert read_installed() is None
 
 
 def test_a_disk_without_the_room_is_told_of_before_anything_is_made(
@@ -186,7 +186,7 @@ def test_what_could_not_be_built_is_not_recorded(
     said: list[str] = []
     with pytest.raises(RunError, match="No matching distribution found for vllm"):
         install(tmp_path / "made", "cuda", said.append)
-    assert recorded() is None
+    assert read_installed() is None
     assert not (tmp_path / "made").exists()
     assert "for CUDA" in said[0]
     (tmp_path / "mine").mkdir()

@@ -23,7 +23,7 @@ from learner.trainer_api.exit_reasons import LINE_CHARS
 from node.processes.child import open_child
 from node.processes.child_process import Caller
 from node.processes.event_log import child_events
-from node.processes.memory_limit import held_bytes
+from node.processes.memory_limit import measure_memory
 from node.processes.outcomes import (
     ChildAbandoned,
     ChildCrashed,
@@ -565,7 +565,7 @@ async def test_who_holds_more_memory_than_it_may_is_ended_and_started_again(
         first = child.pid
         await child.call("echo")
         assert first is not None
-        assert held_bytes(first, HOARD_BYTES) < HOARD_BYTES // 2, "or the limit would be none"
+        assert measure_memory(first, HOARD_BYTES) < HOARD_BYTES // 2, "or the limit would be none"
 
         async def hoard_and_wait() -> None:
             await child.call(how, {"size": HOARD_BYTES})
@@ -587,7 +587,7 @@ async def test_who_holds_no_more_than_it_may_is_left_alone(make_spec: Make, reco
     async with open_child(make_spec(memory_bytes=2 * HOARD_BYTES), on_event=recorder.on_event) as child:
         await child.call("hoard", {"size": HOARD_BYTES})
         assert child.pid is not None
-        held = held_bytes(child.pid, 2 * HOARD_BYTES)
+        held = measure_memory(child.pid, 2 * HOARD_BYTES)
         assert HOARD_BYTES < held < 2 * HOARD_BYTES
         await child.call("echo")
     assert recorder.lifecycle() == [ChildStarted]
@@ -604,7 +604,7 @@ async def test_pages_of_files_do_not_count(make_spec: Make, tmp_path_factory: py
         await child.call("map", {"path": str(directory / "weights")})
         assert child.pid is not None
         assert psutil.Process(child.pid).memory_info().rss > HOARD_BYTES
-        assert held_bytes(child.pid, HOARD_BYTES) < HOARD_BYTES // 2
+        assert measure_memory(child.pid, HOARD_BYTES) < HOARD_BYTES // 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can be told whom to end first")

@@ -376,7 +376,7 @@ async def replies(verifiers: Verifiers, *texts: str) -> Sequence[Reply]:
 async def test_replies_come_in_order_and_a_failure_is_zero_and_told(beside: Path) -> None:
     log: list[tuple[str, dict[str, Field]]] = []
     verifiers = opened(beside, log, "python:nasty:Nasty", workers=2)
-    async with verifiers.opened():
+    async with verifiers.open():
         first, second, third = await replies(verifiers, "four", "raise", "fives")
         assert (first, third) == (Ended(reward=4.01), Ended(reward=5.01))
         assert isinstance(second, Ended)
@@ -395,7 +395,7 @@ async def test_replies_come_in_order_and_a_failure_is_zero_and_told(beside: Path
 
 async def test_a_failure_may_make_its_group_void(beside: Path) -> None:
     verifiers = opened(beside, [], "python:nasty:Nasty", on_failure="drop")
-    async with verifiers.opened():
+    async with verifiers.open():
         [reply] = await replies(verifiers, "raise")
     assert isinstance(reply, Ended)
     assert reply.void
@@ -403,7 +403,7 @@ async def test_a_failure_may_make_its_group_void(beside: Path) -> None:
 
 async def test_a_task_that_fails_at_everything_ends_the_run(beside: Path) -> None:
     verifiers = opened(beside, [], "python:nasty:Nasty")
-    async with verifiers.opened():
+    async with verifiers.open():
         await replies(verifiers, *["raise"] * (FAILED_IN_A_ROW - 1))
         await replies(verifiers, "four")
         await replies(verifiers, *["raise"] * (FAILED_IN_A_ROW - 1))
@@ -413,7 +413,7 @@ async def test_a_task_that_fails_at_everything_ends_the_run(beside: Path) -> Non
 
 async def test_several_turns_with_the_task_elsewhere_and_the_tokens_here(beside: Path) -> None:
     verifiers = opened(beside, [], "python:nasty:NastyTurns")
-    async with verifiers.opened():
+    async with verifiers.open():
         codec = verifiers.schooling.codec
         [reply] = await verifiers.replies([question(verifiers, "p", "q")])
         assert isinstance(reply, Answered)
@@ -425,7 +425,7 @@ async def test_a_cheap_task_needs_no_process(beside: Path) -> None:
     verifiers = opened(beside, [], "reverse:letters=4", workers=3)
     assert verifiers.pooled == []
     children = len(psutil.Process().children())
-    async with verifiers.opened():
+    async with verifiers.open():
         answer = verifiers.schooling.tasks["reverse"].task.problem(7).answer
         assert await replies(verifiers, str(answer)) == [Ended(reward=1.0)]
         assert len(psutil.Process().children()) == children
@@ -433,7 +433,7 @@ async def test_a_cheap_task_needs_no_process(beside: Path) -> None:
 
 async def test_without_workers_the_node_asks_the_task_itself(beside: Path) -> None:
     verifiers = opened(beside, [], "python:nasty:Nasty", workers=0)
-    async with verifiers.opened():
+    async with verifiers.open():
         assert await replies(verifiers, "pid") == [Ended(reward=float(os.getpid()))]
 
 
@@ -444,7 +444,7 @@ async def test_other_machines_are_any_command(beside: Path) -> None:
     )
     verifiers = opened(beside, [], "python:nasty:Nasty", workers=0)
     verifiers.section = msgspec.structs.replace(verifiers.section, machine=[there])
-    async with verifiers.opened():
+    async with verifiers.open():
         found = await replies(verifiers, *["pid"] * 8)
     pids = {reply.reward for reply in found if isinstance(reply, Ended)}
     assert len(pids) <= 2
@@ -502,7 +502,7 @@ async def test_what_is_no_reward_is_a_value_where_the_node_asks_as_well(beside: 
     log: list[tuple[str, dict[str, Field]]] = []
     verifiers = opened(beside, log, "python:nasty:CheapNasty")
     assert verifiers.pooled == []
-    async with verifiers.opened():
+    async with verifiers.open():
         first, second = await replies(verifiers, text, "four")
         again = await trio.to_thread.run_sync(verifiers.environment, 7, question(verifiers, text).said, 9)
     assert isinstance(first, Ended)
@@ -516,7 +516,7 @@ async def test_what_is_no_reward_is_a_value_where_the_node_asks_as_well(beside: 
 @pytest.mark.parametrize("spec", ["python:nasty:CheapNastyTurns", "python:nasty:NastyTurns"])
 async def test_dicts_where_messages_belong_are_a_value_wherever_the_task_is_asked(beside: Path, spec: str) -> None:
     verifiers = opened(beside, [], spec, on_failure="drop")
-    async with verifiers.opened():
+    async with verifiers.open():
         reply, good = await verifiers.replies([question(verifiers, "dicts"), question(verifiers, "p", "q")])
         assert await trio.to_thread.run_sync(verifiers.environment, 7, question(verifiers, "dicts").said, 9) == reply
     assert isinstance(reply, Ended)
@@ -529,7 +529,7 @@ async def test_dicts_where_messages_belong_are_a_value_wherever_the_task_is_aske
 async def test_a_task_whose_every_reward_is_wrong_is_told_once_and_then_ends_the_run(beside: Path, spec: str) -> None:
     log: list[tuple[str, dict[str, Field]]] = []
     verifiers = opened(beside, log, spec)
-    async with verifiers.opened():
+    async with verifiers.open():
         with pytest.raises(RunError, match=r"last 256 rewards could not be computed.*gave no reward at index 7"):
             await replies(verifiers, *["x"] * FAILED_IN_A_ROW)
     plainly = [str(fields["text"]) for name, fields in log if name == "trouble" and "not judged one" in str(fields)]
@@ -551,7 +551,7 @@ async def test_a_task_that_is_asked_elsewhere_is_asked_for_its_problem_there_onc
     task = verifiers.schooling.tasks["python"].task
     made: list[int] = []
     task.problem = lambda index: made.append(index)  # type: ignore[assignment]
-    async with verifiers.opened():
+    async with verifiers.open():
         found = await verifiers.replies([question(verifiers, "p", "q"), question(verifiers, "q")])
         assert await verifiers.prompts([7]) == [verifiers.schooling.codec.encode_answer("7")[:-1]]
     assert [verifiers.schooling.codec.decode(reply.tokens) for reply in found if isinstance(reply, Answered)] == [
@@ -567,7 +567,7 @@ async def test_a_fingerprint_is_computed_once_whoever_asks(beside: Path) -> None
     (beside / "dear.py").write_text(DEAR)
     verifiers = opened(beside, [], "python:dear:Dear")
     task = verifiers.schooling.tasks["python"].task
-    async with verifiers.opened():
+    async with verifiers.open():
         for _ in range(3):
             await replies(verifiers, "four")
             assert verifiers.pooled == ["python"]

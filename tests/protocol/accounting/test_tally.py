@@ -17,9 +17,9 @@ from protocol.accounting.tally import (
     Proof,
     Tally,
     TrainedRecord,
+    check_proof,
     open_tally,
     proofs_for,
-    proven,
     sign_tally,
     tally_extension,
     tally_of,
@@ -58,7 +58,7 @@ def tally_for(records: list[TrainedRecord], **changes: Any) -> Tally:
 
 def fault_of(proof: Proof, tally: Tally) -> Fault:
     with pytest.raises(PeerError) as caught:
-        proven(proof, tally)
+        check_proof(proof, tally)
     return caught.value.fault
 
 
@@ -68,7 +68,7 @@ def test_what_is_counted_is_proved_in_whatever_order_it_was_read(drawn: list[tup
     leaves, tree = tree_of(records)
     assert tree.root == tree_of(reversed(records))[1].root
     tally = open_tally(sign_tally(LEARNER, SWARM, tally_for(records)), SWARM)
-    found = [proven(proof, tally) for proof in proofs_for(leaves, tree, range(tree.size))]
+    found = [check_proof(proof, tally) for proof in proofs_for(leaves, tree, range(tree.size))]
     assert found == sorted(records, key=lambda one: (one.version.version, one.record))
     for proof in proofs_for(leaves, tree, range(tree.size)):
         other = msgspec.structs.replace(proof, leaf=encode(trained(100)))
@@ -86,7 +86,7 @@ def test_a_step_that_the_tally_does_not_speak_of_proves_nothing(step: tuple[int,
     """The learner has signed the root, so only it could have put such a leaf there: it contradicts itself."""
     record = trained(1, step[1], step[0])
     assert fault_of(Proof(leaf=encode(record), place=0, path=[]), tally_for([record])) is Fault.BROKEN_PROMISE
-    assert proven(Proof(leaf=encode(trained(1, 6, 1)), place=0, path=[]), tally_for([trained(1, 6, 1)]))
+    assert check_proof(Proof(leaf=encode(trained(1, 6, 1)), place=0, path=[]), tally_for([trained(1, 6, 1)]))
 
 
 def test_a_leaf_whose_peer_is_none_is_malformed() -> None:

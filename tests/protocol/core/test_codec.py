@@ -22,12 +22,12 @@ from protocol.core.codec import (
     MIN_LOGPROB,
     Message,
     Seconds,
-    checked,
     decode,
     encode,
     pack_logprobs,
     pack_tokens,
-    packed_of,
+    packed_fields,
+    require_bounds,
     unpack_logprobs,
     unpack_tokens,
 )
@@ -96,7 +96,7 @@ def messages(cls: type[Any]) -> st.SearchStrategy[Any]:
     """Messages of class `cls` that its declared bounds allow."""
     packed = st.lists(st.integers(0, MAX_TOKEN_ID), min_size=1, max_size=3).map(pack_tokens)
     fields = {field.name: values(field.type) for field in fields_of(cls)}
-    return st.builds(cls, **fields | dict.fromkeys(packed_of(cls), packed))
+    return st.builds(cls, **fields | dict.fromkeys(packed_fields(cls), packed))
 
 
 def fields_of(cls: type[Any]) -> tuple[inspect.Field, ...]:
@@ -120,7 +120,7 @@ def test_round_trip(cls: type[Message]) -> None:
     @few
     @given(messages(cls))
     def check(message: Message) -> None:
-        assert checked(message) is message
+        assert require_bounds(message) is message
         assert decode(cls, encode(message), LIMIT) == message
 
     check()
@@ -327,18 +327,19 @@ def test_extensions_are_bounded() -> None:
         with pytest.raises(PeerError, match="ext"):
             decode(Refused, msgspec.msgpack.encode({"type": "refused", "reason": "", "ext": ext}), LIMIT)
         with pytest.raises(LocalProtocolError, match="ext"):
-            checked(Refused(reason="", ext=ext))
+            require_bounds(Refused(reason="", ext=ext))
 
     full = {f"name{n}": bytes(MAX_EXTENSION_BYTES) for n in range(MAX_EXTENSIONS)}
-    assert checked(Refused(reason="", ext=full))
+    assert require_bounds(Refused(reason="", ext=full))
     refuse({**full, "one more": b""})
     refuse({"large": bytes(MAX_EXTENSION_BYTES + 1)})
     refuse({"n" * 65: b""})
 
 
 def test_our_own_mistake_names_the_field() -> None:
+    verdict = msgspec.structs.replace(decode(Verdict, msgspec.msgpack.encode(minimal(Verdict)), LIMIT), record=b"x")
     with pytest.raises(LocalProtocolError, match=r"Verdict.*record"):
-        checked(msgspec.structs.replace(decode(Verdict, msgspec.msgpack.encode(minimal(Verdict)), LIMIT), record=b"x"))
+        require_bounds(verdict)
 
 
 def test_a_bound_holds_at_its_edge() -> None:

@@ -66,11 +66,11 @@ def live(history: list[float | None]) -> tuple[Life, Chain]:
     for event in history:
         if event is None:
             life.step()
-            chain = chain.advanced()
+            chain = chain.advance()
         else:
             durable = round(event * (len(life.line) - 1))
             life.crash(durable)
-            chain = chain.restarted(durable)
+            chain = chain.restart(durable)
         assert chain.head == life.head
     return life, chain
 
@@ -112,25 +112,25 @@ def test_a_name_never_means_two_sets_of_weights(history: list[float | None]) -> 
 
 def test_one_crash() -> None:
     """1.0 .. 1.10 published, 1.7 durable: 1.8 to 1.10 are orphaned, 2.7 has the weights of 1.7."""
-    chain = Chain(bases=(0,), head=at(1, 10)).restarted(7)
+    chain = Chain(bases=(0,), head=at(1, 10)).restart(7)
     assert chain == Chain(bases=(0, 7), head=at(2, 7))
     assert [chain.contains(at(1, v)) for v in (6, 7, 8, 10)] == [True, True, False, False]
     assert [chain.contains(at(2, v)) for v in (6, 7, 8)] == [False, True, False]
-    assert chain.advanced().contains(at(2, 8))
+    assert chain.advance().contains(at(2, 8))
 
 
 def test_a_lower_base_orphans_earlier_incarnations_too() -> None:
     """2 went on from 1.7; its own versions were never durable, nor was 1.7 after all: 3 goes on from 1.5."""
-    chain = Chain(bases=(0, 7), head=at(2, 12)).restarted(5)
+    chain = Chain(bases=(0, 7), head=at(2, 12)).restart(5)
     for _ in range(4):
-        chain = chain.advanced()
+        chain = chain.advance()
     assert chain == Chain(bases=(0, 7, 5), head=at(3, 9))
     assert [chain.contains(at(1, v)) for v in (5, 6, 7)] == [True, False, False]
     assert not any(chain.contains(at(2, v)) for v in range(13))
     assert [chain.contains(at(3, v)) for v in (4, 5, 9, 10)] == [False, True, True, False]
     # A later crash above the low base does not bring the orphans back.
-    assert not chain.restarted(8).contains(at(1, 7))
-    assert not chain.restarted(8).contains(at(2, 8))
+    assert not chain.restart(8).contains(at(1, 7))
+    assert not chain.restart(8).contains(at(2, 8))
 
 
 def test_lag_is_that_of_the_oldest_version() -> None:
@@ -151,7 +151,7 @@ def test_a_higher_incarnation_is_the_future_whatever_its_step() -> None:
     assert at(2, 0) > at(1, 10**9)
     chain = Chain(bases=(0,), head=at(1, 50))
     assert judge(chain, [at(2, 3)], 5) is Admissibility.FROM_THE_FUTURE
-    assert judge(chain.restarted(), [at(1, 51)], 5) is Admissibility.ORPHANED
+    assert judge(chain.restart(), [at(1, 51)], 5) is Admissibility.ORPHANED
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_what_never_happened_cannot_be_written_down(bases: tuple[int, ...], head
 @pytest.mark.parametrize("step", [-1, 11])
 def test_only_a_step_of_the_chain_can_be_resumed_from(step: int) -> None:
     with pytest.raises(LocalProtocolError):
-        Chain(bases=(0,), head=at(1, 10)).restarted(step)
+        Chain(bases=(0,), head=at(1, 10)).restart(step)
 
 
 def test_incarnations_that_nobody_remembers_hold_no_version() -> None:

@@ -37,7 +37,7 @@ def test_three_hundred_idle_connections_of_one_address_cost_a_member_nothing() -
     assert door.knock(1000, "198.51.100.1", 1.0) in range(300)
     for number in range(300, 600):
         assert door.knock(number, "192.0.2.66", 1.1) != 1000
-    assert door.spoke(1000, "198.51.100.1", 1.2)
+    assert door.note_first_bytes(1000, "198.51.100.1", 1.2)
     told = door.refusals.take()
     assert [(one.budget, one.who) for one in told] == [(HANDSHAKES, "192.0.2.66")]
     assert told[0].times == told[0].who_times == 601 - MAX_HANDSHAKES
@@ -46,27 +46,27 @@ def test_three_hundred_idle_connections_of_one_address_cost_a_member_nothing() -
 
 def test_one_address_begins_no_more_handshakes_than_its_rate() -> None:
     door = Door()
-    begun = sum(door.spoke(number, "192.0.2.66", 0.0) for number in range(1000))
+    begun = sum(door.note_first_bytes(number, "192.0.2.66", 0.0) for number in range(1000))
     assert begun == ORIGIN_HANDSHAKES.burst
-    assert door.spoke(1001, "192.0.2.67", 0.0)
+    assert door.note_first_bytes(1001, "192.0.2.67", 0.0)
     assert door.refusals.take()[0].budget == HANDSHAKE_RATE
 
 
 def test_many_unknown_addresses_keep_no_known_one_out() -> None:
     door = Door()
     door.expect([ME], ["198.51.100.1"])
-    begun = sum(door.spoke(number, address(number), 0.0) for number in range(2000))
+    begun = sum(door.note_first_bytes(number, address(number), 0.0) for number in range(2000))
     assert begun == UNKNOWN_HANDSHAKES.burst
-    assert all(door.spoke(number, "198.51.100.1", 0.0) for number in range(100))
+    assert all(door.note_first_bytes(number, "198.51.100.1", 0.0) for number in range(100))
 
 
 def test_a_member_of_before_is_known_wherever_it_comes_from() -> None:
     door = Door()
     door.expect([ME], [])
     for number in range(MAX_STRANGERS // 2):
-        assert door.came_in(number, address(number), ME, 0.0) is None
+        assert door.admit(number, address(number), ME, 0.0) is None
     for number in range(1000, 3000):
-        victim = door.came_in(number, address(number), PeerId(f"stranger {number}"), 1.0)
+        victim = door.admit(number, address(number), PeerId(f"stranger {number}"), 1.0)
         assert victim is None or victim >= 1000
     assert door.num_strangers == MAX_STRANGERS
     assert {one.budget for one in door.refusals.take()} == {STRANGERS}

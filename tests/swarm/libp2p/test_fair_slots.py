@@ -57,7 +57,7 @@ def test_of_many_addresses_who_made_no_progress_for_longest_leaves() -> None:
     room = FairRoom(size=4)
     for number in range(4):
         room.enter(number, f"10.0.0.{number}", float(number), known=False)
-    room.moved(0, 10.0)
+    room.note_progress(0, 10.0)
     assert room.enter(4, "10.0.0.4", 11.0, known=False) == 1
     assert 0 in room
 
@@ -102,6 +102,6 @@ def test_whatever_comes_the_room_is_never_overfull_and_the_heaviest_pays(
             room.leave(number)
             inside.pop(number, None)
         elif what == "moved":
-            room.moved(number, float(now))
+            room.note_progress(number, float(now))
         assert len(room) == len(inside) <= size
         assert all(one in room for one in inside)

@@ -337,7 +337,7 @@ def test_evict_removes_what_is_neither_kept_nor_pinned(store: ChunkStore) -> Non
     fill(store, SIGNED, FILES)
     fill(store, NEXT, NEXT_FILES)
     store.begin(third)
-    with store.pinned(SIGNED.hash):
+    with store.hold(SIGNED.hash):
         assert store.evict({NEXT.hash}) == [third.hash]
         assert model_files(store.directory(SIGNED.hash)) == FILES
     assert store.evict({NEXT.hash}) == [SIGNED.hash]
@@ -387,7 +387,7 @@ def test_the_quota_is_asked_before_a_byte_is_written(tmp_path: Path) -> None:
     total = SIGNED.manifest.total_bytes
     with ChunkStore.open(tmp_path / "store", SWARM.authority, quota_bytes=total) as store:
         fill(store, SIGNED, FILES)
-        with store.pinned(SIGNED.hash):
+        with store.hold(SIGNED.hash):
             with pytest.raises(StoreFull, match=f"needs {NEXT.manifest.total_bytes} bytes beside the {total} in use"):
                 store.begin(NEXT)
             with pytest.raises(StoreFull):
@@ -443,7 +443,7 @@ def test_a_full_disk_makes_room_as_a_quota_does(
     third = SWARM.publish(small_model(3), version=3)
     store.begin(third)
     assert [held.hash for held in store.versions()] == [NEXT.hash, third.hash]
-    with store.pinned(NEXT.hash), store.pinned(third.hash), pytest.raises(StoreFull, match="Free some space"):
+    with store.hold(NEXT.hash), store.hold(third.hash), pytest.raises(StoreFull, match="Free some space"):
         store.begin(SIGNED)
     assert [held.hash for held in store.versions()] == [NEXT.hash, third.hash]
 

@@ -176,7 +176,7 @@ async def test_chunks_are_relayed_while_the_relay_is_still_fetching(tmp_path: Pa
             await b.fetch(SIGNED)
             assert len(c.store.missing(SIGNED.hash)) < CHUNKS / 2, "b was complete a moment ago"
         assert is_whole(c)
-        assert set(c.transport.connected()) == {b.peer}
+        assert set(c.transport.connected_peers()) == {b.peer}
 
 
 async def test_a_node_that_nobody_can_dial_fetches_and_serves(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -294,7 +294,7 @@ async def test_when_a_peer_vanishes_the_rest_comes_from_others(tmp_path: Path, a
         by_peer = await c.fetch(SIGNED)
         assert is_whole(c)
         assert 0 < by_peer[b.peer] < by_peer[a.peer]
-        assert c.transport.connected() == {a.peer}
+        assert c.transport.connected_peers() == {a.peer}
         assert c.faults == [], "to vanish breaks no promise"
 
 
@@ -310,7 +310,7 @@ async def test_an_only_source_whose_connection_drops_again_and_again_is_not_give
                 network.set_fault(a.peer, b.peer, cut_after(network, 5))
                 await b.dial(a)
                 await trio.sleep(5)
-                assert a.peer not in b.transport.connected()
+                assert a.peer not in b.transport.connected_peers()
             network.set_fault(a.peer, b.peer, None)
             await b.dial(a)
         assert is_whole(b)

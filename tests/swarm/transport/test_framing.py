@@ -17,7 +17,7 @@ from protocol.core.errors import Fault, LocalProtocolError, PeerError
 from protocol.core.ids import PeerId
 from protocol.versions.exchange import AskNewest, Question
 from swarm.testing.memory_transport import WINDOW_BYTES, MemoryNetwork
-from swarm.transport.framing import PREFIX, FrameStream, framed
+from swarm.transport.framing import PREFIX, FrameStream, open_frames
 from swarm.transport.interface import Stream, StreamBroken
 from tests.support.swarm_fixture import peer_of
 
@@ -201,7 +201,7 @@ async def test_a_cancelled_receive_loses_nothing() -> None:
 
 async def test_a_block_that_ends_well_closes_in_good_order() -> None:
     async with two_ends() as ends:
-        async with framed(ends.near, LIMIT) as frames:
+        async with open_frames(ends.near, LIMIT) as frames:
             await frames.send(AskNewest())
         far = FrameStream(ends.far, LIMIT)
         assert await far.receive(Question) == AskNewest()
@@ -211,7 +211,7 @@ async def test_a_block_that_ends_well_closes_in_good_order() -> None:
 async def test_a_block_that_raises_tears_the_stream_down() -> None:
     async with two_ends() as ends:
         with pytest.raises(KeyError):
-            async with framed(ends.near, LIMIT):
+            async with open_frames(ends.near, LIMIT):
                 raise KeyError("ours")
         with pytest.raises(StreamBroken):
             await FrameStream(ends.far, LIMIT).receive_bytes()
@@ -220,7 +220,7 @@ async def test_a_block_that_raises_tears_the_stream_down() -> None:
 async def test_a_block_that_is_cancelled_tears_the_stream_down() -> None:
     async with two_ends() as ends:
         with trio.move_on_after(0):
-            async with framed(ends.near, LIMIT) as frames:
+            async with open_frames(ends.near, LIMIT) as frames:
                 await frames.receive_bytes()
         with pytest.raises(StreamBroken):
             await FrameStream(ends.far, LIMIT).receive_bytes()

@@ -647,7 +647,7 @@ async def test_a_learner_that_reads_nothing_loses_its_line_and_nothing_is_lost(
     world.nursery.start_soon(deliver)
     await trio.testing.wait_all_tasks_blocked()
     for _ in range(OUTGOING + 1):
-        world.line.started(Started(lease=lease_id_of(1), version=delivered_version()))
+        world.line.tell_started(Started(lease=lease_id_of(1), version=delivered_version()))
     await trio.sleep(5)
     assert "unread" in world.disconnections()[0].reason
     assert len(delivered) == 1
@@ -720,16 +720,16 @@ class CountingDesk:
         self.granted += 1
         return grant_of(self.granted, peer=peer)
 
-    def heard(self, peer: PeerId, heartbeat: Heartbeat) -> None: ...
+    def take_heartbeat(self, peer: PeerId, heartbeat: Heartbeat) -> None: ...
 
-    def started(self, peer: PeerId, started: Started) -> None: ...
+    def take_start(self, peer: PeerId, started: Started) -> None: ...
 
-    def returned(self, peer: PeerId, leases: LeaseReturn) -> None: ...
+    def take_return(self, peer: PeerId, leases: LeaseReturn) -> None: ...
 
-    def left(self, peer: PeerId, reason: str) -> None:
+    def note_departure(self, peer: PeerId, reason: str) -> None:
         self.left_for.append(reason)
 
-    def delivered(self, peer: PeerId, lease: LeaseId) -> None: ...
+    def note_delivery(self, peer: PeerId, lease: LeaseId) -> None: ...
 
 
 async def test_over_lines_that_break_every_delivery_is_judged_once_and_has_one_receipt(
@@ -826,20 +826,20 @@ def listener(world: World, *, until: type = Goodbye, **terms: Any) -> Talk:
 
 async def test_relay_receipts_are_said_to_a_learner_that_takes_them(world: World, autojump_clock: MockClock) -> None:
     world.script(listener(world, ext={RELAY_RECEIPTS: b""}))
-    world.line.relayed(b"before the line")
+    world.line.tell_relayed(b"before the line")
     world.start()
     await trio.testing.wait_all_tasks_blocked()
-    world.line.relayed(b"while it is up")
+    world.line.tell_relayed(b"while it is up")
     await trio.testing.wait_all_tasks_blocked()
     assert world.of(Relayed) == [Relayed(receipt=b"before the line"), Relayed(receipt=b"while it is up")]
 
 
 async def test_a_learner_that_does_not_know_them_hears_of_none(world: World, autojump_clock: MockClock) -> None:
     world.script(listener(world))
-    world.line.relayed(b"before the line")
+    world.line.tell_relayed(b"before the line")
     world.start()
     await trio.testing.wait_all_tasks_blocked()
-    world.line.relayed(b"while it is up")
+    world.line.tell_relayed(b"while it is up")
     await trio.testing.wait_all_tasks_blocked()
     assert world.of(Relayed) == []
     assert len(world.of(Hello)) == 1
@@ -853,7 +853,7 @@ async def test_the_latest_are_said_again_on_the_next_line_after_the_deliveries(
     world.start()
     await trio.testing.wait_all_tasks_blocked()
     for relayed in receipts:
-        world.line.relayed(relayed.receipt)
+        world.line.tell_relayed(relayed.receipt)
     world.nursery.start_soon(world.line.deliver, lease_id_of(1), [b"one"])
     await trio.testing.wait_all_tasks_blocked()
     world.heard.clear()

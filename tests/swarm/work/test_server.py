@@ -81,27 +81,27 @@ class ScriptedDesk:
         await self.may_grant.wait()
         return Grant(leases=[], now_ms=NOW_MS, reason=f"for {request.rollouts}")
 
-    def heard(self, peer: PeerId, heartbeat: Heartbeat) -> None:
+    def take_heartbeat(self, peer: PeerId, heartbeat: Heartbeat) -> None:
         self.notes.append((peer, heartbeat))
 
-    def started(self, peer: PeerId, started: Started) -> None:
+    def take_start(self, peer: PeerId, started: Started) -> None:
         self.notes.append((peer, started))
 
-    def delivered(self, peer: PeerId, lease: LeaseId) -> None:
+    def note_delivery(self, peer: PeerId, lease: LeaseId) -> None:
         self.notes.append((peer, lease))
 
-    def returned(self, peer: PeerId, leases: LeaseReturn) -> None:
+    def take_return(self, peer: PeerId, leases: LeaseReturn) -> None:
         self.notes.append((peer, leases))
 
-    def relayed(self, peer: PeerId, relayed: Relayed) -> None:
+    def take_relay_receipt(self, peer: PeerId, relayed: Relayed) -> None:
         if relayed.receipt == FORGED:
             raise PeerError(Fault.BAD_SIGNATURE, "a relay receipt")
         self.notes.append((peer, relayed))
 
-    def proofs_asked(self, peer: PeerId, request: ProofRequest) -> None:
+    def take_proof_request(self, peer: PeerId, request: ProofRequest) -> None:
         self.notes.append((peer, request))
 
-    def left(self, peer: PeerId, reason: str) -> None:
+    def note_departure(self, peer: PeerId, reason: str) -> None:
         self.notes.append((peer, reason))
 
     def departures(self, peer: PeerId) -> list[str]:

@@ -37,7 +37,7 @@ from learner.training.distributed.machines.said import (
     Wait,
     Word,
     cause_of,
-    gone,
+    explain_silence,
     silence,
 )
 
@@ -219,7 +219,7 @@ class First:
                 self._causes.append(cause_of(machine, member.called, end, member.heard_s - end.ago_s))
 
     def _gone(self, member: Member, now_s: float) -> Cause:
-        return gone(member.place.machine, member.called, member.heard_s, silence(member.heard_s, now_s))
+        return explain_silence(member.place.machine, member.called, member.heard_s, silence(member.heard_s, now_s))
 
     def _conclude(self) -> list[Effect]:
         self.state = State.OVER

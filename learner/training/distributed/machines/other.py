@@ -33,7 +33,7 @@ from learner.training.distributed.machines.said import (
     Told,
     Wait,
     Word,
-    gone,
+    explain_silence,
     silence,
 )
 
@@ -122,7 +122,7 @@ class Other:
         if self._has_ended and self._own is None and self._stopped_s is None:
             return self._conclude(self._verdict or ())  # ours ended well, and so may its
         if self._verdict is None and self._cause is None:
-            self._cause = gone(FIRST, f"machine {FIRST} at {self.meeting}", self._heard_s, why)
+            self._cause = explain_silence(FIRST, f"machine {FIRST} at {self.meeting}", self._heard_s, why)
         if self.state is State.GATHERING:
             return self._conclude((f"machine {FIRST} at {self.meeting} has gone: {why}",))
         return [*self._stop(now_s), *self._go_on(now_s)]

@@ -187,7 +187,7 @@ def cause_of(machine: int, called: str, end: End, at_s: float) -> Cause:
     return Cause(machine=machine, text=text, words=end.words, lost_line=end.lost_line, at_s=at_s)
 
 
-def gone(machine: int, called: str, heard_s: float, why: str) -> Cause:
+def explain_silence(machine: int, called: str, heard_s: float, why: str) -> Cause:
     """It went without a word after it was last heard, and so before whatever others lost by it."""
     return Cause(machine=machine, text=f"{called} has gone: {why}", words=(), lost_line=False, at_s=heard_s)
 

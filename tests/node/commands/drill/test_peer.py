@@ -29,7 +29,7 @@ class Turning(Behaviour):
     answered: int = 0
 
     async def answer(self, lease: Lease, version: PolicyVersion) -> list[bytes] | None:
-        self.counted(lease)
+        self.count(lease)
         self.answered += 1
         self.has_cheated = self.answered > 2
         return None if self.answered == 1 else [b""] * SIZE
@@ -43,7 +43,7 @@ class Line:
     given_back: int = 0
     said: list[Any] = field(default_factory=list)
 
-    def started(self, message: object) -> None:
+    def tell_started(self, message: object) -> None:
         self.said.append(message)
 
     def give_back(self, leases: list[Any], why: str) -> None:

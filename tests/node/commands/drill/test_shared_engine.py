@@ -41,10 +41,10 @@ def version(number: int) -> PolicyVersion:
 
 async def test_the_first_and_the_newest_weights_are_kept_and_every_name(foundry: SharedEngine) -> None:
     kept = [version(number) for number in (1, *range(NEWEST - KEPT + 1, NEWEST + 1))]
-    assert foundry.held(version(0)) == kept
+    assert foundry.list_kept(version(0)) == kept
     assert foundry.first == version(1)
     assert len(list(foundry.scratch.iterdir())) == KEPT + 1
-    assert foundry.named(version(1)).manifest == signed(1, {}).hash
+    assert foundry.name_version(version(1)).manifest == signed(1, {}).hash
 
 
 async def test_who_asks_for_weights_that_are_gone_is_refused_and_the_others_are_served(foundry: SharedEngine) -> None:
@@ -59,7 +59,7 @@ async def test_who_asks_for_weights_that_are_gone_is_refused_and_the_others_are_
 
 
 async def test_weights_that_go_while_they_are_waited_for_stay(foundry: SharedEngine, tmp_path: Path) -> None:
-    oldest = foundry.held(version(2))[0]
+    oldest = foundry.list_kept(version(2))[0]
     async with trio.open_nursery() as nursery:
         served = trio.Event()
 
@@ -70,7 +70,7 @@ async def test_weights_that_go_while_they_are_waited_for_stay(foundry: SharedEng
         nursery.start_soon(ask)
         await trio.testing.wait_all_tasks_blocked()
         await foundry.publish(signed(NEWEST + 1, {}), tmp_path / "model")
-        assert foundry.held(version(2))[0] == oldest
+        assert foundry.list_kept(version(2))[0] == oldest
         nursery.start_soon(foundry.work)
         await served.wait()
         nursery.cancel_scope.cancel()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from node.commands.drill.tampered_weights import GROUP, Variant, rounded, write_variant
+from node.commands.drill.tampered_weights import GROUP, Variant, round_weights, write_variant
 
 SHAPES = {
     "model.embed_tokens.weight": (16, 64),
@@ -55,8 +55,8 @@ def test_matrices_are_rounded_and_vectors_are_not(model: Path, tmp_path: Path, v
 
 def test_rounding_is_to_the_nearest_level() -> None:
     weights = np.array([[1.0, -1.0, 0.49 / 7, 0.51 / 7]], np.float32)
-    assert np.allclose(rounded(weights, bits=4), [[1.0, -1.0, 0.0, 1 / 7]])
-    assert rounded(np.zeros((1, 4), np.float32), bits=8).tolist() == [[0.0] * 4]
+    assert np.allclose(round_weights(weights, bits=4), [[1.0, -1.0, 0.0, 1 / 7]])
+    assert round_weights(np.zeros((1, 4), np.float32), bits=8).tolist() == [[0.0] * 4]
 
 
 def test_the_last_layer_adds_nothing_in_a_smaller_model(model: Path, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ async def _run(root: Path) -> None:
                 givers = dict.fromkeys(range(len(signed.manifest.chunks)), theirs.peer_id)
                 if signed.version.version and (thanks := relay_receipt(signed.hash, givers)) is not None:
                     raw = sign_relay_receipt(mine, SWARM.authority.swarm, thanks)
-                    learner.desk.relayed(mine.peer_id, Relayed(receipt=raw))
+                    learner.desk.take_relay_receipt(mine.peer_id, Relayed(receipt=raw))
             await told(signed)
 
         learner.training.published = published

@@ -361,7 +361,7 @@ async def test_what_was_in_time_when_it_arrived_is_not_late_for_having_waited(tm
         for lease, late_ms in zip(lend(learner, 1, 2), (0, 1), strict=True):
             learner.wall.ms = lease.lease.deadline_ms + late_ms
             answers.append(send(learner, delivery(lease)))
-            learner.desk.delivered(PEER.peer_id, lease.id)
+            learner.desk.note_delivery(PEER.peer_id, lease.id)
         learner.wall.ms += 3_600_000
         nursery.start_soon(learner.intake.work, learner.arriving)
         while not all(answers):
@@ -433,7 +433,7 @@ async def test_a_lease_whose_delivery_is_being_judged_is_nobody_elses_any_more(t
         nursery.start_soon(learner.intake.work, learner.arriving)
         while lease.id in learner.run.leasing.open:
             await trio.lowlevel.checkpoint()
-        learner.desk.returned(PEER.peer_id, LeaseReturn(leases=[lease.id], reason="changed my mind"))
+        learner.desk.take_return(PEER.peer_id, LeaseReturn(leases=[lease.id], reason="changed my mind"))
         while not answers:
             await learner.run.wait_changed()
         assert rules(answers[0].receipt) == [Rule.ADMITTED] * 2  # type: ignore[union-attr]
@@ -472,8 +472,8 @@ async def test_what_came_before_a_goodbye_is_judged_as_if_the_peer_were_here(tmp
         await learner.desk.welcome(PEER.peer_id, hello())
         open_chain(learner)
         sent, unfinished = lend(learner, 1, 2)
-        learner.desk.delivered(PEER.peer_id, sent.id)
-        learner.desk.left(PEER.peer_id, IN_GOOD_ORDER)
+        learner.desk.note_delivery(PEER.peer_id, sent.id)
+        learner.desk.note_departure(PEER.peer_id, IN_GOOD_ORDER)
         assert list(learner.run.leasing.open) == [sent.id]
         nursery.start_soon(learner.intake.work, learner.arriving)
         assert rules((await hand_in(learner, PEER.peer_id, delivery(sent))).receipt) == [Rule.ADMITTED] * 2
@@ -496,7 +496,7 @@ async def test_what_comes_after_its_lease_has_ended_is_rejected_in_the_books_of_
                 learner.wall.ms = first.lease.deadline_ms + 60_000
                 learner.desk.leases.expire()
             case _:
-                learner.desk.returned(PEER.peer_id, LeaseReturn(leases=[first.id, second.id], reason="tired"))
+                learner.desk.take_return(PEER.peer_id, LeaseReturn(leases=[first.id, second.id], reason="tired"))
         nursery.start_soon(learner.intake.work, learner.arriving)
         answers = [await hand_in(learner, PEER.peer_id, delivery(first)) for _ in range(2)]
         thief = await hand_in(learner, OTHER.peer_id, delivery(second))

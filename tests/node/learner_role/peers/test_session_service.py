@@ -194,7 +194,7 @@ async def test_a_request_waits_for_room_and_is_woken_by_it(tmp_path: Path, mock_
         nursery.start_soon(wait)
         await tick(learner, mock_clock, GRANT_WAIT_S - 2)
         assert answers == []
-        learner.desk.returned(HERE, LeaseReturn(leases=held[:1], reason="too much"))
+        learner.desk.take_return(HERE, LeaseReturn(leases=held[:1], reason="too much"))
         await wait_all_tasks_blocked()
         await until(lambda: bool(answers))
         assert len(answers[0].leases) == 1, "there was room for one group of the two that were asked for"
@@ -234,7 +234,7 @@ async def test_a_request_that_waits_in_vain_is_told_when_to_ask_again(tmp_path: 
 async def test_a_request_outside_the_owners_hours_is_told_so(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path, ROOMY, HERE, THERE) as learner, trio.open_nursery() as nursery:
         learner.run.membership.silence_s = 2 * GRANT_WAIT_S
-        learner.desk.heard(HERE, Heartbeat(hours_left_s=0.0))
+        learner.desk.take_heartbeat(HERE, Heartbeat(hours_left_s=0.0))
         answers: list[Grant] = []
 
         async def wait() -> None:
@@ -249,7 +249,7 @@ async def test_a_request_outside_the_owners_hours_is_told_so(tmp_path: Path, moc
         assert "not lent now (outside your hours, or paused)" in answers[0].reason
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()
-        learner.desk.heard(HERE, Heartbeat(hours_left_s=3600.0))
+        learner.desk.take_heartbeat(HERE, Heartbeat(hours_left_s=3600.0))
         await until(lambda: len(answers) == 2)
         assert answers[1].leases, "at once when they begin"
 
@@ -311,7 +311,7 @@ async def test_a_peer_that_leaves_while_its_leases_are_written(tmp_path: Path) -
         issue = learner.ledger.work.leases_issued
 
         def leave_then_write(rows: Any) -> None:
-            trio.from_thread.run_sync(learner.desk.left, HERE, IN_GOOD_ORDER)
+            trio.from_thread.run_sync(learner.desk.note_departure, HERE, IN_GOOD_ORDER)
             trio.from_thread.run(wait_all_tasks_blocked)
             issue(rows)
 
@@ -324,9 +324,9 @@ async def test_a_peer_that_leaves_while_its_leases_are_written(tmp_path: Path) -
 async def test_which_version_a_lease_is_made_with_is_written(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path, ROOMY, HERE, THERE) as learner:
         [mine, other] = ids_of(await ask(learner))
-        learner.desk.started(HERE, Started(lease=mine, version=version("1.0")))
-        learner.desk.started(HERE, Started(lease=mine, version=version("1.1")))
-        learner.desk.started(THERE, Started(lease=other, version=version("1.1")))
+        learner.desk.take_start(HERE, Started(lease=mine, version=version("1.0")))
+        learner.desk.take_start(HERE, Started(lease=mine, version=version("1.1")))
+        learner.desk.take_start(THERE, Started(lease=other, version=version("1.1")))
         await tick(learner, mock_clock)
         await until(lambda: started_versions(learner) == {mine: "1.0", other: None})
 
@@ -342,7 +342,7 @@ def started_versions(learner: Learner) -> dict[bytes, str | None]:
 async def test_a_goodbye_frees_the_leases_at_once(tmp_path: Path) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner:
         held = ids_of(await ask(learner))
-        learner.desk.left(HERE, IN_GOOD_ORDER)
+        learner.desk.note_departure(HERE, IN_GOOD_ORDER)
         assert learner.run.leasing.open_rollouts == 0
         assert learner.run.present == {}
         await become(learner, dict.fromkeys(held, "lost"))
@@ -353,10 +353,10 @@ async def test_who_is_gone_outside_its_hours_has_not_vanished(
     tmp_path: Path, mock_clock: MockClock, notices: str
 ) -> None:
     async with opened(tmp_path, ROOMY, HERE, THERE) as learner:
-        learner.desk.heard(HERE, Heartbeat(hours_left_s=0.0))
-        learner.desk.heard(THERE, Heartbeat(hours_left_s=3600.0))
+        learner.desk.take_heartbeat(HERE, Heartbeat(hours_left_s=0.0))
+        learner.desk.take_heartbeat(THERE, Heartbeat(hours_left_s=3600.0))
         for peer in (HERE, THERE) if notices == "the line" else ():
-            learner.desk.left(peer, "the connection was reset")
+            learner.desk.note_departure(peer, "the connection was reset")
         await tick(learner, mock_clock, SILENCE_S)
         await tick(learner, mock_clock)
         assert learner.run.present == {}
@@ -371,7 +371,7 @@ async def test_who_is_gone_outside_its_hours_has_not_vanished(
 async def test_a_broken_line_frees_them_only_when_the_peer_stays_away(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner:
         held = ids_of(await ask(learner))
-        learner.desk.left(HERE, "the connection was reset")
+        learner.desk.note_departure(HERE, "the connection was reset")
         assert learner.run.present == {}
         await tick(learner, mock_clock, SILENCE_S)
         assert set(learner.run.leasing.open) == set(held)
@@ -389,11 +389,11 @@ async def test_a_peer_that_comes_back_goes_on_with_what_it_still_holds(tmp_path:
     async with opened(tmp_path, ROOMY, HERE, THERE) as learner:
         kept, forgotten = ids_of(await ask(learner))
         [theirs] = ids_of(await ask(learner, THERE, rollouts=2))
-        learner.desk.left(HERE, "the connection was reset")
+        learner.desk.note_departure(HERE, "the connection was reset")
         await learner.desk.welcome(HERE, hello(leases=[kept]))
         for _ in range(10):
-            learner.desk.heard(HERE, Heartbeat())
-            learner.desk.heard(THERE, Heartbeat())
+            learner.desk.take_heartbeat(HERE, Heartbeat())
+            learner.desk.take_heartbeat(THERE, Heartbeat())
             await tick(learner, mock_clock)
         await become(learner, {kept: "open", forgotten: "open", theirs: "open"})
         assert set(learner.run.present) == {HERE, THERE}
@@ -415,12 +415,12 @@ async def test_whoever_begins_a_lease_again_says_anew_with_which_version(tmp_pat
     async with opened(tmp_path, ROOMY, HERE) as learner:
         mine, other = ids_of(await ask(learner))
         for lease in (mine, other):
-            learner.desk.started(HERE, Started(lease=lease, version=version("1.0")))
+            learner.desk.take_start(HERE, Started(lease=lease, version=version("1.0")))
         await tick(learner, mock_clock)
         await learner.desk.welcome(HERE, hello(leases=[other]))
         await ask(learner, HERE)
-        learner.desk.started(HERE, Started(lease=mine, version=version("1.1")))
-        learner.desk.started(HERE, Started(lease=other, version=version("1.1")))
+        learner.desk.take_start(HERE, Started(lease=mine, version=version("1.1")))
+        learner.desk.take_start(HERE, Started(lease=other, version=version("1.1")))
         await tick(learner, mock_clock)
         await until(lambda: started_versions(learner)[mine] == "1.1")
         assert started_versions(learner)[other] == "1.0"
@@ -433,10 +433,10 @@ async def test_what_happens_while_the_desk_stops_is_written(tmp_path: Path) -> N
         async with trio.open_nursery() as nursery:
             nursery.start_soon(learner.desk.watch)
             await wait_all_tasks_blocked()
-            learner.desk.left(HERE, IN_GOOD_ORDER)  # wakes it, and before it has written it is told to stop
+            learner.desk.note_departure(HERE, IN_GOOD_ORDER)  # wakes it, and before it has written it is told to stop
             nursery.cancel_scope.cancel()
         await become(learner, dict.fromkeys(mine, "lost") | dict.fromkeys(theirs, "open"))
-        learner.desk.left(THERE, IN_GOOD_ORDER)
+        learner.desk.note_departure(THERE, IN_GOOD_ORDER)
         learner.desk.write_rest()
         assert set(statuses(learner).values()) == {"lost"}
 
@@ -447,7 +447,7 @@ async def test_a_silent_peer_is_dismissed_and_a_beating_heart_keeps_it(tmp_path:
         held = ids_of(await ask(learner, THERE))
         for _ in range(6):
             await tick(learner, mock_clock)
-            learner.desk.heard(THERE, Heartbeat(installed=version("1.0")))
+            learner.desk.take_heartbeat(THERE, Heartbeat(installed=version("1.0")))
         assert set(learner.run.present) == {THERE}
         assert set(learner.run.leasing.open) == set(held)
 
@@ -458,7 +458,7 @@ async def test_a_lease_expires_a_moment_after_its_deadline(tmp_path: Path, mock_
         learner.wall.ms = leases_of(grant)[0].deadline_ms + LATE_GRACE_MS - round(TICK_S * 1000)
         await tick(learner, mock_clock)
         assert len(learner.run.leasing.open) == 2
-        learner.desk.heard(HERE, Heartbeat())
+        learner.desk.take_heartbeat(HERE, Heartbeat())
         await tick(learner, mock_clock)
         await until(lambda: set(statuses(learner).values()) == {"expired"})
 
@@ -478,16 +478,16 @@ async def test_leases_go_on_after_a_restart_until_their_peer_stays_silent(
         again.desk.leases.ended = lambda granted, begun, status: told.append(status)
         await again.desk.welcome(HERE, hello(leases=mine))
         for _ in range(60):
-            again.desk.heard(HERE, Heartbeat())
+            again.desk.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock)
         assert set(again.run.leasing.open) == {*mine, *theirs}, "the model is loading: who is not back waits, too"
         await again.training.begin()
         for _ in range(round(RETURNS_WITHIN_S)):
-            again.desk.heard(HERE, Heartbeat())
+            again.desk.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock)
         assert set(again.run.leasing.open) == {*mine, *theirs}
         for _ in range(3):
-            again.desk.heard(HERE, Heartbeat())
+            again.desk.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock)
         assert set(again.run.leasing.open) == set(mine)
         await become(again, dict.fromkeys(mine, "open") | dict.fromkeys(theirs, "returned"))
@@ -513,7 +513,7 @@ async def test_what_was_made_while_a_learner_was_away_counts_though_its_model_lo
         await again.desk.welcome(HERE, hello(leases=mine))
         assert [again.run.leasing.lookup(lease, HERE) is not None for lease in mine] == [True] * len(mine)
         for _ in range(2):
-            again.desk.heard(HERE, Heartbeat())
+            again.desk.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock)
         assert set(again.run.leasing.open) == set(mine)
         nursery.cancel_scope.cancel()
@@ -534,7 +534,7 @@ async def test_a_lease_whose_deadline_passed_while_the_learner_was_away_is_held_
         nursery.start_soon(again.desk.watch)
         await again.desk.welcome(HERE, hello(leases=mine))
         for _ in range(2):
-            again.desk.heard(HERE, Heartbeat())
+            again.desk.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock)
         assert set(again.run.leasing.open) == set(mine), "the model is loading, and nobody could deliver until now"
         await again.training.begin()
@@ -543,7 +543,7 @@ async def test_a_lease_whose_deadline_passed_while_the_learner_was_away_is_held_
         again.wall.ms = deadline_ms
         for seconds in (TICK_S, LATE_GRACE_MS / 1000):
             assert set(again.run.leasing.open) == set(mine)
-            again.desk.heard(HERE, Heartbeat())
+            again.desk.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock, seconds)
         assert again.run.leasing.open == {}
         await become(again, dict.fromkeys(mine, "returned"))
@@ -565,7 +565,7 @@ async def test_a_lease_of_before_with_time_left_when_the_learner_is_back_expires
         await again.training.begin()
         again.wall.ms += 60_000
         for _ in range(4):
-            again.desk.heard(HERE, Heartbeat())
+            again.desk.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock)
         await become(again, dict.fromkeys(mine, "expired"))
         nursery.cancel_scope.cancel()
@@ -588,10 +588,10 @@ async def test_what_has_arrived_does_not_expire_while_it_waits_to_be_judged(
 ) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner:
         first, second = ids_of(await ask(learner))
-        learner.desk.delivered(HERE, first)
-        learner.desk.delivered(THERE, second)
+        learner.desk.note_delivery(HERE, first)
+        learner.desk.note_delivery(THERE, second)
         learner.wall.ms += 60_000 + LATE_GRACE_MS
-        learner.desk.heard(HERE, Heartbeat())
+        learner.desk.take_heartbeat(HERE, Heartbeat())
         await tick(learner, mock_clock)
         assert set(learner.run.leasing.open) == {first}, "another's word says nothing of a lease"
         await become(learner, {first: "open", second: "expired"})
@@ -600,7 +600,7 @@ async def test_what_has_arrived_does_not_expire_while_it_waits_to_be_judged(
 async def test_stopping_the_learner_gives_nobodys_leases_away(tmp_path: Path) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner:
         held = ids_of(await ask(learner))
-    learner.desk.left(HERE, "the learner stopped")
+    learner.desk.note_departure(HERE, "the learner stopped")
     assert statuses(learner) == dict.fromkeys(held, "open")
 
 
@@ -624,10 +624,10 @@ async def recalling(root: Path, *, ext: dict[str, bytes]) -> AsyncIterator[tuple
         lines = Lines()
         learner.desk.reception = lines  # type: ignore[assignment]
         await learner.desk.welcome(HERE, hello(ext=ext))
-        learner.desk.heard(HERE, Heartbeat(installed=version("1.0")))
+        learner.desk.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
         leases = ids_of(await ask(learner))
-        learner.desk.started(HERE, Started(lease=leases[0], version=version("1.0")))
-        learner.run.chain = learner.run.chain.advanced()
+        learner.desk.take_start(HERE, Started(lease=leases[0], version=version("1.0")))
+        learner.run.chain = learner.run.chain.advance()
         learner.run.collecting = 1
         yield learner, lines, leases
 
@@ -655,12 +655,12 @@ async def test_it_is_reminded_with_every_heartbeat_until_they_are_back(tmp_path:
         takes_a_batch(learner)
         await wait_all_tasks_blocked()
         lines.said.clear()
-        learner.desk.returned(HERE, LeaseReturn(leases=leases[:1], reason="too old"))
-        learner.desk.heard(HERE, Heartbeat(installed=version("1.0")))
+        learner.desk.take_return(HERE, LeaseReturn(leases=leases[:1], reason="too old"))
+        learner.desk.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
         assert [said.leases for _, said in recalls(lines)] == [leases[1:]]
-        learner.desk.returned(HERE, LeaseReturn(leases=leases[1:], reason="too old"))
+        learner.desk.take_return(HERE, LeaseReturn(leases=leases[1:], reason="too old"))
         lines.said.clear()
-        learner.desk.heard(HERE, Heartbeat(installed=version("1.0")))
+        learner.desk.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
         assert recalls(lines) == []
         assert [event["recalled"] for event in learner.logged("leases_returned")] == [1, 1]
         await become(learner, dict.fromkeys(leases, "returned"))
@@ -671,7 +671,7 @@ async def test_who_comes_back_without_them_has_dropped_them(tmp_path: Path) -> N
     async with recalling(tmp_path, ext=TAKES_RECALLS) as (learner, _, leases):
         takes_a_batch(learner)
         await wait_all_tasks_blocked()
-        learner.desk.left(HERE, "the connection was reset")
+        learner.desk.note_departure(HERE, "the connection was reset")
         await learner.desk.welcome(HERE, hello(ext=TAKES_RECALLS))
         await become(learner, dict.fromkeys(leases, "returned"))
         assert recalled(learner) == set(leases)
@@ -686,7 +686,7 @@ async def test_who_does_not_know_of_recalls_is_not_told_and_not_counted_on(tmp_p
     async with recalling(tmp_path, ext={}) as (learner, lines, leases):
         takes_a_batch(learner)
         await wait_all_tasks_blocked()
-        learner.desk.heard(HERE, Heartbeat(installed=version("1.0")))
+        learner.desk.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
         assert recalls(lines) == []
         assert set(learner.run.leasing.open) == set(leases)
         assert learner.run.leasing.open_rollouts == 0
@@ -694,11 +694,11 @@ async def test_who_does_not_know_of_recalls_is_not_told_and_not_counted_on(tmp_p
 
 async def test_what_is_begun_with_too_old_a_version_is_recalled_as_it_is_begun(tmp_path: Path) -> None:
     async with recalling(tmp_path, ext=TAKES_RECALLS) as (learner, lines, leases):
-        learner.desk.heard(HERE, Heartbeat(installed=version("1.1")))
+        learner.desk.take_heartbeat(HERE, Heartbeat(installed=version("1.1")))
         takes_a_batch(learner)
         await wait_all_tasks_blocked()
         assert [said.leases for _, said in recalls(lines)] == [leases[:1]], "the other one would be made with 1.1"
-        learner.desk.started(HERE, Started(lease=leases[1], version=version("1.0")))
+        learner.desk.take_start(HERE, Started(lease=leases[1], version=version("1.0")))
         assert [said.leases for _, said in recalls(lines)] == [leases[:1], leases[1:]]
 
 
@@ -708,9 +708,9 @@ async def test_many_are_recalled_in_several_messages(tmp_path: Path) -> None:
         lines = Lines()
         learner.desk.reception = lines  # type: ignore[assignment]
         await learner.desk.welcome(HERE, hello(ext=TAKES_RECALLS))
-        learner.desk.heard(HERE, Heartbeat(installed=version("1.0")))
+        learner.desk.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
         leases = ids_of(await ask(learner, rollouts=512)) + ids_of(await ask(learner, rollouts=88))
-        learner.run.chain = learner.run.chain.advanced()
+        learner.run.chain = learner.run.chain.advance()
         takes_a_batch(learner)
         await wait_all_tasks_blocked()
         assert [len(said.leases) for _, said in recalls(lines)] == [MAX_LEASES_PER_GRANT, 44]
@@ -722,12 +722,12 @@ async def test_many_are_recalled_in_several_messages(tmp_path: Path) -> None:
 
 async def test_a_stay_counts_what_was_moved_during_it(tmp_path: Path, mock_clock: MockClock) -> None:
     def beat(up: int, engine_s: float = 0.0) -> None:
-        learner.desk.heard(HERE, Heartbeat(bytes_up=up, bytes_down=2 * up, engine_s=engine_s))
+        learner.desk.take_heartbeat(HERE, Heartbeat(bytes_up=up, bytes_down=2 * up, engine_s=engine_s))
 
     async with opened(tmp_path, ROOMY, HERE) as learner:
         beat(100, 1.0)
         beat(150, 1.5)
-        learner.desk.left(HERE, "the connection was reset")
+        learner.desk.note_departure(HERE, "the connection was reset")
         await learner.desk.welcome(HERE, hello())
         beat(170, 2.0)
         beat(10, 0.5)  # the node was started anew in between
@@ -755,13 +755,13 @@ def engine_s(learner: Learner) -> float:
 
 async def test_joules_are_counted_by_stay_and_source(tmp_path: Path, mock_clock: MockClock) -> None:
     def beat(*told: tuple[EnergySource, float], up: int = 0) -> None:
-        learner.desk.heard(HERE, Heartbeat(bytes_up=up, energy=[Energy(*one) for one in told]))
+        learner.desk.take_heartbeat(HERE, Heartbeat(bytes_up=up, energy=[Energy(*one) for one in told]))
 
     gpu, cpu, other = EnergySource.NVML, EnergySource.RAPL, EnergySource.OTHER
     async with opened(tmp_path, ROOMY, HERE) as learner:
         beat((gpu, 100.0))
         beat((gpu, 150.0), (cpu, 10.0), up=5)
-        learner.desk.left(HERE, "the connection was reset")
+        learner.desk.note_departure(HERE, "the connection was reset")
         await learner.desk.welcome(HERE, hello())
         beat((gpu, 170.0), (cpu, 4.0), up=6)  # the processors' meter began anew
         beat((gpu, 7.0), (cpu, 1.0), (other, 1.0), (other, 2.0), up=1)  # and then the node did
@@ -791,11 +791,11 @@ async def test_no_word_of_a_peer_makes_the_node_wait_for_the_disk(tmp_path: Path
     async with opened(tmp_path, ROOMY, HERE, THERE) as learner:
         [lease, other] = ids_of(await ask(learner))
         with learner.ledger.transaction():
-            learner.desk.heard(HERE, Heartbeat(bytes_up=1))
-            learner.desk.started(HERE, Started(lease=lease, version=version("1.0")))
-            learner.desk.returned(HERE, LeaseReturn(leases=[other], reason=""))
-            learner.desk.left(THERE, IN_GOOD_ORDER)
-            learner.desk.left(HERE, IN_GOOD_ORDER)
+            learner.desk.take_heartbeat(HERE, Heartbeat(bytes_up=1))
+            learner.desk.take_start(HERE, Started(lease=lease, version=version("1.0")))
+            learner.desk.take_return(HERE, LeaseReturn(leases=[other], reason=""))
+            learner.desk.note_departure(THERE, IN_GOOD_ORDER)
+            learner.desk.note_departure(HERE, IN_GOOD_ORDER)
         await become(learner, {lease: "lost", other: "returned"})
 
 
@@ -808,18 +808,18 @@ async def test_who_takes_proofs_is_told_of_a_version_and_waited_for_until_it_has
         nursery.start_soon(learner.desk.proofs.work)
         learner.desk.published(b"a tally")
         assert proofs_told(lines) == [(HERE, Proofs(tally=b"a tally"))], "others would not know the message"
-        learner.desk.proofs_asked(HERE, ProofRequest(version=version("1.0")))
+        learner.desk.take_proof_request(HERE, ProofRequest(version=version("1.0")))
         await learner.desk.proofs.wait_settled()
         await until(lambda: len(proofs_told(lines)) == 2)
         assert proofs_told(lines)[1:] == [(HERE, Proofs())]
         # An answer that is being made while a version comes out says nothing about that.
-        learner.desk.proofs_asked(HERE, ProofRequest(version=version("1.0")))
+        learner.desk.take_proof_request(HERE, ProofRequest(version=version("1.0")))
         await asked_on_a_thread(learner, lambda: learner.desk.published(b"another"))
         await until(lambda: len(proofs_told(lines)) == 4)
         with trio.move_on_after(0) as patience:
             await learner.desk.proofs.wait_settled()
         assert patience.cancelled_caught, "it is asked once more"
-        learner.desk.left(HERE, "its line broke")
+        learner.desk.note_departure(HERE, "its line broke")
         await learner.desk.proofs.wait_settled()
         nursery.cancel_scope.cancel()
 
@@ -854,7 +854,7 @@ async def test_everybody_is_introduced_and_in_the_end_dismissed(tmp_path: Path, 
             (THERE, [HERE]),
         ]
         lines.said.clear()
-        learner.desk.left(THERE, IN_GOOD_ORDER)
+        learner.desk.note_departure(THERE, IN_GOOD_ORDER)
         assert [(to, [one.peer for one in said.peers]) for to, said in introductions(lines)] == [(HERE, [])]
         lines.said.clear()
         learner.desk.farewell("The run is finished.")
@@ -864,7 +864,7 @@ async def test_everybody_is_introduced_and_in_the_end_dismissed(tmp_path: Path, 
 async def test_who_was_told_that_the_run_is_over_leaves_once(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner:
         learner.desk.farewell("The run is finished.")
-        learner.desk.left(HERE, "dismissed")
+        learner.desk.note_departure(HERE, "dismissed")
         assert HERE not in learner.run.membership.members, "it would fall silent, and be said to leave again"
         assert [event["reason"] for event in learner.logged("peer_left")] == ["dismissed"]
 
@@ -884,15 +884,15 @@ async def test_who_waits_for_everybody_to_leave_is_told_of_each(tmp_path: Path) 
 
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()
-        learner.desk.left(HERE, "dismissed")
+        learner.desk.note_departure(HERE, "dismissed")
         await gone.wait()
 
 
 async def test_a_peer_that_beats_without_end_fills_no_log(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner:
         for number in range(1000):
-            learner.desk.heard(HERE, Heartbeat(bytes_up=number))
+            learner.desk.take_heartbeat(HERE, Heartbeat(bytes_up=number))
         assert len(learner.logged("heartbeat")) == LOGGED_BEATS.burst
         mock_clock.jump(1 / LOGGED_BEATS.per_s)
-        learner.desk.heard(HERE, Heartbeat(bytes_up=1001))
+        learner.desk.take_heartbeat(HERE, Heartbeat(bytes_up=1001))
         assert learner.logged("heartbeat")[-1]["bytes_up"] == 1001

@@ -53,7 +53,7 @@ async def restarted(root: Path, away_s: float) -> AsyncIterator[tuple[Learner, l
 
 
 def give_back(learner: Learner, leases: list[LeaseId]) -> None:
-    learner.desk.returned(HERE, LeaseReturn(leases=list(leases), reason="too late"))
+    learner.desk.take_return(HERE, LeaseReturn(leases=list(leases), reason="too late"))
 
 
 def expire(learner: Learner, leases: list[LeaseId]) -> None:
@@ -62,7 +62,7 @@ def expire(learner: Learner, leases: list[LeaseId]) -> None:
 
 
 def leave(learner: Learner, leases: list[LeaseId]) -> None:
-    learner.desk.left(HERE, IN_GOOD_ORDER)
+    learner.desk.note_departure(HERE, IN_GOOD_ORDER)
 
 
 def lose(learner: Learner, leases: list[LeaseId]) -> None:

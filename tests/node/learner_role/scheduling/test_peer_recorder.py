@@ -99,10 +99,10 @@ async def test_peers_come_install_and_go(tmp_path: Path) -> None:
         asked = hello(name="attic", machine="box", price=Price(micros_per_hour=350_000))
         assert isinstance(await learner.desk.welcome(HERE, asked), Welcome)
         for installed in (None, version("1.0"), version("1.0"), version("4.9")):
-            learner.desk.heard(HERE, Heartbeat(installed=installed))
-        learner.desk.left(HERE, IN_GOOD_ORDER)
-        learner.desk.heard(HERE, Heartbeat(installed=version("1.0")))
-        learner.desk.left(HERE, IN_GOOD_ORDER)
+            learner.desk.take_heartbeat(HERE, Heartbeat(installed=installed))
+        learner.desk.note_departure(HERE, IN_GOOD_ORDER)
+        learner.desk.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
+        learner.desk.note_departure(HERE, IN_GOOD_ORDER)
     assert of(learner, Joined) == [Joined(at_s=NOW_S, peer=HERE, name="attic", machine="box", price=0.35)]
     assert of(learner, Installed) == [Installed(at_s=NOW_S, peer=HERE, version=0)]
     assert of(learner, Left) == [Left(at_s=NOW_S, peer=HERE, reason=IN_GOOD_ORDER)]
@@ -115,7 +115,7 @@ async def test_who_goes_back_and_forth_between_two_versions_fills_no_recording(t
         learner.run.chain = Chain(bases=(0,), head=version("1.3"))
         assert isinstance(await learner.desk.welcome(HERE, hello()), Welcome)
         for installed in ["1.0", "1.1"] * 50 + ["1.3"]:
-            learner.desk.heard(HERE, Heartbeat(installed=version(installed)))
+            learner.desk.take_heartbeat(HERE, Heartbeat(installed=version(installed)))
     assert [event.version for event in of(learner, Installed)] == [0, 1, 3]  # type: ignore[attr-defined]
 
 
@@ -139,7 +139,7 @@ async def test_a_delivery_is_dated_by_the_learners_clock(tmp_path: Path) -> None
         grant = await learner.desk.grant(HERE, LeaseRequest(rollouts=4))
         first, second = (open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id) for raw in grant.leases)
         learner.wall.ms += 5_000
-        learner.desk.started(HERE, Started(lease=first.id, version=version("1.0")))
+        learner.desk.take_start(HERE, Started(lease=first.id, version=version("1.0")))
         learner.wall.ms += 7_000
         await peer.answer(learner, first)  # says again that it began; the first word counts
         await peer.answer(learner, second)
@@ -190,9 +190,9 @@ async def test_leases_that_end_without_a_delivery_are_told_once(tmp_path: Path) 
         await learner.training.begin()
         await learner.desk.welcome(HERE, hello())
         back, kept, forgotten = await leased(learner, 6)
-        learner.desk.returned(HERE, LeaseReturn(leases=[back, back], reason=""))
+        learner.desk.take_return(HERE, LeaseReturn(leases=[back, back], reason=""))
         await learner.desk.welcome(HERE, hello(leases=[kept]))
-        learner.desk.left(HERE, IN_GOOD_ORDER)
+        learner.desk.note_departure(HERE, IN_GOOD_ORDER)
     assert forgotten != kept
     assert [(event.status, event.rollouts) for event in of(learner, Withdrawn) if isinstance(event, Withdrawn)] == [
         ("returned", 2),
@@ -206,11 +206,11 @@ async def test_a_trial_speed_is_taken_once_a_stay_and_in_reason(tmp_path: Path) 
         await learner.training.begin()
         await learner.desk.welcome(HERE, hello())
         for speed in (0.0, 80.0, 8000.0):
-            learner.desk.heard(HERE, Heartbeat(tokens_per_s=speed))
+            learner.desk.take_heartbeat(HERE, Heartbeat(tokens_per_s=speed))
         await learner.desk.welcome(HERE, hello())
-        learner.desk.heard(HERE, Heartbeat(tokens_per_s=1e15))
-        learner.desk.left(HERE, IN_GOOD_ORDER)
-        learner.desk.heard(HERE, Heartbeat(tokens_per_s=80.0))
+        learner.desk.take_heartbeat(HERE, Heartbeat(tokens_per_s=1e15))
+        learner.desk.note_departure(HERE, IN_GOOD_ORDER)
+        learner.desk.take_heartbeat(HERE, Heartbeat(tokens_per_s=80.0))
     # Completions may have four tokens, and are taken to have them until one was seen.
     assert [event.rate for event in of(learner, Joined) if isinstance(event, Joined)] == [0, 20, 0, FASTEST]
 
@@ -229,7 +229,7 @@ async def test_owners_hours_are_written_when_they_change_and_not_at_each_heartbe
 
         def hear(left_s: float | None, after_s: float) -> None:
             learner.wall.ms += round(1000 * after_s)
-            learner.desk.heard(HERE, Heartbeat(hours_left_s=left_s))
+            learner.desk.take_heartbeat(HERE, Heartbeat(hours_left_s=left_s))
 
         await learner.desk.welcome(HERE, hello())
         called.clear()
@@ -252,8 +252,8 @@ async def test_who_comes_back_outside_its_hours_is_still_outside_them(tmp_path: 
         await learner.training.begin()
         for left_s in (0.0, None):
             await learner.desk.welcome(HERE, hello())
-            learner.desk.heard(HERE, Heartbeat(hours_left_s=left_s))
-            learner.desk.left(HERE, IN_GOOD_ORDER)
+            learner.desk.take_heartbeat(HERE, Heartbeat(hours_left_s=left_s))
+            learner.desk.note_departure(HERE, IN_GOOD_ORDER)
         await learner.desk.welcome(HERE, hello())
     assert ends(learner) == [None, 0.0, 0.0, None, None]
 
@@ -264,7 +264,7 @@ async def test_a_peer_that_says_something_else_each_time_is_not_listened_to_each
         await learner.desk.welcome(HERE, hello())
         for number in range(300):
             learner.wall.ms += 1000
-            learner.desk.heard(HERE, Heartbeat(hours_left_s=(0.0, 1e5)[number % 2]))
+            learner.desk.take_heartbeat(HERE, Heartbeat(hours_left_s=(0.0, 1e5)[number % 2]))
         assert learner.run.worker(HERE).until_ms == learner.wall.ms + 1e8, "leases go by its last word"
     assert 300 / HOURS_AGAIN_S <= len(ends(learner)) - 1 <= 300 / HOURS_AGAIN_S + 1
 
@@ -273,7 +273,7 @@ async def test_hours_stand_where_a_recording_goes_on_in_another_file(tmp_path: P
     async with open_learner(tmp_path, ROOMY) as learner:
         await learner.training.begin()
         await learner.desk.welcome(HERE, hello())
-        learner.desk.heard(HERE, Heartbeat(hours_left_s=600.0))
+        learner.desk.take_heartbeat(HERE, Heartbeat(hours_left_s=600.0))
         learner.recorder.begin(0)
         again = [event for event in of(learner, Joined) if isinstance(event, Joined)][-1]
         assert again.until_s == NOW_S + 600

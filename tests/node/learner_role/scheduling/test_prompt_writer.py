@@ -105,7 +105,7 @@ def own(base: Path, spec: str) -> str:
 
 async def at_once(schooling: TaskSuite, indexes: Sequence[int]) -> list[Written]:
     await trio.lowlevel.checkpoint()
-    return [schooling.written(index) for index in indexes]
+    return [schooling.write_prompt(index) for index in indexes]
 
 
 def desk_of(schooling: TaskSuite, **parts: object) -> PromptDesk:
@@ -256,7 +256,7 @@ def said(schooling: TaskSuite, prompt: Prompt) -> list[str]:
 
 async def test_prompts_are_written_in_a_verifiers_process(base: Path) -> None:
     verifiers = verifiers_of(school(base, own(base, "Own")))
-    async with verifiers.opened(), working(desk_with(verifiers)) as desk:
+    async with verifiers.open(), working(desk_with(verifiers)) as desk:
         found = [said(verifiers.schooling, await take(desk)) for _ in range(20)]
     assert [int(index) for index, _ in found] == list(range(20))
     [pid] = {int(pid) for _, pid in found}
@@ -288,7 +288,7 @@ async def test_a_problem_that_is_none_or_never_comes_is_passed_over_and_told_onc
     schooling.told = told.append
     schooling.curriculum.parts[0].cursor.ordinal = 64  # type: ignore[attr-defined]
     verifiers = verifiers_of(schooling, timeout_s=0.5, workers=4)
-    async with verifiers.opened(), working(desk_with(verifiers)) as desk:
+    async with verifiers.open(), working(desk_with(verifiers)) as desk:
         found = [(await take(desk)).index for _ in range(4)]
     assert found == [65, 66, 68, 69]
     [text] = told
@@ -300,7 +300,7 @@ async def test_a_problem_that_is_none_or_never_comes_is_passed_over_and_told_onc
 
 async def test_a_task_that_writes_no_prompt_any_more_ends_the_run_with_a_sentence(base: Path) -> None:
     verifiers = verifiers_of(school(base, own(base, "Own:odd=all")))
-    async with verifiers.opened():
+    async with verifiers.open():
         written = await verifiers.prompts(range(64, 64 + FAILED_IN_A_ROW - 1))
         assert all("gave no problem at index " in str(one) for one in written)
         with pytest.raises(RunError, match=rf"last {FAILED_IN_A_ROW} prompts could not be written.*gave no problem"):
@@ -319,7 +319,7 @@ async def test_a_tokenizer_or_template_that_fails_on_a_prompt_is_no_end_either(b
     schooling.told = told.append
     schooling.curriculum.parts[0].cursor.ordinal = 64  # type: ignore[attr-defined]
     verifiers = verifiers_of(schooling)
-    async with verifiers.opened(), working(desk_with(verifiers)) as desk:
+    async with verifiers.open(), working(desk_with(verifiers)) as desk:
         assert [(await take(desk)).index for _ in range(2)] == [64, 66]
     [text] = told
     assert "ZeroDivisionError" in text

@@ -228,7 +228,7 @@ async def test_who_is_outside_its_owners_hours_stands_by_until_they_begin(tmp_pa
         steward = steward_of(learner, Planner(Planning(rollouts=4, staleness=1, activate=False)))
         await steward.review()
         assert granted(learner, THERE)
-        learner.desk.heard(THERE, Heartbeat(hours_left_s=0.0))
+        learner.desk.take_heartbeat(THERE, Heartbeat(hours_left_s=0.0))
         assert not granted(learner, THERE), "before any review"
         assert learner.run.held(THERE, learner.wall.now_ms()) is Held.HOURS
         assert len(calls) == 1
@@ -240,7 +240,7 @@ async def test_who_is_outside_its_owners_hours_stands_by_until_they_begin(tmp_pa
         ]
         assert learner.recorder.observatory.active == {HERE}
         learner.wall.ms += 40_000_000
-        learner.desk.heard(THERE, Heartbeat(hours_left_s=3600.0))
+        learner.desk.take_heartbeat(THERE, Heartbeat(hours_left_s=3600.0))
         assert len(calls) == 2
         await steward.review()
         assert granted(learner, THERE)
@@ -258,6 +258,6 @@ async def test_the_reason_to_stand_by_is_told_anew_when_hours_begin(tmp_path: Pa
         planner.explain = lambda name: "Standing by: something else"  # type: ignore[method-assign]
         await steward.review()
         assert learner.run.worker(THERE).standby == before
-        learner.desk.heard(THERE, Heartbeat(hours_left_s=0.0))
+        learner.desk.take_heartbeat(THERE, Heartbeat(hours_left_s=0.0))
         await steward.review()
         assert learner.run.worker(THERE).standby == "Standing by: something else"

@@ -30,7 +30,7 @@ from node.learner_role.training.trainer_process import CallTrainer
 from node.processes.outcomes import ChildExit, ChildGaveUp, ChildRefused
 from node.processes.spec import RestartLimits
 from node.runtime.errors import RunError, UsageError
-from protocol.accounting.tally import open_tally, proofs_for, proven, tally_of, tree_of
+from protocol.accounting.tally import check_proof, open_tally, proofs_for, tally_of, tree_of
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.core.pipe import Arrays, Header
 from protocol.versions.announcement import open_announcement, topic_of
@@ -110,7 +110,7 @@ def require_tallies(learner: Learner) -> None:
         assert (tally.version, tally.after, tally.records, tally.root) == (name, after, tree.size, tree.root)
         assert after == (tallies[place - 1][0].version if place else 0), "they follow each other without a gap"
         proofs = proofs_for(leaves, tree, range(tree.size))
-        counted += [(one.record, one.version.version) for one in (proven(proof, tally) for proof in proofs)]
+        counted += [(one.record, one.version.version) for one in (check_proof(proof, tally) for proof in proofs)]
         signed = learner.store.manifest(dict(learner.ledger.training.versions())[name])
         assert signed is None or tally_of(signed.manifest) == raw
     assert sorted(counted) == sorted(consumed)
@@ -223,7 +223,7 @@ async def test_who_stops_the_learner_does_not_wait_until_a_version_is_hashed(tmp
             return learner.wall.ms
 
         learner.training.publishing.now_ms = stop
-        learner.run.chain = learner.run.chain.advanced()
+        learner.run.chain = learner.run.chain.advance()
         with scope:
             await learner.training.publishing.publish()
         assert (scope.cancelled_caught, next(asked)) == (True, 3)
@@ -389,12 +389,12 @@ async def test_a_checkpoint_waits_for_no_verifier_and_what_is_being_judged_count
         nursery.start_soon(FakePeer().work, learner)
         try:
             await until(entered.is_set)
-            learner.run.chain = learner.run.chain.advanced()
+            learner.run.chain = learner.run.chain.advance()
             await learner.training.saving.complete(version("1.1"))
         finally:
             may_go.set()
         await until(lambda: bool(observed))
-        learner.run.chain = learner.run.chain.advanced()
+        learner.run.chain = learner.run.chain.advance()
         await learner.training.saving.complete(version("1.2"))
         later, first = learner.ledger.training.checkpoints()
         assert (first.state["observed"], first.records) == ([], 0)

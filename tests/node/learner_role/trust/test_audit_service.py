@@ -74,7 +74,7 @@ async def test_what_waits_to_be_told_is_bounded_and_forgotten_with_the_line(tmp_
             for number in range(2 * MAX_UNTOLD):
                 learner.trust._will_tell(PEER.peer_id, {other_lease(number): b"receipt"})
             assert len(learner.trust._untold.get(PEER.peer_id, [])) == (MAX_UNTOLD if takes else 0)
-            learner.desk.left(PEER.peer_id, "the line broke")
+            learner.desk.note_departure(PEER.peer_id, "the line broke")
             assert learner.trust._untold == {}
 
 
@@ -689,9 +689,9 @@ async def test_the_heartbeat_of_who_came_back_brings_what_was_revised(tmp_path: 
         learner.trust.tell = lambda peer, message: told.append(message)
         await learner.desk.welcome(PEER.peer_id, hello(ext={"volery.receipt-revisions": b""}))
         learner.trust._untold[PEER.peer_id] = [(bytes([n]) * 16, b"receipt %d" % n) for n in range(20)]  # type: ignore[misc]
-        learner.desk.heard(PEER.peer_id, Heartbeat())
-        learner.desk.heard(PEER.peer_id, Heartbeat())
-        learner.desk.heard(PEER.peer_id, Heartbeat())
+        learner.desk.take_heartbeat(PEER.peer_id, Heartbeat())
+        learner.desk.take_heartbeat(PEER.peer_id, Heartbeat())
+        learner.desk.take_heartbeat(PEER.peer_id, Heartbeat())
         assert [message.receipt for message in told] == [b"receipt %d" % n for n in range(20)]
 
 

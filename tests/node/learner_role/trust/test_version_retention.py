@@ -35,7 +35,7 @@ async def test_who_is_waited_for_goes_last_and_of_equals_the_oldest_first(tmp_pa
         names = []
         await learner.training.begin()
         for _ in range(MAX_OUTDATED + 5):
-            learner.run.chain = learner.run.chain.advanced()
+            learner.run.chain = learner.run.chain.advance()
             names.append((await learner.training.publishing.publish()).hash)
         kept = VersionRetention(store=learner.store)
         owner = Owner(kept)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.tasks.api.interface import TaskError
-from node.tasks.kinds.decontamination import MAX_GRAMS, normalised, read_date, read_excluded, text_hash
+from node.tasks.kinds.decontamination import MAX_GRAMS, normalise, read_date, read_excluded, text_hash
 from node.tasks.kinds.jsonl import JsonlTask
 from node.tasks.registry import open_task
 
@@ -179,7 +179,7 @@ def test_what_is_left_out_changes_the_fingerprint(tmp_path: Path) -> None:
 
 @given(st.text())
 def test_normalising_is_idempotent_and_forgets_case_and_spacing(text: str) -> None:
-    assert normalised(normalised(text)) == normalised(text)
+    assert normalise(normalise(text)) == normalise(text)
     assert text_hash(f"  {text}\n!") == text_hash(text)
 
 

@@ -11,7 +11,7 @@ import reasoning_gym
 
 from node.tasks.api.interface import Completion, TaskError
 from node.tasks.gate import Gate
-from node.tasks.grading import Asked, judged
+from node.tasks.grading import Asked, grade
 from node.tasks.kinds import reasoning_gym as gym
 from node.tasks.kinds.reasoning_gym import BLOCK, GymTask, answer_of
 from node.tasks.registry import open_task
@@ -59,7 +59,7 @@ def test_what_a_data_set_cannot_read_is_worth_nothing_and_is_no_mistake_of_the_t
     task = opened(spec)
     for text in ("(" * 5_000 + "1" + ")" * 5_000, "[" * 5_000 + "]" * 5_000, '{"a": 1}', "null", "[1, 2]", "\0"):
         asked = Asked(index=0, held_out=False, said=(text,), finished=True, wants_reward=True)
-        reward = judged(task, asked)
+        reward = grade(task, asked)
         assert isinstance(reward, float)
         assert reward < 1.0
 
@@ -149,7 +149,7 @@ def test_an_answer_that_is_a_program_writes_no_file(name: str, tmp_path: Path) -
     assert file.exists(), "the library executes it"
     file.unlink()
     asked = Asked(index=0, held_out=False, said=(hostile,), finished=True, wants_reward=True)
-    assert judged(task, asked) == task.reward(task.problem(0), said("no idea"))
+    assert grade(task, asked) == task.reward(task.problem(0), said("no idea"))
     assert not file.exists()
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.tasks.api.interface import Completion, TaskError, Turn, TurnTask
-from node.tasks.grading import Asked, judged
+from node.tasks.grading import Asked, grade
 from node.tasks.kinds.generated import Dice, is_held_out
-from node.tasks.kinds.sokoban import Board, draw_board, played, read_board
+from node.tasks.kinds.sokoban import Board, draw_board, play, read_board
 from node.tasks.registry import open_task
 from tests.support.examples import examples
 
@@ -26,7 +26,7 @@ def solvable(board: Board) -> bool:
         if now.is_solved:
             return True
         for letter in "udlr":
-            after = now.moved(letter)
+            after = now.move(letter)
             if (after.boxes, after.player) not in seen:
                 seen.add((after.boxes, after.player))
                 waiting.append(after)
@@ -39,7 +39,7 @@ def test_every_board_can_be_solved_and_is_not_yet(seed: int, rows: int, columns:
     board, letters = draw_board(Dice("test", seed), rows=rows, columns=columns, boxes=boxes)
     assert not board.is_solved
     assert len(board.boxes) == len(board.goals) == boxes
-    assert played(board, letters).is_solved
+    assert play(board, letters).is_solved
     assert solvable(board)
     assert read_board(board.text()) == board
 
@@ -58,16 +58,16 @@ def test_a_board_that_cannot_be_solved_is_known_to_the_solver() -> None:
     ],
 )
 def test_moves(said: str, board: str) -> None:
-    assert played(CORRIDOR, said).text() == board
+    assert play(CORRIDOR, said).text() == board
 
 
 def test_a_box_is_pushed_neither_into_a_wall_nor_into_another() -> None:
-    assert played(read_board("#####|#@$$#|#..-#|#####"), "r").text() == "#####|#@$$#|#..-#|#####"
-    assert played(read_board("#####|#-@$#|#-.-#|#####"), "r").text() == "#####|#-@$#|#-.-#|#####"
+    assert play(read_board("#####|#@$$#|#..-#|#####"), "r").text() == "#####|#@$$#|#..-#|#####"
+    assert play(read_board("#####|#-@$#|#-.-#|#####"), "r").text() == "#####|#-@$#|#-.-#|#####"
 
 
 def test_a_solved_board_stays_solved() -> None:
-    assert played(CORRIDOR, "rrlll").is_solved
+    assert play(CORRIDOR, "rrlll").is_solved
 
 
 def test_an_episode_by_turns() -> None:
@@ -77,14 +77,14 @@ def test_an_episode_by_turns() -> None:
     letters = str(problem.answer)
     first, rest = letters[:2], letters[2:]
     answered = task.answer_turn(problem, [], first)
-    assert answered == f"|{played(read_board(str(problem.prompt)[8:-1]), first).text()}="
+    assert answered == f"|{play(read_board(str(problem.prompt)[8:-1]), first).text()}="
     turns = [Turn(said=first, answered=answered)]
     assert task.answer_turn(problem, turns, rest) is None
     assert task.reward(problem, Completion(text=rest, finished=True, turns=tuple(turns))) == 1.0
     assert task.reward(problem, Completion(text=rest, finished=False, turns=tuple(turns))) == 0.0
     assert task.answer_turn(problem, [*turns, Turn(said="", answered="")], "u") is None, "the last of its turns"
     asked = Asked(index=5, held_out=False, said=(first, rest), finished=True, wants_reward=True)
-    assert judged(task, asked) == 1.0
+    assert grade(task, asked) == 1.0
 
 
 def test_boxes_may_count_by_themselves() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from node.tasks.api.interface import TaskError
 from node.tasks.sandbox import bubblewrap as sandbox
-from node.tasks.sandbox.bubblewrap import SYSTEM_PYTHON, Ran, SandboxLimits, require_sandbox, run, sandboxed
+from node.tasks.sandbox.bubblewrap import SYSTEM_PYTHON, Ran, SandboxLimits, open_sandbox, require_sandbox, run
 from node.tasks.sandbox.seccomp import CALLS, CLONE, CLONE3, MACHINES, call_filter
 
 BRIEF = SandboxLimits(time_s=1.0, memory_mb=128)
@@ -47,7 +47,7 @@ def running() -> set[int]:
 def test_processes_of_a_sandbox_are_found() -> None:
     before = running()
     program = TAKE_NAME + "import os, time\nos.fork()\nprint('here', flush=True)\ntime.sleep(1000)"
-    with sandboxed(program, limits=PATIENT) as started:
+    with open_sandbox(program, limits=PATIENT) as started:
         while os.pread(started.printed, 64, 0) != b"here\nhere\n":
             assert started.process.poll() is None
         assert len(running() - before) >= 3

@@ -28,7 +28,7 @@ EVAL = """
 def load():
     pass
 
-def prepared(topic):
+def prepare(topic):
     if topic == "broken":
         raise KeyError("no such data set")
     def judge(said):

@@ -169,7 +169,7 @@ class Saving:
                 self._bytes = self._fill(partial)
         except CheckpointException as failure:
             self._error = _first(failure)
-        except Exception as error:
+        except Exception as error:  # raised again by `wait`, in the thread that asked
             self._error = error
         finally:
             self._read.set()

@@ -103,7 +103,7 @@ class Trainer:
             fields = {key: value for key, value in header.items() if key != "id"}
             request = msgspec.convert(fields, AnyRequest)
             reply, found = self._do(request, arrays)
-        except Exception as error:
+        except Exception as error:  # whatever it is: a request must get its reply
             kind, text = explain(error)
             if kind == "internal":
                 traceback.print_exc()
@@ -294,14 +294,20 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     over.set()
 
 
+Unread = BadFrame | OSError | MemoryError
+Unread = BadFrame | OSError | MemoryError
+Waiting = queue.Queue[bytes | Unread | None]
+"""A frame, what made the next one unreadable, or None at the end."""
+
+
 def _shared(frames: Iterator[bytes], ranks: Ranks) -> Iterator[bytes]:
     """Give every rank the frames that rank 0 reads."""
     while True:
         frame: bytes | None = None
-        failed: Exception | None = None
+        failed: Unread | None = None
         try:
             frame = next(frames, None)
-        except Exception as error:
+        except (BadFrame, OSError, MemoryError) as error:  # the other ranks must hear of the end before it is raised
             failed = error
         shared = ranks.share(frame)
         if failed is not None:
@@ -316,7 +322,7 @@ def _read_ahead(requests: BinaryIO, over: threading.Event) -> Iterator[bytes]:
     that this one lives. One frame is read ahead, so that the end of the pipe is seen while a request is being done;
     the process has ENDING_S then to set `over`.
     """
-    waiting: queue.Queue[bytes | Exception | None] = queue.Queue(1)
+    waiting: Waiting = queue.Queue(1)
     threading.Thread(target=_read, args=(requests, waiting, over), name="requests", daemon=True).start()
     while True:
         try:
@@ -325,16 +331,16 @@ def _read_ahead(requests: BinaryIO, over: threading.Event) -> Iterator[bytes]:
             frame = b""
         if frame is None:
             return
-        if isinstance(frame, Exception):
+        if isinstance(frame, Unread):
             raise frame
         yield frame
 
 
-def _read(requests: BinaryIO, waiting: queue.Queue[bytes | Exception | None], over: threading.Event) -> None:
+def _read(requests: BinaryIO, waiting: Waiting, over: threading.Event) -> None:
     try:
         for frame in frames_of(requests):
             waiting.put(frame)
-    except Exception as error:
+    except (BadFrame, OSError, MemoryError) as error:
         waiting.put(error)
         return
     with suppress(queue.Full):

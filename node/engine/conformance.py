@@ -68,7 +68,7 @@ async def check_engine(engine: PolicyEngine, subject: Subject) -> None:
     for check in CHECKS:
         try:
             await check(engine, subject)
-        except Exception as error:
+        except Exception as error:  # whatever a check raises travels on, with its name
             error.add_note(f"in {check.__name__}")
             raise
 

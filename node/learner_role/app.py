@@ -207,7 +207,7 @@ class _Learner:
         self.faults = FaultLog(events=events)
         for name, note in schooling.notes:
             events.emit("task_opened", task=name, note=note)
-        schooling.told = lambda text: events.emit("trouble", text=text)
+        schooling.report_trouble = lambda text: events.emit("trouble", text=text)
         self.verifiers = Verifiers(schooling=schooling, section=config.verifiers, events=events)
         self.prompts = PromptDesk(
             schooling=schooling,
@@ -442,7 +442,7 @@ class _Learner:
             inbox=inbox_send,
             report=self._report,
             doubles=Doubles(heartbeat_s=self.config.network.heartbeat_s),
-            copied=self.desk.copied,
+            report_copy=self.desk.copied,
         )
         self.desk.reception = reception
         members = KnownMembers(root=self.home.root, transport=self.transport, events=self.events)

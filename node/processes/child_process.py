@@ -14,7 +14,7 @@ import signal
 import subprocess
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol, TypeVar
@@ -147,15 +147,18 @@ class ChildProcess:
         if not self._waiting:
             self._silent_s = 0.0  # it owed nothing
         waiting = self._waiting[request] = _Waiting(silence_s)
-        try:
-            await self._outgoing.send(frame)
-        except BaseException as error:
-            if self._waiting.pop(request, None) is not None:
-                self._slots.release()
-            if isinstance(error, trio.BrokenResourceError):
+        with ExitStack() as stack:
+            stack.callback(self._give_up, request)
+            try:
+                await self._outgoing.send(frame)
+            except trio.BrokenResourceError:
                 raise ChildCrashed(self._end()) from None
-            raise
+            stack.pop_all()
         return waiting
+
+    def _give_up(self, request: int) -> None:
+        if self._waiting.pop(request, None) is not None:
+            self._slots.release()
 
     def _tell_cancelled(self, request: int) -> None:
         # Advice to stop early: when the writer is busy just now, the child may as well finish.

@@ -221,10 +221,10 @@ class _Rollout:
             store=store,
             authority=invite.authority,
             distribution=self.distribution,
-            arrived=lambda arrival: self.role.arrived(arrival),
+            on_arrival=lambda arrival: self.role.arrived(arrival),
             report=self.report,
             trouble=self.trouble,
-            failed=lambda version, reason: self.role.fetch_failed(version, reason),
+            on_failure=lambda version, reason: self.role.fetch_failed(version, reason),
         )
         self.line = WorkClient(
             transport=transport,

@@ -161,7 +161,7 @@ class Gate:
         """What a reader does not take is told. Readers run methods of strange objects, which raise what they like."""
         try:
             yield
-        except Exception:
+        except Exception:  # of comparing and converting what a task's own code gave
             raise self._wrong(what, found, wanted) from None
 
     @contextmanager
@@ -199,7 +199,7 @@ def describe_value(value: object) -> str:
     kind = type(value).__name__
     try:
         text = reprlib.repr(value)
-    except Exception:
+    except Exception:  # of a `repr` that a task's author wrote
         return f"something of type {kind}"
     return f"{text if len(text) <= MAX_SHOWN else f'{text[:MAX_SHOWN]}...'} (of type {kind})"
 

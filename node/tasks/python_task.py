@@ -30,7 +30,7 @@ def _build(arguments: TaskArguments) -> Task:
         task = found(arguments)
     except TaskError:
         raise
-    except Exception as error:
+    except Exception as error:  # the operator's own code, which may fail in its own way
         raise TaskError(
             f"task 'python': {name} of {module_name} cannot be built: {type(error).__name__}: {error}. It is called "
             "with one TaskArguments, whose options are those of the spec, as text."
@@ -46,7 +46,7 @@ def _find(arguments: TaskArguments, module_name: str, name: str) -> Any:
         sys.path.append(beside)
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except Exception as error:  # the operator's own code, which may fail in its own way
         raise TaskError(
             f"task 'python': module {module_name!r} cannot be imported: {type(error).__name__}: {error}. It is looked "
             f"for among what is installed, and in {beside}."

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from itertools import count
 
@@ -235,15 +235,15 @@ class Host:
             await trio.lowlevel.checkpoint()
             raise StreamRefused(f"{peer} is not connected")
         stream = connection.muxer.open_stream()
-        try:
-            with trio.fail_after(STREAM_OPEN_TIMEOUT_S):
-                await propose(StreamWire(stream), [protocol])
-        except BaseException as error:
-            stream.reset("it was refused")
-            if isinstance(error, (NegotiationFailed, StreamBroken, trio.TooSlowError)):
+        with ExitStack() as stack:
+            stack.callback(stream.reset, "it was refused")
+            try:
+                with trio.fail_after(STREAM_OPEN_TIMEOUT_S):
+                    await propose(StreamWire(stream), [protocol])
+            except (NegotiationFailed, StreamBroken, trio.TooSlowError) as error:
                 why = str(error) or f"no answer within {STREAM_OPEN_TIMEOUT_S:.0f} s"
                 raise StreamRefused(f"{peer} opened no stream for {protocol}: {why}") from error
-            raise
+            stack.pop_all()
         return self._stream(connection, stream, protocol)
 
     # Inside the package.
@@ -298,7 +298,7 @@ class Host:
         try:
             raw = self._caps.connection(stream, is_initiator=True)
             channel = await secure_outbound(raw, self._security, wanted, YAMUX_PROTOCOL)
-        except BaseException:
+        except BaseException:  # also where it was cancelled: nobody else knows of this socket
             await trio.aclose_forcefully(stream)
             raise
         connection = Connection(channel, raw=raw, number=next(self._numbers), is_member=True, dialled=True, host=self)
@@ -434,7 +434,7 @@ class Host:
         except (NegotiationFailed, TransportError, PeerError, trio.TooSlowError) as error:
             log.debug("a stream from %s was aborted: %s", connection.peer, error)
             stream.reset("its handler failed")
-        except BaseException:
+        except BaseException:  # also where it was cancelled: a stream without a handler must not stay open
             stream.reset("its handler failed")
             raise
         else:
@@ -499,16 +499,16 @@ def _start_pacer(bits_per_s: float | None, nursery: trio.Nursery) -> Pacer | Non
 
 async def _bind(addresses: Sequence[Address]) -> list[trio.SocketListener]:
     listeners: list[trio.SocketListener] = []
-    try:
+    with ExitStack() as opened:
         for address in addresses:
             try:
-                listeners += await trio.open_tcp_listeners(address.port, host=address.host)
+                bound = await trio.open_tcp_listeners(address.port, host=address.host)
             except OSError as error:
                 raise ListenFailed(f"cannot listen on {address}: {error.strerror or error}") from error
-    except BaseException:
-        for listener in listeners:
-            listener.socket.close()
-        raise
+            listeners += bound
+            for listener in bound:
+                opened.enter_context(listener.socket)
+        opened.pop_all()
     return listeners
 
 

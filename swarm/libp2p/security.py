@@ -1,8 +1,8 @@
 """From a TCP connection to a secure one: a libp2p security transport below, bytes for the muxer above.
 
 What always holds: security is chosen from an explicit table (our TLS, then noise, never plaintext or secio), whoever
-dials checks that the peer is the one it wanted, and whatever the handshake or the cipher raises leaves here as
-`HandshakeFailed` or `ConnectionLost`. Any `ISecureTransport` may take a place in the table.
+dials checks that the peer is the one it wanted, and whatever a peer makes the handshake or the cipher raise leaves here
+as `HandshakeFailed` or `ConnectionLost`. Any `ISecureTransport` may take a place in the table.
 
 TLS comes first because it is faster; noise is for those who speak nothing else. Who fails in TLS is not asked again in
 noise: it failed because it is not who it should be.
@@ -19,13 +19,14 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as create_new_x25519_key_pair
 from libp2p.custom_types import TProtocol
+from libp2p.exceptions import BaseLibp2pError
 from libp2p.peer.id import ID
 from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from libp2p.security.noise.transport import Transport as NoiseTransport
 
 from protocol.core.ids import PeerId
-from swarm.libp2p.multistream import answer, propose
+from swarm.libp2p.multistream import NegotiationFailed, answer, propose
 from swarm.libp2p.sockets.tcp import TcpConnection
 from swarm.libp2p.tls.transport import TLS_PROTOCOL, TlsTransport
 from swarm.libp2p.yamux.connection import ConnectionLost
@@ -34,6 +35,14 @@ TLS, NOISE = str(TLS_PROTOCOL), str(NOISE_PROTOCOL)
 
 SecurityTable = Mapping[TProtocol, ISecureTransport]
 """Security protocols we speak, the preferred one first."""
+
+Errors = tuple[type[Exception], ...]
+
+OURS: Errors = (BaseLibp2pError, NegotiationFailed, OSError)
+"""All that a peer can make our own handshake, cipher and socket raise. Anything else is a bug of ours, and travels."""
+
+FOREIGN: Errors = (Exception,)
+"""What it can make noise raise: libp2p, noise and cryptography each have their own errors, and all mean the same."""
 
 logging.getLogger("libp2p").setLevel(logging.CRITICAL + 1)
 
@@ -68,10 +77,11 @@ def security_table(identity: Identity, protocols: Sequence[str] = (TLS, NOISE)) 
 class SecureChannel:
     """An authenticated, encrypted byte channel to `remote`."""
 
-    def __init__(self, connection: ISecureConn, raw: TcpConnection) -> None:
+    def __init__(self, connection: ISecureConn, raw: TcpConnection, errors: Errors = OURS) -> None:
         self.hurry = raw.hurry
         self.remote = PeerId(connection.get_remote_peer().to_base58())
         self._connection = connection
+        self._errors = errors
         self._expect: Callable[[int], None] = getattr(connection, "expect", lambda size: None)
 
     async def receive(self, expected: int) -> bytes:
@@ -79,14 +89,14 @@ class SecureChannel:
         self._expect(expected)
         try:
             return await self._connection.read(None)
-        except Exception as error:  # libp2p, noise and cryptography each have their own; all mean the same
+        except self._errors as error:
             raise ConnectionLost(_reason(error)) from error
 
     async def send(self, data: bytes) -> None:
         """Send all of `data`. Raises ConnectionLost. Cancelling it ends the connection's use."""
         try:
             await self._connection.write(data)
-        except Exception as error:
+        except self._errors as error:
             raise ConnectionLost(_reason(error)) from error
 
     async def aclose(self) -> None:
@@ -104,9 +114,12 @@ class SecureChannel:
 
 async def secure_outbound(raw: TcpConnection, table: SecurityTable, wanted: PeerId, muxer: str) -> SecureChannel:
     """Secure a connection we dialled and agree on `muxer`. Raises HandshakeFailed."""
+    errors = OURS
     try:
         chosen = await propose(raw, list(table))
-        channel = SecureChannel(await table[TProtocol(chosen)].secure_outbound(raw, ID.from_base58(wanted)), raw)
+        errors = _errors_of(chosen)
+        connection = await table[TProtocol(chosen)].secure_outbound(raw, ID.from_base58(wanted))
+        channel = SecureChannel(connection, raw, errors)
         if channel.remote != wanted:
             raise HandshakeFailed(f"{channel.remote} answered instead of {wanted}")
         await propose(channel, [muxer])
@@ -114,24 +127,33 @@ async def secure_outbound(raw: TcpConnection, table: SecurityTable, wanted: Peer
         raise HandshakeFailed(f"another peer answered instead of {wanted}: {error}") from error
     except HandshakeFailed:
         raise
-    except Exception as error:  # whatever a hostile or confused peer makes the handshake raise
+    except errors as error:
         raise HandshakeFailed(_reason(error)) from error
     return channel
 
 
 async def secure_inbound(
-    raw: TcpConnection, table: SecurityTable, muxer: str, moved: Callable[[], None] = lambda: None
+    raw: TcpConnection, table: SecurityTable, muxer: str, note_progress: Callable[[], None] = lambda: None
 ) -> SecureChannel:
-    """Secure a connection we accepted and agree on `muxer`; `moved` is told of each step. Raises HandshakeFailed."""
+    """Secure a connection we accepted and agree on `muxer`, and call `note_progress` at each step.
+
+    Raises HandshakeFailed.
+    """
+    errors = OURS
     try:
         chosen = await answer(raw, lambda name: name in table)
-        moved()
-        channel = SecureChannel(await table[TProtocol(chosen)].secure_inbound(raw), raw)
-        moved()
+        note_progress()
+        errors = _errors_of(chosen)
+        channel = SecureChannel(await table[TProtocol(chosen)].secure_inbound(raw), raw, errors)
+        note_progress()
         await answer(channel, lambda name: name == muxer)
-    except Exception as error:  # whatever a hostile or confused peer makes the handshake raise
+    except errors as error:
         raise HandshakeFailed(_reason(error)) from error
     return channel
+
+
+def _errors_of(protocol: str) -> Errors:
+    return OURS if protocol == TLS else FOREIGN
 
 
 def _reason(error: Exception) -> str:

@@ -18,7 +18,7 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -89,12 +89,12 @@ class ChunkStore:
             for directory in (root, root / "manifests", root / "versions"):
                 directory.mkdir(parents=True, exist_ok=True)
             handle = lock(root / "lock")
-            try:
+            with ExitStack() as stack:
+                stack.callback(os.close, handle)
                 require_ours(root, authority)
-                return cls(root, handle, recover(root, authority), quota_bytes)
-            except BaseException:
-                os.close(handle)
-                raise
+                store = cls(root, handle, recover(root, authority), quota_bytes)
+                stack.pop_all()
+            return store
 
     def close(self) -> None:
         """Let another process open the store. Nothing needs to be saved; a kill does no harm."""
@@ -201,7 +201,7 @@ class ChunkStore:
                 begun = self._versions.get(signed.hash)
                 size_bytes = sum(path.stat().st_size for path in staged.iterdir()) - (begun.disk_bytes if begun else 0)
                 return self._with_room(signed, size_bytes, lambda: self._install(signed, staged))
-            except BaseException:
+            except BaseException:  # also where it was interrupted: nobody would find what was staged
                 shutil.rmtree(staged, ignore_errors=True)
                 raise
 
@@ -357,7 +357,7 @@ class ChunkStore:
         replace_file(self._manifest_path(signed.hash), signed.raw)
         try:
             version = Version.create(signed, self._parent)
-        except BaseException:
+        except BaseException:  # also where it was interrupted: half a version must not stay
             shutil.rmtree(directory_of(self._parent, signed, Stage.PARTIAL), ignore_errors=True)
             self._manifest_path(signed.hash).unlink()
             raise

@@ -50,7 +50,7 @@ def replace_file(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         scratch.rename(path)
-    except BaseException:
+    except BaseException:  # also where it was interrupted: nobody would find the scratch file
         scratch.unlink(missing_ok=True)
         raise
     sync(path.parent)

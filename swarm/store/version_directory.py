@@ -165,7 +165,7 @@ class Version:
             entry = self.manifest.patches[number]
             try:
                 preallocate(self._patch_path(number), entry.size)
-            except BaseException:
+            except BaseException:  # also where it was interrupted: half a patch must not stay
                 self._patch_path(number).unlink(missing_ok=True)
                 raise
             for index, place in _patch_places(self.manifest, number):

@@ -144,9 +144,9 @@ class _Node:
         self.rng = random.Random(f"{swarm.scenario.seed} {name}")
         self.neighbours: dict[PeerId, _Node] = {}
         self.uploads = uploads.UploadQueue(
-            holders=lambda cid: self.num_holders(int.from_bytes(cid, "big")),
-            promised=lambda peer, cid: self.is_promised(peer, int.from_bytes(cid, "big")),
-            held=lambda peer, cid: self.num_held_by(peer),
+            num_holders=lambda cid: self.num_holders(int.from_bytes(cid, "big")),
+            is_promised=lambda peer, cid: self.is_promised(peer, int.from_bytes(cid, "big")),
+            num_held=lambda peer, cid: self.num_held_by(peer),
         )
         self._tells_at = inf
 

@@ -258,7 +258,7 @@ class MemoryTransport:
             await self._handlers[stream.protocol](stream)
         except (TransportError, PeerError):
             stream.break_both("the peer aborted the stream")
-        except BaseException:
+        except BaseException:  # also where it was cancelled, as in libp2p
             stream.break_both("the peer aborted the stream")
             raise
         else:

@@ -179,7 +179,9 @@ class Serving:
     )
 
     def __post_init__(self) -> None:
-        self._uploads = UploadQueue(holders=self._num_holders, promised=self._is_promised, held=self._num_held)
+        self._uploads = UploadQueue(
+            num_holders=self._num_holders, is_promised=self._is_promised, num_held=self._num_held
+        )
 
     @property
     def served_bytes(self) -> int:
@@ -414,7 +416,7 @@ class Serving:
         with trio.move_on_after(UPLOAD_TIMEOUT_S) as patience:
             await outlet.frames.send(
                 exchange.Chunk(cid=cid, data=data),
-                moved=lambda size: self._queue(Moved(peer=outlet.peer, size=size)),
+                note_progress=lambda size: self._queue(Moved(peer=outlet.peer, size=size)),
             )
         if patience.cancelled_caught:
             raise StreamBroken(f"{outlet.peer} did not take a chunk within {UPLOAD_TIMEOUT_S:.0f} s")

@@ -196,14 +196,14 @@ class UploadQueue:
     """See the module's paragraph.
 
     Args:
-        holders: how many other peers are known to hold a chunk.
-        promised: whether this node offered a chunk to a peer, that is, asked it to ask.
-        held: how many chunks of what the chunk is part of a peer is known to hold.
+        num_holders: how many other peers are known to hold a chunk.
+        is_promised: whether this node offered a chunk to a peer, that is, asked it to ask.
+        num_held: how many chunks of what the chunk is part of a peer is known to hold.
     """
 
-    holders: Callable[[Cid], int] = _unknown
-    promised: Callable[[PeerId, Cid], bool] = _nobody
-    held: Callable[[PeerId, Cid], int] = _nothing
+    num_holders: Callable[[Cid], int] = _unknown
+    is_promised: Callable[[PeerId, Cid], bool] = _nobody
+    num_held: Callable[[PeerId, Cid], int] = _nothing
     lanes: int = LANES
     _waiting: dict[tuple[PeerId, Cid], _Waiting] = field(default_factory=dict)
     _sending: dict[PeerId, _Upload] = field(default_factory=dict)
@@ -275,7 +275,7 @@ class UploadQueue:
         return effects
 
     def _has_room(self, peer: PeerId, cid: Cid, size: int) -> bool:
-        if self.promised(peer, cid):
+        if self.is_promised(peer, cid):
             return True
         if len(self._waiting) >= MAX_WAITING or sum(key[0] == peer for key in self._waiting) >= MAX_WAITING_PER_PEER:
             return False
@@ -335,10 +335,10 @@ class UploadQueue:
         """Promised, then overlong waits, the rarest, who holds least: the least goes first."""
         peer, cid = key
         return (
-            not self.promised(peer, cid),
+            not self.is_promised(peer, cid),
             now - self._waiting[key].since < OVERLONG_S,
-            min(self.holders(cid), COMMON),
-            self.held(peer, cid),
+            min(self.num_holders(cid), COMMON),
+            self.num_held(peer, cid),
         )
 
     def _turn(self, key: tuple[PeerId, Cid]) -> tuple[int, int]:

@@ -35,7 +35,7 @@ async def open_frames(stream: Stream, limit: int) -> AsyncIterator[FrameStream]:
     try:
         yield FrameStream(stream, limit)
         await stream.aclose()
-    except BaseException:
+    except BaseException:  # also where it was cancelled: the other side must not wait for more
         await abort(stream)
         raise
 
@@ -62,19 +62,19 @@ class FrameStream:
         self.received_bytes = 0
         self._buffer = bytearray()
 
-    async def send(self, message: msgspec.Struct, moved: Callable[[int], None] | None = None) -> None:
+    async def send(self, message: msgspec.Struct, note_progress: Callable[[int], None] | None = None) -> None:
         """Send one message. Raises StreamBroken, or LocalProtocolError when a field is out of bounds; aborts the stream
         when cancelled.
 
-        `moved` is told how many bytes have left, after every PIECE_BYTES of a large one but the last.
+        `note_progress` is told how many bytes have left, after every PIECE_BYTES of a large one but the last.
         """
-        if moved is None:
+        if note_progress is None:
             await self.send_bytes(encode(require_bounds(message)))
             return
         frame = _frame(encode(require_bounds(message)))
         for start in range(0, len(frame), PIECE_BYTES):
             if start:
-                moved(PIECE_BYTES)
+                note_progress(PIECE_BYTES)
             await self._write(frame[start : start + PIECE_BYTES])
 
     async def send_together(self, messages: Sequence[msgspec.Struct]) -> None:

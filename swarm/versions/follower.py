@@ -67,10 +67,10 @@ class VersionFollower:
     """See the module's paragraph.
 
     Args:
-        arrived: told of every version that is complete, each newer than the one before.
+        on_arrival: called with every version that is complete, each newer than the one before.
         report: told of peers' faults.
         trouble: told, in a sentence, of what went wrong here or what the user should see; not twice in a row the same.
-        failed: told of each attempt to fetch the newest version that came to nothing, and why.
+        on_failure: called with each attempt to fetch the newest version that came to nothing, and why.
         piece_bytes: what a piece of a manifest has, as with everybody in the swarm.
     """
 
@@ -78,10 +78,10 @@ class VersionFollower:
     store: ChunkStore
     authority: Authority
     distribution: ChunkExchange
-    arrived: Callable[[Arrival], None]
+    on_arrival: Callable[[Arrival], None]
     report: Report
     trouble: Callable[[str], None]
-    failed: Callable[[PolicyVersion, str], None] = lambda version, reason: None
+    on_failure: Callable[[PolicyVersion, str], None] = lambda version, reason: None
     rng: random.Random = field(default_factory=random.Random)
     core: Announcements = field(default_factory=Announcements)
     piece_bytes: int = MANIFEST_PIECE_BYTES
@@ -226,12 +226,12 @@ class VersionFollower:
         except (StoreError, OSError, NobodyHasIt, Starved, PeerError) as error:
             if self.core.is_newest(announcement):  # else something newer is fetched at once, and nobody is worse off
                 self._say(f"Version {announcement.version} could not be fetched: {error} The version in service stays.")
-                self.failed(announcement.version, str(error))
+                self.on_failure(announcement.version, str(error))
             self._perform(self.core.note_failure(announcement))
             return
         if self.core.in_flight is announcement:  # not abandoned in the last moment
             self._said = ""
-            self.arrived(Arrival(signed=signed, seconds=trio.current_time() - began, obtained=obtained))
+            self.on_arrival(Arrival(signed=signed, seconds=trio.current_time() - began, obtained=obtained))
         self._perform(self.core.note_complete(announcement))
 
     async def _fetch_manifest(self, announcement: SignedAnnouncement) -> SignedManifest:

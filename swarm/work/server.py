@@ -183,7 +183,7 @@ class WorkServer:
         inbox: where deliveries wait to be judged; INBOX is the capacity it is made for.
         report: told of peers that do not keep to the protocol.
         doubles: judges who greets while a line of that peer is up.
-        copied: told of a peer whose key a second process uses, which was turned away.
+        report_copy: called with a peer whose key a second process uses, which was turned away.
     """
 
     transport: Transport
@@ -191,7 +191,7 @@ class WorkServer:
     inbox: trio.MemorySendChannel[Incoming]
     report: Report = ignore_report
     doubles: Doubles = field(default_factory=Doubles)
-    copied: Callable[[PeerId, Hello], None] = lambda peer, hello: None
+    report_copy: Callable[[PeerId, Hello], None] = lambda peer, hello: None
     _lines: dict[PeerId, _Line] = field(default_factory=dict)
     _greetings: Counter[PeerId] = field(default_factory=Counter)
     _waiting: Counter[PeerId] = field(default_factory=Counter)
@@ -253,7 +253,7 @@ class WorkServer:
             case Unsettled(retry_s=retry_s):
                 return Refused(reason=UNSETTLED, retry_after_ms=math.ceil(1000 * retry_s))
             case Copied():
-                self.copied(peer, hello)
+                self.report_copy(peer, hello)
                 return Refused(reason=COPIED, ext={KEY_IN_USE: b""})
             case _:
                 return None

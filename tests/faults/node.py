@@ -97,7 +97,7 @@ class Node:
             store=store,
             authority=self.authority,
             distribution=self.distribution,
-            arrived=self.arrived,
+            on_arrival=self.arrived,
             report=self.report,
             trouble=self.trouble,
         )

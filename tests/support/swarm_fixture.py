@@ -255,7 +255,7 @@ def _assemble(
         store=store,
         authority=swarm.authority,
         distribution=distribution,
-        arrived=arrived,
+        on_arrival=arrived,
         report=report,
         trouble=troubles.append,
         rng=random.Random(name),

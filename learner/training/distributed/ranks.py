@@ -115,7 +115,7 @@ class Ranks:
         failed: Exception | None = None
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # whatever it is: the other ranks must hear of it before it is raised
             failed = error
         told = self._gathered_messages("" if failed is None else _described(failed))
         if failed is not None:

@@ -120,7 +120,7 @@ class Relay:
             store=self.store,
             authority=self.authority,
             distribution=self.distribution,
-            arrived=self._arrived,
+            on_arrival=self._arrived,
             report=self._report,
             trouble=lambda text: None,
         )

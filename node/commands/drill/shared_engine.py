@@ -19,6 +19,7 @@ import trio
 from node.commands.drill.tampered_weights import Variant, write_variant
 from node.engine.interface import (
     Claim,
+    EngineError,
     EngineRefused,
     Generation,
     GenerationRequest,
@@ -133,7 +134,7 @@ class SharedEngine:
             raise job.failure
         return job
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         """Serve until cancelled: what is asked for most comes first, since each change of weights takes its time."""
         while True:
             while not self._waiting:
@@ -142,7 +143,7 @@ class SharedEngine:
             jobs = self._waiting.pop(weights)
             try:
                 await self._serve(weights, jobs)
-            except Exception as error:
+            except (EngineError, OSError) as error:
                 for job in jobs:
                     job.failure = error
             finally:

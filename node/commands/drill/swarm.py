@@ -7,7 +7,7 @@ not real is the network and that players share one engine. When `perform` return
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from node.runtime.events import EventLog
 from node.tasks.task_suite import TaskSuite
 from protocol.core.identity import Keypair
 from protocol.core.ids import LeaseId
+from protocol.core.invite import Invite
 from swarm.store.version_directory import Stage, directory_of
 from swarm.testing.memory_transport import MemoryNetwork
 from swarm.transport.interface import Transport
@@ -65,82 +66,104 @@ async def perform(config: SwarmConfig, schooling: TaskSuite, cast: DrillSetup, e
 
     Raises UsageError, RunError and EngineError.
     """
-    network = MemoryNetwork()
     state = Path(config.swarm.state)
-    ready, opened = trio.open_memory_channel[tuple[str, RunState]](1)
-    outcome: LearnerOutcome | None = None
-    home: Transport | None = None
-    troupe: Roster | None = None
-    relays: Relays | None = None
-    async with AsyncExitStack() as stack:
-        section = EngineSection(kind="transformers", threads=1, nice=NICE)
-        engine = await stack.enter_async_context(
-            open_verifying_engine(section, events, name="engine of the players", state=state)
-        )
+    section = EngineSection(kind="transformers", threads=1, nice=NICE)
+    async with open_verifying_engine(section, events, name="engine of the players", state=state) as engine:
         scratch = state / "players"
         scratch.mkdir(parents=True, exist_ok=True)
-        foundry = SharedEngine(engine=engine, scratch=scratch)
+        drill = _Drill(config, schooling, cast, events, SharedEngine(engine=engine, scratch=scratch))
+        await drill.run()
+    return drill.collect()
+
+
+class _Drill:
+    """A learner and its players while they run, and what there is to say of them afterwards."""
+
+    def __init__(
+        self, config: SwarmConfig, schooling: TaskSuite, cast: DrillSetup, events: EventLog, foundry: SharedEngine
+    ) -> None:
+        self._config = config
+        self._schooling = schooling
+        self._cast = cast
+        self._events = events
+        self._foundry = foundry
+        self._network = MemoryNetwork()
+        self._outcome: LearnerOutcome | None = None
+        self._home: Transport | None = None
+        self._troupe: Roster | None = None
+        self._relays: Relays | None = None
+
+    async def run(self) -> None:
+        """Start the learner, let the players join once it is ready, and end all when it has taken its last step."""
+        ready, opened = trio.open_memory_channel[tuple[str, RunState]](1)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(foundry.work)
-
-            @asynccontextmanager
-            async def moved_in(seed: bytes, section: NetworkSection) -> AsyncIterator[Transport]:
-                nonlocal home
-                async with network.node("learner", peer_id=Keypair(seed).peer_id) as home:
-                    yield home
-
-            async def learn() -> None:
-                nonlocal outcome
-                outcome = await run_learner(
-                    config,
-                    schooling,
-                    events,
-                    lambda invite, run: ready.send_nowait((invite, run)),
-                    transport=moved_in,
-                )
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(learn)
+            nursery.start_soon(self._foundry.run)
+            nursery.start_soon(self._learn, ready, nursery.cancel_scope)
             text, run = await opened.receive()
-            nursery.start_soon(partial(_follow, run, foundry, state / "store" / "versions"))
-            invite = open_invite(text, now_ms=0)
+            nursery.start_soon(_follow, run, self._foundry, Path(self._config.swarm.state) / "store" / "versions")
             await run.opened.wait()
-            assert home is not None, "a learner is ready once it has a transport"
-            troupe = Roster(
-                network=network,
-                common=Common(
-                    foundry=foundry,
-                    swarm=invite.authority.swarm,
-                    worth=partial(_worth, run, schooling),
-                    answer=partial(_answer, run, schooling),
-                    poison=cast.poison,
-                    vocabulary=run.vocab_size,
-                ),
-                authority=invite.authority,
-                learner=list(invite.addresses),
-                token=invite.token,
-                group=config.learn.group_size,
-                honest=cast.honest,
-                cheats=cast.cheats,
-                attacks=[attack for attack in cast.attacks if ABOUT[attack].harm is not Harm.VERSIONS],
-                seed=cast.seed,
-                returns=cast.returns,
-            )
-            relays = Relays(
-                network=network,
-                authority=invite.authority,
-                learner=home,
-                scratch=scratch,
-                lies=[attack for attack in cast.attacks if cast.cheats and ABOUT[attack].harm is Harm.VERSIONS],
-            )
-            nursery.start_soon(troupe.play)
-            nursery.start_soon(relays.play)
-    assert outcome is not None, "a run ends with an outcome, or raises"
-    relayed = Relayed() if relays is None else relays.outcome()
-    if troupe is None:  # over before anybody could join
-        return DrillRun(outcome=outcome, played=(), poisoned=0.0, relayed=relayed)
-    poisoned = troupe.common.poisoned
-    return DrillRun(outcome=outcome, played=tuple(troupe.played), poisoned=poisoned, relayed=relayed)
+            invite = open_invite(text, now_ms=0)
+            self._troupe, self._relays = self._players(invite, run), self._relaying(invite)
+            nursery.start_soon(self._troupe.play)
+            nursery.start_soon(self._relays.play)
+
+    def collect(self) -> DrillRun:
+        """Return how it went. Nobody has played where it was over before anybody could join."""
+        assert self._outcome is not None, "a run ends with an outcome, or raises"
+        return DrillRun(
+            outcome=self._outcome,
+            played=() if self._troupe is None else tuple(self._troupe.played),
+            poisoned=0.0 if self._troupe is None else self._troupe.common.poisoned,
+            relayed=Relayed() if self._relays is None else self._relays.outcome(),
+        )
+
+    async def _learn(self, ready: trio.MemorySendChannel[tuple[str, RunState]], scope: trio.CancelScope) -> None:
+        self._outcome = await run_learner(
+            self._config,
+            self._schooling,
+            self._events,
+            lambda invite, run: ready.send_nowait((invite, run)),
+            transport=self._move_in,
+        )
+        scope.cancel()
+
+    @asynccontextmanager
+    async def _move_in(self, seed: bytes, section: NetworkSection) -> AsyncIterator[Transport]:
+        async with self._network.node("learner", peer_id=Keypair(seed).peer_id) as self._home:
+            yield self._home
+
+    def _players(self, invite: Invite, run: RunState) -> Roster:
+        cast = self._cast
+        return Roster(
+            network=self._network,
+            common=Common(
+                foundry=self._foundry,
+                swarm=invite.authority.swarm,
+                worth=partial(_worth, run, self._schooling),
+                answer=partial(_answer, run, self._schooling),
+                poison=cast.poison,
+                vocabulary=run.vocab_size,
+            ),
+            authority=invite.authority,
+            learner=list(invite.addresses),
+            token=invite.token,
+            group=self._config.learn.group_size,
+            honest=cast.honest,
+            cheats=cast.cheats,
+            attacks=[attack for attack in cast.attacks if ABOUT[attack].harm is not Harm.VERSIONS],
+            seed=cast.seed,
+            returns=cast.returns,
+        )
+
+    def _relaying(self, invite: Invite) -> Relays:
+        assert self._home is not None, "a learner is ready once it has a transport"
+        return Relays(
+            network=self._network,
+            authority=invite.authority,
+            learner=self._home,
+            scratch=self._foundry.scratch,
+            lies=[attack for attack in self._cast.attacks if self._cast.cheats and ABOUT[attack].harm is Harm.VERSIONS],
+        )
 
 
 async def _follow(run: RunState, foundry: SharedEngine, versions: Path) -> None:

@@ -21,7 +21,7 @@ def start_reading(stream: BinaryIO, take: Callable[[Header, Arrays], None], end:
         try:
             while (frame := read_frame(stream)) is not None:
                 take(*frame)
-        except BaseException as error:
+        except BaseException as error:  # whatever ends this thread ends the process, and is told
             die_of(error)
         end()
 

@@ -128,7 +128,7 @@ def _heeds_padding(model: Any, keeping: Keeping, first: int, alone: torch.Tensor
     prompts = [_prompt(model, SHORT), _prompt(model, LONG)]
     try:
         padded, otherwise = (_logits(model, keeping, first, prompts, pad) for pad in (0, 1))
-    except Exception as error:
+    except Exception as error:  # of a stranger's code, which raises anything
         if is_out_of_memory(error):
             raise
         return False

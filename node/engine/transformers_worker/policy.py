@@ -213,7 +213,7 @@ class Policy:
                 targets[name].copy_(reader.get_tensor(name))
             if adapter is not None:
                 adapter.merge_into(self._model)
-        except Exception as error:
+        except Exception as error:  # of torch and safetensors: whatever it is, half of the weights may be there
             raise Broken(f"{directory} passed every check, and then could not be loaded: {error}") from error
 
     def describe(self) -> Header:

@@ -8,7 +8,7 @@ all checks passed leaves nothing that can be trusted: `Broken`, upon which the p
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import sys
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -116,7 +116,7 @@ class Engine:
         await self._llm.pause_generation(mode="keep", clear_cache=True)
         try:
             await self._llm.collective_rpc("volery_swap", args=(str(contents.directory),))
-        except Exception as error:
+        except Exception as error:  # of vLLM and the libraries below it, which raise anything
             raise Broken(f"{contents.directory} passed every check, and then could not be loaded: {error}") from error
 
     async def _start_anew(self, contents: Contents) -> None:
@@ -126,7 +126,7 @@ class Engine:
         self._stop()
         try:
             await self._start(contents)
-        except Exception as error:
+        except Exception as error:  # of vLLM and the libraries below it, which raise anything
             self._stop()
             if served is not None and version is not None:
                 await self._start(served)
@@ -251,5 +251,7 @@ class Engine:
         }
 
     def stop(self) -> None:
-        with suppress(Exception):
+        try:
             self._stop()
+        except Exception as error:  # of vLLM; the process ends now anyway
+            print(f"vLLM did not stop in good order: {error}", file=sys.stderr, flush=True)

@@ -245,7 +245,7 @@ class Server:
                 await asyncio.wait_for(self._engine.answer(), HANG_S)
             except TimeoutError:
                 why = f"vLLM's core has answered nothing for {HANG_S:.0f} s"
-            except Exception as error:
+            except Exception as error:  # of vLLM: whatever it is, a core that cannot be asked serves nobody
                 why = f"vLLM's core cannot be asked any more: {error}"
             else:
                 self._alive.step()
@@ -313,7 +313,7 @@ def run(settings: dict[str, Any], output: BinaryIO) -> NoReturn:
         asyncio.run(Server(wanted, output).serve(stream))
     except Refused as refusal:
         leave(1, str(refusal))
-    except BaseException as error:
+    except BaseException as error:  # SystemExit, too: the node is told why this process ends
         traceback.print_exception(error)
         leave(1, describe_error(error))
     leave(0)

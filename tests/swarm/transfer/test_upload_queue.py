@@ -90,7 +90,7 @@ def test_to_one_peer_goes_one_at_a_time() -> None:
 
 def test_the_rarest_goes_first() -> None:
     rarity = {CIDS[1]: COMMON, CIDS[2]: 0, CIDS[3]: 1}
-    uploads = UploadQueue(holders=lambda cid: rarity.get(cid, 9))
+    uploads = UploadQueue(num_holders=lambda cid: rarity.get(cid, 9))
     busy(uploads)
     for peer, chunk in ((A, 1), (B, 2), (C, 3)):
         ask(uploads, peer, chunk)
@@ -103,7 +103,7 @@ def test_the_rarest_goes_first() -> None:
 def test_of_what_is_common_anyway_goes_first_what_is_for_who_holds_least() -> None:
     held = {A: 7, B: 2, C: 5}
     uploads = UploadQueue(
-        holders=lambda cid: COMMON + CIDS.index(cid), held=lambda peer, cid: held.get(peer, 0), lanes=LANES
+        num_holders=lambda cid: COMMON + CIDS.index(cid), num_held=lambda peer, cid: held.get(peer, 0), lanes=LANES
     )
     busy(uploads)
     for chunk, peer in enumerate((A, B, C)):
@@ -122,7 +122,7 @@ def test_a_slow_uplink_has_fewer_lanes(chunks_per_s: float, lanes: int) -> None:
 
 
 def test_what_was_promised_goes_before_all_and_is_never_refused() -> None:
-    uploads = UploadQueue(promised=lambda peer, cid: peer == D)
+    uploads = UploadQueue(is_promised=lambda peer, cid: peer == D)
     busy(uploads)
     for peer in PEERS[4:12]:
         for chunk in (1, 2):
@@ -144,7 +144,7 @@ def test_who_was_served_longest_ago_goes_first_among_equals() -> None:
 
 
 def test_who_has_waited_too_long_goes_before_the_rarer() -> None:
-    uploads = UploadQueue(holders=lambda cid: 0 if cid == CIDS[2] else 5)
+    uploads = UploadQueue(num_holders=lambda cid: 0 if cid == CIDS[2] else 5)
     busy(uploads)
     ask(uploads, A, 1, 0.0)
     for lane in range(LANES):
@@ -372,7 +372,7 @@ EVENTS = st.one_of(
 @given(events=st.lists(EVENTS, max_size=80), pause=st.floats(0, 0.6))
 def test_every_request_has_one_answer_and_the_bounds_hold(events: list[Event], pause: float) -> None:
     held = {peer: 10 * number for number, peer in enumerate(PEERS)}
-    uploads, now = UploadQueue(held=lambda peer, cid: held[peer]), 0.0
+    uploads, now = UploadQueue(num_held=lambda peer, cid: held[peer]), 0.0
     owed: Counter[tuple[PeerId, Cid]] = Counter()
     sending: dict[PeerId, Cid] = {}
     for event in events:

@@ -49,7 +49,7 @@ async def test_the_first_and_the_newest_weights_are_kept_and_every_name(foundry:
 
 async def test_who_asks_for_weights_that_are_gone_is_refused_and_the_others_are_served(foundry: SharedEngine) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(foundry.work)
+        nursery.start_soon(foundry.run)
         with pytest.raises(EngineRefused, match=r"version 1\.2 are kept no more"):
             await foundry.generate([ASKED], Weights(version=version(2)))
         [made] = await foundry.generate([ASKED], Weights(version=version(NEWEST)))
@@ -71,7 +71,7 @@ async def test_weights_that_go_while_they_are_waited_for_stay(foundry: SharedEng
         await trio.testing.wait_all_tasks_blocked()
         await foundry.publish(signed(NEWEST + 1, {}), tmp_path / "model")
         assert foundry.list_kept(version(2))[0] == oldest
-        nursery.start_soon(foundry.work)
+        nursery.start_soon(foundry.run)
         await served.wait()
         nursery.cancel_scope.cancel()
 
@@ -80,7 +80,7 @@ async def test_files_that_are_gone_are_told_to_who_asked(foundry: SharedEngine) 
     for path in foundry.scratch.glob("*/*"):
         path.unlink()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(foundry.work)
+        nursery.start_soon(foundry.run)
         with pytest.raises(InstallFailed):
             await foundry.generate([replace(ASKED, seed=8)], Weights(version=version(NEWEST)))
         nursery.cancel_scope.cancel()

@@ -249,7 +249,7 @@ async def test_a_host_keeps_to_its_caps_and_who_serves_finds_its_uplink_as_fast_
         began = trio.current_time()
         tell(request(0))
         for number in range(num_chunks):
-            await FrameStream(stream, 1 << 20).send(chunk, moved=lambda size: tell(Moved(peer=peer, size=size)))
+            await FrameStream(stream, 1 << 20).send(chunk, note_progress=lambda size: tell(Moved(peer=peer, size=size)))
             if number + 1 < num_chunks:  # without a break, as when more requests wait
                 tell(request(number + 1))
             tell(Sent(peer=peer))

@@ -295,7 +295,6 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
 
 
 Unread = BadFrame | OSError | MemoryError
-Unread = BadFrame | OSError | MemoryError
 Waiting = queue.Queue[bytes | Unread | None]
 """A frame, what made the next one unreadable, or None at the end."""
 

@@ -22,6 +22,7 @@ TENSOR_LIBRARIES = frozenset({"torch", "transformers", "vllm"})
 LOADED_BY_WORKERS = [
     ROOT / "protocol" / "sampling.py",
     ROOT / "protocol" / "core" / "pipe.py",
+    ROOT / "learner" / "artifacts" / "config_bounds.py",
     ROOT / "learner" / "trainer_api" / "exit_reasons.py",
     ROOT / "learner" / "trainer_api" / "last_resort_exit.py",
 ]

@@ -1,12 +1,11 @@
 """Bound what a config.json may ask for by the weights that are really there, before a library reads it.
 
 Libraries make lists of a config's layers when they read it, and a module for each when they build the model: a number
-of a stranger's would decide how long that takes. `node/engine/common_worker/sizes.py` says the same to a node: a worker
-imports nothing of ours, so a test holds the two together.
+of a stranger's would decide how long that takes. This file stands alone: engine workers load it by its path.
 
 Invariants:
 - A model whose layers each have a tensor is never refused.
-- Nothing here takes longer than reading config.json.
+- Nothing here takes longer than going through config.json.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from learner.artifacts.model_directory import CONFIG, BadModel, ModelDirectory
-
 COUNTED = re.compile(r"(layers?|blocks?|labels|depth|kernel_size)$")
 """Fields that say how many of something there are, one after the other: what configs and models go through in loops."""
 
@@ -24,15 +21,12 @@ FEWEST = 1024
 """So many of anything are always allowed: going through them takes no time, and layers may share their tensors."""
 
 
-def require_counts(directory: ModelDirectory) -> None:
-    """Raise BadModel, naming the field, when config.json asks for more layers than there are tensors."""
-    most = max(FEWEST, len(directory.files))
-    for name, value in whole_numbers(directory.config):
-        if COUNTED.search(name) and value > most:
-            raise BadModel(
-                f"{directory.path / CONFIG} asks for {name} = {value}, and the weights have {len(directory.files)} "
-                "tensors; copy config.json again"
-            )
+def find_excess(config: Any, num_tensors: int) -> str:
+    """Say which field of a config asks for more layers than its weights have tensors; "" when none does."""
+    for name, value in whole_numbers(config):
+        if COUNTED.search(name) and value > max(FEWEST, num_tensors):
+            return f"asks for {name} = {value}, and the weights have {num_tensors} tensors"
+    return ""
 
 
 def whole_numbers(value: Any, name: str = "") -> Iterator[tuple[str, int]]:

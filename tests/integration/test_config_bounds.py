@@ -7,17 +7,18 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.artifacts import config_bounds as sizes
+from learner.artifacts.config_bounds import FEWEST, find_excess, whole_numbers
 from learner.artifacts.model_directory import BadModel, read_directory
 from learner.training.model.loading import outline
 from node.engine.common_worker.errors import Refused
-from node.engine.common_worker.sizes import COUNTED, FEWEST, Stored, read_stored, require_counts, whole_numbers
+from node.engine.common_worker.sizes import Stored, read_stored, require_counts
 from node.engine.interface import InstalledVersion, InstallFailed
 from node.engine.transformers import TransformersConfig, open_transformers_engine
 from protocol.core.ids import ManifestHash, PolicyVersion
@@ -105,8 +106,17 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_a_node_and_an_operator_are_told_the_same(value: Any) -> None:
-    assert list(sizes.whole_numbers(value)) == list(whole_numbers(value))
-    assert (sizes.COUNTED, sizes.FEWEST) == (COUNTED, FEWEST)
+    fields = {"num_layers": value}
+    with TemporaryDirectory() as directory:
+        config = Path(directory) / "config.json"
+        config.write_text(json.dumps(fields))
+        try:
+            require_counts(config, Stored(num_tensors=1, num_bytes=1))
+            said = ""
+        except Refused as refusal:
+            said = str(refusal).removeprefix(f"{config} ")
+    assert said == find_excess(fields, 1)
+    assert bool(said) == any(number > FEWEST for name, number in whole_numbers(fields) if name.endswith("layers"))
 
 
 def test_what_is_stored_is_counted(models: Models) -> None:

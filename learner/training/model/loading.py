@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 
-from learner.artifacts.config_bounds import require_counts
+from learner.artifacts.config_bounds import find_excess
 from learner.artifacts.model_directory import CONFIG, WEIGHTS, BadModel, ModelDirectory, one_line
 from learner.artifacts.model_limits import positions_in
 from learner.training.distributed.sharding import fill, fill_rows, place
@@ -50,7 +50,8 @@ def outline(directory: ModelDirectory) -> Any:
 
     Raises BadModel.
     """
-    require_counts(directory)
+    if excess := find_excess(directory.config, len(directory.files)):
+        raise BadModel(f"{directory.path / CONFIG} {excess}; copy config.json again")
     try:
         config = AutoConfig.from_pretrained(directory.path, trust_remote_code=False, local_files_only=True)
         _require_generator(config, directory)

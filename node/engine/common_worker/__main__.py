@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 ROOT = "volery_engine"
 """What the folder of the workers is called in their processes, where `node` may be missing, or another version's."""
-SHARED = ("protocol", "protocol.core", "learner", "learner.trainer_api")
+SHARED = ("protocol", "protocol.core", "learner", "learner.artifacts", "learner.trainer_api")
 """Packages of which a worker loads single files, which stand alone: their `__init__` is not run."""
 
 PR_SET_PDEATHSIG = 1

@@ -1,8 +1,6 @@
-"""Bound what a config.json may ask for by the weights that are really there, before a library reads it.
+"""What the weight files of a directory hold, and that its config.json asks for no more before a library reads it.
 
-Libraries make lists of a config's layers when they read it, and a module for each when they build the model: a number
-of a stranger's would decide how long that takes. `learner/artifacts/config_bounds.py` says the same to an operator: a
-worker imports nothing of ours, so a test holds the two together.
+What a config may ask for is said in `learner/artifacts/config_bounds.py`.
 
 Invariants:
 - A model whose layers each have a tensor is never refused.
@@ -12,19 +10,13 @@ Invariants:
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from learner.artifacts.config_bounds import find_excess
 
 from .errors import Refused
-
-COUNTED = re.compile(r"(layers?|blocks?|labels|depth|kernel_size)$")
-"""Fields that say how many of something there are, one after the other: what configs and models go through in loops."""
-
-FEWEST = 1024
-"""So many of anything are always allowed: going through them takes no time, and layers may share their tensors."""
 
 MOST_CONFIG_BYTES = 16 * 1024 * 1024
 """Of a config.json; those of models have some KB, and labels of classifiers some MB."""
@@ -67,29 +59,5 @@ def require_counts(config: Path, stored: Stored) -> None:
         fields = json.loads(config.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise Refused("bad_model", f"{config} cannot be read: {error}") from error
-    most = max(FEWEST, stored.num_tensors)
-    for name, value in whole_numbers(fields):
-        if COUNTED.search(name) and value > most:
-            asked = f"{config} asks for {name} = {value}, and the weights have {stored.num_tensors} tensors"
-            raise Refused("bad_model", asked)
-
-
-def whole_numbers(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
-    """Yield every number of a config by its name, those of its parts and lists too; a whole float is one as well."""
-    match value:
-        case dict():
-            for key, inner in value.items():
-                if key == "label2id":  # its keys are words of people
-                    continue
-                yield from whole_numbers(inner, f"{name}.{key}" if name else str(key))
-        case list():
-            for inner in value:
-                yield from whole_numbers(inner, name)
-        case bool():
-            pass
-        case int():
-            yield name, value
-        case float() if value == value // 1:
-            yield name, int(value)
-        case str() if value.isdecimal() and len(value) < 400:
-            yield name, int(value)
+    if excess := find_excess(fields, stored.num_tensors):
+        raise Refused("bad_model", f"{config} {excess}")

@@ -74,7 +74,7 @@ test-vllm: $(DEV) $(VLLM_READY) ## the engine on vLLM itself, on this CPU, in an
 check: $(DEV) ## formatting, lint, types, and who may import whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict $(addprefix -p ,$(PACKAGES))
+	$(BIN)/mypy --strict $(addprefix -p ,$(PACKAGES) benchmarks.swarms)
 	$(BIN)/lint-imports --no-cache
 
 .PHONY: format

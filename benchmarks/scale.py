@@ -1,8 +1,8 @@
 """Claim "scale": a thousand peers take little longer than ten, and no more of the source.
 
 The very cores that nodes run (`chunk_picker`, `super_seeding` and `upload_queue` of `swarm/transfer`,
-`swarm/work/neighbour_graph.py`) in virtual time (`swarm/testing/chunk_simulation.py`), with 10, 100 and 1000 peers. A
-source behind 50/50 Mbit/s publishes a model of SIZE_MIB in the chunks that `protocol/versions/chunking.py` cuts it
+`swarm/work/neighbour_graph.py`) in virtual time (`benchmarks/swarms/chunk_simulation.py`), with 10, 100 and 1000 peers.
+A source behind 50/50 Mbit/s publishes a model of SIZE_MIB in the chunks that `protocol/versions/chunking.py` cuts it
 into; peers sit behind the home lines of LINES, busy routers and latencies of LATENCY_S; of them JOINING come while it
 travels, LEAVING go, half of these without a word. Bars: last_over_bound_1000, when the last of a thousand that stay is
 done, over the bound that no schedule of any kind could beat; control_pct, bytes of all messages beside the chunks, the
@@ -25,11 +25,11 @@ from statistics import median as middle
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Bar, arguments, conclude, main, median, number, say, scratch, table
+from benchmarks.swarms.chunk_simulation import Peer, Scenario, Simulation, bound_s
+from benchmarks.swarms.virtual_links import Link, Router
 from node.reports.plots.png import BLUE, FAINT, GREEN, INK, ORANGE, draw_png
 from protocol.core.limits import MIB
 from protocol.versions.chunking import chunk_size_for
-from swarm.testing.chunk_simulation import Peer, Scenario, Simulation, bound_s
-from swarm.testing.virtual_links import Link, Router
 from swarm.work.neighbour_graph import neighbourhoods
 
 if TYPE_CHECKING:

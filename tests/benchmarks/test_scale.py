@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.scale import LINES, Run, bars, draw, report, scenario, simulate
 from benchmarks.scale import parser as options
-from swarm.testing.chunk_simulation import Scenario, bound_s
+from benchmarks.swarms.chunk_simulation import Scenario, bound_s
 
 
 def lines_of(swarm: Scenario) -> Counter[tuple[float, float]]:

@@ -12,9 +12,9 @@ from math import inf
 
 import pytest
 
+from benchmarks.swarms.chunk_simulation import Outcome, Peer, Scenario, Simulation, bound_s
+from benchmarks.swarms.virtual_links import Link, Router
 from protocol.core.limits import KIB, MIB
-from swarm.testing.chunk_simulation import Outcome, Peer, Scenario, Simulation, bound_s
-from swarm.testing.virtual_links import Link, Router
 from swarm.transfer.chunk_picker import PATIENCE_S
 from swarm.work.neighbour_graph import neighbourhoods
 

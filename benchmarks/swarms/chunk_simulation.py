@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 
+from benchmarks.swarms.virtual_links import NO_QUEUE, Clock, Link, Port, Router, Transfer
 from protocol.core.ids import Cid, PeerId
-from swarm.testing.virtual_links import NO_QUEUE, Clock, Link, Port, Router, Transfer
 from swarm.transfer import audience
 from swarm.transfer import chunk_picker as scheduler
 from swarm.transfer import super_seeding as scatter

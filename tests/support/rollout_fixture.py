@@ -114,4 +114,4 @@ def arrive(node: SwarmNode, role: RolloutWorker) -> None:
 
     for arrival in node.arrivals:
         role.arrived(arrival)
-    node.following.arrived = arrived
+    node.following.on_arrival = arrived

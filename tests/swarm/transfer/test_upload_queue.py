@@ -192,8 +192,8 @@ def test_a_wait_that_would_be_too_long_is_refused_with_a_time_to_come_again() ->
 def test_without_room_who_is_far_behind_takes_the_place_of_who_would_be_served_last() -> None:
     slow = measured(SIZE / 0.5)
     held = {A: 50, B: 50 - BEHIND, C: 51 - BEHIND}
-    slow.held = lambda peer, cid: held.get(peer, 0)
-    slow.holders = lambda cid: COMMON
+    slow.num_held = lambda peer, cid: held.get(peer, 0)
+    slow.num_holders = lambda cid: COMMON
     assert begun(ask(slow, PEERS[-1], 0))
     for chunk in range(MIN_WAITING):
         ask(slow, A, chunk)
@@ -208,14 +208,14 @@ def test_without_room_who_is_far_behind_takes_the_place_of_who_would_be_served_l
 def test_who_is_behind_does_not_take_the_place_of_what_was_promised_is_rarer_or_has_waited_too_long() -> None:
     held = {A: 99, B: 99, C: 0}
     slow = measured(SIZE / 1.5)
-    slow.held = lambda peer, cid: held.get(peer, 0)
-    slow.holders = lambda cid: 0 if cid == CIDS[2] else COMMON
-    slow.promised = lambda peer, cid: peer == A
+    slow.num_held = lambda peer, cid: held.get(peer, 0)
+    slow.num_holders = lambda cid: 0 if cid == CIDS[2] else COMMON
+    slow.is_promised = lambda peer, cid: peer == A
     assert begun(ask(slow, PEERS[-1], 0, 300.0))
     ask(slow, A, 1, 300.0)
     ask(slow, B, 2, 300.0)
     assert [one.peer for one in ask(slow, C, 3, 300.0)] == [C], "B's is rarer"
-    slow.holders = lambda cid: COMMON
+    slow.num_holders = lambda cid: COMMON
     slow.handle(Moved(peer=PEERS[-1], size=SIZE * 3 // 4), 299.9 + OVERLONG_S)
     assert [one.peer for one in ask(slow, C, 3, 300.0 + OVERLONG_S)] == [C], "B has waited too long"
     assert [one.peer for one in ask(slow, C, 3, 299.95 + OVERLONG_S)] == [B]

@@ -473,7 +473,7 @@ async def test_each_attempt_at_the_newest_that_fails_is_told_with_its_version(
 ) -> None:
     learner, node = await swarm.learner(), await swarm.follower("node")
     failed: list[tuple[PolicyVersion, str]] = []
-    node.following.failed = lambda version, reason: failed.append((version, reason))
+    node.following.on_failure = lambda version, reason: failed.append((version, reason))
     signed, files = version(1)
     await listen(node, learner, announce_manifest(SWARM, signed))
     await trio.sleep(120)

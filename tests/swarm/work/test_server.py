@@ -192,7 +192,7 @@ async def test_a_second_process_with_a_peers_key_is_turned_away_and_the_first_wo
 ) -> None:
     async with learner("a") as here:
         copies: list[tuple[PeerId, Hello]] = []
-        here.reception.copied = lambda peer, hello: copies.append((peer, hello))
+        here.reception.report_copy = lambda peer, hello: copies.append((peer, hello))
         first = await here.open("a")
         await first.send(hello_from("a", ext=FIRST))
         assert isinstance(await first.receive(FromLearner), Welcome)
@@ -243,7 +243,7 @@ async def test_a_node_that_was_killed_and_whose_system_still_sends_what_it_had_w
 ) -> None:
     async with learner("a") as here:
         copies: list[PeerId] = []
-        here.reception.copied = lambda peer, hello: copies.append(peer)
+        here.reception.report_copy = lambda peer, hello: copies.append(peer)
         killed = await here.open("a")
         await killed.send(hello_from("a", ext=FIRST))
         assert isinstance(await killed.receive(FromLearner), Welcome)

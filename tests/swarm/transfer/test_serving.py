@@ -21,8 +21,9 @@ from protocol.versions import exchange
 from protocol.versions.exchange import PeerAddresses
 from protocol.versions.manifest import SignedManifest
 from swarm.testing.memory_transport import WINDOW_BYTES, MemoryNetwork, MemoryTransport
-from swarm.transfer import serving
-from swarm.transfer.serving import STRANGER_UPLOADS, UPLOADS, Knowledge, Served
+from swarm.transfer import chunk_server, serving
+from swarm.transfer.chunk_server import STRANGER_UPLOADS, UPLOADS, Served
+from swarm.transfer.serving import Knowledge
 from swarm.transfer.upload_queue import LANES, MAX_WAITING_PER_PEER, UNKNOWN_STALL_S
 from swarm.transport.event_rate import Rate
 from swarm.transport.framing import FrameStream
@@ -142,7 +143,7 @@ async def test_an_answer_that_nobody_reads_is_broken_off(tmp_path: Path, autojum
         node.store.begin(signed)
         frames = await open_frames(asker, exchange.ASK)
         await frames.send(exchange.AskManifest(manifest=signed.hash))
-        await trio.sleep(serving.UPLOAD_TIMEOUT_S + 1)
+        await trio.sleep(chunk_server.UPLOAD_TIMEOUT_S + 1)
         with pytest.raises(StreamBroken):
             await frames.receive(exchange.Answer)
 
@@ -294,7 +295,7 @@ async def test_a_request_made_twice_is_answered_once_by_the_chunk(tmp_path: Path
         frames = await hold_slot(peer, cid)
         again = await hold_slot(peer, cid)
         assert await again.receive(exchange.ChunkAnswer) == exchange.Busy(
-            cid=cid, retry_after_ms=serving.REPEATED_RETRY_MS
+            cid=cid, retry_after_ms=chunk_server.REPEATED_RETRY_MS
         )
         assert isinstance(await frames.receive(exchange.ChunkAnswer), exchange.Chunk)
 
@@ -395,7 +396,7 @@ async def test_requests_beyond_the_rate_are_answered_no_faster(tmp_path: Path, a
     async with server(tmp_path, "asker") as (node, (asker,)):
         node.transport.distrust(asker.peer_id)
         frames = await open_frames(asker, exchange.CHUNKS)
-        rate, began = serving.STRANGER_REQUESTS, trio.current_time()
+        rate, began = chunk_server.STRANGER_REQUESTS, trio.current_time()
         for _ in range(int(rate.burst) + 50):
             await frames.send(exchange.Request(cid=SIGNED.manifest.chunks[0].name))
             assert isinstance(await frames.receive(exchange.ChunkAnswer), exchange.Missing)
@@ -430,19 +431,19 @@ async def test_when_a_peer_leaves_its_requests_go_with_it(tmp_path: Path) -> Non
         for one in slow[1:]:
             node.transport.network.cut(node.peer, one.peer_id)
         await trio.testing.wait_all_tasks_blocked()
-        assert not node.serving._outlets
-        assert not node.serving._uploads.waiting
-        assert not node.serving._uploads._sending
+        assert not node.serving._chunks._outlets
+        assert not node.serving._chunks._uploads.waiting
+        assert not node.serving._chunks._uploads._sending
 
 
 async def test_an_upload_that_is_not_taken_is_broken_off(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with server(tmp_path, "frozen") as (node, (frozen,)):
         (cid, *_) = hold_big(node)
         frames = await hold_slot(frozen, cid)
-        await trio.sleep(serving.UPLOAD_TIMEOUT_S + 1)
+        await trio.sleep(chunk_server.UPLOAD_TIMEOUT_S + 1)
         with pytest.raises(StreamBroken):
             await frames.receive(exchange.ChunkAnswer)
-        assert not node.serving._uploads._sending
+        assert not node.serving._chunks._uploads._sending
         assert not node.serving.served
 
 

@@ -1,0 +1,272 @@
+"""The chunks that other peers request (CHUNKS): whose turn it is, and the bytes.
+
+What always holds: only bytes that were verified leave this node; a peer costs at most one upload at a time; whose turn
+it is, and who is refused instead of being kept waiting, is decided in `upload_queue`; an upload that is not taken in
+time is broken off, so nobody can hold memory for ever; a disk that fails costs the chunk, not the node.
+
+Loops: one task per stream consumes what the peer requests; a second one sends answers, woken by the queue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from protocol.core.digest import as_cid
+from protocol.core.ids import Cid, ManifestHash, PeerId
+from protocol.versions import exchange
+from swarm.store import ChunkStore, StoreError
+from swarm.transfer import upload_queue as uploads
+from swarm.transfer.audience import Asked, Begun, ExchangeView, Idle, Note, Sent
+from swarm.transfer.chunk_cache import RecentChunks
+from swarm.transfer.question_rates import RateLimit
+from swarm.transfer.upload_queue import Begin, Drop, Event, Moved, Refuse, Requested, Tick, UploadQueue, Withdrawn
+from swarm.transport.error_groups import first_cause
+from swarm.transport.event_rate import Rate
+from swarm.transport.framing import FrameStream
+from swarm.transport.interface import StreamBroken, Transport
+
+UPLOAD_TIMEOUT_S = 120.0
+"""A 4 MiB chunk that three others share 1 Mbit/s with; who takes longer has long given up on it."""
+
+MAX_ANSWERS = 64
+"""Answers waiting on one CHUNKS stream: eight windows of requests. Who leaves more unread is not listening."""
+
+MEMBER_REQUESTS = Rate(per_s=2000.0, burst=4000.0)
+"""Requests for chunks, and their withdrawal, of one member: 2 Gbit/s of chunks of 128 KiB."""
+
+STRANGER_REQUESTS = Rate(per_s=200.0, burst=400.0)
+STRANGERS_REQUESTS = Rate(per_s=1000.0, burst=2000.0)
+"""Of one stranger, and of all."""
+
+STRANGER_UPLOADS = 4
+"""Chunks that all strangers together may wait for, or be sent, at once: a third of MAX_UPLOADS, so that members have
+the others, however slowly strangers read."""
+
+REQUEST_RATE, UPLOADS = "request_rate", "uploads"
+"""Budgets by the names under which refusals are told."""
+
+REPEATED_RETRY_MS = 1000
+"""Told to a peer that requests again what it is owed already: it should wait for that. And to a stranger for whom there
+is no place."""
+
+
+@dataclass(kw_only=True)
+class Served:
+    """Chunks and bytes handed to one peer since this node started."""
+
+    chunks: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(kw_only=True, eq=False)
+class _Outlet:
+    """One CHUNKS stream: what was requested on it and not answered, and what is to be answered next."""
+
+    frames: FrameStream
+    requested: set[Cid] = field(default_factory=set)
+    answers: deque[exchange.ChunkAnswer] = field(default_factory=deque)
+    upload: Cid | None = None
+    ended: bool = False
+    wake: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def peer(self) -> PeerId:
+        return self.frames.stream.remote
+
+    def answer(self, answer: exchange.ChunkAnswer) -> None:
+        self.requested.discard(Cid(answer.cid))
+        self.answers.append(answer)
+        self.wake.set()
+
+    def begin(self, cid: Cid) -> None:
+        self.upload = cid
+        self.wake.set()
+
+    def end(self) -> None:
+        """Its opener says no more; what it is still owed follows."""
+        self.ended = True
+        self.wake.set()
+
+
+@dataclass(kw_only=True)
+class ChunkServer:
+    """Answers requests for chunks. `views`: of versions that are fetched or seeded here, which it notes things to.
+
+    `trouble` is told, in a sentence, of what is wrong with our own disk.
+    """
+
+    transport: Transport
+    store: ChunkStore
+    views: Mapping[ManifestHash, ExchangeView]
+    trouble: Callable[[str], None]
+    recent: RecentChunks
+    served: dict[PeerId, Served] = field(default_factory=dict)
+    _outlets: dict[tuple[PeerId, Cid], _Outlet] = field(default_factory=dict)
+    _uploads: UploadQueue = field(init=False)
+    _rates: RateLimit = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._uploads = UploadQueue(
+            num_holders=self._num_holders, is_promised=self._is_promised, num_held=self._num_held
+        )
+        self._rates = RateLimit(self.transport, REQUEST_RATE, MEMBER_REQUESTS, STRANGER_REQUESTS, STRANGERS_REQUESTS)
+
+    def tick(self) -> None:
+        """Look for uploads that do not move."""
+        self._queue(Tick())
+        self._note_idleness()
+
+    async def serve(self, frames: FrameStream) -> None:
+        """Serve one CHUNKS stream, in two halves: this task hears what is requested and withdrawn, another answers."""
+        outlet = _Outlet(frames=frames)
+        try:
+            with first_cause():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._keep_answering, outlet)
+                    while (request := await frames.receive(exchange.ChunkRequest)) is not None:
+                        await self._rates.keep_to(frames)
+                        self._take(outlet, request)
+                    outlet.end()
+        finally:
+            self._forget(outlet)
+
+    def _take(self, outlet: _Outlet, request: exchange.ChunkRequest) -> None:
+        cid = as_cid(request.cid)
+        match request:
+            case exchange.Request():
+                self._request(outlet, cid)
+            case exchange.Cancel() if cid in outlet.requested and cid != outlet.upload:
+                self._queue(Withdrawn(peer=outlet.peer, cid=cid))
+            case exchange.Cancel():
+                pass  # it is on its way, or was answered before we read this
+
+    def _request(self, outlet: _Outlet, cid: Cid) -> None:
+        if len(outlet.answers) >= MAX_ANSWERS:
+            raise StreamBroken(f"{outlet.peer} has left {MAX_ANSWERS} answers unread")
+        size = self.store.size_of(cid)
+        if size is None:
+            outlet.answer(exchange.Missing(cid=cid))
+        elif (outlet.peer, cid) in self._outlets:
+            outlet.answer(exchange.Busy(cid=cid, retry_after_ms=REPEATED_RETRY_MS))
+        elif not self._has_place_for(outlet.peer):
+            self.transport.note_refusal(UPLOADS, outlet.peer)
+            outlet.answer(exchange.Busy(cid=cid, retry_after_ms=REPEATED_RETRY_MS))
+        else:
+            self._outlets[outlet.peer, cid] = outlet
+            outlet.requested.add(cid)
+            self._note(cid, lambda chunk: Asked(peer=outlet.peer, chunk=chunk))
+            self._queue(Requested(peer=outlet.peer, cid=cid, size=size))
+
+    def _has_place_for(self, peer: PeerId) -> bool:
+        """Whether one more chunk may be on its way to `peer`, which may be a stranger."""
+        if self.transport.is_trusted(peer):
+            return True
+        return sum(not self.transport.is_trusted(other) for other, _ in self._outlets) < STRANGER_UPLOADS
+
+    def _queue(self, event: Event) -> None:
+        """Tell the queue, and perform what follows."""
+        for effect in self._uploads.handle(event, trio.current_time()):
+            peer, cid = effect.peer, effect.cid
+            match effect:
+                case Begin():
+                    self._outlets[peer, cid].begin(cid)
+                    self._note(cid, partial(_begun, peer))
+                case Refuse(retry_s=retry_s):
+                    self._outlets.pop((peer, cid)).answer(exchange.Busy(cid=cid, retry_after_ms=round(retry_s * 1000)))
+                case Drop():
+                    self._outlets.pop((peer, cid)).answer(exchange.Missing(cid=cid))
+
+    async def _keep_answering(self, outlet: _Outlet) -> None:
+        """Send answers, and uploads when their turn has come, until the opener has ended and is owed nothing."""
+        while True:
+            outlet.wake = trio.Event()
+            if outlet.answers:
+                answers = list(outlet.answers)
+                outlet.answers.clear()
+                await outlet.frames.send_together(answers)
+            elif outlet.upload is not None:
+                await self._upload(outlet, outlet.upload)
+            elif outlet.ended and not outlet.requested:
+                return
+            else:
+                await outlet.wake.wait()
+
+    async def _upload(self, outlet: _Outlet, cid: Cid) -> None:
+        data = await self._read(cid)
+        if data is None:
+            self._uploaded(outlet, cid)
+            outlet.answer(exchange.Missing(cid=cid))
+            return
+        with trio.move_on_after(UPLOAD_TIMEOUT_S) as patience:
+            await outlet.frames.send(
+                exchange.Chunk(cid=cid, data=data),
+                note_progress=lambda size: self._queue(Moved(peer=outlet.peer, size=size)),
+            )
+        if patience.cancelled_caught:
+            raise StreamBroken(f"{outlet.peer} did not take a chunk within {UPLOAD_TIMEOUT_S:.0f} s")
+        served = self.served.setdefault(outlet.peer, Served())
+        served.chunks += 1
+        served.size_bytes += len(data)
+        self._note(cid, lambda chunk: Sent(peer=outlet.peer, chunk=chunk))
+        self._uploaded(outlet, cid)
+
+    def _uploaded(self, outlet: _Outlet, cid: Cid) -> None:
+        """An upload is over, well or not: its lane is free."""
+        outlet.upload = None
+        outlet.requested.discard(cid)
+        del self._outlets[outlet.peer, cid]
+        self._queue(uploads.Sent(peer=outlet.peer))
+        self._note_idleness()
+
+    def _note_idleness(self) -> None:
+        if self._uploads.idle:
+            for audience in list(self.views.values()):
+                audience.take_note(Idle())
+
+    def _forget(self, outlet: _Outlet) -> None:
+        """The stream is over: nobody waits for what was requested on it."""
+        for cid in outlet.requested - {outlet.upload}:
+            self._queue(Withdrawn(peer=outlet.peer, cid=cid))
+        if outlet.upload is not None:
+            self._uploaded(outlet, outlet.upload)
+
+    async def _read(self, cid: Cid) -> bytes | None:
+        if (data := self.recent.get(cid)) is not None:
+            return data
+        try:
+            return await trio.to_thread.run_sync(self.store.get, cid)
+        except (StoreError, OSError) as error:
+            self.trouble(f"A chunk that the store holds cannot be read: {error}")
+            return None
+
+    def _find(self, cid: Cid) -> tuple[ExchangeView, int] | None:
+        for audience in self.views.values():
+            if (chunk := audience.index_of(cid)) is not None:
+                return audience, chunk
+        return None
+
+    def _note(self, cid: Cid, note: Callable[[int], Note]) -> None:
+        if (found := self._find(cid)) is not None:
+            audience, chunk = found
+            audience.take_note(note(chunk))
+
+    def _num_holders(self, cid: Cid) -> int:
+        found = self._find(cid)
+        return found[0].num_holders(found[1]) if found is not None else 0
+
+    def _num_held(self, peer: PeerId, cid: Cid) -> int:
+        found = self._find(cid)
+        return found[0].num_held(peer) if found is not None else 0
+
+    def _is_promised(self, peer: PeerId, cid: Cid) -> bool:
+        found = self._find(cid)
+        return found is not None and found[0].is_promised(peer, found[1])
+
+
+def _begun(peer: PeerId, chunk: int) -> Note:
+    return Begun(peer=peer, chunk=chunk)

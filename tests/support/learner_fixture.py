@@ -29,7 +29,7 @@ from learner.curriculum.offline_stream import Logged, LoggedGroup, OfflineStream
 from learner.ledger.ledger import Ledger
 from learner.provisioning.estimation.recording import FILE, Began, Recorded, read_lines
 from learner.rollouts.buffer import Buffer
-from learner.rollouts.environment import Environment, one_turn
+from learner.rollouts.environment import Environment, Question, Reply, one_turn
 from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
 from learner.trust.standing import TrustLevel
 from node.engine.interface import (
@@ -60,7 +60,7 @@ from node.learner_role.trust.version_retention import VersionRetention
 from node.processes.outcomes import ChildCrashed, ChildExit, ChildRefused, OnFrame
 from node.runtime.events import EventLog, Field
 from node.state.operator_orders import OperatorDecisions
-from node.verifiers.interface import asked_on_a_thread
+from node.verifiers.interface import Ask
 from protocol.accounting.claims import Price
 from protocol.accounting.tally import tally_of
 from protocol.core.codec import pack_logprobs
@@ -106,6 +106,17 @@ LOGGED = [
 ]
 SILENCE_S = 4.0
 HEARTBEAT_S = 1.0
+
+
+def ask_on_a_thread(environment: Environment) -> Ask:
+    """Ask an environment in this process."""
+
+    async def ask(questions: Sequence[Question]) -> Sequence[Reply]:
+        return await trio.to_thread.run_sync(
+            lambda: [environment(one.index, one.said, one.transcript) for one in questions]
+        )
+
+    return ask
 
 
 class Killed(BaseException):
@@ -614,7 +625,7 @@ def _wire(
         keypair=SWARM.learner,
         swarm=SWARM.authority.swarm,
         certificate=SWARM.certificate,
-        ask=asked_on_a_thread(environment),
+        ask=ask_on_a_thread(environment),
         observe=lambda index, mean: None,
         expected=lambda index: 0.25,
         trust=trust,
@@ -684,7 +695,7 @@ def _wire(
             lock=lock,
             store=store,
             desk=choice_desk,
-            ask=asked_on_a_thread(environment),
+            ask=ask_on_a_thread(environment),
             time=time,
             events=events,
         )

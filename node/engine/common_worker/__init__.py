@@ -15,6 +15,7 @@ environment. Its files name each other relatively. (`-I` keeps the script's own 
 - `keepalive`: how a worker says that it is still at a long request
 - `lora`: low-rank adapters as peft writes them, merged into a model's weights
 - `reader`: what arrives from the node, read by a thread of its own
+- `replies`: events, and for each request one reply or one refusal
 - `rotary`: from which length on rotary embeddings change their factors
 - `sizes`: what weight files hold, and that a config.json asks for no more
 - `weight_files`: which files of a model directory hold its weights

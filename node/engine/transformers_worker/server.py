@@ -18,11 +18,12 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from learner.trainer_api.last_resort_exit import die
-from protocol.core.pipe import Arrays, Header, encode_frame
+from protocol.core.pipe import Arrays, Header
 
 from ..common_worker.errors import Broken, Refused
 from ..common_worker.generate_call import Call, Row
 from ..common_worker.keepalive import Alive
+from ..common_worker.replies import Replies
 from .generation import Generator
 from .memory import default_kv_cache_bytes, is_out_of_memory, release_memory
 from .policy import Policy, Settings, choose_device
@@ -40,17 +41,16 @@ class Server:
     def __init__(self, settings: Settings, intake: Intake, output: BinaryIO) -> None:
         self._settings = settings
         self._intake = intake
-        self._output = output
+        self._replies = Replies(output)
         self._policy = Policy(settings)
-        self._alive = Alive(self._send)
+        self._alive = Alive(self._replies.send)
         self._generator = Generator(self._policy, self._between_steps)
         self._scorer = Scorer(self._policy, self._alive.step)
-        self._calls: dict[int, Call] = {}
         self._queue: deque[Row] = deque()
         self._kv_limit_bytes = settings.kv_cache_bytes
 
     def serve(self) -> NoReturn:
-        self._send({"event": "ready", **self._policy.describe()})
+        self._replies.send({"event": "ready", **self._policy.describe()})
         while True:
             if not self._queue:
                 self._intake.wait()
@@ -71,7 +71,9 @@ class Server:
                     self._policy.device, self._settings.ram_bytes, self._settings.vram_share
                 )
                 # Even when the caller has left meanwhile: the node's notion of what is in service follows this event.
-                self._send({"event": "installed", "version": header["version"], "directory": header["directory"]})
+                self._replies.send(
+                    {"event": "installed", "version": header["version"], "directory": header["directory"]}
+                )
                 return {"in_place": in_place, "seconds": time.perf_counter() - started}, {}
             case "release":
                 release_memory(self._policy.device)
@@ -93,12 +95,12 @@ class Server:
             try:
                 call = Call.parse(header, arrays)
             except Refused as refusal:
-                self._refuse(header["id"], refusal)
+                self._replies.refuse(header["id"], refusal)
                 continue
-            self._calls[call.id] = call
+            self._replies.calls[call.id] = call
             self._queue.extend(call.rows)
             if not call.rows:
-                self._finish(call)
+                self._replies.finish(call)
 
     def _between_steps(self) -> bool:
         self._alive.step()
@@ -106,9 +108,9 @@ class Server:
 
     def _drop_cancelled(self) -> bool:
         """Answer cancelled calls, whose rows are then dropped wherever they are. True when there was one."""
-        cancelled = [self._calls[id] for id in self._intake.take_cancelled() if id in self._calls]
+        cancelled = [self._replies.calls[id] for id in self._intake.take_cancelled() if id in self._replies.calls]
         for call in cancelled:
-            self._refuse_call(call, Refused("cancelled", "the caller has left"))
+            self._replies.refuse_call(call, Refused("cancelled", "the caller has left"))
         return bool(cancelled)
 
     def _form_batch(self) -> list[Row]:
@@ -143,7 +145,7 @@ class Server:
         try:
             self._policy.require_generable(row.prompt, row.budget)
         except Refused as refusal:
-            self._refuse_call(row.call, refusal)
+            self._replies.refuse_call(row.call, refusal)
             return False
         return True
 
@@ -154,7 +156,7 @@ class Server:
             self._generator.run(rows)
         except Refused as refusal:
             for row in rows:
-                self._refuse_call(row.call, refusal)
+                self._replies.refuse_call(row.call, refusal)
             return
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -174,7 +176,7 @@ class Server:
         if len(rows) == 1:
             longest = len(rows[0].prompt) + rows[0].budget
             advice = f"not even one completion of {longest} tokens fits the memory of {self._policy.device}"
-            self._refuse_call(
+            self._replies.refuse_call(
                 rows[0].call, Refused("out_of_memory", f"{advice}: shorten it or use a smaller model ({error})")
             )
             return
@@ -190,33 +192,15 @@ class Server:
         call = row.call
         call.num_left -= 1
         if call.num_left == 0 and not call.answered:
-            self._finish(call)
-
-    def _finish(self, call: Call) -> None:
-        call.answered = True
-        del self._calls[call.id]
-        self._answer(call.id, call.reply)
-
-    def _refuse_call(self, call: Call, refusal: Refused) -> None:
-        if not call.answered:
-            call.answered = True
-            del self._calls[call.id]
-            self._refuse(call.id, refusal)
+            self._replies.finish(call)
 
     def _answer(self, id: int, do: Callable[[], tuple[Header, Arrays]]) -> None:
         try:
             header, arrays = do()
         except Refused as refusal:
-            self._refuse(id, refusal)
+            self._replies.refuse(id, refusal)
         else:
-            self._send({**header, "id": id, "ok": True}, arrays)
-
-    def _refuse(self, id: int, refusal: Refused) -> None:
-        self._send({"id": id, "ok": False, "kind": refusal.kind, "error": str(refusal)})
-
-    def _send(self, header: Header, arrays: Arrays | None = None) -> None:
-        self._output.write(encode_frame(header, arrays))
-        self._output.flush()
+            self._replies.answer(id, header, arrays)
 
 
 def run(settings: dict[str, Any], output: BinaryIO) -> NoReturn:

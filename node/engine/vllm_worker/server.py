@@ -29,12 +29,13 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from learner.trainer_api.exit_reasons import FATAL
 from learner.trainer_api.last_resort_exit import describe_error
-from protocol.core.pipe import Arrays, Header, encode_frame
+from protocol.core.pipe import Arrays, Header
 
 from ..common_worker.errors import Broken, Refused
 from ..common_worker.generate_call import Call, Row
 from ..common_worker.keepalive import Alive
 from ..common_worker.reader import start_reading
+from ..common_worker.replies import Replies
 from .engine import HANG_S, Engine, Settings, require_device
 from .model_contents import read_contents
 from .sampler import NOT_FINITE
@@ -47,20 +48,19 @@ class Server:
     """Takes requests, answers them. Everything happens in the loop that runs `serve`."""
 
     def __init__(self, settings: Settings, output: BinaryIO) -> None:
-        self._output = output
+        self._replies = Replies(output)
         self._engine = Engine(settings)
-        self._calls: dict[int, Call] = {}
         self._waiting: deque[Row] = deque()
         self._running: dict[asyncio.Task[None], Row] = {}
         self._gate_open = True
         self._short: asyncio.Queue[tuple[Header, Arrays]] = asyncio.Queue()
         self._clock = Clock()
-        self._alive = Alive(self._send)
+        self._alive = Alive(self._replies.send)
         self._ids = count()
 
     async def serve(self, stream: BinaryIO) -> NoReturn:
         loop = asyncio.get_running_loop()
-        self._send({"event": "ready", **self._engine.describe()})
+        self._replies.send({"event": "ready", **self._engine.describe()})
         start_reading(stream, lambda header, arrays: _soon(loop, self._take, header, arrays), lambda: leave(0))
         watching = loop.create_task(self._watch())
         while True:
@@ -68,11 +68,11 @@ class Server:
             try:
                 reply, results = await self._do(header, arrays)
             except Refused as refusal:
-                self._refuse(header["id"], refusal)
+                self._replies.refuse(header["id"], refusal)
             except (Broken, EngineDeadError) as error:
                 leave(1, str(error))
             else:
-                self._send({**reply, "id": header["id"], "ok": True}, results)
+                self._replies.answer(header["id"], reply, results)
             del header, arrays
             assert not watching.done()
 
@@ -81,7 +81,7 @@ class Server:
             case "generate":
                 self._admit(header, arrays)
             case "cancel":
-                if (call := self._calls.get(header["target"])) is not None:
+                if (call := self._replies.calls.get(header["target"])) is not None:
                     self._refuse_call(call, Refused("cancelled", "the caller has left"))
             case _:
                 self._short.put_nowait((header, arrays))
@@ -113,7 +113,7 @@ class Server:
         try:
             in_place = await self._engine.install(contents, version)
             # Even when the caller has left meanwhile: the node's notion of what is in service follows this event.
-            self._send({"event": "installed", "version": version, "directory": str(directory)})
+            self._replies.send({"event": "installed", "version": version, "directory": str(directory)})
         finally:
             self._gate_open = True
             self._start_waiting()
@@ -135,11 +135,11 @@ class Server:
         try:
             call = Call.parse(header, arrays)
         except Refused as refusal:
-            self._refuse(header["id"], refusal)
+            self._replies.refuse(header["id"], refusal)
             return
-        self._calls[call.id] = call
+        self._replies.calls[call.id] = call
         if not call.rows:
-            self._finish(call)
+            self._replies.finish(call)
         self._waiting.extend(call.rows)
         self._start_waiting()
 
@@ -174,7 +174,7 @@ class Server:
             return
         row.call.num_left -= 1
         if row.call.num_left == 0 and not row.call.answered:
-            self._finish(row.call)
+            self._replies.finish(row.call)
 
     async def _score(self, arrays: Arrays) -> np.ndarray[Any, Any]:
         """Request and reply as the transformers worker's: the tokens are taken one by one, as in generating."""
@@ -209,28 +209,11 @@ class Server:
 
     # Answering.
 
-    def _finish(self, call: Call) -> None:
-        call.answered = True
-        del self._calls[call.id]
-        header, arrays = call.reply()
-        self._send({**header, "id": call.id, "ok": True}, arrays)
-
     def _refuse_call(self, call: Call, refusal: Refused) -> None:
-        if call.answered:
-            return
-        call.answered = True
-        del self._calls[call.id]
-        for task, row in self._running.items():
-            if row.call is call and task is not asyncio.current_task():
-                task.cancel()
-        self._refuse(call.id, refusal)
-
-    def _refuse(self, id: int, refusal: Refused) -> None:
-        self._send({"id": id, "ok": False, "kind": refusal.kind, "error": str(refusal)})
-
-    def _send(self, header: Header, arrays: Arrays | None = None) -> None:
-        self._output.write(encode_frame(header, arrays))
-        self._output.flush()
+        if self._replies.refuse_call(call, refusal):
+            for task, row in self._running.items():
+                if row.call is call and task is not asyncio.current_task():
+                    task.cancel()
 
     async def _watch(self) -> None:
         """End the process when vLLM's core has ended, or hangs; but for one that is only tried, or was replaced."""

@@ -1,0 +1,45 @@
+"""What a worker says to the node: events, and for each request one reply or one refusal."""
+
+from __future__ import annotations
+
+from typing import BinaryIO
+
+from protocol.core.pipe import Arrays, Header, encode_frame
+
+from .errors import Refused
+from .generate_call import Call
+
+
+class Replies:
+    """Writes to `output`. `calls` are the `generate` requests that have no answer yet, by their id."""
+
+    def __init__(self, output: BinaryIO) -> None:
+        self._output = output
+        self.calls: dict[int, Call] = {}
+
+    def send(self, header: Header, arrays: Arrays | None = None) -> None:
+        self._output.write(encode_frame(header, arrays))
+        self._output.flush()
+
+    def answer(self, id: int, header: Header, arrays: Arrays) -> None:
+        self.send({**header, "id": id, "ok": True}, arrays)
+
+    def refuse(self, id: int, refusal: Refused) -> None:
+        self.send({"id": id, "ok": False, "kind": refusal.kind, "error": str(refusal)})
+
+    def finish(self, call: Call) -> None:
+        """Answer a call whose rows are done."""
+        self._close(call)
+        self.answer(call.id, *call.reply())
+
+    def refuse_call(self, call: Call, refusal: Refused) -> bool:
+        """Refuse a call as a whole; False, and nothing happens, where it was answered before."""
+        if call.answered:
+            return False
+        self._close(call)
+        self.refuse(call.id, refusal)
+        return True
+
+    def _close(self, call: Call) -> None:
+        call.answered = True
+        del self.calls[call.id]

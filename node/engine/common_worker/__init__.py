@@ -1,4 +1,4 @@
-"""What every engine worker is made of: how it starts, frames, requests as rows, refusals, what a model directory holds.
+"""What every engine worker is made of: how it starts, requests as rows, replies, what a model directory holds.
 
     python -I common_worker/__main__.py WORKER PACKAGES_PATH SETTINGS_JSON
 

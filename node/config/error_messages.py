@@ -49,7 +49,7 @@ def explain_validation(message: str, kind: type[Any]) -> str:
         write = f" {write}"
     plain = text.replace("`object`", "a table").replace("`array`", "a list").replace(" | null`", "`")
     if plain.startswith("Invalid enum value"):
-        choices = _choices(types_of(_section(kind, section) or kind).get(key or section))
+        choices = choices_of(types_of(_section(kind, section) or kind).get(key or section))
         plain = f"{plain}; choose one of {', '.join(map(repr, choices))}"
     return f"{_place(kind, section, key)}{lower(plain)}.{write}"
 
@@ -80,11 +80,11 @@ def _how_to_write(text: str, section: str, key: str) -> str:
     return _WRITE.get(wanted, "")
 
 
-def _choices(declared: Any) -> tuple[Any, ...]:
+def choices_of(declared: Any) -> tuple[Any, ...]:
     """The values of a Literal, also of one that may be unset."""
     if get_origin(declared) is Literal:
         return get_args(declared)
-    return next((found for one in get_args(declared) if (found := _choices(one))), ())
+    return next((found for one in get_args(declared) if (found := choices_of(one))), ())
 
 
 def lower(sentence: str) -> str:

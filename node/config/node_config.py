@@ -41,41 +41,47 @@ ProgramName = Annotated[str, Meta(min_length=1, max_length=255, pattern="^[^/]+$
 
 
 class NodeEnergySection(EnergySection, frozen=True, kw_only=True):
-    """The same of a volunteer's machine, and what a kWh costs its owner, for its own report alone."""
+    """What this machine takes of the mains. See [energy](#energy)."""
 
-    per_kwh: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    report: bool = True
+    """Whether the learner is told how many joules the machine took while lent; `false`: only your own report knows."""
+    per_kwh: Annotated[float, Meta(ge=0, le=1e6, examples=[0.3])] | None = None
+    """What a kWh costs you, in the currency of `[price]`; for your own report, and told to nobody."""
 
 
 class EngineSection(Section, frozen=True, kw_only=True):
-    """What generates: the engine, where it runs, how much at a time, and in which hours.
-
-    `kind` "auto" is for `node.engine.selection`, which takes one of the others by what the machine has.
-    `kv_cache_gb`: the keys and values of a batch take at most so much memory, unless a single completion takes more;
-    unset, half of what a GPU has free, elsewhere 1 GiB. Of "vllm" alone: `on_new_version` (`OnNewVersion`),
-    `tensor_parallel_size` GPUs, `gpu_memory_utilization` of each for weights and KV cache, `max_model_len` tokens of
-    prompt and completion (0: as many as model and memory allow), `quantization` of the weights while they are loaded.
-    `cheat`: for drills against one's own swarm, see `node.engine.cheating`.
-    `patience_s`: the node ends when nothing has worked for so long (`node.rollout_role.retries`).
-    `fake_token_s`: the "fake" engine pretends to take so many seconds for each token of a batch's longest completion.
-    """
+    """What generates: the engine, where it runs, how much at a time, and in which hours."""
 
     kind: Literal["auto", "transformers", "vllm", "fake"] = "auto"
+    """The engine: "transformers", "vllm"; "auto": vLLM where it is installed and there is a GPU; "fake", for tests."""
     python: str = ""
+    """Interpreter of another environment that has the engine's libraries; empty: this one."""
     device: EngineDevice = "auto"
+    """Where it runs: "cpu", "cuda", "cuda:1", "mps"; "auto": CUDA, then MPS, then the CPU."""
     kv_cache_gb: Gigabytes | None = None
+    """Maximum GB (10^9 bytes) for a batch's keys and values; unset: half of a GPU's free memory."""
     compute_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """What layers compute in: "float32", "bfloat16", "float16"; "auto": as the weights, float32 on a CPU."""
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
+    """Threads of the engine; 0: half the cores."""
     batch_rollouts: Annotated[int, Meta(ge=1, le=65_536)] = 64
+    """Completions leased at a time; at most two such batches are in hand."""
     nice: Annotated[int, Meta(ge=0, le=19)] = 5
+    """How much it yields to other programs; 19: to everything."""
     hours: Annotated[str, Meta(max_length=MAX_CHARS)] = ""
+    """Hours to work in, by the machine's clock: "19:00-07:30, 12:00-13:00"; empty: always."""
     patience_s: PositiveFloat = PATIENCE_S
+    """Seconds in which nothing has worked, after which the node ends."""
     on_new_version: OnNewVersion = "finish"
+    """Of "vllm": whether completions in flight "finish" with their version, "continue" with the new, or "abort"."""
     tensor_parallel_size: Annotated[int, Meta(ge=1, le=64)] = 1
+    """Of "vllm": GPUs that share the model; `device` then names no single one."""
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = GPU_MEMORY_UTILIZATION
+    """Of "vllm": share of each GPU's memory for weights and KV cache, taken at the start."""
     max_model_len: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+    """Of "vllm": most tokens of prompt and completion; 0: as many as the model and the memory allow."""
     quantization: Literal["", "fp8"] = ""
-    cheat: Literal["", "greedy", "cold", "claims", "parrot"] = ""
-    fake_token_s: Annotated[float, Meta(ge=0, le=3600)] = 0.0
+    """Of "vllm": "fp8" computes with weights of eight bits, where the operator allows it."""
 
     @property
     def compute_dtype_in_force(self) -> str:
@@ -89,31 +95,36 @@ class EngineSection(Section, frozen=True, kw_only=True):
 
 
 class NodeNetworkSection(Section, frozen=True, kw_only=True):
-    """Where a rollout node listens for other peers, an empty list being a node that only dials out; and its caps."""
+    """Where other peers may dial this node, and how much it sends and receives."""
 
     listen: AddressList = msgspec.field(default_factory=lambda: ["/ip4/0.0.0.0/tcp/0", "/ip6/::/tcp/0"])
+    """Where other members may dial you; port 0 takes any that is free. `[]`, or `--no-listen`: only dial out."""
     announce: AddressList = []
+    """Addresses to tell others instead of those that are bound, behind a forwarded port."""
     upload_mbit: Mbit | None = None
+    """Maximum million bits per second that the node sends; unset: no cap."""
     download_mbit: Mbit | None = None
+    """The same for what it receives; `--download-mbit` overrides it."""
 
 
 class NodeStoreSection(Section, frozen=True, kw_only=True):
-    """How much of the disk a rollout node's versions may take: three of an 8B model in bfloat16, and patches."""
+    """How much of the disk versions of the model may take. See [line and disk](#line-and-disk)."""
 
     quota_gb: Gigabytes = 64.0
+    """Maximum GB (10^9 bytes) of versions: three of an 8B model in bfloat16, and patches. `--quota-gb` overrides it."""
 
 
 class LimitsSection(Section, frozen=True, kw_only=True):
-    """What the engine may take of the machine's memory, and for which programs it makes room.
-
-    `ram_gb` and `ram_share` bound what the engine's processes hold, the smaller one counting; `vram_share` is of each
-    GPU that the engine uses. `pause_for`: names of processes while which nothing is generated.
-    """
+    """What the engine may take of the machine's memory, and for which programs it makes room."""
 
     ram_gb: Gigabytes | None = None
-    ram_share: PositiveShare | None = None
-    vram_share: PositiveShare | None = None
+    """Maximum GB (10^9 bytes) that the engine's processes hold together; unset: no limit. See [memory](#memory)."""
+    ram_share: Annotated[PositiveShare, Meta(examples=[0.5])] | None = None
+    """The same as a share of the machine's memory; the smaller of both counts."""
+    vram_share: Annotated[PositiveShare, Meta(examples=[0.5])] | None = None
+    """Maximum share of its GPU's memory that the engine gets."""
     pause_for: Annotated[list[ProgramName], Meta(max_length=MAX_PROGRAMS)] = []
+    """Programs while which nothing is generated: ["blender", "steam"]."""
 
     def ram_bytes(self, machine_bytes: int) -> int | None:
         """What the engine's processes may hold on a machine with so much memory; None: no bound."""
@@ -122,13 +133,24 @@ class LimitsSection(Section, frozen=True, kw_only=True):
         return min(by_size + by_share, default=None)
 
 
+class DrillSection(Section, frozen=True, kw_only=True):
+    """For [drills](operator.md#drills) and tests against a swarm of your own; never join another's with these."""
+
+    cheat: Literal["", "greedy", "cold", "claims", "parrot"] = ""
+    """How the node cheats: "greedy", "cold", "claims", "parrot". Its key is banned."""
+    fake_token_s: Annotated[float, Meta(ge=0, le=3600)] = 0.0
+    """Of the "fake" engine: seconds that it pretends to take for each token of a batch's longest completion."""
+
+
 class NodeConfig(Section, frozen=True, kw_only=True):
     """`node.toml`: what a volunteer may decide. Everything has a default."""
 
     name: Text = ""
+    """What you are called in reports, at most 128 characters; `--name` overrides it."""
     network: NodeNetworkSection = NodeNetworkSection()
     store: NodeStoreSection = NodeStoreSection()
     engine: EngineSection = EngineSection()
     limits: LimitsSection = LimitsSection()
     price: PriceSection = PriceSection()
     energy: NodeEnergySection = NodeEnergySection()
+    testing: DrillSection = DrillSection()

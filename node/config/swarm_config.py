@@ -1,8 +1,12 @@
-"""What may be written in the configuration files: `swarm.toml` of an operator, `node.toml` of a volunteer.
+"""The operator's file, swarm.toml, as values.
 
-One class for each section, and one for each file. What always holds: a key has a type, a range and, unless it is
-required, a default; an unknown one is an error. Values are frozen; components get the section they need, never the
-whole. `node.config.loader` reads them, and asks what must fit together.
+One class for each section. Below each key stands its one description, from which `node.config.reference` writes what
+`volery init` and `--dry-run` print, and the tables of the guides; a file has room for its first sentence.
+`node.config.loader` reads the files, and asks what must fit together.
+
+Invariants:
+- A key has a type, a range and, unless it is required, a default; an unknown one is an error.
+- Values are frozen; components get the section they need, never the whole.
 """
 
 from __future__ import annotations
@@ -57,26 +61,37 @@ class SwarmSection(Section, frozen=True, kw_only=True):
     """Who the swarm is, and where this learner keeps its state."""
 
     name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)]
+    """What people call the swarm. Read when the swarm is founded; it is in the signed genesis."""
     state: str = "state"
+    """Directory of keys, ledger, weights and checkpoints; back up its operator.key."""
     certificate_days: Annotated[float, Meta(gt=0, le=36_500)] = 90.0
+    """Days that a new certificate for the learner's key lasts; it is renewed in time."""
 
 
 class NetworkSection(Section, frozen=True, kw_only=True):
-    """Where to listen, what to tell others, and how much to send and receive at most."""
+    """Where the learner listens, what it tells others, and how much it sends and receives."""
 
     listen: AddressList = msgspec.field(default_factory=lambda: ["/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001"])
+    """Addresses to listen on. `volery init` writes a port that was free. Port 0 takes any, another at each start."""
     announce: AddressList = []
+    """Addresses for volunteers to dial, if they differ: ["/ip4/203.0.113.7/tcp/4001"] behind a router."""
     upload_mbit: Mbit | None = None
+    """Maximum million bits per second that the learner sends; unset: no cap. At least 0.1. See [caps](#caps)."""
     download_mbit: Mbit | None = None
+    """The same for what it receives."""
     join_token: Annotated[str, Meta(max_length=128)] = ""
+    """A password that the invite carries; empty admits everybody who has the invite."""
     heartbeat_s: Annotated[float, Meta(ge=0.1, le=600)] = 5.0
+    """Seconds between a node's signs of life; after four without one its leases go to others."""
 
 
 class ModelSection(Section, frozen=True, kw_only=True):
-    """The policy to train: a Hugging Face causal LM directory with safetensors and a tokenizer."""
+    """The policy to train."""
 
-    directory: str
+    directory: Annotated[str, Meta(examples=["model"])]
+    """A Hugging Face causal LM directory: config.json, *.safetensors, tokenizer.json. Fixed for the run."""
     weights_dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """What is published to the peers: "bfloat16" or "float32"."""
 
 
 class MixtureTask(Section, frozen=True, kw_only=True):
@@ -93,14 +108,14 @@ class MixtureTask(Section, frozen=True, kw_only=True):
 
 
 class TaskSection(Section, frozen=True, kw_only=True):
-    """What to train on: either one task, NAME[:key=value,...], see `volery tasks`, or several with weights.
+    """What to train on: one task, or several with weights."""
 
-    `held_out` prompts of each are kept for evaluation.
-    """
-
-    spec: Annotated[str, Meta(min_length=1)] | None = None
+    spec: Annotated[str, Meta(min_length=1, examples=["reverse:letters=6"])] | None = None
+    """The one task: see `volery tasks`, for example "jsonl:data/train.jsonl:match=numeric". Fixed for the run."""
     mixture: Annotated[list[MixtureTask], Meta(max_length=MAX_TASKS)] = []
+    """Several tasks in place of `spec`: [{ spec = "sort", weight = 3.0 }, { spec = "reverse" }]."""
     held_out: Annotated[int, Meta(ge=0, le=100_000)] = 128
+    """Prompts of each task kept for evaluation, never trained on; 0 evaluates nothing."""
 
     @property
     def tasks(self) -> list[MixtureTask]:
@@ -116,25 +131,34 @@ class VerifierMachine(Section, frozen=True, kw_only=True):
 
 
 class VerifiersSection(Section, frozen=True, kw_only=True):
-    """Who computes rewards that are not cheap: processes here, half as many as cores by default, and elsewhere.
+    """Who computes rewards that take time. Tasks that are always cheap (the built-in ones, and `jsonl` unless
+    `match = math`) are asked in the node, and need none of this. See
+    [who computes rewards](tasks.md#who-computes-rewards)."""
 
-    With `workers` 0 and no `machine` the node does it itself, without a time limit.
-    """
-
-    workers: Annotated[int, Meta(ge=0, le=256)] | None = None
+    workers: Annotated[int, Meta(ge=0, le=256, examples=[4])] | None = None
+    """Verifier processes here; unset: half as many as cores, at most 8; 0: the node asks tasks itself."""
     timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 30.0
+    """Seconds for one completion; then its process is ended, and another takes its place."""
     memory_gb: Gigabytes = 4.0
+    """Address space of each process in GB (10^9 bytes), on Linux."""
     on_failure: Literal["zero", "drop"] = "zero"
+    """What counts for a completion that cannot be judged; "drop" leaves its whole group out."""
     machine: Annotated[list[VerifierMachine], Meta(max_length=64)] = []
+    """Verifiers elsewhere: [{ command = ["ssh", "HOST", "volery", "verifier"], workers = 8 }]."""
 
 
 class CurriculumSection(Section, frozen=True, kw_only=True):
-    """Which problem of a task comes next, and which groups are trained on, by pass rates; see `learner.curriculum`."""
+    """Which problem comes next, and which groups are trained on. See
+    [which problem next](tasks.md#which-problem-next)."""
 
     order: Literal["shuffled", "easy_first"] = "shuffled"
-    low: Share = 0.0
-    high: Share = 1.0
+    """Order of a finite task's problems in each pass; "easy_first": by descending pass rate."""
+    min_pass_rate: Share = 0.0
+    """Problems of a finite task with a pass rate at or below this sit out 1 pass, then 3 at a time."""
+    max_pass_rate: Share = 1.0
+    """Problems with a pass rate at or above this sit out 1, 3, 7, then 15 passes."""
     dynamic_sampling: bool = False
+    """Whether batches leave out groups whose rewards are all equal (DAPO); they are credited all the same."""
 
 
 Mode = Literal["async", "sequential"]
@@ -146,48 +170,55 @@ def mode_of(staleness: int) -> Mode:
 
 
 class LearnSection(Section, frozen=True, kw_only=True):
-    """How to train. S = `staleness` and kappa = `publish_every` are counted in training steps.
+    """How long to train, on how much, and on rollouts how old."""
 
-    `publish_every` 0: chosen, and chosen anew when times change. `max_new_tokens` are those of one turn, of which an
-    episode has `max_turns` at most; `max_episode_tokens` count its prompt and answers, too, and unset are as many as
-    the model takes.
-    `ahead`: batches leased or waiting at most; unset, as many as measurements ask for. In mode "sequential" the file's
-    `staleness`, `publish_every` and `ahead` do not count: what `read_swarm_config` returns has 0, 1 and 1.
-    `quantized_engines`: whether a node may join whose engine computes with fewer bits than the versions have.
-    Beyond the newest `keep_checkpoints`, which restarts go on from, `keep_milestones` stay at most: the first of every
-    `keep_every` steps, and the best by evaluation, see `EvaluateSection`.
-    """
-
-    steps: Positive
+    steps: Annotated[Positive, Meta(examples=[1000])]
+    """Training steps; the run ends after the last. Raise it and start again to train on."""
     mode: Mode = "async"
+    """Generate while training; or "sequential": by turns, exactly on-policy, S = 0, kappa = 1."""
     staleness: Annotated[int, Meta(ge=0, le=1000)] = 3
+    """S: maximum steps that a rollout may be older than the policy it trains; 1 or more if async."""
     publish_every: Annotated[int, Meta(ge=0, le=1000)] = 1
+    """kappa: steps between published versions, at most S; 0: chosen by what is measured, again and again."""
     prompts_per_step: Annotated[int, Meta(ge=1, le=65_536)] = 16
+    """Groups that a training step consumes."""
     group_size: Annotated[int, Meta(ge=2, le=MAX_GROUP_SIZE)] = 16
+    """Completions of one prompt; a step consumes prompts_per_step * group_size rollouts."""
     max_new_tokens: Annotated[int, Meta(ge=1, le=MAX_COMPLETION_TOKENS)] = 512
+    """Token budget of one completion."""
     max_turns: Annotated[int, Meta(ge=1, le=MAX_TURNS)] = 16
-    max_episode_tokens: Annotated[int, Meta(ge=2, le=MAX_EPISODE_TOKENS)] | None = None
+    """Maximum turns of an episode, in tasks of several turns; max_new_tokens is the budget of each."""
+    max_episode_tokens: Annotated[int, Meta(ge=2, le=MAX_EPISODE_TOKENS, examples=[4096])] | None = None
+    """Maximum tokens of prompt, answers and all turns; unset: as many as the model takes."""
     temperature: Annotated[float, Meta(ge=MIN_TEMPERATURE, le=MAX_TEMPERATURE)] = 1.0
-    ahead: Annotated[float, Meta(ge=1, le=64)] | None = None
-    lease_s: PositiveFloat = 600.0
+    """Sampling temperature. Top-p and top-k do not exist: the sampler draws from the whole distribution."""
+    max_batches_ahead: Annotated[float, Meta(ge=1, le=64, examples=[2.0])] | None = None
+    """Maximum batches leased or waiting; unset: as many as keep the peers at work."""
+    lease_timeout_s: PositiveFloat = 600.0
+    """Seconds that a volunteer has to deliver what it leased."""
     seed: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
+    """Orders the training problems and seeds the trainer. Fixed for the run: a start with another is refused."""
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
+    """Threads of the trainer; 0: half the cores. Training is bit-identical only at the same number."""
     keep_checkpoints: Annotated[int, Meta(ge=1, le=1000)] = 2
+    """Newest checkpoints that are kept, to go on from after a crash."""
     keep_every: Annotated[int, Meta(ge=0, le=10**9)] = 0
+    """Steps between milestones, checkpoints kept to go back to; 0: none."""
     keep_milestones: Annotated[int, Meta(ge=0, le=1000)] = 4
+    """Maximum milestones kept, the best by evaluation first. Then the newest of those of `keep_every`."""
     quantized_engines: bool = False
+    """Whether nodes may join whose engine quantises the weights; needs [trust] audits = false."""
 
 
 class OfflineSection(Section, frozen=True, kw_only=True):
-    """Logged completions and preference pairs beside the swarm's rollouts: `share` of each batch is of the file `path`.
+    """Logged completions and preference pairs beside the swarm's rollouts. See [logs](tasks.md#logs)."""
 
-    1: all of it, so that nothing is leased; unset: half, where there is a path, and what `read_swarm_config` returns
-    says so.
-    """
-
-    path: Annotated[str, Meta(min_length=1)] | None = None
-    share: Annotated[float, Meta(gt=0, le=1)] | None = None
+    path: Annotated[str, Meta(min_length=1, examples=["logs.jsonl"])] | None = None
+    """A file of logged completions with rewards, or of preference pairs; unset: none."""
+    share: Annotated[float, Meta(gt=0, le=1, examples=[OFFLINE_SHARE])] | None = None
+    """Share of each batch that is from the file; unset: half; 1.0: all, so that nothing is leased."""
     chat: Literal["auto", "always", "never"] = "auto"
+    """Whether prompts pass through the model's chat template: "auto" (if it has one), "always", "never"."""
 
     @property
     def share_in_force(self) -> float:
@@ -198,46 +229,76 @@ class OfflineSection(Section, frozen=True, kw_only=True):
 
 
 class TrainerSection(Section, frozen=True, kw_only=True):
-    """Hyperparameters of the objective and the optimizer: `learner.trainer_api.requests.Hyperparameters`, as people
-    write them.
-
-    `decay_steps` unset: as many as the run has; what `read_swarm_config` returns says how many.
-    """
+    """The objective, the optimizer, and the machines that train."""
 
     objective: PresetName = "topr"
-    advantage: AdvantageName | None = None
-    correction: CorrectionName | None = None
-    aggregation: AggregationName | None = None
-    clip_low: Annotated[float, Meta(gt=0, le=1)] | None = None
-    clip_high: Annotated[float, Meta(gt=0, le=100)] | None = None
-    weight_cap: Annotated[float, Meta(gt=0, le=1e6)] | None = None
-    kl: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """What a step minimises, as "grpo", "dapo", "gspo", "cispo", "rloo", "tis", "ppo", "dpo": docs/objectives.md."""
+    advantage: Annotated[AdvantageName, Meta(examples=["group_mean_std"])] | None = None
+    """Another advantage than the objective's."""
+    correction: Annotated[CorrectionName, Meta(examples=["masked_weight"])] | None = None
+    """Another correction than the objective's."""
+    aggregation: Annotated[AggregationName, Meta(examples=["per_token"])] | None = None
+    """Another aggregation than the objective's."""
+    clip_low: Annotated[float, Meta(gt=0, le=1, examples=[0.2])] | None = None
+    """The ratio to the behaviour policy is held above 1 - clip_low; unset: as the objective asks."""
+    clip_high: Annotated[float, Meta(gt=0, le=100, examples=[0.28])] | None = None
+    """The ratio is held below 1 + clip_high; unset: as the objective asks."""
+    weight_cap: Annotated[float, Meta(gt=0, le=1e6, examples=[2.0])] | None = None
+    """The largest weight of a token; unset: as the objective asks. Set 3 where peers are strangers."""
+    kl_coefficient: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """Weight of the KL to the model that the run began with."""
     gae_gamma: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Discount of later rewards, for "gae" (objective "ppo")."""
     gae_lambda: Share = 0.95
+    """Trade of variance against the critic's bias, for "gae"."""
     value_coefficient: PositiveFloat = 0.1
+    """Weight of the critic's error in the loss."""
     value_clip: PositiveFloat = 0.2
+    """How far an update may move a value with profit."""
     value_learning_rate: PositiveFloat = 1e-4
+    """Learning rate of the critic's head."""
     dpo_beta: PositiveFloat = 0.1
+    """How firmly "dpo" keeps to the model that the run began with."""
     learning_rate: PositiveFloat = 1e-6
+    """Learning rate of AdamW."""
     warmup_steps: Annotated[int, Meta(ge=0)] = 0
-    decay_steps: Annotated[int, Meta(ge=0)] | None = None
+    """Steps over which the rate rises linearly; 0: none."""
+    decay_steps: Annotated[int, Meta(ge=0, examples=[1000])] | None = None
+    """Steps over which the rate then falls linearly; unset: the whole run; 0: it does not fall."""
     decay_floor: Share = 0.1
+    """Share of the rate to which it falls, and where it stays."""
     beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.5
+    """Momentum of AdamW: less than the usual 0.9, as gradients of stale rollouts come late already."""
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.95
+    """AdamW's decay of the second moment."""
     weight_decay: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    """AdamW's weight decay."""
     grad_clip: PositiveFloat = 1.0
+    """Norm at which an update's gradient is clipped."""
     updates_per_step: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """Optimizer updates in one training step, each on a part of the batch; at most `prompts_per_step`."""
     max_tokens_per_microbatch: Positive = 16_384
+    """Positions, padding included, in one forward pass of one rank. It bounds memory, not results."""
     activation_checkpointing: bool = False
+    """Whether to compute activations again when they are needed: less memory for a third more work."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train: "cpu", "cuda"; "auto": a GPU if there is one."""
     compute_dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    """What layers compute in: "bfloat16", "float32"; "auto": bfloat16 on a GPU, else float32."""
     compile: bool = False
+    """Whether torch compiles the layers: a minute at the start, and faster steps on a GPU."""
     ranks: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """Processes that share the model on each machine (FSDP2), one for each GPU. See [several GPUs](#several-gpus)."""
     machines: Annotated[int, Meta(ge=1, le=4096)] = 1
+    """Machines that share the model. See [several machines](#several-machines)."""
     rendezvous: Annotated[str, Meta(max_length=MAX_ADDRESS_CHARS)] = ""
+    """Where the others reach this machine: "HOST:PORT", with machines above 1. The port must be free."""
     lora_rank: Annotated[int, Meta(ge=0, le=4096)] = 0
+    """Rank of a low-rank adapter, which alone is trained; 0: all weights. See [adapters](#adapters)."""
     lora_alpha: Annotated[int, Meta(ge=0, le=65_536)] = 0
+    """The adapter's scale is lora_alpha / lora_rank; 0: twice the rank."""
     lora_targets: Annotated[list[Text], Meta(max_length=64)] = []
+    """Linear layers that get one, by their modules: ["q_proj", "v_proj"]; none: all but the head."""
 
     @property
     def advantage_in_force(self) -> AdvantageName:
@@ -252,92 +313,105 @@ class TrainerSection(Section, frozen=True, kw_only=True):
         return 'advantage = "preference"' if self.advantage else f'objective = "{self.objective}"'
 
 
-class PlanSection(Section, frozen=True, kw_only=True):
-    """Who is on: with `activate` the cheapest peers that keep the learner busy, reviewed every `review_s`; else all."""
+class ProvisioningSection(Section, frozen=True, kw_only=True):
+    """Which peers are active. See [planning again](provisioning.md#planning-again)."""
 
-    activate: bool = True
-    review_s: Annotated[float, Meta(ge=0.1, le=3600)] = 30.0
+    select_peers: bool = True
+    """Whether only the cheapest peers that keep the learner busy are active; else all. The others stand by."""
+    review_interval_s: Annotated[float, Meta(ge=0.1, le=3600)] = 30.0
+    """Seconds between two looks at that, beside one whenever somebody comes or goes."""
 
 
 class TrustSection(Section, frozen=True, kw_only=True):
-    """Whether what peers deliver is audited: their tokens drawn again with the weights they name.
-
-    `floor`: the least share of a peer's groups, however many have passed. `compute_share`: of the time, what audits
-    take at most that training does not wait for. They are made on the engine that evaluates, see `EvaluateSection`.
-    `arithmetic` "float32": every engine must compute in it, so that audits may be stricter.
-    `peer_share`: of what is leased or waits to be trained on, the most that is one peer's, see
-    `learner.scheduling.lease_scheduler`.
-    """
+    """Whether what peers deliver is audited. Audits are made on the engine that evaluates, one thing at a time; its
+    device and memory are those of `[evaluate]`. A newcomer's groups wait for theirs, so a long evaluation delays the
+    beginning of new peers."""
 
     audits: bool = True
-    arithmetic: Literal["any", "float32"] = "any"
-    floor: PositiveShare = 0.03
-    compute_share: PositiveShare = 0.25
-    peer_share: PositiveShare = 1.0
+    """Whether to regenerate a share of all completions and ban peers that fabricate tokens."""
+    required_compute_dtype: Literal["any", "float32"] = "any"
+    """Or "float32": all engines must compute in it, and audits are eight times as strict."""
+    min_audit_share: PositiveShare = 0.03
+    """Minimum fraction of each peer's groups to audit; all of a newcomer's first 8 are."""
+    max_audit_compute_share: PositiveShare = 0.25
+    """Maximum fraction of time for audits and selection checks that do not block training."""
+    max_peer_share: PositiveShare = 1.0
+    """Maximum fraction of the rollouts leased or waiting that is one peer's; 1.0: no bound."""
 
 
 class EvaluateSection(Section, frozen=True, kw_only=True):
-    """How often the held-out prompts are asked, in published versions; 0 is only at the beginning and the end.
-
-    `samples` completions of each beside the greedy one, of which pass@k is estimated for every one of `k`. `device`
-    and `kv_cache_gb` are those of the engine that is asked, as in `EngineSection`. `keep_best`: checkpoints of the best
-    so many versions by their samples stay, within `[learn] keep_milestones`.
-    """
+    """How often the held-out prompts are asked, and on which engine."""
 
     every_versions: Annotated[int, Meta(ge=0)] = 10
+    """Published versions between two evaluations; 0: only the first and the last."""
     samples: Annotated[int, Meta(ge=1, le=MAX_SAMPLES)] = 1
-    k: Annotated[list[Annotated[int, Meta(ge=1, le=MAX_SAMPLES)]], Meta(max_length=16)] = msgspec.field(
+    """Sampled completions of each held-out prompt, beside the greedy one."""
+    pass_at_k: Annotated[list[Annotated[int, Meta(ge=1, le=MAX_SAMPLES)]], Meta(max_length=16)] = msgspec.field(
         default_factory=lambda: [1]
     )
+    """Values of k for which pass@k is estimated; `samples` or fewer. Twice as many samples make it steadier."""
     device: EngineDevice = "auto"
+    """The engine's device: "cpu", "cuda", "cuda:1", "mps"; "auto": CUDA, then MPS, then the CPU."""
     kv_cache_gb: Gigabytes | None = None
+    """Maximum GB (10^9 bytes) for a batch's keys and values; unset: half of a GPU's free memory."""
     keep_best: Annotated[int, Meta(ge=0, le=1000)] = 1
+    """Checkpoints of so many versions with the best scores are kept, to go back to; 0: none."""
 
 
 class MetricsSection(Section, frozen=True, kw_only=True):
-    """Where metrics go, and how many groups of every training step are kept for `volery show`."""
+    """Where metrics go. See [watching a run](#watching-a-run) and [metrics.md](metrics.md)."""
 
     sqlite: bool = True
+    """Whether every step's metrics go to metrics.sqlite in the state directory."""
     prometheus: Annotated[str, Meta(max_length=256)] = ""
+    """Where to be scraped: "HOST:PORT", as "127.0.0.1:9464"; empty: nowhere. A port alone is this machine."""
     tensorboard: bool = False
+    """Whether event files are written below state/tensorboard/. Needs `pip install 'volery[tensorboard]'`."""
     wandb: Annotated[str, Meta(max_length=128)] = ""
+    """A Weights & Biases project to send metrics to; empty: none. Needs `pip install 'volery[wandb]'`."""
     wandb_offline: bool = False
+    """Whether to write below state/wandb/ instead of sending, for `wandb sync`."""
     samples: Annotated[int, Meta(ge=0, le=1024)] = 2
+    """Groups of every training step that are kept for `volery samples`."""
 
 
 class CostSection(Section, frozen=True, kw_only=True):
-    """What the report holds costs against, in the currency of `[price]`: a kWh, and a rented machine with its price and
-    with the tokens that it generates."""
+    """What the report holds costs against, in the currency of `[price]`. See [costs](#costs)."""
 
-    per_kwh: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    per_kwh: Annotated[float, Meta(ge=0, le=1e6, examples=[0.3])] | None = None
+    """What a kWh costs; then the report says what the joules of all machines cost."""
     reference: Text = ""
-    reference_per_hour: Annotated[float, Meta(gt=0, le=1e6)] | None = None
-    reference_tokens_per_s: PositiveFloat | None = None
+    """The name of a rented machine that peers are compared with."""
+    reference_per_hour: Annotated[float, Meta(gt=0, le=1e6, examples=[0.4])] | None = None
+    """What an hour of that machine costs; unset: nothing is compared."""
+    reference_tokens_per_s: Annotated[PositiveFloat, Meta(examples=[900.0])] | None = None
+    """Tokens of your model that it generates in a second."""
 
 
 class StoreSection(Section, frozen=True, kw_only=True):
-    """How much of the disk the learner's published versions may take; by default what the disk holds."""
+    """How much of the disk published versions may take. See [the state directory](#the-state-directory)."""
 
-    quota_gb: Gigabytes | None = None
+    quota_gb: Annotated[Gigabytes, Meta(examples=[100.0])] | None = None
+    """Maximum GB (10^9 bytes) of versions and their patches; unset: what the disk holds."""
 
 
 class SwarmConfig(Section, frozen=True, kw_only=True):
     """`swarm.toml`: everything an operator decides."""
 
     swarm: SwarmSection
-    model: ModelSection
-    learn: LearnSection
-    task: TaskSection = TaskSection()
     network: NetworkSection = NetworkSection()
-    trainer: TrainerSection = TrainerSection()
+    model: ModelSection
+    task: TaskSection = TaskSection()
     verifiers: VerifiersSection = VerifiersSection()
     curriculum: CurriculumSection = CurriculumSection()
+    learn: LearnSection
+    trainer: TrainerSection = TrainerSection()
     offline: OfflineSection = OfflineSection()
-    plan: PlanSection = PlanSection()
+    provisioning: ProvisioningSection = ProvisioningSection()
     evaluate: EvaluateSection = EvaluateSection()
     trust: TrustSection = TrustSection()
-    store: StoreSection = StoreSection()
     metrics: MetricsSection = MetricsSection()
+    store: StoreSection = StoreSection()
     price: PriceSection = PriceSection()
     cost: CostSection = CostSection()
     energy: EnergySection = EnergySection()
@@ -345,7 +419,7 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
     @property
     def engines(self) -> EngineTerms:
         """Which engines rollouts are taken of."""
-        strict = self.trust.arithmetic == "float32"
+        strict = self.trust.required_compute_dtype == "float32"
         return EngineTerms(
             quantized=self.learn.quantized_engines,
             compute_dtype="float32" if strict else None,

@@ -8,147 +8,127 @@ not refused: who turns it needs no telling.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import msgspec
+from msgspec.structs import fields
 
 from learner.trainer_api.presets import CAPPING, CLIPPING, PRESETS
-from node.config.common import Section
+from node.config.common import default_of
 from node.config.node_config import NodeConfig
-from node.config.swarm_config import OfflineSection, SwarmConfig, TrainerSection
+from node.config.swarm_config import SwarmConfig, TrainerSection
 
-
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """`keys` of a section do nothing because of `why`, a clause that ends with what to set."""
-
-    section: str
-    keys: tuple[str, ...]
-    why: str
+Rule = tuple[str, str, list[str]]
+"""A section, why some of its keys do nothing, a clause that ends with what to set, and these keys."""
 
 
 def idle_key(config: SwarmConfig) -> str:
     """What to say of the first key of a swarm.toml that would do nothing; "" when there is none."""
-    return _first(config, [*_trainer(config.trainer), *_offline(config.offline), *_around(config)])
+    return _first(config, [*_of_trainer(config.trainer), *_of_swarm(config)])
 
 
 def idle_key_of_tasks(config: SwarmConfig, *, any_finite: bool, any_turns: bool, any_dear: bool) -> str:
     """The same, by what the tasks are: some are finite, some have turns, some are not cheap to ask."""
-    rules = []
-    if not any_dear:
-        why = "all tasks here are cheap, and asked in the node. Name one that is not"
-        keys = ("workers", "timeout_s", "memory_gb", "on_failure", "machine")
-        rules.append(Rule(section="verifiers", keys=keys, why=why))
-    elif config.verifiers.workers == 0 and not config.verifiers.machine:
-        why = "workers = 0 without a machine has the node ask tasks itself, without limits. Set workers, or a machine"
-        rules.append(Rule(section="verifiers", keys=("timeout_s", "memory_gb", "on_failure"), why=why))
-    if config.task.tasks and not any_finite:
-        why = "no task here is finite, and tasks without end choose by levels. Name a task of a file"
-        rules.append(Rule(section="curriculum", keys=("order", "low", "high"), why=why))
-    if config.task.tasks and not any_turns:
-        why = "no task here has several turns. Name one that has"
-        rules.append(Rule(section="learn", keys=("max_turns",), why=why))
-    return _first(config, rules)
+    return _first(config, _of_tasks(config, any_finite=any_finite, any_turns=any_turns, any_dear=any_dear))
 
 
 def idle_key_of_node(config: NodeConfig) -> str:
     """What to say of the first key of a node.toml that would do nothing; "" when there is none."""
-    rules = []
-    if config.engine.kind != "fake":
-        why = f'kind = "{config.engine.kind}" takes the time it takes. Set kind = "fake"'
-        rules.append(Rule(section="engine", keys=("fake_token_s",), why=why))
-    else:
-        why = 'kind = "fake" has no model, and keeps nothing. Set kind = "transformers"'
-        rules.append(Rule(section="engine", keys=("kv_cache_gb",), why=why))
-    if config.engine.kind not in ("vllm", "auto"):
-        why = f'kind = "{config.engine.kind}" ends what it began, and then installs. Set kind = "vllm"'
-        rules.append(Rule(section="engine", keys=("on_new_version",), why=why))
-        keys = ("tensor_parallel_size", "gpu_memory_utilization", "max_model_len", "quantization")
-        why = f'kind = "{config.engine.kind}" knows nothing of it. Set kind = "vllm"'
-        rules.append(Rule(section="engine", keys=keys, why=why))
+    return _first(config, _of_node(config))
+
+
+def _of_tasks(config: SwarmConfig, *, any_finite: bool, any_turns: bool, any_dear: bool) -> Iterator[Rule]:
+    if not any_dear:
+        why = "all tasks here are cheap, and asked in the node. Name one that is not"
+        yield "verifiers", why, ["workers", "timeout_s", "memory_gb", "on_failure", "machine"]
+    elif config.verifiers.workers == 0 and not config.verifiers.machine:
+        why = "workers = 0 without a machine has the node ask tasks itself, without limits. Set workers, or a machine"
+        yield "verifiers", why, ["timeout_s", "memory_gb", "on_failure"]
+    if config.task.tasks and not any_finite:
+        why = "no task here is finite, and tasks without end choose by levels. Name a task of a file"
+        yield "curriculum", why, ["order", "min_pass_rate", "max_pass_rate"]
+    if config.task.tasks and not any_turns:
+        yield "learn", "no task here has several turns. Name one that has", ["max_turns"]
+
+
+def _of_node(config: NodeConfig) -> Iterator[Rule]:
+    kind = f'kind = "{config.engine.kind}"'
     if config.engine.kind == "fake":
-        why = 'kind = "fake" has no process whose memory could be bounded. Set another kind'
-        rules.append(Rule(section="limits", keys=("ram_gb", "ram_share", "vram_share"), why=why))
-    elif config.engine.device == "cpu":
-        why = '[engine] device = "cpu" takes nothing of a GPU. Set another device'
-        rules.append(Rule(section="limits", keys=("vram_share",), why=why))
+        yield "engine", f'{kind} has no model, and keeps nothing. Set kind = "transformers"', ["kv_cache_gb"]
+        why = f"{kind} has no process whose memory could be bounded. Set another kind"
+        yield "limits", why, ["ram_gb", "ram_share", "vram_share"]
+    else:
+        why = f'[engine] {kind} takes the time it takes. Set kind = "fake"'
+        yield "testing", why, ["fake_token_s"]
+    if config.engine.kind not in ("vllm", "auto"):
+        why = f'{kind} ends what it began, and then installs. Set kind = "vllm"'
+        yield "engine", why, ["on_new_version"]
+        keys = ["tensor_parallel_size", "gpu_memory_utilization", "max_model_len", "quantization"]
+        yield "engine", f'{kind} knows nothing of it. Set kind = "vllm"', keys
+    if config.engine.kind != "fake" and config.engine.device == "cpu":
+        yield "limits", '[engine] device = "cpu" takes nothing of a GPU. Set another device', ["vram_share"]
     if not config.network.listen:
-        why = "listen = [] only dials out, and nobody can dial this node. Set listen"
-        rules.append(Rule(section="network", keys=("announce",), why=why))
-    return _first(config, rules)
+        yield "network", "listen = [] only dials out, and nobody can dial this node. Set listen", ["announce"]
 
 
-def _trainer(trainer: TrainerSection) -> Iterable[Rule]:
-    def rule(why: str, *keys: str) -> Rule:
-        return Rule(section="trainer", keys=keys, why=why)
-
+def _of_trainer(trainer: TrainerSection) -> Iterator[Rule]:
     correction = trainer.correction or PRESETS[trainer.objective].correction
     advantage = trainer.advantage_in_force
     if not trainer.lora_rank:
-        yield rule("lora_rank = 0 trains all weights and no adapter. Set lora_rank", "lora_alpha", "lora_targets")
+        why = "lora_rank = 0 trains all weights and no adapter. Set lora_rank"
+        yield "trainer", why, ["lora_alpha", "lora_targets"]
     if trainer.machines == 1:
-        yield rule("machines = 1 has no others to meet. Set machines", "rendezvous")
+        yield "trainer", "machines = 1 has no others to meet. Set machines", ["rendezvous"]
     if correction not in CLIPPING:
-        yield rule(f'the correction "{correction}" clips nothing. Set correction', "clip_low", "clip_high")
+        yield "trainer", f'the correction "{correction}" clips nothing. Set correction', ["clip_low", "clip_high"]
     if correction not in CAPPING:
-        yield rule(f'the correction "{correction}" caps no weight. Set correction', "weight_cap")
+        yield "trainer", f'the correction "{correction}" caps no weight. Set correction', ["weight_cap"]
     if advantage != "gae":
         why = f'the advantage "{advantage}" has no critic. Set objective = "ppo" or advantage = "gae"'
-        critic = ("value_coefficient", "value_clip", "value_learning_rate")
-        yield rule(why, "gae_gamma", "gae_lambda", *critic)
+        critic = ["value_coefficient", "value_clip", "value_learning_rate"]
+        yield "trainer", why, ["gae_gamma", "gae_lambda", *critic]
     if advantage != "preference":
-        yield rule(f'the advantage "{advantage}" is not of preferences. Set objective = "dpo"', "dpo_beta")
+        why = f'the advantage "{advantage}" is not of preferences. Set objective = "dpo"'
+        yield "trainer", why, ["dpo_beta"]
 
 
-def _offline(offline: OfflineSection) -> Iterable[Rule]:
-    if offline.path is None:
-        why = "without path there are no logs. Set path"
-        yield Rule(section="offline", keys=("share", "chat"), why=why)
-
-
-def _around(config: SwarmConfig) -> Iterable[Rule]:
+def _of_swarm(config: SwarmConfig) -> Iterator[Rule]:
+    if config.offline.path is None:
+        yield "offline", "without path there are no logs. Set path", ["share", "chat"]
     if not config.network.listen:
         why = "listen = [] lets nobody dial this learner. Set listen"
-        yield Rule(section="network", keys=("announce", "join_token"), why=why)
+        yield "network", why, ["announce", "join_token"]
     if not config.metrics.wandb:
         why = "without wandb nothing goes to Weights & Biases. Set wandb to a project"
-        yield Rule(section="metrics", keys=("wandb_offline",), why=why)
+        yield "metrics", why, ["wandb_offline"]
     if not config.swarm_rollouts:
-        keys = ("order", "low", "high", "dynamic_sampling")
         why = "with [offline] share = 1.0 nothing is leased, so nothing is asked. Lower share"
-        yield Rule(section="curriculum", keys=keys, why=why)
+        yield "curriculum", why, ["order", "min_pass_rate", "max_pass_rate", "dynamic_sampling"]
         if config.metrics.samples:
             why = "with [offline] share = 1.0 all is from logs, and samples are of what the swarm makes. Lower share"
-            yield Rule(section="metrics", keys=("samples",), why=why)
+            yield "metrics", why, ["samples"]
     if config.learn.keep_milestones and not config.learn.keep_every and not config.evaluate.keep_best:
         why = "no checkpoint is a milestone. Set keep_every, or [evaluate] keep_best"
-        yield Rule(section="learn", keys=("keep_milestones",), why=why)
+        yield "learn", why, ["keep_milestones"]
     if not config.learn.keep_milestones:
         why = "[learn] keep_milestones = 0 keeps none. Raise it"
-        yield Rule(section="learn", keys=("keep_every",), why=why)
+        yield "learn", why, ["keep_every"]
         if config.evaluate.keep_best:
-            yield Rule(section="evaluate", keys=("keep_best",), why=why)
+            yield "evaluate", why, ["keep_best"]
     if not config.task.tasks:
         if config.task.held_out:
-            yield Rule(section="task", keys=("held_out",), why="without spec there are no prompts. Set spec")
-        every = ("every_versions",) if config.evaluate.every_versions else ()
-        best = ("keep_best",) if config.evaluate.keep_best else ()
+            yield "task", "without spec there are no prompts. Set spec", ["held_out"]
+        set_above_0 = [key for key in ("every_versions", "keep_best") if getattr(config.evaluate, key)]
         why = "without [task] spec there are no prompts to evaluate on. Set it"
-        yield Rule(section="evaluate", keys=(*every, *best, "samples", "k", "device", "kv_cache_gb"), why=why)
+        yield "evaluate", why, [*set_above_0, "samples", "pass_at_k", "device", "kv_cache_gb"]
 
 
 def _first(config: SwarmConfig | NodeConfig, rules: Iterable[Rule]) -> str:
-    for rule in rules:
-        section = getattr(config, rule.section)
-        for key in rule.keys:
-            if (value := getattr(section, key)) != _default(type(section), key):
+    for name, why, keys in rules:
+        section = getattr(config, name)
+        defaults = {key.name: default_of(key) for key in fields(type(section))}
+        for key in keys:
+            if (value := getattr(section, key)) != defaults[key]:
                 said = msgspec.json.encode(value).decode()
-                return f"[{rule.section}] {key} = {said} would do nothing: {rule.why}, or leave {key} out."
+                return f"[{name}] {key} = {said} would do nothing: {why}, or leave {key} out."
     return ""
-
-
-def _default(section: type[Section], key: str) -> Any:
-    field = next(field for field in msgspec.structs.fields(section) if field.name == key)
-    return field.default_factory() if field.default is msgspec.NODEFAULT else field.default

@@ -22,7 +22,7 @@ CERTAIN = -1e-3
 
 
 class Cheat(Enum):
-    """How it cheats. The value is its name in `[engine] cheat`."""
+    """How it cheats. The value is its name in `[testing] cheat`."""
 
     GREEDY = "greedy"
     """Takes the likeliest token each time: better answers than the policy samples."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from node.config.common import GB
-from node.config.node_config import EngineSection, LimitsSection
+from node.config.node_config import DrillSection, EngineSection, LimitsSection
 from node.config.swarm_config import SwarmConfig
 from node.engine.cheating import Cheat, CheatingEngine
 from node.engine.fake import FakeConfig, open_fake_engine
@@ -25,6 +25,7 @@ from node.runtime.events import EventLog
 from node.runtime.user_paths import as_path
 
 NO_LIMITS = LimitsSection()
+HONEST = DrillSection()
 
 
 def half_the_cores() -> int:
@@ -51,25 +52,32 @@ async def open_engine(
     name: str,
     limits: LimitsSection = NO_LIMITS,
     state: Path | None = None,
+    testing: DrillSection = HONEST,
 ) -> AsyncIterator[PolicyEngine]:
     """Open the configured engine, its process with it, within `limits`; `name` is how events and errors call it.
 
-    Which one "auto" is has been decided before, by `node.engine.selection`. `state`: the directory of the node's state,
-    below which the process has its temporary files; the caller holds its lock. Raises EngineError.
+    `node.engine.selection` has decided before which one "auto" is. `state`: the directory of the node's state, below
+    which the process has its temporary files; the caller holds its lock. Raises EngineError.
     """
-    async with _open_honest(section, events, name=name, limits=limits, state=state) as engine:
-        yield CheatingEngine(engine, Cheat(section.cheat)) if section.cheat else engine
+    async with _open_honest(section, events, name=name, limits=limits, state=state, testing=testing) as engine:
+        yield CheatingEngine(engine, Cheat(testing.cheat)) if testing.cheat else engine
 
 
 @asynccontextmanager
 async def _open_honest(
-    section: EngineSection, events: EventLog, *, name: str, limits: LimitsSection, state: Path | None
+    section: EngineSection,
+    events: EventLog,
+    *,
+    name: str,
+    limits: LimitsSection,
+    state: Path | None,
+    testing: DrillSection,
 ) -> AsyncIterator[PolicyEngine]:
     on_event = child_events(events, name)
     scratch = None if state is None else state / FOLDER / name
     match section.kind:
         case "fake":
-            async with open_fake_engine(FakeConfig(seconds_per_token=section.fake_token_s)) as engine:
+            async with open_fake_engine(FakeConfig(seconds_per_token=testing.fake_token_s)) as engine:
                 yield engine
         case "transformers":
             transformers = transformers_config(section, limits, name=name, scratch=scratch)
@@ -90,7 +98,7 @@ def learners_engine(config: SwarmConfig) -> EngineSection:
         nice=10,
         device=config.evaluate.device,
         kv_cache_gb=config.evaluate.kv_cache_gb,
-        compute_dtype="float32" if config.trust.arithmetic == "float32" else "auto",
+        compute_dtype="float32" if config.trust.required_compute_dtype == "float32" else "auto",
     )
 
 

@@ -218,13 +218,13 @@ class _Learner:
         )
         self.training: TrainingLoop | None = None
         self.judging_engine = trio.Lock()
-        self.engine_time = EngineBudget(share=config.trust.compute_share)
+        self.engine_time = EngineBudget(share=config.trust.max_audit_compute_share)
         self.evaluation: Evaluation | None = None
         batch = config.swarm_rollouts
         self.run = RunState(
             window=learn.staleness,
             batch=batch,
-            ahead=learn.ahead,
+            ahead=learn.max_batches_ahead,
             chain=Chain(bases=(0,), head=PolicyVersion(1, 0)),
             buffer=Buffer(window=learn.staleness, informative_only=config.curriculum.dynamic_sampling),
             leasing=Leasing(
@@ -233,13 +233,13 @@ class _Learner:
                     temperature=learn.temperature,
                     max_new_tokens=learn.max_new_tokens,
                     stop_ids=schooling.stop_ids,
-                    deadline_s=learn.lease_s,
+                    deadline_s=learn.lease_timeout_s,
                 ),
                 secret=home.secret,
                 new_id=partial(secrets.token_bytes, 16),
             ),
             next_prompt=self.prompts.next_prompt,
-            peer_share=config.trust.peer_share,
+            peer_share=config.trust.max_peer_share,
             kappa=learn.publish_every or 1,
             membership=Membership(silence_s=HEARTBEATS_MISSED * config.network.heartbeat_s),
         )
@@ -323,7 +323,7 @@ class _Learner:
             events=events,
             faults=self.faults,
         )
-        plan = config.plan
+        plan = config.provisioning
         self.steward = Provisioner(
             run=self.run,
             ledger=ledger,
@@ -333,12 +333,12 @@ class _Learner:
                     rollouts=max(1, batch),
                     staleness=learn.staleness,
                     kappa=learn.publish_every or None,
-                    activate=plan.activate,
+                    activate=plan.select_peers,
                     currency=config.price.currency,
-                    review_s=plan.review_s,
+                    review_s=plan.review_interval_s,
                 )
             ),
-            review_s=plan.review_s,
+            review_s=plan.review_interval_s,
             now_ms=Clock.now_ms,
             events=events,
         )
@@ -569,9 +569,9 @@ class _Learner:
             swarm=home.authority.swarm,
             certificate=home.certificate,
             secret=home.secret,
-            floor=self.config.trust.floor,
+            floor=self.config.trust.min_audit_share,
             audits=self.config.trust.audits,
-            arithmetic=Arithmetic(self.config.trust.arithmetic),
+            arithmetic=Arithmetic(self.config.trust.required_compute_dtype),
             orders=OperatorDecisions(home.root),
             now_ms=self.certificates.signing_ms,
             events=self.events,
@@ -618,7 +618,7 @@ class _Learner:
             max_new_tokens=learn.max_new_tokens,
             stop_ids=frozenset(self.schooling.stop_ids),
             samples=self.config.evaluate.samples,
-            ks=tuple(sorted(set(self.config.evaluate.k))),
+            ks=tuple(sorted(set(self.config.evaluate.pass_at_k))),
         )
         return Evaluation(
             engine=engine,

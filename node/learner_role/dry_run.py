@@ -8,12 +8,10 @@ words.
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import trio
@@ -22,6 +20,7 @@ from learner.ledger.sqlite.database import is_blank
 from learner.trainer_api.presets import PRESETS, recipe_of
 from learner.trainer_api.requests import Hyperparameters
 from learner.trust.standing import NEWCOMER_GROUPS
+from node.config.reference import to_toml
 from node.config.swarm_config import SwarmConfig
 from node.engine.vllm_install import has_gpu
 from node.learner_role.preflight import Start, look_at
@@ -121,34 +120,6 @@ def _told(start: Start, fork_from: str, tried: Tried | None) -> str:
     )
 
 
-def to_toml(config: SwarmConfig) -> str:
-    """The configuration as a file that says the same; keys that are unset are comments."""
-    return "".join(_table([name], section) for name, section in msgspec.to_builtins(config).items())
-
-
-def _table(name: Sequence[str], values: Mapping[str, Any]) -> str:
-    plain = {key: value for key, value in values.items() if not _is_tables(value)}
-    lines = [f"[{'.'.join(name)}]"]
-    lines += [f"# {key} unset" if value is None else f"{key} = {_value(value)}" for key, value in plain.items()]
-    for key, tables in values.items():
-        if _is_tables(tables):
-            for table in tables:
-                lines += ["", f"[[{'.'.join([*name, key])}]]", *(f"{k} = {_value(v)}" for k, v in table.items())]
-    return "\n".join(lines) + "\n\n"
-
-
-def _is_tables(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
 def _beginning(start: Start, fork_from: str) -> str:
     state = Path(start.config.swarm.state)
     if start.origin is not None:
@@ -184,10 +155,11 @@ def _story(config: SwarmConfig, schooling: TaskSuite, beginning: str, begun: int
     kappa = f"every {learn.publish_every} steps" if learn.publish_every else "as often as costs next to no time"
     kappa = "every step" if learn.publish_every == 1 else kappa
     yield f"Window: S = {words.counted(learn.staleness, 'step')} ({learn.mode}); a version is published {kappa}."
-    most = learn.ahead or learn.staleness + 1
-    said = "" if learn.ahead else ", as many as measurements ask for"
+    most = learn.max_batches_ahead or learn.staleness + 1
+    said = "" if learn.max_batches_ahead else ", as many as measurements ask for"
     if batch:
-        yield f"At most {round(most * batch)} rollouts are leased or wait{said}; a lease lasts {learn.lease_s:g} s."
+        lasts = f"a lease lasts {learn.lease_timeout_s:g} s"
+        yield f"At most {round(most * batch)} rollouts are leased or wait{said}; {lasts}."
     yield from _data(config, schooling)
 
 
@@ -238,7 +210,7 @@ def _data(config: SwarmConfig, schooling: TaskSuite) -> Iterator[str]:
     if config.trust.audits and config.swarm_rollouts:
         yield (
             f"Audits: on the same engine, all of a newcomer's first {NEWCOMER_GROUPS} groups, and at least "
-            f"{config.trust.floor:.0%} of everybody's."
+            f"{config.trust.min_audit_share:.0%} of everybody's."
         )
     else:
         yield "Audits: none; what peers deliver is believed."

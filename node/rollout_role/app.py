@@ -135,7 +135,14 @@ async def run_rollout(
                 store.remember_genesis(genesis)
                 events.emit("swarm_found", name=read_genesis(genesis)[0].name, swarm=invite.swarm.hex()[:16])
                 engine = await stack.enter_async_context(
-                    open_engine(config.engine, events, name="engine", limits=config.limits, state=home.root)
+                    open_engine(
+                        config.engine,
+                        events,
+                        name="engine",
+                        limits=config.limits,
+                        state=home.root,
+                        testing=config.testing,
+                    )
                 )
                 node = _Rollout(
                     invite,

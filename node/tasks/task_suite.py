@@ -308,8 +308,8 @@ def part_of_mixture(one: MixtureTask, task: Gate, how: CurriculumSection, seed: 
         PassCursor(
             size=task.finite.size,
             seed=f"{one.title}/{seed}",
-            low=how.low,
-            high=how.high,
+            low=how.min_pass_rate,
+            high=how.max_pass_rate,
             easy_first=how.order == "easy_first",
             priors=task.finite.pass_rates,
         )

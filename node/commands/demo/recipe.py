@@ -44,8 +44,8 @@ publish_every = {publish_every}
 prompts_per_step = {prompts}
 group_size = {group}
 max_new_tokens = {max_new_tokens}
-ahead = {ahead}
-lease_s = 60.0
+max_batches_ahead = {ahead}
+lease_timeout_s = 60.0
 seed = {seed}
 threads = 1
 
@@ -55,15 +55,15 @@ learning_rate = {learning_rate}
 warmup_steps = {warmup_steps}
 decay_steps = {decay_steps}
 
-[plan]
+[provisioning]
 # Three nodes for two minutes, all of them wanted, also one that comes late: an engine may take half a minute to load.
-activate = false
+select_peers = false
 
 [evaluate]
 every_versions = {every_versions}
 
 [trust]
-arithmetic = "float32"
+required_compute_dtype = "float32"
 
 [price]
 per_hour = 0.40

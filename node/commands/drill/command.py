@@ -74,8 +74,8 @@ staleness = 3
 prompts_per_step = {prompts_per_step}
 group_size = 4
 max_new_tokens = {max_new_tokens}
-ahead = 1.5
-lease_s = 60.0
+max_batches_ahead = 1.5
+lease_timeout_s = 60.0
 seed = {seed}
 threads = 1
 
@@ -83,8 +83,8 @@ threads = 1
 learning_rate = 0.0008
 warmup_steps = 20
 
-[plan]
-activate = false
+[provisioning]
+select_peers = false
 
 [evaluate]
 every_versions = {every_versions}
@@ -92,8 +92,8 @@ samples = {samples}
 
 [trust]
 audits = {audits}
-arithmetic = "float32"
-compute_share = {compute_share}
+required_compute_dtype = "float32"
+max_audit_compute_share = {compute_share}
 
 [metrics]
 samples = 0
@@ -237,7 +237,7 @@ def adapt_config(config: SwarmConfig, state: Path, steps: int) -> SwarmConfig:
     changed: dict[str, Any] = {
         "swarm": msgspec.structs.replace(config.swarm, state=str(state)),
         "learn": msgspec.structs.replace(config.learn, steps=steps),
-        "plan": msgspec.structs.replace(config.plan, activate=False),
+        "provisioning": msgspec.structs.replace(config.provisioning, select_peers=False),
         "network": msgspec.structs.replace(config.network, listen=[], announce=[], heartbeat_s=1.0),
         "metrics": msgspec.structs.replace(config.metrics, prometheus="", wandb="", tensorboard=False),
     }

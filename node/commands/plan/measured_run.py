@@ -181,8 +181,8 @@ def _settings(seen: SwarmEstimator, began: Began, config: SwarmConfig | None) ->
         found["source_s"] = seen.source_s
     if config is not None and config.price.per_hour:
         found["learner_price"] = config.price.per_hour
-    if config is not None and config.learn.ahead is not None:
-        found["ahead"] = config.learn.ahead
+    if config is not None and config.learn.max_batches_ahead is not None:
+        found["ahead"] = config.learn.max_batches_ahead
     return found
 
 

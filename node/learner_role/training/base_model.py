@@ -95,8 +95,8 @@ def judged(recorded: Mapping[str, str], found: Mapping[str, str], config: SwarmC
 
 def _rests_on_it(trainer: TrainerSection) -> str:
     """What of the configuration needs the weights that the run began with."""
-    if trainer.kl > 0:
-        return f"kl = {trainer.kl} holds the policy against it"
+    if trainer.kl_coefficient > 0:
+        return f"kl_coefficient = {trainer.kl_coefficient} holds the policy against it"
     if trainer.pairs_by:
         return f"{trainer.pairs_by} holds the policy against it"
     return f"lora_rank = {trainer.lora_rank} trains an adapter on it" if trainer.lora_rank else ""

@@ -39,6 +39,7 @@ def load_request(config: SwarmConfig) -> dict[str, Any]:
         "lora": _lora(trainer),
         "hyperparameters": {
             **{name: getattr(trainer, name) for name in _SHARED},
+            "kl": trainer.kl_coefficient,
             "betas": [trainer.beta1, trainer.beta2],
             "temperature": learn.temperature,
             "max_new_tokens": learn.max_new_tokens,

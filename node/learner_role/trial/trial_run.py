@@ -100,7 +100,7 @@ def trial_terms(config: SwarmConfig, schooling: TaskSuite) -> TrialTerms | None:
         temperature=config.learn.temperature,
         stop_ids=frozenset(schooling.stop_ids),
         weights_dtype=config.model.weights_dtype,
-        arithmetic=Arithmetic(config.trust.arithmetic),
+        arithmetic=Arithmetic(config.trust.required_compute_dtype),
     )
 
 

@@ -48,7 +48,7 @@ MEANINGS: Mapping[Rule, Meaning] = {
     ),
     Rule.LATE: _misfortune(
         "it arrived after the deadline of its lease (lowers timeliness)",
-        "Lower [engine] batch_rollouts, or ask the operator for a longer [learn] lease_s.",
+        "Lower [engine] batch_rollouts, or ask the operator for a longer [learn] lease_timeout_s.",
     ),
     Rule.DUPLICATE: _fault(
         "the same completion of the lease had been delivered before",

@@ -1,0 +1,91 @@
+"""The keys of a configuration file as people read them: a TOML file that explains itself.
+
+What a key is for is said once, below it in its section's class, as pydantic's `use_attribute_docstrings` reads it. The
+tables of the guides are made of the same by `tests/support/config_tables.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import pairwise
+from typing import Any, get_args
+
+import msgspec
+from msgspec.structs import FieldInfo, fields
+
+from node.config.common import Section
+from node.config.renamed_keys import Key
+from node.config.swarm_config import SwarmConfig
+
+COLUMN = 26
+"""Where comments begin: what most keys with their values have room in."""
+
+
+@cache
+def descriptions(kind: type[Section]) -> Mapping[str, str]:
+    """What is said of each key of a section, in Markdown."""
+    found = {}
+    for declares in [one for one in reversed(kind.__mro__) if issubclass(one, Section)]:
+        (declared,) = ast.parse(inspect.getsource(declares)).body
+        assert isinstance(declared, ast.ClassDef)
+        for key, text in pairwise(declared.body):
+            match key, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
+                    found[name] = " ".join(said.split())
+    return found
+
+
+def to_toml(config: SwarmConfig, notes: Mapping[Key, str] | None = None) -> str:
+    """The configuration as a file that says the same, every default in its place; keys that are unset are comments.
+
+    `notes`, by section and key, stand before what is said of a key.
+    """
+    return "".join(_table(name, getattr(config, name), notes or {}) for name in config.__struct_fields__)
+
+
+def _table(name: str, section: Section, notes: Mapping[Key, str]) -> str:
+    lines, below = [_commented(f"[{name}]", brief(section.__doc__ or ""))], []
+    for key in fields(type(section)):
+        value = msgspec.to_builtins(getattr(section, key.name))
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            for table in value:
+                below += ["", f"[[{name}.{key.name}]]", *(f"{k} = {toml_value(v)}" for k, v in table.items())]
+            continue
+        shown = f"# {key.name} = {toml_value(example(key))}" if value is None else f"{key.name} = {toml_value(value)}"
+        about = brief(descriptions(type(section))[key.name])
+        lines.append(_commented(shown, f"{notes.get((name, key.name), '')} {about}".strip()))
+    return "\n".join([*lines, *below]) + "\n\n"
+
+
+def _commented(text: str, comment: str) -> str:
+    return f"{text:{COLUMN}} # {comment}"
+
+
+def brief(description: str) -> str:
+    """Its first sentence, without the full stop."""
+    return " ".join(description.split()).partition(". ")[0].removesuffix(".")
+
+
+def toml_value(value: Any) -> str:
+    """`value` as TOML spells it."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml_value, value))}]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value).lower() if isinstance(value, bool) else repr(value).replace("e-0", "e-")
+
+
+def example(key: FieldInfo) -> Any:
+    """A value for a key that has no default, as `Meta(examples=...)` has it."""
+    return next(one for found in _metas(key.type) if found.examples for one in found.examples)
+
+
+def _metas(declared: Any) -> Iterator[msgspec.Meta]:
+    """What a type is annotated with, the outermost first."""
+    yield from getattr(declared, "__metadata__", ())[::-1]
+    for part in get_args(declared):
+        yield from _metas(part)

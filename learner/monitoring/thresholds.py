@@ -176,7 +176,7 @@ ADVICE: Mapping[Alarm, str] = {
     Alarm.ENTROPY_FALLS: "It soon tries nothing new: lower [trainer] learning_rate, raise clip_high, or raise [learn] "
     "temperature.",
     Alarm.ENTROPY_RISES: "It unlearns: lower [trainer] learning_rate or [learn] staleness, and look at samples with "
-    "`volery show`.",
+    "`volery samples`.",
     Alarm.ENGINE_MISMATCH: "Lag does not explain it: check that engines load the newest version, compute_dtype, and "
     '[model] weights_dtype = "float32".',
     Alarm.TOO_STALE: "It is lag: lower [learn] staleness or [trainer] learning_rate, or take an objective that masks.",
@@ -184,14 +184,14 @@ ADVICE: Mapping[Alarm, str] = {
     "learning_rate.",
     Alarm.CLIPPED: "Lower [trainer] learning_rate or [learn] staleness.",
     Alarm.GRADIENT_SPIKES: "Lower [trainer] learning_rate or grad_clip, and look at the step's samples with "
-    "`volery show`.",
+    "`volery samples`.",
     Alarm.REWARD_FALLS: "What is known of the problems (`difficulty`) does not explain it. Unless problems have come "
     "of which nothing is known (the event `curriculum` tells levels and passes): stop, lower [trainer] "
     "learning_rate or [learn] staleness, and go on from a checkpoint of before the fall (`volery learn --fork-from`): "
     "`volery report` lists those that are kept, and [learn] keep_every keeps more.",
     Alarm.HIDDEN_FALL: "The batches' reward will follow within [learn] staleness steps: lower learning_rate or "
     "staleness now.",
-    Alarm.NOTHING_LEARNT: "Where rewards are at their lowest: look at what is written with `volery show`, let the task "
+    Alarm.NOTHING_LEARNT: "Where rewards are at their lowest: look at what is written with `volery samples`, let the task "
     "judge an answer that is right, see whether [learn] max_new_tokens cuts answers off, and take easier problems, a "
     "model that gets some of them right, or a larger [learn] group_size. Where they are at their highest, the task is "
     "learnt: end the run, or take harder problems.",

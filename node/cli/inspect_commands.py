@@ -1,4 +1,4 @@
-"""Commands that look and print: invite, identity, status, report, why, show, export, tasks."""
+"""Commands that look and print: invite, identity, status, report, why, samples, export, tasks."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ def report(
     by: Annotated[AccountKind | None, typer.Option("--by", help="With --csv: costs, a row for each of these.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Also draw a learner's run to this PNG file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Also write it as a page for a browser, to this HTML file.")] = None,
-    everyone: Annotated[
-        bool, typer.Option("--all", help="A row for every peer, and every ban, of however many.")
-    ] = False,
+    everyone: Annotated[bool, typer.Option("--all", help="List every peer and every ban.")] = False,
 ) -> None:
     """Who did what, at what cost: the whole swarm on the learner, one's own work on a volunteer's node."""
     from node.cli.report import show_report
@@ -74,15 +72,8 @@ def report(
         raise typer.BadParameter("choose --json or --csv, not both")
     if by is not None and not as_csv:
         raise typer.BadParameter("--by chooses the rows of --csv; the other forms have all of them")
-    told = show_report(
-        target,
-        as_json=as_json,
-        as_csv=as_csv,
-        by=None if by is None else by.value,
-        picture=picture,
-        html=html,
-        everyone=everyone,
-    )
+    kind = None if by is None else by.value
+    told = show_report(target, as_json=as_json, as_csv=as_csv, by=kind, picture=picture, html=html, everyone=everyone)
     say_drawn(told)
 
 
@@ -99,8 +90,8 @@ def why(
         bool,
         typer.Option(
             "--replay",
-            help="Hear a peer's audits, or draw a failed lease's tokens, once more; 1 if that differs, 2 if nothing is "
-            "there to draw again.",
+            help="Repeat a peer's audit test, or regenerate the tokens of a lease that failed. Exit code 1: the result "
+            "differs. 2: the version is no longer stored.",
         ),
     ] = False,
 ) -> None:
@@ -112,7 +103,7 @@ def why(
     raise typer.Exit(0 if answer.agrees else 1)
 
 
-def show(
+def samples(
     target: Annotated[Path | None, typer.Argument(help="A swarm.toml, or a learner's state directory.")] = None,
     version: Annotated[str, typer.Option(help="INCARNATION.VERSION or VERSION; the newest by default.")] = "",
     group: Annotated[int, typer.Option(min=0, help="Only this group of those kept, from 1.")] = 0,
@@ -121,10 +112,9 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print samples of what a policy version was trained on: prompts, completions, rewards and advantages."""
-    from node.commands.samples.command import show as shown
+    from node.commands.samples.command import show
 
-    text = shown(target, version=version, group=group, best=best, worst=worst, json=as_json)
-    say_drawn(text)
+    say_drawn(show(target, version=version, group=group, best=best, worst=worst, json=as_json))
 
 
 def export(

@@ -12,12 +12,13 @@ remember()
 
 # ruff: noqa: E402  (what follows takes its time)
 from collections.abc import Callable
+from functools import wraps
 from importlib.metadata import version as distribution_version
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from node.cli.inspect_commands import export, identity, invite, report, show, status, tasks, why
+from node.cli.inspect_commands import export, identity, invite, report, samples, status, tasks, why
 from node.cli.operator_commands import ban, pardon
 from node.cli.owner_commands import drain, pause, resume
 from node.cli.planning_commands import plan, simulate
@@ -60,30 +61,23 @@ def _root(
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(
-        init,
-        learn,
-        join,
-        pause,
-        resume,
-        drain,
-        ban,
-        pardon,
-        prove,
-        engines,
-        invite,
-        identity,
-        status,
-        report,
-        why,
-        show,
-    ),
-    *(export, verifier, tasks, plan, simulate, demo, drill),
+    *(init, learn, join, pause, resume, drain, ban, pardon, prove, engines, invite, identity, status, report, why),
+    *(samples, export, verifier, tasks, plan, simulate, demo, drill),
 )
 """In the order in which the help lists them."""
 
 for _command in COMMANDS:
     app.command()(_command)
+app.command("explain", help="The same as `why`.")(why)
+
+
+@app.command("show", hidden=True)
+@wraps(samples)
+def _show(**options: Any) -> None:
+    complain("volery: note: `volery show` is called `volery samples` now. The next release only knows the new name.")
+    samples(**options)
+
+
 app.add_typer(receipts)
 app.add_typer(reputation)
 

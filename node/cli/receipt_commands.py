@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from node.cli.options import whole_text
+from node.cli.options import Json, whole_text
 from node.runtime.stdout import say
 
 receipts = typer.Typer(
@@ -27,7 +27,6 @@ Target = Annotated[
 Peer = Annotated[
     str, typer.Option(callback=whole_text, help="Of a learner's ledger only this peer: its id, or the end of it.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @receipts.command("list")

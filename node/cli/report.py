@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
@@ -27,6 +29,8 @@ from node.state.locate import StateLocation, find_place
 from node.state.receipt_queries import ReceiptQueries, ReceiptsError
 from node.state.stored_versions import complete_versions
 from protocol.core.ids import PeerId
+
+R = TypeVar("R", SwarmReport, OwnReport, SwarmReport | OwnReport)
 
 
 def cost_terms(config: SwarmConfig) -> CostTerms:
@@ -59,11 +63,11 @@ def show_report(
     if by is not None and isinstance(report, OwnReport):
         raise UsageError(f"--by {by}: only a learner's ledger tells costs by {by}; name its swarm.toml.")
     if picture is not None:
-        _draw(report, picture)
-        complain(f"Wrote {picture}")
+        if isinstance(report, OwnReport):
+            raise UsageError("--picture: there is a picture of a learner's run only; name its swarm.toml.")
+        _write(draw_reward, report, picture, "--picture")
     if html is not None:
-        _write_page(report, html)
-        complain(f"Wrote {html}")
+        _write(reports.write_html, report, html, "--html")
     if as_json:
         return reports.as_json(report)
     if by is not None and isinstance(report, SwarmReport):
@@ -75,20 +79,12 @@ def show_report(
     return reports.as_terminal(report, width=screen_width(), everyone=everyone)
 
 
-def _draw(report: SwarmReport | OwnReport, picture: Path) -> None:
-    if isinstance(report, OwnReport):
-        raise UsageError("--picture: there is a picture of a learner's run only; name its swarm.toml.")
+def _write(draw: Callable[[R, Path], None], report: R, path: Path, option: str) -> None:
     try:
-        draw_reward(report, picture)
+        draw(report, path)
     except OSError as error:
-        raise cannot_write(picture, "--picture", error) from None
-
-
-def _write_page(report: SwarmReport | OwnReport, path: Path) -> None:
-    try:
-        reports.write_html(report, path)
-    except OSError as error:
-        raise cannot_write(path, "--html", error) from None
+        raise cannot_write(path, option, error) from None
+    complain(f"Wrote {path}")
 
 
 def read_report(place: StateLocation, *, with_history: bool = False) -> SwarmReport | OwnReport:
@@ -100,20 +96,9 @@ def read_report(place: StateLocation, *, with_history: bool = False) -> SwarmRep
                 return swarm_report(ledger, with_history=with_history)
             staleness, terms = config.learn.staleness, cost_terms(config)
             return swarm_report(ledger, staleness=staleness, terms=terms, with_history=with_history)
-        receipts = ReceiptQueries(place.state / "receipts.sqlite")
-        try:
-            about = _about(place.state)
-            return own_report(
-                receipts,
-                peer=load_key(place.key).peer_id,
-                name=about.get("name", ""),
-                engine=about.get("engine", ""),
-                machine=about.get("machine", ""),
-                per_kwh=about.get("per_kwh"),
-                with_history=with_history,
-            )
-        finally:
-            receipts.close()
+        with closing(ReceiptQueries(place.state / "receipts.sqlite")) as receipts:
+            about = msgspec.structs.asdict(_about(place.state))
+            return own_report(receipts, peer=load_key(place.key).peer_id, **about, with_history=with_history)
     except (LedgerError, ReceiptsError) as error:
         raise RunError(str(error)) from error
 
@@ -129,11 +114,8 @@ def show_why(name: str, target: Path | None, *, replay: bool = False) -> Answer:
         if place.is_learner:
             told = why_in_ledger(place.state / "ledger.sqlite", name, replay=replay)
             return told if told.kept is None else _redrawn(told, told.kept, place)
-        receipts = ReceiptQueries(place.state / "receipts.sqlite")
-        try:
+        with closing(ReceiptQueries(place.state / "receipts.sqlite")) as receipts:
             return Answer(text=why_in_receipts(receipts, name, _own_peer(place, name)))
-        finally:
-            receipts.close()
     except (LedgerError, ReceiptsError) as error:
         raise RunError(str(error)) from error
 
@@ -161,20 +143,6 @@ def _redrawn(told: Answer, kept: KeptLease, place: StateLocation) -> Answer:
     return Answer(text="\n".join([told.text, *again.lines]), agrees=again.agrees)
 
 
-def _about(state: Path) -> dict[str, Any]:
-    path = state / ABOUT_FILE
-    try:
-        found: dict[str, Any] = msgspec.to_builtins(msgspec.convert(parse_json(read_file(path)), About))
-        return found
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise RunError(
-            f"{path} cannot be read ({error}). Move it away: it only holds what this node calls itself, and the next "
-            "start writes it again."
-        ) from None
-
-
 class About(msgspec.Struct, frozen=True, kw_only=True):
     """What a node last said of itself, as it lies in its state directory."""
 
@@ -182,3 +150,16 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     engine: str = ""
     machine: str = ""
     per_kwh: float | None = None
+
+
+def _about(state: Path) -> About:
+    path = state / ABOUT_FILE
+    try:
+        return msgspec.convert(parse_json(read_file(path)), About)
+    except FileNotFoundError:
+        return About()
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"{path} cannot be read ({error}). Move it away: it only holds what this node calls itself, and the next "
+            "start writes it again."
+        ) from None

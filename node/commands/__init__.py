@@ -5,7 +5,7 @@
 - `export`: `volery export`
 - `init`: `volery init`
 - `plan`: `volery plan`
-- `samples`: `volery show`
+- `samples`: `volery samples`
 - `simulate`: `volery simulate`
 - `statements`: `volery receipts`, `volery prove`, `volery reputation`
 """

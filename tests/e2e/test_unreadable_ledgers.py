@@ -90,7 +90,7 @@ def commands(swarm: Swarm, out: Path) -> dict[str, tuple[object, ...]]:
         "receipts export": ("receipts", "export", swarm.config, "--out", out / "receipts.jsonl", "--proofs"),
         "prove": ("prove", RECORD, swarm.config),
         "reputation export": ("reputation", "export", swarm.config, "--out", out / "reputation.jsonl"),
-        "show": ("show", swarm.config),
+        "samples": ("samples", swarm.config),
     }
 
 
@@ -219,7 +219,7 @@ def nothing(path: Path) -> None:
 READ_ALL_THE_SAME = frozenset(
     {
         *("report", "report --json", "report --csv", "report --html", "report --picture", "status", "status --json"),
-        *("why", "why --replay", "why LEASE", "ban", "pardon", "receipts list", "receipts export", "prove", "show"),
+        *("why", "why --replay", "why LEASE", "ban", "pardon", "receipts list", "receipts export", "prove", "samples"),
         *("reputation export", "learn --fork-from"),
     }
 )

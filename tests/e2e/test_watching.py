@@ -54,7 +54,7 @@ def test_a_watched_run_goes_on_with_its_series(swarm: Swarm) -> None:
     if find_spec("wandb"):
         assert list((swarm.state / "wandb").glob("offline-run-*/run-*.wandb"))
     for version in (1, STEPS):
-        told = json.loads(swarm.machine.call("show", swarm.config, "--version", version, "--json").out)
+        told = json.loads(swarm.machine.call("samples", swarm.config, "--version", version, "--json").out)
         assert told["step"] == version
         assert all(one["completions"] for one in told["groups"])
 

@@ -1,4 +1,4 @@
-"""`volery show`: completions of a step, with their rewards.
+"""`volery samples`: completions of a step, with their rewards.
 
 - `command`: reads and prints
 - `text`: what is printed

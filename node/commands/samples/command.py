@@ -1,4 +1,4 @@
-"""`volery show`: what a version was trained on, from the files of a learner that runs or ran."""
+"""`volery samples`: what a version was trained on, from the files of a learner that runs or ran."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _VERSION = re.compile(r"(?:(\d{1,9})\.)?(\d{1,9})", re.ASCII)
 
 
 def show(target: Path | None, *, version: str, group: int, best: int, worst: int, json: bool) -> str:
-    """What `volery show` prints. Raises UsageError, RunError."""
+    """What `volery samples` prints. Raises UsageError, RunError."""
     place = find_place(target)
     if not place.is_learner:
         raise UsageError(f"{place.state} is a rollout node's: only a learner keeps samples. Name a swarm.toml.")

@@ -1,4 +1,4 @@
-"""What `volery show` shows: samples with everything that is known of them, in words; and which of them were asked for.
+"""What `volery samples` shows: samples with all that is known of them, in words; and which of them were asked for.
 
 Pure. What always holds: the best are those of the highest reward, then of the highest advantage, then the first; a
 completion keeps its place in its group, whatever is chosen.

@@ -1,4 +1,4 @@
-"""Samples on disk: `samples.sqlite` in the learner's state directory, written as a sink, read by `volery show`.
+"""Samples on disk: `samples.sqlite` in the learner's state directory, written as a sink, read by `volery samples`.
 
 What always holds: a step has the samples of its last time, since a step that is taken again replaces what was there;
 the file holds at most MAX_BYTES of groups: when they are more, the older half of the steps is thinned out evenly, so a

@@ -71,7 +71,7 @@ publish_every = 1
 prompts_per_step = {plant.prompts}
 group_size = {plant.group}
 max_new_tokens = {plant.tokens}
-lease_s = 60.0
+lease_timeout_s = 60.0
 
 [trust]
 audits = false
@@ -85,8 +85,10 @@ listen = ["/ip4/127.0.0.1/tcp/0"]
 
 [engine]
 kind = "fake"
-fake_token_s = {token_s}
 batch_rollouts = {plant.group}
+
+[testing]
+fake_token_s = {token_s}
 """
 
 

@@ -65,7 +65,7 @@ publish_every = {kappa}
 prompts_per_step = {prompts}
 group_size = {group}
 max_new_tokens = {tokens}
-lease_s = 120.0
+lease_timeout_s = 120.0
 seed = {seed}
 
 [trust]
@@ -80,8 +80,10 @@ listen = ["/ip4/{address}/tcp/{port}"]
 
 [engine]
 kind = "fake"
-fake_token_s = {token_s}
 batch_rollouts = {group}
+
+[testing]
+fake_token_s = {token_s}
 """
 
 

@@ -191,10 +191,10 @@ ADVICE: Mapping[Alarm, str] = {
     "`volery report` lists those that are kept, and [learn] keep_every keeps more.",
     Alarm.HIDDEN_FALL: "The batches' reward will follow within [learn] staleness steps: lower learning_rate or "
     "staleness now.",
-    Alarm.NOTHING_LEARNT: "Where rewards are at their lowest: look at what is written with `volery samples`, let the task "
-    "judge an answer that is right, see whether [learn] max_new_tokens cuts answers off, and take easier problems, a "
-    "model that gets some of them right, or a larger [learn] group_size. Where they are at their highest, the task is "
-    "learnt: end the run, or take harder problems.",
+    Alarm.NOTHING_LEARNT: "Where rewards are at their lowest: look at what is written with `volery samples`, let the "
+    "task judge an answer that is right, see whether [learn] max_new_tokens cuts answers off, and take easier "
+    "problems, a model that gets some of them right, or a larger [learn] group_size. Where they are at their highest, "
+    "the task is learnt: end the run, or take harder problems.",
     Alarm.BATCHES_DROPPED: "Lower [trainer] learning_rate; if one peer's records did it, `volery report` shows whose.",
 }
 """What to do, said with each alarm."""

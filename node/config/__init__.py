@@ -2,6 +2,7 @@
 key and the next step, before anything is made.
 
 - `common`: types that both files share
+- `conflicts`: what in a file cannot both be
 - `daily_hours`: hours of the day in which a node may work
 - `engine_requirements`: what an operator requires of engines, as both ends read it
 - `error_messages`: what is wrong with a file, in a sentence
@@ -9,6 +10,8 @@ key and the next step, before anything is made.
 - `loader`: reads a file
 - `node_config`: the volunteer's file
 - `preflight`: what a start needs, found before anything is made
+- `reference`: a file that explains itself, made of what is said of each key
+- `renamed_keys`: names of the release before
 - `swarm_config`: the operator's file
 - `unused_keys`: keys that the rest of the file makes idle
 """

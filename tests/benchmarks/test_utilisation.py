@@ -16,7 +16,7 @@ from benchmarks.utilisation import Result, bars, fewer, planned, row
 from learner.provisioning.estimation.recording import Stepped
 from node.commands.plan.measured_run import read_run
 from node.config.loader import read_node_config, read_swarm_config
-from node.config.node_config import EngineSection
+from node.config.node_config import DrillSection, EngineSection
 from node.engine.factory import open_engine
 from node.engine.interface import GenerationRequest, InstalledVersion
 from node.runtime.events import EventLog
@@ -81,17 +81,17 @@ def test_the_configurations_say_what_the_plant_does(tmp_path: Path) -> None:
     assert (learn.staleness, learn.publish_every, learn.steps) == (6, 5, 7)
     assert learn.prompts_per_step * learn.group_size == PLANT.rollouts
     (tmp_path / "node.toml").write_text(node_toml(PLANT, "n1", "10.77.0.2"))
-    engine = read_node_config(tmp_path / "node.toml").engine
-    assert (engine.kind, engine.batch_rollouts) == ("fake", PLANT.group)
-    assert engine.fake_token_s * PLANT.tokens == pytest.approx(PLANT.generation_s)
+    node = read_node_config(tmp_path / "node.toml")
+    assert (node.engine.kind, node.engine.batch_rollouts) == ("fake", PLANT.group)
+    assert node.testing.fake_token_s * PLANT.tokens == pytest.approx(PLANT.generation_s)
 
 
 async def test_the_fake_engine_takes_the_time_that_is_configured(tmp_path: Path, autojump_clock: MockClock) -> None:
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).touch()
-    section = EngineSection(kind="fake", fake_token_s=0.25)
+    section, testing = EngineSection(kind="fake"), DrillSection(fake_token_s=0.25)
     request = GenerationRequest(prompt=(1,), seed=0, temperature=1.0, max_new_tokens=8, stop_ids=frozenset())
-    async with open_engine(section, EventLog(), name="engine") as engine:
+    async with open_engine(section, EventLog(), name="engine", testing=testing) as engine:
         await engine.install(InstalledVersion(name=version("1.0"), manifest=ManifestHash(digest_of(b"any"))), tmp_path)
         (made,) = await engine.generate([request])
     assert made.generation_s == pytest.approx(8 * 0.25)

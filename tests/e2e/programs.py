@@ -74,7 +74,7 @@ publish_every = {publish_every}
 prompts_per_step = 4
 group_size = 4
 max_new_tokens = 4
-lease_s = {lease_s}
+lease_timeout_s = {lease_s}
 threads = 1
 
 [trainer]
@@ -97,6 +97,8 @@ listen = ["/ip4/127.0.0.1/tcp/0"]
 kind = "{engine}"
 threads = 1
 batch_rollouts = 8
+
+[testing]
 fake_token_s = {token_s}
 
 [energy]

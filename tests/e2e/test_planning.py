@@ -11,8 +11,8 @@ from tests.e2e.ledger_rules import Run, check_admitted
 from tests.e2e.programs import Program, Swarm, wait_event, wait_for
 
 PLAN = """
-[plan]
-review_s = 0.25
+[provisioning]
+review_interval_s = 0.25
 """
 
 

@@ -59,10 +59,10 @@ listen = ["/ip4/127.0.0.1/tcp/0"]
 kind = "{engine}"
 threads = 1
 batch_rollouts = {batch}
-{cheat}
+
 [price]
 per_hour = {price}
-"""
+{testing}"""
 
 CHEAT_NAME = "cheat"
 CHEAT = "greedy"
@@ -258,7 +258,7 @@ class Demo:
                 engine="transformers" if is_cheat else self._engine(number),
                 batch=batch,
                 price=price,
-                cheat=f'cheat = "{CHEAT}"\n' if is_cheat else "",
+                testing=f'\n[testing]\ncheat = "{CHEAT}"\n' if is_cheat else "",
             ),
             encoding="utf-8",
         )

@@ -58,7 +58,7 @@ def write_swarm_config(directory: Path, *, name: str, port: int, model: Path | N
             f"--name {name!r}: use 1 to {MAX_NAME_CHARS} printable characters without quotes or backslashes."
         )
     shown = shlex.quote(str(path)) if str(path).isprintable() else path.name
-    text = HEADER.format(path=shown) + _template(name, port or free_port(directory), model, directory)
+    text = HEADER.format(path=shown) + template(name, port or free_port(directory), model, directory)
     draft = directory / f".swarm.toml.{secrets.token_hex(8)}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def model_beside(directory: Path) -> Path | None:
     return model if (model / "config.json").is_file() else None
 
 
-def _template(name: str, port: int, model: Path | None, directory: Path) -> str:
+def template(name: str, port: int, model: Path | None = None, directory: Path = Path()) -> str:
     """The file below its header. Raises UsageError, naming what is wrong with the model."""
     values: dict[Key, Any] = {
         ("swarm", "name"): name,

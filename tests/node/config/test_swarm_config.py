@@ -100,7 +100,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         ("steps = 5", "steps = 5\ntemperature = 0", "[learn] temperature: expected `float` >= 1e-20."),
         ("steps = 5", "steps = 5\ntemperature = nan", "[learn] temperature: expected `float` >= 1e-20."),
         ("steps = 5", "steps = 5\ngroup_size = 1", "[learn] group_size: expected `int` >= 2."),
-        ("steps = 5", "steps = 5\nahead = 0.5", "[learn] ahead: expected `float` >= 1.0."),
+        ("steps = 5", "steps = 5\nmax_batches_ahead = 0.5", "[learn] max_batches_ahead: expected `float` >= 1.0."),
         ("steps = 5", "steps = 5\nseed = 4294967296", "[learn] seed: expected `int` <= 4294967295."),
         (
             "[learn]",
@@ -116,7 +116,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         (
             "[learn]",
             "[lern]",
-            "there is no key 'lern' (did you mean 'learn'?). Known keys: swarm, model, learn, task, network, trainer",
+            "there is no key 'lern' (did you mean 'learn'?). Known keys: swarm, network, model, task, verifiers, ",
         ),
         (
             "steps = 5",
@@ -136,13 +136,21 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
             "[task] mixture[0]: there is no key 'wheight' (did you mean 'weight'?). Known keys: spec, weight, name",
         ),
         ('spec = "reverse"', '[[task.mixture]]\nspec = "sort"\nweight = 0', "[task] mixture[0].weight: expected `fl"),
-        ("[learn]", "[curriculum]\nlow = 0.5\nhigh = 0.5\n[learn]", "[curriculum] low = 0.5 leaves nothing below high"),
-        ("[learn]", "[evaluate]\nsamples = 4\nk = [1, 8]\n[learn]", "[evaluate] k = 8 is more than samples = 4"),
+        (
+            "[learn]",
+            "[curriculum]\nmin_pass_rate = 0.5\nmax_pass_rate = 0.5\n[learn]",
+            "[curriculum] min_pass_rate = 0.5 leaves nothing below max_pass_rate",
+        ),
+        (
+            "[learn]",
+            "[evaluate]\nsamples = 4\npass_at_k = [1, 8]\n[learn]",
+            "[evaluate] pass_at_k = 8 is more than samples = 4",
+        ),
         ("[learn]", "[cost]\nreference_per_hour = 1\n[learn]", "[cost] reference_tokens_per_s is missing: a machine"),
         ("[learn]", "[cost]\nreference_tokens_per_s = 1\n[learn]", "[cost] reference_per_hour is missing: a machine"),
         ("[learn]", '[cost]\nreference = "x"\n[learn]', "[cost] reference = 'x' has neither price nor speed. Add"),
         ("[learn]", "[cost]\nper_kwh = -1\n[learn]", "[cost] per_kwh: expected `float` >= 0.0"),
-        ("[learn]", "[evaluate]\nk = [0]\n[learn]", "[evaluate] k[0]: expected `int` >= 1"),
+        ("[learn]", "[evaluate]\npass_at_k = [0]\n[learn]", "[evaluate] pass_at_k[0]: expected `int` >= 1"),
         ("[learn]", "[evaluate]\nkv_cache_gb = 0\n[learn]", "[evaluate] kv_cache_gb: expected `float` > 0"),
         (
             "[learn]",
@@ -183,12 +191,16 @@ def test_paths_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.Monk
         ),
         (
             "[learn]",
-            '[trainer]\nkl = "0"\n[learn]',
-            "[trainer] kl: expected `float`, got `str`. Write a number, as 0.5",
+            '[trainer]\nkl_coefficient = "0"\n[learn]',
+            "[trainer] kl_coefficient: expected `float`, got `str`. Write a number, as 0.5",
         ),
         ("[learn]", "[trainer]\ncompile = 1\n[learn]", "[trainer] compile: expected `bool`, got `int`. Write true or"),
         ("[learn]", "[metrics]\nwandb = true\n[learn]", "[metrics] wandb: expected `str`, got `bool`. Write text in"),
-        ("[learn]", "[evaluate]\nk = 8\n[learn]", "[evaluate] k: expected a list, got `int`. Write a list, in brack"),
+        (
+            "[learn]",
+            "[evaluate]\npass_at_k = 8\n[learn]",
+            "[evaluate] pass_at_k: expected a list, got `int`. Write a list, in brack",
+        ),
         (
             'spec = "reverse"',
             'mixture = {spec = "sort"}',
@@ -232,15 +244,15 @@ def learning(**keys: object) -> str:
     return SMALLEST + "".join(f"{key} = {value}\n" for key, value in keys.items())
 
 
-@pytest.mark.parametrize("others", ["", "staleness = 0", "staleness = 7\npublish_every = 9\nahead = 64.0"])
+@pytest.mark.parametrize("others", ["", "staleness = 0", "staleness = 7\npublish_every = 9\nmax_batches_ahead = 64.0"])
 def test_sequential_is_one_line_whatever_the_others_say(tmp_path: Path, others: str) -> None:
     learn = read_swarm_config(swarm_file(tmp_path, f'{SMALLEST}mode = "sequential"\n{others}')).learn
-    assert (learn.mode, learn.staleness, learn.publish_every, learn.ahead) == ("sequential", 0, 1, 1.0)
+    assert (learn.mode, learn.staleness, learn.publish_every, learn.max_batches_ahead) == ("sequential", 0, 1, 1.0)
 
 
 def test_async_is_as_the_file_says(tmp_path: Path) -> None:
-    learn = read_swarm_config(swarm_file(tmp_path, learning(staleness=7, publish_every=6, ahead=3.5))).learn
-    assert (learn.mode, learn.staleness, learn.publish_every, learn.ahead) == ("async", 7, 6, 3.5)
+    learn = read_swarm_config(swarm_file(tmp_path, learning(staleness=7, publish_every=6, max_batches_ahead=3.5))).learn
+    assert (learn.mode, learn.staleness, learn.publish_every, learn.max_batches_ahead) == ("async", 7, 6, 3.5)
 
 
 @pytest.mark.parametrize("line", ["", 'mode = "async"\n'])
@@ -264,7 +276,7 @@ def test_the_mode_can_be_read_off_what_is_in_force(staleness: int) -> None:
 def test_what_the_file_says_of_training_reaches_the_trainer() -> None:
     trainer = (
         'objective = "tis"\nadvantage = "gae"\ncorrection = "cispo"\naggregation = "per_token"\nweight_cap = 3.0\n'
-        "kl = 0.125\ngae_gamma = 0.5\ngae_lambda = 0.25\nvalue_coefficient = 0.75\nvalue_clip = 0.375\n"
+        "kl_coefficient = 0.125\ngae_gamma = 0.5\ngae_lambda = 0.25\nvalue_coefficient = 0.75\nvalue_clip = 0.375\n"
         "value_learning_rate = 0.5\ndpo_beta = 0.5\n"
         "learning_rate = 0.5\nwarmup_steps = 3\ndecay_steps = 4\ndecay_floor = 0.5\nbeta1 = 0.5\n"
         "beta2 = 0.25\nweight_decay = 0.125\ngrad_clip = 2.0\nupdates_per_step = 2\nclip_low = 0.5\nclip_high = 0.75\n"
@@ -293,8 +305,8 @@ def test_what_the_file_says_of_training_reaches_the_trainer() -> None:
     assert (load.device, load.compute_dtype, load.compile) == ("cpu", "bfloat16", True)
     assert (load.directory, load.seed, load.threads) == ("model", 6, 2)
     assert msgspec.to_builtins(load.hyperparameters) == {
-        **{key: value for key, value in tomllib.loads(trainer).items() if not key.startswith("beta")},
-        **{"betas": (0.5, 0.25), "temperature": 0.5, "max_new_tokens": 9},
+        **{key: value for key, value in tomllib.loads(trainer).items() if not key.startswith(("beta", "kl"))},
+        **{"kl": 0.125, "betas": (0.5, 0.25), "temperature": 0.5, "max_new_tokens": 9},
         "gradient_checkpointing": True,
     }
 
@@ -342,8 +354,8 @@ def sections(*parts: Mapping[str, str]) -> str:
         ("metrics", "wandb_offline = true", {}, 'wandb = "birds"', "without wandb"),
         ("metrics", "samples = 4", LOGS_ALONE, "", "[offline] share = 1.0"),
         ("curriculum", 'order = "easy_first"', LOGS_ALONE, "", "[offline] share = 1.0"),
-        ("curriculum", "low = 0.125", LOGS_ALONE, "", "[offline] share = 1.0"),
-        ("curriculum", "high = 0.875", LOGS_ALONE, "", "[offline] share = 1.0"),
+        ("curriculum", "min_pass_rate = 0.125", LOGS_ALONE, "", "[offline] share = 1.0"),
+        ("curriculum", "max_pass_rate = 0.875", LOGS_ALONE, "", "[offline] share = 1.0"),
         ("curriculum", "dynamic_sampling = true", LOGS_ALONE, "", "[offline] share = 1.0"),
         ("evaluate", "samples = 4", LOGS_ALONE, "", "without [task] spec"),
         ("evaluate", "every_versions = 4", LOGS_ALONE, "", "without [task] spec"),
@@ -389,7 +401,10 @@ def test_what_the_file_itself_turns_off_may_keep_its_settings(tmp_path: Path, of
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[engine]\nfake_token_s = 1.0\n", '[engine] fake_token_s = 1.0 would do nothing: kind = "auto" takes'),
+        (
+            "[testing]\nfake_token_s = 1.0\n",
+            '[testing] fake_token_s = 1.0 would do nothing: [engine] kind = "auto" takes',
+        ),
         (
             '[engine]\nkind = "fake"\nkv_cache_gb = 1.0\n',
             '[engine] kv_cache_gb = 1.0 would do nothing: kind = "fake" has',
@@ -431,7 +446,7 @@ def test_more_updates_than_groups(tmp_path: Path) -> None:
 
 
 def test_audits_and_quantised_weights_cannot_both_be(tmp_path: Path) -> None:
-    strict = '[trust]\narithmetic = "float32"\n'
+    strict = '[trust]\nrequired_compute_dtype = "float32"\n'
     quantized = learning(quantized_engines="true")
     for text in (quantized, quantized + strict):
         said = refused(tmp_path, text)
@@ -486,7 +501,7 @@ def test_without_a_node_file_everything_has_a_default(tmp_path: Path) -> None:
         (
             'nmae = "x"',
             "there is no key 'nmae' (did you mean 'name'?). Known keys: name, network, store, engine, limits, price, "
-            "energy.",
+            "energy, testing.",
         ),
         ("engine = 5", "[engine] expected a table, got `int`."),
         (
@@ -558,7 +573,7 @@ def test_several_machines_need_a_place_to_meet(tmp_path: Path) -> None:
     [
         ('objective = "ppo"', 'the advantage "gae" (objective = "ppo") those teach'),
         ('objective = "reinforce"', 'the advantage "batch_mean" (objective = "reinforce") those teach'),
-        ("kl = 0.1", "kl = 0.1 those teach"),
+        ("kl_coefficient = 0.1", "kl_coefficient = 0.1 those teach"),
         ('objective = "reinforce"\nadvantage = "group_mean"', ""),
         ('objective = "dapo"', ""),
     ],

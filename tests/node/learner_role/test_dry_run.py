@@ -96,6 +96,7 @@ def test_the_example_for_a_real_model_passes_and_says_what_it_takes(operator: Pa
     before = sorted(operator.parent.rglob("*"))
     told = show_dry_run(operator)
     assert sorted(operator.parent.rglob("*")) == before, "nothing was made"
+    assert read_swarm_config(operator).evaluate == msgspec.convert(tomllib.loads(told), SwarmConfig).evaluate
     plain = " ".join(told.split())
     for sentence in (
         "Qwen3ForCausalLM, 4.022 billion parameters; its files hold 8.04 GB BF16.",
@@ -110,7 +111,8 @@ def test_the_example_for_a_real_model_passes_and_says_what_it_takes(operator: Pa
         "It begins anew",
         "objective dr_grpo: group_mean, clipped_ratio, per_constant",
         "It runs on cuda:3; beside the weights, a batch takes 8 GB for keys and values at most.",
-        'device = "cuda:3" kv_cache_gb = 8.0',
+        'device = "cuda:3" # The engine\'s device',
+        "kv_cache_gb = 8.0 # Maximum GB",
     ):
         assert sentence in plain, told
     (per_rank,) = re.findall(r"positions: about ([\d.]+) GB", told)

@@ -246,7 +246,7 @@ async def test_whether_quantised_weights_are_welcome_is_told(tmp_path: Path, all
 
 @pytest.mark.parametrize("strict", [True, False])
 async def test_the_number_format_that_is_asked_for_is_told(tmp_path: Path, strict: bool) -> None:
-    trust = TrustSection(arithmetic="float32" if strict else "any")
+    trust = TrustSection(required_compute_dtype="float32" if strict else "any")
     terms = dataclasses.replace(terms_with(), config=msgspec.structs.replace(CONFIG, trust=trust))
     async with learner(tmp_path, terms) as (transport, _):
         invite = invite_to(transport)

@@ -33,7 +33,7 @@ def test_every_window_that_may_be_asked_for(
     recipe = Recipe(publish_every=publish_every)
     path.write_text(swarm_toml(recipe, port=4001, staleness=staleness, seed=1), encoding="utf-8")
     learn = read_swarm_config(path).learn
-    assert (learn.mode, learn.staleness, learn.publish_every, learn.ahead) == in_force
+    assert (learn.mode, learn.staleness, learn.publish_every, learn.max_batches_ahead) == in_force
     assert (learn.steps, learn.seed) == (recipe.steps, 1)
 
 

@@ -12,14 +12,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from node.commands.init.command import PORTS, TEMPLATE, free_port, model_beside, write_swarm_config
+from node.commands.init.command import PORTS, free_port, model_beside, template, write_swarm_config
 from node.config.common import Section
 from node.config.loader import read_swarm_config
 from node.config.swarm_config import NetworkSection, SwarmConfig
 from node.runtime.errors import RunError, UsageError
 from tests.support.disks import file_limit
 
-EVERYTHING = re.sub(r"^# (\w+ = )", r"\1", TEMPLATE.format(path="swarm.toml", name='"n"', port=4001), flags=re.M)
+TEMPLATE = template("n", 4001)
+EVERYTHING = re.sub(r"^# (\w+ = )", r"\1", TEMPLATE, flags=re.M)
 """The template with the keys that are only shown put in force."""
 
 SET_THIS = {
@@ -41,7 +42,7 @@ UNSET = {
     ("verifiers", "workers"),
     ("offline", "path"),
     ("offline", "share"),
-    ("learn", "ahead"),
+    ("learn", "max_batches_ahead"),
     ("learn", "max_episode_tokens"),
     ("trainer", "decay_steps"),
     *{("trainer", key) for key in ("advantage", "correction", "aggregation", "clip_low", "clip_high", "weight_cap")},

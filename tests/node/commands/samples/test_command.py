@@ -124,7 +124,9 @@ def test_a_volunteers_directory_has_no_samples(tmp_path: Path) -> None:
 
 def test_the_command_line_reaches_it(tmp_path: Path) -> None:
     (tmp_path / "learner.key").write_text("")
-    done = CliRunner().invoke(app, ["samples", str(tmp_path), "--version", "3", "--best", "2", "--worst", "1", "--json"])
+    done = CliRunner().invoke(
+        app, ["samples", str(tmp_path), "--version", "3", "--best", "2", "--worst", "1", "--json"]
+    )
     assert isinstance(done.exception, NodeError)
     assert "no samples are kept there" in str(done.exception)
 

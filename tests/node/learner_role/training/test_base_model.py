@@ -70,7 +70,7 @@ def test_every_file_that_makes_the_model_counts_wherever_it_lies(model: Path) ->
 @pytest.mark.parametrize(
     ("trainer", "rests"),
     [
-        ({"kl": 0.25}, "kl = 0.25 holds the policy against it"),
+        ({"kl_coefficient": 0.25}, "kl_coefficient = 0.25 holds the policy against it"),
         ({"objective": "dpo"}, 'objective = "dpo" holds the policy against it'),
         ({"advantage": "preference"}, 'advantage = "preference" holds the policy against it'),
         ({"lora_rank": 8}, "lora_rank = 8 trains an adapter on it"),
@@ -100,11 +100,11 @@ def test_other_changes_are_told(model: Path) -> None:
     )
     alone = judged(found | {SHARDS[0]: "other"}, found, config(model))
     assert "the run goes on with its own weights. Put it back" in alone
-    assert judged({}, found, config(model, kl=1.0)) == "", "a ledger of before this was written down"
+    assert judged({}, found, config(model, kl_coefficient=1.0)) == "", "a ledger of before this was written down"
 
 
 def test_a_run_is_held_to_its_model_once_there_is_a_checkpoint(model: Path, tmp_path: Path) -> None:
-    path, settings = tmp_path / "ledger.sqlite", config(model, kl=0.5)
+    path, settings = tmp_path / "ledger.sqlite", config(model, kl_coefficient=0.5)
     assert base_note(settings, path) == ""
     with Ledger(path, swarm=b"swarm") as ledger:
         assert ledger.training.base_model() == {}
@@ -129,5 +129,5 @@ def test_a_run_is_held_to_its_model_once_there_is_a_checkpoint(model: Path, tmp_
 
 def test_a_run_of_before_this_was_written_down_is_held_to_what_it_goes_on_with(model: Path, tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.sqlite", swarm=b"swarm") as ledger:
-        assert hold_to_base(ledger, config(model, kl=0.5), base=7) == ""
+        assert hold_to_base(ledger, config(model, kl_coefficient=0.5), base=7) == ""
         assert ledger.training.base_model() == digests_of(model)

@@ -58,7 +58,7 @@ def export(
 
 @receipts.command()
 def verify(
-    file: Annotated[Path, typer.Argument(help="A file of `volery receipts export` or `volery prove`.")],
+    file: Annotated[Path, typer.Argument(help="A file of an `export`, or of `volery prove`.")],
     operator: Annotated[
         str, typer.Option(help="Whose word it must be: the operator's peer id, or 64 hex digits.")
     ] = "",

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from node.cli.options import whole_text
+from node.cli.receipt_commands import verify
 from node.runtime.stdout import say
 
 reputation = typer.Typer(
@@ -36,18 +37,8 @@ def export(
     say(export_reputations(target, out, peer=peer))
 
 
-@reputation.command()
-def verify(
-    file: Annotated[Path, typer.Argument(help="A file of `volery reputation export`.")],
-    operator: Annotated[
-        str, typer.Option(help="Whose word it must be: the operator's peer id, or 64 hex digits.")
-    ] = "",
-    invite: Annotated[str, typer.Option(help="Or the invite to the swarm, or a file that holds it.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with the observations.")] = False,
-) -> None:
-    """Check signatures, and that every score follows from its observations, without any network; exit code 1 if not."""
-    from node.commands.statements.command import verify_file
-
-    answer = verify_file(file, operator=operator, invite=invite, as_json=as_json)
-    say(answer.text, nl=False)
-    raise typer.Exit(answer.code)
+reputation.command(
+    "verify",
+    help="Check signatures, and that every score follows from its observations, without any network; exit code 1 if "
+    "not.",
+)(verify)

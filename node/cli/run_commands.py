@@ -115,24 +115,20 @@ def join(
     ] = False,
 ) -> None:
     """Lend this machine to a swarm: generate rollouts with its newest policy until you stop (Ctrl-C)."""
+    from node.rollout_role.command import Overrides
     from node.rollout_role.command import join as program
 
-    run_program(
-        program,
-        " ".join(invite),  # of a line that was pasted whole, or was broken by who sent it
-        config=config,
-        state=state,
+    overrides = Overrides(
         name=name,
         price=price,
-        wait_s=wait,
         upload_mbit=upload_mbit,
         download_mbit=download_mbit,
         quota_gb=quota_gb,
         hours=hours,
         no_listen=no_listen,
-        plain=plain,
-        dry_run=dry_run,
     )
+    typed = " ".join(invite)  # of a line that was pasted whole, or was broken by who sent it
+    run_program(program, typed, overrides, config=config, state=state, wait_s=wait, plain=plain, dry_run=dry_run)
 
 
 def engines(

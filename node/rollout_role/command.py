@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,35 +32,33 @@ from node.ui.terminal import go_on, open_terminal, run_shown
 from node.ui.view_updates import follow
 
 
+@dataclass(frozen=True, kw_only=True)
+class Overrides:
+    """What the command line says, which goes before the file: None, or "", where it says nothing."""
+
+    name: str = ""
+    price: float | None = None
+    upload_mbit: float | None = None
+    download_mbit: float | None = None
+    quota_gb: float | None = None
+    hours: str | None = None
+    no_listen: bool = False
+
+
 async def join(
     invite: str,
+    overrides: Overrides,
     *,
     config: Path | None,
     state: Path | None,
-    name: str,
-    price: float | None,
     wait_s: float,
-    upload_mbit: float | None = None,
-    download_mbit: float | None = None,
-    quota_gb: float | None = None,
-    hours: str | None = None,
-    no_listen: bool,
     plain: bool,
     dry_run: bool = False,
 ) -> int:
     """`volery join`; with `dry_run` only what that would mean is printed."""
     require_clock(Clock.now_ms())
     word = open_invite(invite, now_ms=Clock.now_ms())
-    settings = adjusted(
-        read_node_config(config),
-        name=name,
-        price=price,
-        upload_mbit=upload_mbit,
-        download_mbit=download_mbit,
-        quota_gb=quota_gb,
-        hours=hours,
-        no_listen=no_listen,
-    )
+    settings = adjusted(read_node_config(config), overrides)
     with nullcontext() if config is None else about_keys_of(config):
         require_addresses(settings.network.listen, settings.network.announce)
     if dry_run:
@@ -100,31 +99,21 @@ async def join(
     return 0
 
 
-def adjusted(
-    config: NodeConfig,
-    *,
-    name: str,
-    price: float | None,
-    upload_mbit: float | None,
-    download_mbit: float | None,
-    quota_gb: float | None,
-    hours: str | None,
-    no_listen: bool,
-) -> NodeConfig:
+def adjusted(config: NodeConfig, given: Overrides) -> NodeConfig:
     """The configuration with what the command line says on top. Raises UsageError naming the option."""
     changes: dict[str, Any] = {}
-    if name:
-        changes["name"] = name
-    if price is not None:
-        changes["price"] = PriceSection(per_hour=price, currency=config.price.currency)
-    if quota_gb is not None:
-        changes["store"] = replaced(config.store, quota_gb=quota_gb)
-    if hours is not None:
-        changes["engine"] = replaced(config.engine, hours=hours)
+    if given.name:
+        changes["name"] = given.name
+    if given.price is not None:
+        changes["price"] = PriceSection(per_hour=given.price, currency=config.price.currency)
+    if given.quota_gb is not None:
+        changes["store"] = replaced(config.store, quota_gb=given.quota_gb)
+    if given.hours is not None:
+        changes["engine"] = replaced(config.engine, hours=given.hours)
         require_hours(changes["engine"], "--hours")
-    caps = {"upload_mbit": upload_mbit, "download_mbit": download_mbit}
+    caps = {"upload_mbit": given.upload_mbit, "download_mbit": given.download_mbit}
     network = replaced(config.network, **{key: mbit for key, mbit in caps.items() if mbit is not None})
-    changes["network"] = msgspec.structs.replace(network, listen=[], announce=[]) if no_listen else network
+    changes["network"] = msgspec.structs.replace(network, listen=[], announce=[]) if given.no_listen else network
     return msgspec.structs.replace(config, **changes)
 
 

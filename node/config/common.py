@@ -56,4 +56,4 @@ class EnergySection(Section, frozen=True, kw_only=True):
     report: bool = True
     """Whether joules that the learner's machine takes, where they can be read, are in the ledger."""
     watts: Annotated[float, Meta(gt=0, le=MAX_WATTS, examples=[400.0])] | None = None
-    """Watts that the machine takes while it works, if you know; then no meter and no table is asked."""
+    """Watts that the machine takes, if you know; then no meter and no table is asked."""

@@ -44,7 +44,7 @@ class NodeEnergySection(EnergySection, frozen=True, kw_only=True):
     """What this machine takes of the mains. See [energy](#energy)."""
 
     report: bool = True
-    """Whether the learner is told how many joules the machine took while lent; `false`: only your own report knows."""
+    """Whether the learner is told the joules that the machine took; else only your own report is."""
     per_kwh: Annotated[float, Meta(ge=0, le=1e6, examples=[0.3])] | None = None
     """What a kWh costs you, in the currency of `[price]`; for your own report, and told to nobody."""
 
@@ -53,7 +53,7 @@ class EngineSection(Section, frozen=True, kw_only=True):
     """What generates: the engine, where it runs, how much at a time, and in which hours."""
 
     kind: Literal["auto", "transformers", "vllm", "fake"] = "auto"
-    """The engine: "transformers", "vllm"; "auto": vLLM where it is installed and there is a GPU; "fake", for tests."""
+    """The engine: "transformers", "vllm"; "auto": vLLM where it is installed and there is a GPU. "fake": for tests."""
     python: str = ""
     """Interpreter of another environment that has the engine's libraries; empty: this one."""
     device: EngineDevice = "auto"
@@ -61,7 +61,7 @@ class EngineSection(Section, frozen=True, kw_only=True):
     kv_cache_gb: Gigabytes | None = None
     """Maximum GB (10^9 bytes) for a batch's keys and values; unset: half of a GPU's free memory."""
     compute_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """What layers compute in: "float32", "bfloat16", "float16"; "auto": as the weights, float32 on a CPU."""
+    """Layers compute in "float32", "bfloat16", "float16"; "auto": as the weights, float32 on a CPU."""
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     """Threads of the engine; 0: half the cores."""
     batch_rollouts: Annotated[int, Meta(ge=1, le=65_536)] = 64
@@ -139,7 +139,7 @@ class DrillSection(Section, frozen=True, kw_only=True):
     cheat: Literal["", "greedy", "cold", "claims", "parrot"] = ""
     """How the node cheats: "greedy", "cold", "claims", "parrot". Its key is banned."""
     fake_token_s: Annotated[float, Meta(ge=0, le=3600)] = 0.0
-    """Of the "fake" engine: seconds that it pretends to take for each token of a batch's longest completion."""
+    """Of the "fake" engine: seconds for each token of a batch's longest completion."""
 
 
 class NodeConfig(Section, frozen=True, kw_only=True):

@@ -44,7 +44,7 @@ def to_toml(config: SwarmConfig, notes: Mapping[Key, str] | None = None) -> str:
 
     `notes`, by section and key, stand before what is said of a key.
     """
-    return "".join(_table(name, getattr(config, name), notes or {}) for name in config.__struct_fields__)
+    return "\n".join(_table(name, getattr(config, name), notes or {}) for name in config.__struct_fields__)
 
 
 def _table(name: str, section: Section, notes: Mapping[Key, str]) -> str:
@@ -58,7 +58,7 @@ def _table(name: str, section: Section, notes: Mapping[Key, str]) -> str:
         shown = f"# {key.name} = {toml_value(example(key))}" if value is None else f"{key.name} = {toml_value(value)}"
         about = brief(descriptions(type(section))[key.name])
         lines.append(_commented(shown, f"{notes.get((name, key.name), '')} {about}".strip()))
-    return "\n".join([*lines, *below]) + "\n\n"
+    return "\n".join([*lines, *below, ""])
 
 
 def _commented(text: str, comment: str) -> str:

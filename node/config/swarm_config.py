@@ -74,7 +74,7 @@ class NetworkSection(Section, frozen=True, kw_only=True):
     listen: AddressList = msgspec.field(default_factory=lambda: ["/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001"])
     """Addresses to listen on. `volery init` writes a port that was free. Port 0 takes any, another at each start."""
     announce: AddressList = []
-    """Addresses for volunteers to dial, if they differ: ["/ip4/203.0.113.7/tcp/4001"] behind a router."""
+    """Addresses to tell volunteers, behind a router: ["/ip4/203.0.113.7/tcp/4001"]."""
     upload_mbit: Mbit | None = None
     """Maximum million bits per second that the learner sends; unset: no cap. At least 0.1. See [caps](#caps)."""
     download_mbit: Mbit | None = None
@@ -111,7 +111,7 @@ class TaskSection(Section, frozen=True, kw_only=True):
     """What to train on: one task, or several with weights."""
 
     spec: Annotated[str, Meta(min_length=1, examples=["reverse:letters=6"])] | None = None
-    """The one task: see `volery tasks`, for example "jsonl:data/train.jsonl:match=numeric". Fixed for the run."""
+    """See `volery tasks`, for example "jsonl:data/train.jsonl:match=numeric". Fixed for the run."""
     mixture: Annotated[list[MixtureTask], Meta(max_length=MAX_TASKS)] = []
     """Several tasks in place of `spec`: [{ spec = "sort", weight = 3.0 }, { spec = "reverse" }]."""
     held_out: Annotated[int, Meta(ge=0, le=100_000)] = 128
@@ -136,7 +136,7 @@ class VerifiersSection(Section, frozen=True, kw_only=True):
     [who computes rewards](tasks.md#who-computes-rewards)."""
 
     workers: Annotated[int, Meta(ge=0, le=256, examples=[4])] | None = None
-    """Verifier processes here; unset: half as many as cores, at most 8; 0: the node asks tasks itself."""
+    """Verifier processes here; unset: half as many as cores, at most 8; 0: none."""
     timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 30.0
     """Seconds for one completion; then its process is ended, and another takes its place."""
     memory_gb: Gigabytes = 4.0
@@ -154,11 +154,11 @@ class CurriculumSection(Section, frozen=True, kw_only=True):
     order: Literal["shuffled", "easy_first"] = "shuffled"
     """Order of a finite task's problems in each pass; "easy_first": by descending pass rate."""
     min_pass_rate: Share = 0.0
-    """Problems of a finite task with a pass rate at or below this sit out 1 pass, then 3 at a time."""
+    """Problems with a pass rate at or below this sit out 1 pass, then 3 at a time."""
     max_pass_rate: Share = 1.0
     """Problems with a pass rate at or above this sit out 1, 3, 7, then 15 passes."""
     dynamic_sampling: bool = False
-    """Whether batches leave out groups whose rewards are all equal (DAPO); they are credited all the same."""
+    """Whether batches leave out groups whose rewards are all equal (DAPO). They are credited all the same."""
 
 
 Mode = Literal["async", "sequential"]
@@ -179,7 +179,7 @@ class LearnSection(Section, frozen=True, kw_only=True):
     staleness: Annotated[int, Meta(ge=0, le=1000)] = 3
     """S: maximum steps that a rollout may be older than the policy it trains; 1 or more if async."""
     publish_every: Annotated[int, Meta(ge=0, le=1000)] = 1
-    """kappa: steps between published versions, at most S; 0: chosen by what is measured, again and again."""
+    """kappa: steps between published versions, at most S; 0: chosen by what is measured."""
     prompts_per_step: Annotated[int, Meta(ge=1, le=65_536)] = 16
     """Groups that a training step consumes."""
     group_size: Annotated[int, Meta(ge=2, le=MAX_GROUP_SIZE)] = 16
@@ -187,7 +187,7 @@ class LearnSection(Section, frozen=True, kw_only=True):
     max_new_tokens: Annotated[int, Meta(ge=1, le=MAX_COMPLETION_TOKENS)] = 512
     """Token budget of one completion."""
     max_turns: Annotated[int, Meta(ge=1, le=MAX_TURNS)] = 16
-    """Maximum turns of an episode, in tasks of several turns; max_new_tokens is the budget of each."""
+    """Maximum turns of an episode; max_new_tokens is the budget of each."""
     max_episode_tokens: Annotated[int, Meta(ge=2, le=MAX_EPISODE_TOKENS, examples=[4096])] | None = None
     """Maximum tokens of prompt, answers and all turns; unset: as many as the model takes."""
     temperature: Annotated[float, Meta(ge=MIN_TEMPERATURE, le=MAX_TEMPERATURE)] = 1.0
@@ -201,11 +201,11 @@ class LearnSection(Section, frozen=True, kw_only=True):
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     """Threads of the trainer; 0: half the cores. Training is bit-identical only at the same number."""
     keep_checkpoints: Annotated[int, Meta(ge=1, le=1000)] = 2
-    """Newest checkpoints that are kept, to go on from after a crash."""
+    """Number of newest checkpoints that are kept, to go on from after a crash."""
     keep_every: Annotated[int, Meta(ge=0, le=10**9)] = 0
     """Steps between milestones, checkpoints kept to go back to; 0: none."""
     keep_milestones: Annotated[int, Meta(ge=0, le=1000)] = 4
-    """Maximum milestones kept, the best by evaluation first. Then the newest of those of `keep_every`."""
+    """Maximum number of milestones, the best by evaluation first. Then the newest of those of `keep_every`."""
     quantized_engines: bool = False
     """Whether nodes may join whose engine quantises the weights; needs [trust] audits = false."""
 
@@ -218,7 +218,7 @@ class OfflineSection(Section, frozen=True, kw_only=True):
     share: Annotated[float, Meta(gt=0, le=1, examples=[OFFLINE_SHARE])] | None = None
     """Share of each batch that is from the file; unset: half; 1.0: all, so that nothing is leased."""
     chat: Literal["auto", "always", "never"] = "auto"
-    """Whether prompts pass through the model's chat template: "auto" (if it has one), "always", "never"."""
+    """The model's chat template for prompts: "auto" (if it has one), "always", "never"."""
 
     @property
     def share_in_force(self) -> float:
@@ -232,7 +232,7 @@ class TrainerSection(Section, frozen=True, kw_only=True):
     """The objective, the optimizer, and the machines that train."""
 
     objective: PresetName = "topr"
-    """What a step minimises, as "grpo", "dapo", "gspo", "cispo", "rloo", "tis", "ppo", "dpo": docs/objectives.md."""
+    """What a step minimises, as "grpo", "dapo", "gspo", "ppo", "dpo": docs/objectives.md."""
     advantage: Annotated[AdvantageName, Meta(examples=["group_mean_std"])] | None = None
     """Another advantage than the objective's."""
     correction: Annotated[CorrectionName, Meta(examples=["masked_weight"])] | None = None
@@ -268,7 +268,7 @@ class TrainerSection(Section, frozen=True, kw_only=True):
     decay_floor: Share = 0.1
     """Share of the rate to which it falls, and where it stays."""
     beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.5
-    """Momentum of AdamW: less than the usual 0.9, as gradients of stale rollouts come late already."""
+    """Momentum of AdamW; less than the usual 0.9, as stale gradients come late already."""
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.95
     """AdamW's decay of the second moment."""
     weight_decay: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
@@ -276,11 +276,11 @@ class TrainerSection(Section, frozen=True, kw_only=True):
     grad_clip: PositiveFloat = 1.0
     """Norm at which an update's gradient is clipped."""
     updates_per_step: Annotated[int, Meta(ge=1, le=1024)] = 1
-    """Optimizer updates in one training step, each on a part of the batch; at most `prompts_per_step`."""
+    """Optimizer updates in one step, each on a part of the batch; at most `prompts_per_step`."""
     max_tokens_per_microbatch: Positive = 16_384
     """Positions, padding included, in one forward pass of one rank. It bounds memory, not results."""
     activation_checkpointing: bool = False
-    """Whether to compute activations again when they are needed: less memory for a third more work."""
+    """Whether to compute activations twice: less memory for a third more work."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train: "cpu", "cuda"; "auto": a GPU if there is one."""
     compute_dtype: Literal["auto", "bfloat16", "float32"] = "auto"
@@ -317,7 +317,7 @@ class ProvisioningSection(Section, frozen=True, kw_only=True):
     """Which peers are active. See [planning again](provisioning.md#planning-again)."""
 
     select_peers: bool = True
-    """Whether only the cheapest peers that keep the learner busy are active; else all. The others stand by."""
+    """Whether to activate only the cheapest peers that keep the learner busy; else all."""
     review_interval_s: Annotated[float, Meta(ge=0.1, le=3600)] = 30.0
     """Seconds between two looks at that, beside one whenever somebody comes or goes."""
 
@@ -355,7 +355,7 @@ class EvaluateSection(Section, frozen=True, kw_only=True):
     kv_cache_gb: Gigabytes | None = None
     """Maximum GB (10^9 bytes) for a batch's keys and values; unset: half of a GPU's free memory."""
     keep_best: Annotated[int, Meta(ge=0, le=1000)] = 1
-    """Checkpoints of so many versions with the best scores are kept, to go back to; 0: none."""
+    """Number of best versions whose checkpoints are kept, to go back to; 0: none."""
 
 
 class MetricsSection(Section, frozen=True, kw_only=True):
@@ -385,7 +385,7 @@ class CostSection(Section, frozen=True, kw_only=True):
     reference_per_hour: Annotated[float, Meta(gt=0, le=1e6, examples=[0.4])] | None = None
     """What an hour of that machine costs; unset: nothing is compared."""
     reference_tokens_per_s: Annotated[PositiveFloat, Meta(examples=[900.0])] | None = None
-    """Tokens of your model that it generates in a second."""
+    """Tokens of your model that the machine generates in a second."""
 
 
 class StoreSection(Section, frozen=True, kw_only=True):

@@ -44,7 +44,7 @@ def test_every_key_is_described_in_a_sentence_that_a_file_has_room_for(kind: typ
         first = brief(about)
         assert about[0].isupper() or about.startswith("kappa: "), name
         assert about[-1] == ".", name
-        assert len(first) <= 110, name
+        assert len(first) <= 92, name
         assert "](" not in first, "a file has no links"
         assert first.count('"') % 2 == first.count("`") % 2 == 0, name
 

@@ -73,7 +73,7 @@ class EngineSection(Section, frozen=True, kw_only=True):
     patience_s: PositiveFloat = PATIENCE_S
     """Seconds in which nothing has worked, after which the node ends."""
     on_new_version: OnNewVersion = "finish"
-    """Of "vllm": whether completions in flight "finish" with their version, "continue" with the new, or "abort"."""
+    """Of "vllm", for completions in flight: "finish", "continue" with the new version, or "abort"."""
     tensor_parallel_size: Annotated[int, Meta(ge=1, le=64)] = 1
     """Of "vllm": GPUs that share the model; `device` then names no single one."""
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = GPU_MEMORY_UTILIZATION

@@ -79,7 +79,7 @@ class EngineSection(Section, frozen=True, kw_only=True):
     gpu_memory_utilization: Annotated[float, Meta(gt=0, le=1)] = GPU_MEMORY_UTILIZATION
     """Of "vllm": share of each GPU's memory for weights and KV cache, taken at the start."""
     max_model_len: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
-    """Of "vllm": most tokens of prompt and completion; 0: as many as the model and the memory allow."""
+    """Of "vllm": most tokens of prompt and completion; 0: as many as model and memory allow."""
     quantization: Literal["", "fp8"] = ""
     """Of "vllm": "fp8" computes with weights of eight bits, where the operator allows it."""
 

@@ -5,4 +5,5 @@
 - `peer_columns`: the columns of the table of peers
 - `report_text`: the whole report
 - `reputation_text`: reputations in words
+- `tables`: the writer of tables
 """

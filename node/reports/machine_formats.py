@@ -48,35 +48,21 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
 from typing import Any
 
-from node.reports.model.audits import PeerAudits
-from node.reports.model.costs import Account, CostTerms, cents_per_thousand, money_for
+from node.reports.model.costs import Account, CostTerms, cents_by_currency, kwh_of
 from node.reports.model.objective_figures import by_lag, recent, spells
-from node.reports.model.report import OwnReport, PeerReport, Role, SwarmReport
-from node.reports.model.verdict_meanings import REFUSALS
-from node.reports.text.cost_table import KINDS, accounts
+from node.reports.model.report import OwnReport, PeerReport, SwarmReport
+from node.reports.text import cost_table, peer_columns
+from node.reports.text.columns import Column, Row, attribute
 from node.runtime.formatting import plain_name
-from protocol.accounting.claims import JOULES_PER_KWH, MICROS, EnergySource
-from protocol.accounting.reputation import Reputation
+from protocol.accounting.claims import MICROS
+from protocol.core.ids import PolicyVersion
 
 FORMAT = "volery-report/1"
-HOUR_MS = 3_600_000
-
-LEASE_FATES = (
-    "issued",
-    "open",
-    "delivered",
-    "in_time",
-    "late",
-    "expired",
-    "returned",
-    "lost",
-    "recalled",
-    "recalled_rollouts",
-)
-SCORES = ("availability", "timeliness", "honesty", "score", "soundness", "service")
 
 FORMULA_STARTS = ("=", "+", "-", "@")
 """A spreadsheet would run a cell that begins so as a formula, and names are chosen by strangers."""
@@ -86,307 +72,50 @@ def as_json(report: SwarmReport | OwnReport) -> str:
     """The report as indented JSON, keys as in the module's paragraph."""
     match report:
         case SwarmReport():
-            return json.dumps(_swarm(report), indent=2) + "\n"
+            return json.dumps(plain(_swarm(report)), indent=2) + "\n"
         case OwnReport():
-            return json.dumps(_own(report), indent=2) + "\n"
+            return json.dumps(plain(_own(report)), indent=2) + "\n"
 
 
 def as_csv(report: SwarmReport | OwnReport) -> str:
     """One row per peer below a header, RFC 4180."""
-    return _table(CSV_COLUMNS, [_flat(peer, report.terms) for peer in report.peers])
+    return _table(_peer_columns(report), report.peers)
 
 
 def accounts_as_csv(report: SwarmReport, kind: str) -> str:
-    """One row per account of this kind (of `node.reports.text.cost_table.KINDS`) and currency, below a header."""
-    rows = [row for account in accounts(report, kind) for row in _flat_account(account, report.terms)]
-    return _table(ACCOUNT_COLUMNS, rows)
+    """One row per account of this kind (of `Accounts.kinds`) and currency, below a header. Where nobody asks for any
+    money there is a row of the first currency."""
+    rows = [
+        replace(one, costs={currency: one.costs.get(currency, 0)}, learners={currency: one.learners.get(currency, 0)})
+        for one in report.accounts.kinds[kind]
+        for currency in one.costs or (report.terms.currency,)
+    ]
+    return _table(_account_columns(report), rows)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+def _peer_columns(report: SwarmReport | OwnReport) -> list[Column[PeerReport]]:
+    return [one for one in peer_columns.peer_columns(report) if one.key not in peer_columns.ONLY_TABLES]
+
+
+def _account_columns(report: SwarmReport) -> list[Column[Account]]:
+    return [one for one in cost_table.account_columns(report) if one.key not in cost_table.ONLY_TABLES]
+
+
+def _table(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> str:
     out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=columns)
+    writer = csv.DictWriter(out, fieldnames=[header for column in columns for header in _cells(column, None)])
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: cell for column in columns for key, cell in _cells(column, row).items()} for row in rows)
     return out.getvalue()
 
 
-def _swarm(report: SwarmReport) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "kind": "swarm",
-        "swarm": report.swarm.hex(),
-        "started_ms": report.started_ms,
-        "ended_ms": report.ended_ms,
-        "wall_s": report.wall_s,
-        "mode": report.mode,
-        "staleness_bound": report.staleness,
-        "totals": {
-            "admitted": report.admitted,
-            "rejected": report.rejected,
-            "verdicts": {rule.value: number for rule, number in report.verdicts.items()},
-            "trained": report.trained,
-            "dropped": report.dropped,
-            "uninformative": report.uninformative,
-            "later_turns": report.later_turns,
-            "tokens": report.tokens,
-            "bytes_up": report.bytes_up,
-            "bytes_down": report.bytes_down,
-            "bytes_relayed": report.bytes_relayed,
-            "recalled_rollouts": report.recalled_rollouts,
-            "costs": _whole(report.costs),
-            "learner_costs": _whole(
-                {peer.price.currency: peer.cost_micros for peer in report.peers if peer.role is Role.LEARNER}
-            ),
-            "cents_per_1000_tokens": {
-                currency: cents_per_thousand(micros, report.tokens) for currency, micros in report.costs.items()
-            },
-            "kwh": _kwh(report.joules),
-            "versions_published": len(report.versions),
-            "steps": len(report.steps),
-            "incarnations": len(report.incarnations),
-            "weight_bytes": report.weight_bytes,
-            "learner_utilisation": report.utilisation,
-            "bubble": report.bubble,
-            "mean_train_s": report.mean_train_s,
-            "mean_waited_s": report.mean_waited_s,
-            "mean_step_s": report.mean_step_s,
-            "verifying_s": report.engine_s,
-            "verifying_share": report.verifying_share,
-            "banned": len(report.banned),
-            "quarantined": report.num_quarantined,
-        },
-        "lag_histogram": {str(lag): number for lag, number in report.lags.items()},
-        "incarnations": [{"incarnation": i.number, "base": i.base, "at_s": i.at_s} for i in report.incarnations],
-        "evaluations": [
-            {
-                "version": str(e.version), "at_s": e.at_s, "prompts": e.prompts, "greedy": e.greedy,
-                "sampled": e.sampled, "survives": e.survives, "samples": e.samples,
-                "pass_at": {str(k): value for k, value in e.pass_at.items()}, "tasks": e.tasks,
-            }
-            for e in report.evaluations
-        ],
-        "versions": [
-            {"version": str(v.version), "at_s": v.at_s, "total_bytes": v.total_bytes, "new_bytes": v.new_bytes}
-            for v in report.versions
-        ],
-        "steps": [
-            {
-                "step": s.step, "incarnation": s.incarnation, "at_s": s.at_s, "waited_s": s.waited_s,
-                "train_s": s.train_s, "rollouts": s.rollouts, "tokens": s.tokens, "reward": s.reward,
-                "metrics": _finite(s.metrics),
-            }
-            for s in report.steps
-        ],
-        "checkpoints": [
-            {
-                "step": c.step, "incarnation": c.incarnation, "at_s": c.at_s, "evaluated": c.evaluated,
-                "greedy": c.greedy, "sampled": c.sampled,
-            }
-            for c in report.checkpoints
-        ],
-        "plans": [
-            {
-                "at_s": p.at_s, "kappa": p.kappa, "active": list(p.active),
-                "price_per_hour": p.micros_per_hour / MICROS, "reasons": list(p.reasons),
-            }
-            for p in report.plans
-        ],
-        "objective": {"recent": recent(report.steps), "by_lag": by_lag(report.steps)},
-        "alarms": [
-            {"alarm": spell.alarm, "began": spell.began, "ended": spell.ended, "said": spell.said}
-            for spell in spells(report.alarms)
-        ],
-        "nodes_unable": {"text": report.unable.text, "nodes": report.unable.nodes, "of": report.unable.of},
-        "troubles": [
-            {
-                "peer": row.peer, "kind": row.kind, "version": None if row.version is None else str(row.version),
-                "times": row.times, "reason": row.reason, "since_ms": row.since_ms, "ended_ms": row.ended_ms,
-            }
-            for row in report.troubles
-        ],
-        "fruitless": None
-        if report.fruitless is None
-        else {"leases": report.fruitless.leases, "span_s": report.fruitless.span_s},
-        "cost_terms": _terms(report.terms),
-        "accounts": {f"{kind}s": [_account(one, report.terms) for one in accounts(report, kind)] for kind in KINDS},
-        "peers": [_peer(peer, report.terms) for peer in report.peers],
-    }  # fmt: skip
-
-
-def _whole(micros: Mapping[str, int]) -> dict[str, float]:
-    return {currency: amount / MICROS for currency, amount in micros.items()}
-
-
-def _kwh(joules: float | None) -> float | None:
-    return None if joules is None else joules / JOULES_PER_KWH
-
-
-def _terms(terms: CostTerms) -> dict[str, Any]:
-    reference = terms.reference
-    return {
-        "currency": terms.currency,
-        "per_kwh": terms.per_kwh,
-        "reference": None
-        if reference is None
-        else {
-            "name": reference.name,
-            "per_hour": reference.per_hour,
-            "tokens_per_s": reference.tokens_per_s,
-            "cents_per_1000_tokens": 100 * reference.per_1000_tokens,
-        },
-    }
-
-
-def _account(account: Account, terms: CostTerms) -> dict[str, Any]:
-    return {
-        "name": account.name,
-        "began_s": account.began_s,
-        "ended_s": account.ended_s,
-        "hours_active": account.active_ms / HOUR_MS,
-        "hours_standby": account.standby_ms / HOUR_MS,
-        "costs": _whole(account.costs),
-        "costs_micros": dict(account.costs),
-        "learner_costs": _whole(account.learners),
-        "kwh": _kwh(account.joules),
-        "joules": account.joules,
-        "electricity": money_for(account.joules, terms.per_kwh),
-        "bytes_up": account.bytes_up,
-        "bytes_down": account.bytes_down,
-        "tokens": account.tokens,
-        "cents_per_1000_tokens": dict(account.cents_per_1000_tokens),
-    }
-
-
-def _finite(value: Any) -> Any:
-    """`value` without numbers that JSON has none of."""
-    if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _own(report: OwnReport) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "kind": "own",
-        "peer": _peer(report.peer, report.terms),
-        "cost_terms": _terms(report.terms),
-        "receipts": report.receipts,
-        "oldest": None if report.oldest is None else str(report.oldest),
-        "newest": None if report.newest is None else str(report.newest),
-        "reputed_ms": report.reputed_ms,
-        "refused": [
-            {"lease": r.lease.hex(), "index": r.index, "rule": r.rule.value, "detail": r.detail, "at_ms": r.at_ms}
-            for r in report.refused
-        ],
-        "traffic": [{"peer": t.peer, "bytes_up": t.bytes_up, "bytes_down": t.bytes_down} for t in report.traffic],
-    }
-
-
-def _peer(peer: PeerReport, terms: CostTerms) -> dict[str, Any]:
-    return {
-        "peer": peer.peer,
-        "name": peer.name,
-        "role": peer.role.value,
-        "engine": peer.engine,
-        "machine": peer.machine,
-        "leases": {fate: getattr(peer.leases, fate) for fate in LEASE_FATES},
-        "admitted": peer.admitted,
-        "rejected": peer.rejected,
-        "verdicts": {rule.value: number for rule, number in peer.verdicts.items()},
-        "admitted_per_s": peer.admitted_per_s,
-        "tokens": peer.tokens,
-        "trained": peer.trained,
-        "dropped": peer.dropped,
-        "share": peer.share,
-        "bytes_up": peer.bytes_up,
-        "bytes_down": peer.bytes_down,
-        "bytes_relayed": peer.bytes_relayed,
-        "hours_active": peer.hours_active,
-        "hours_standby": peer.standby_s / 3600,
-        "engine_s": peer.engine_s,
-        "price_per_hour": peer.price_per_hour,
-        "currency": peer.price.currency,
-        "cost": peer.cost,
-        "cost_micros": peer.cost_micros,
-        "cost_per_1000_tokens": peer.cost_per_1000_tokens,
-        "cents_per_1000_tokens": peer.cents_per_1000_tokens,
-        "share_of_reference": peer.against(terms.reference, terms.currency),
-        "kwh": _kwh(peer.joules),
-        "joules": peer.joules,
-        "energy": {source.value: joules for source, joules in peer.energy.items()},
-        "joules_disbelieved": peer.joules_disbelieved,
-        "electricity": money_for(peer.joules, terms.per_kwh),
-        "first_seen_ms": peer.first_seen_ms,
-        "last_seen_ms": peer.last_seen_ms,
-        "audits": None if peer.audits is None else _audits(peer.audits),
-        "reputation": None if peer.reputation is None else _reputation(peer.reputation),
-    }
-
-
-def _reputation(found: Reputation) -> dict[str, Any]:
-    return {share: getattr(found, share) for share in SCORES} | {
-        "band": found.band.value,
-        "strikes": [strike.value for strike in found.strikes],
-    }
-
-
-def _audits(audits: PeerAudits) -> dict[str, Any]:
-    return {
-        "standing": audits.standing.value,
-        "audits": audits.audits,
-        "failed": audits.failed,
-        "tokens": audits.tokens,
-        "worst": audits.worst,
-        "evidence": audits.evidence,
-        "banned": audits.banned,
-        "banned_by": None if audits.banned_by is None else audits.banned_by.value,
-        "banned_at_s": audits.banned_at_s,
-        "unseen": audits.unseen,
-    }
-
-
-CSV_COLUMNS = (
-    "peer", "name", "role", "engine", "machine",
-    *(f"leases_{fate}" for fate in LEASE_FATES),
-    "admitted", "rejected", *(f"rejected_{rule.value}" for rule in REFUSALS),
-    "admitted_per_s", "tokens", "trained", "dropped", "share", "bytes_up", "bytes_down", "bytes_relayed",
-    "hours_active", "hours_standby", "engine_s", "price_per_hour", "currency",
-    "cost", "cost_micros", "cost_per_1000_tokens", "cents_per_1000_tokens", "share_of_reference",
-    "kwh", "joules", *(f"joules_{source.value}" for source in EnergySource), "joules_disbelieved", "electricity",
-    "first_seen_ms", "last_seen_ms", "standing", "audits", "audits_failed",
-    *SCORES, "band",
-)  # fmt: skip
-
-
-ACCOUNT_COLUMNS = (
-    "name", "began_s", "ended_s", "hours_active", "hours_standby", "currency", "cost", "cost_micros", "learner_cost",
-    "kwh", "joules", "electricity", "bytes_up", "bytes_down", "tokens", "cents_per_1000_tokens",
-)  # fmt: skip
-
-
-def _flat_account(account: Account, terms: CostTerms) -> Iterator[dict[str, Any]]:
-    """A row for each currency that anybody asks for, the first where nobody asks for any."""
-    row = _account(account, terms)
-    for currency in account.costs or (terms.currency,):
-        amounts = {
-            "currency": currency,
-            "cost": account.costs.get(currency, 0) / MICROS,
-            "cost_micros": account.costs.get(currency, 0),
-            "learner_cost": account.learners.get(currency, 0) / MICROS,
-            "cents_per_1000_tokens": cents_per_thousand(account.costs.get(currency, 0), account.tokens),
-        }
-        yield {column: _inert((row | amounts)[column]) for column in ACCOUNT_COLUMNS}
-
-
-def _flat(peer: PeerReport, terms: CostTerms) -> dict[str, Any]:
-    row = _peer(peer, terms)
-    row |= {f"joules_{source}": joules for source, joules in row.pop("energy").items()}
-    leases, verdicts, reputation = row.pop("leases"), row.pop("verdicts"), row.pop("reputation") or {}
-    if audits := row.pop("audits"):
-        row |= {"standing": audits["standing"], "audits": audits["audits"], "audits_failed": audits["failed"]}
-    row |= {f"leases_{fate}": number for fate, number in leases.items()} | reputation
-    row |= {f"rejected_{rule.value}": verdicts.get(rule.value, 0) for rule in REFUSALS}
-    return {column: _inert(row.get(column)) for column in CSV_COLUMNS}
+def _cells(column: Column[Row], row: Row | None) -> dict[str, Any]:
+    """What a column writes into a row of CSV, by header."""
+    value = None if row is None else plain(column.of(row))
+    if column.spread is not None:
+        return {header: _inert(cell) for header, cell in column.spread(value or {}).items()}
+    header = column.key.replace(".", "_") if column.header is None else column.header
+    return {header: _inert(value)} if header else {}
 
 
 def _inert(value: Any) -> Any:
@@ -395,3 +124,118 @@ def _inert(value: Any) -> Any:
         return value
     text = plain_name(value, len(value) + 1)
     return f"'{text}" if text.startswith(FORMULA_STARTS) else text
+
+
+def _object(columns: Sequence[Column[Row]], row: Row) -> dict[str, Any]:
+    """A row of JSON. An object within it is null where the row has none."""
+    told: dict[str, Any] = {}
+    for column in columns:
+        group, _, name = column.key.rpartition(".")
+        if not group:
+            told[name] = column.of(row)
+        elif attribute(row, group) is None:
+            told[group] = None
+        else:
+            told.setdefault(group, {})[name] = column.of(row)
+    return told
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON has it: the fields of a dataclass in their order, names of what has one, bytes in hex, null for a
+    number that JSON has none of."""
+    match value:
+        case Enum():
+            return plain(value.value)
+        case float():
+            return value if math.isfinite(value) else None
+        case bytes():
+            return value.hex()
+        case PolicyVersion():
+            return str(value)
+        case Mapping():
+            return {key.value if isinstance(key, Enum) else key: plain(one) for key, one in value.items()}
+        case tuple() | list():
+            return [plain(one) for one in value]
+        case _ if is_dataclass(value):
+            return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+        case _:
+            return value
+
+
+def named(value: Any, names: str) -> dict[str, Any]:
+    """The attributes of these names."""
+    return {name: attribute(value, name) for name in names.split()}
+
+
+def _swarm(report: SwarmReport) -> dict[str, Any]:
+    peers, accounts = _peer_columns(report), _account_columns(report)
+    return {
+        "format": FORMAT,
+        "kind": "swarm",
+        **named(report, "swarm started_ms ended_ms wall_s mode"),
+        "staleness_bound": report.staleness,
+        "totals": _totals(report),
+        "lag_histogram": report.lags,
+        "incarnations": [
+            {"incarnation": one.number, "base": one.base, "at_s": one.at_s} for one in report.incarnations
+        ],
+        **named(report, "evaluations versions steps checkpoints"),
+        "plans": [
+            {**named(one, "at_s kappa active"), "price_per_hour": one.micros_per_hour / MICROS, "reasons": one.reasons}
+            for one in report.plans
+        ],
+        "objective": {"recent": recent(report.steps), "by_lag": by_lag(report.steps)},
+        "alarms": spells(report.alarms),
+        "nodes_unable": named(report.unable, "text nodes of"),
+        "troubles": report.troubles,
+        "fruitless": None if report.fruitless is None else named(report.fruitless, "leases span_s"),
+        "cost_terms": _terms(report.terms),
+        "accounts": {
+            f"{kind}s": [_object(accounts, one) for one in rows] for kind, rows in report.accounts.kinds.items()
+        },
+        "peers": [_object(peers, peer) for peer in report.peers],
+    }
+
+
+def _totals(report: SwarmReport) -> dict[str, Any]:
+    return {
+        **named(report, "admitted rejected verdicts trained dropped uninformative later_turns tokens"),
+        **named(report, "bytes_up bytes_down bytes_relayed recalled_rollouts"),
+        "costs": cost_table.whole(report.costs),
+        "learner_costs": cost_table.whole(report.learner_costs),
+        "cents_per_1000_tokens": cents_by_currency(report.costs, report.tokens),
+        "kwh": kwh_of(report.joules),
+        "versions_published": len(report.versions),
+        "steps": len(report.steps),
+        "incarnations": len(report.incarnations),
+        "weight_bytes": report.weight_bytes,
+        "learner_utilisation": report.utilisation,
+        **named(report, "bubble mean_train_s mean_waited_s mean_step_s"),
+        "verifying_s": report.engine_s,
+        "verifying_share": report.verifying_share,
+        "banned": len(report.banned),
+        "quarantined": report.num_quarantined,
+    }
+
+
+def _terms(terms: CostTerms) -> dict[str, Any]:
+    reference = terms.reference
+    return {
+        **named(terms, "currency per_kwh"),
+        "reference": None
+        if reference is None
+        else {
+            **named(reference, "name per_hour tokens_per_s"),
+            "cents_per_1000_tokens": 100 * reference.per_1000_tokens,
+        },
+    }
+
+
+def _own(report: OwnReport) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "kind": "own",
+        "peer": _object(_peer_columns(report), report.peer),
+        "cost_terms": _terms(report.terms),
+        **named(report, "receipts oldest newest reputed_ms refused traffic"),
+    }

@@ -125,8 +125,12 @@ def duration(seconds: float) -> str:
 
 
 def hours(seconds: float) -> str:
-    """Seconds in hours, exact enough for a demo of three minutes and a run of a month."""
-    value = seconds / 3600
+    """Seconds in hours."""
+    return in_hours(seconds / 3600)
+
+
+def in_hours(value: float) -> str:
+    """Hours, exact enough for a demo of three minutes and a run of a month."""
     return f"{value:.3f}" if value < 10 else f"{value:,.1f}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from statistics import median
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from node.commands.drill.attacks import ABOUT, Attack
 from node.commands.drill.relays import Relayed
 from node.commands.drill.results import FIRST, Key, Outcome, cost_of
+from node.reports.text.tables import fitted
 from node.runtime import formatting as words
 
 
@@ -59,7 +61,7 @@ COLUMNS = ("attack", "keys", "rollouts", "found", "banned", "until found", "trai
 
 def as_text(outcome: Outcome) -> str:
     """The outcome for a terminal."""
-    rows = [COLUMNS]
+    rows = []
     for attack in Attack:
         if not (keys := outcome.of(attack)):
             continue
@@ -78,8 +80,7 @@ def as_text(outcome: Outcome) -> str:
                 ", ".join(f"{rule} {count}" for rule, count in sorted(row["refused_by"].items())) or "-",
             )
         )
-    widths = [max(len(row[place]) for row in rows) for place in range(len(COLUMNS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = fitted(COLUMNS, rows, sys.maxsize, left=True)
     honest = sum(key.attack is None for key in outcome.keys)
     shown = {key.attack for key in outcome.keys if key.made} | {one.lie for one in outcome.relayed.liars}
     lines += [

@@ -20,7 +20,7 @@ from node.commands.plan.answer_text import answer, given, notes
 from node.commands.plan.measured_run_text import estimates, judged, peers
 from node.commands.plan.plan import Plan
 from node.commands.plan.tables import changes, machines, windows
-from node.reports.text.report_text import DASHES, FILE_WIDTH
+from node.reports.text.tables import DASHES, FILE_WIDTH
 from node.runtime.safe_console import HarmlessConsole
 
 

@@ -10,18 +10,18 @@ from collections.abc import Iterator, Sequence
 
 from rich.box import Box
 from rich.console import Group, RenderableType
+from rich.constrain import Constrain
 from rich.text import Text
 
 from learner.provisioning.estimation.recording import Planned
 from learner.provisioning.estimation.step_stats import Steps
 from node.commands.plan import number_text as numbers
-from node.commands.plan.tables import KIND_CHARS, KINDS_LISTED, table
-from node.commands.plan.text import drawn, pairs, section
+from node.commands.plan.tables import KIND_CHARS, KINDS_LISTED
 from node.commands.simulate.json_export import mode_of
 from node.commands.simulate.recorded_swarm import Replay
 from node.commands.simulate.result import Story
 from node.commands.simulate.scenario import WhatIf
-from node.reports.text.report_text import DASHES, FILE_WIDTH
+from node.reports.text.tables import DASHES, FILE_WIDTH, drawn, pairs, table, titled
 from node.runtime import formatting as words
 
 LAGS_LISTED = 12
@@ -45,7 +45,7 @@ def as_text(
     color: bool = False,
 ) -> str:
     """All of it."""
-    return drawn(_parts(stories, currency, replay, box, width), width, color=color)
+    return drawn(_parts(stories, currency, replay, box, width), max(width, FILE_WIDTH), color=color)
 
 
 def _parts(
@@ -54,13 +54,13 @@ def _parts(
     asked = stories[-1]
     if replay is not None:
         as_it_is = next(story for story in stories if story.asked == WhatIf())
-        yield section(f"Replayed: {replay.source}", _side_by_side(replay, as_it_is, box))
-    yield section(f"Simulated: {asked.asked.name}", pairs(_story(asked, currency), width))
-    yield section("Machines", _machines(asked, currency, box))
+        yield titled(f"Replayed: {replay.source}", _side_by_side(replay, as_it_is, box))
+    yield titled(f"Simulated: {asked.asked.name}", Constrain(pairs(_story(asked, currency)), width - 1))
+    yield titled("Machines", _machines(asked, currency, box))
     if asked.plans:
-        yield section("Plans, and what those cost who are on", _plans(asked, currency, box))
+        yield titled("Plans, and what those cost who are on", _plans(asked, currency, box))
     if len(stories) > 1:
-        yield section("Compared", _compared(stories, currency, box))
+        yield titled("Compared", _compared(stories, currency, box))
 
 
 def _side_by_side(replay: Replay, simulated: Story, box: Box) -> RenderableType:

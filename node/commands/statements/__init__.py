@@ -4,7 +4,6 @@ operator's key. `format` and `verify` are pure.
 - `command`: writes and checks them
 - `format`: their form, and which command wrote one
 - `sources`: what a state directory has to state
-- `tables`: tables
 - `text`: what is printed
 - `verify`: core: what holds and adds up
 """

@@ -14,9 +14,10 @@ from learner.artifacts.regular_file import open_file
 from learner.artifacts.text_files import without_mark
 from node.commands.statements.format import MAX_LINE_BYTES, Shape, require_out, write_lines
 from node.commands.statements.sources import as_receipt, head_of, open_books, peer_named, reputation_lines
-from node.commands.statements.text import WIDTH, proofs_text, receipts_json, receipts_text, verdict_json, verdict_text
+from node.commands.statements.text import proofs_text, receipts_json, receipts_text, verdict_json, verdict_text
 from node.commands.statements.verify import Expected, check_statement
 from node.config.invite_text import open_invite
+from node.reports.text.tables import FILE_WIDTH
 from node.runtime.atomic_files import cannot_write, write_whole
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import Clock
@@ -134,7 +135,7 @@ def lines_of(file: Path) -> Iterator[bytes]:
 
 
 def _width() -> int:
-    return screen_width() if is_screen() else WIDTH
+    return screen_width() if is_screen() else FILE_WIDTH
 
 
 def _operator(text: str) -> PublicKey:

@@ -10,13 +10,13 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 
-from node.commands.statements.tables import fitted, of_peers
 from node.commands.statements.verify import PeerSum, Proven, Statement
+from node.reports.text.tables import FILE_WIDTH, fitted, is_one
 from node.runtime.formatting import date, plain_name
 from protocol.accounting.reputation import COUNTS, DAY_MS
 from protocol.accounting.reputation_note import SHARES, ReputationNote
 from protocol.core.identity import peer_id_of
-from protocol.core.ids import PeerId, PolicyVersion, RecordId
+from protocol.core.ids import PeerId, PolicyVersion, RecordId, short
 from protocol.work import Receipt
 
 HEADINGS = ("receipts", "records", "refused", "tokens", "relayed\nbytes", "trained", "first", "last")
@@ -29,14 +29,14 @@ REPUTED = (
     "score", "band", "availa-\nbility", "timeli-\nness", "honesty", "sound-\nness", "service", "days\nseen",
 )  # fmt: skip
 
-WIDTH = 100
-"""Columns for files and pipes, as reports have them."""
+NAMED = 8
+"""Peers whose whole ids are written below a table that has only their ends: a volunteer's file is of one."""
 
 PROVEN_SHOWN = 5
 """Who has proved one record wants to read it; of a whole run nobody does."""
 
 
-def verdict_text(statement: Statement, file: str, *, width: int = WIDTH) -> str:
+def verdict_text(statement: Statement, file: str, *, width: int = FILE_WIDTH) -> str:
     """What is wrong, or the table and what it rests on, in tables of at most `width` columns."""
     lines = []
     if statement.flaws:
@@ -65,6 +65,17 @@ def verdict_text(statement: Statement, file: str, *, width: int = WIDTH) -> str:
     if statement.flaws:
         lines += ["", f"{file} does NOT hold: what is wrong with it is said above, line by line."]
     return "\n".join(lines) + "\n"
+
+
+def of_peers(headings: Sequence[str], rows: Mapping[PeerId, Sequence[str]], width: int) -> list[str]:
+    """A row for each peer, by its whole id where that fits and else by its end; `headings` are those of the others."""
+    titles, whole = ["peer", *headings], [[peer, *cells] for peer, cells in rows.items()]
+    if is_one(titles, whole, width):
+        return fitted(titles, whole, width)
+    lines = fitted(titles, [[short(peer), *cells] for peer, cells in rows.items()], width)
+    if len(rows) > NAMED:
+        return [*lines, "", f"The whole ids of these {len(rows):,} peers are in the JSON form (--json)."]
+    return [*lines, "", *(f"{short(peer)} is {peer}" for peer in rows)]
 
 
 def _foundation(statement: Statement) -> list[str]:
@@ -135,7 +146,7 @@ def proofs_text(statement: Statement) -> str:
 
 
 def receipts_text(
-    rows: Sequence[tuple[Receipt, Mapping[RecordId, PolicyVersion]]], *, records: bool, width: int = WIDTH
+    rows: Sequence[tuple[Receipt, Mapping[RecordId, PolicyVersion]]], *, records: bool, width: int = FILE_WIDTH
 ) -> str:
     """Receipts in tables of at most `width` columns, or the records in them, a line each however long, in the order
     given."""

@@ -18,10 +18,11 @@ from node.reports.html.components import REASON_CHARS, Tile, link_to, pairs, sec
 from node.reports.html.peer_table import peer_table
 from node.reports.html.sections import ban_section, ban_tiles, cost_section
 from node.reports.model.history import PEERS_TOLD
-from node.reports.model.objective_figures import RECENT, by_lag, spells
+from node.reports.model.objective_figures import spells
 from node.reports.model.report import SwarmReport
 from node.reports.model.verdict_meanings import MEANINGS
-from node.reports.text.report_text import last_steps, none_rejected, story
+from node.reports.text.cost_table import latest
+from node.reports.text.report_text import alarm_rows, lag_rows, lag_title, none_rejected, story
 from node.runtime import formatting as words
 from protocol.accounting.claims import MICROS
 from protocol.core.ids import PeerId, short
@@ -91,20 +92,14 @@ def _learned(report: SwarmReport) -> Fragment:
 
 
 def _alarms(report: SwarmReport) -> Fragment | None:
-    found = spells(report.alarms)
+    found = alarm_rows(report)
     if not found:
         return None
     rows = [
-        (
-            spell.alarm.replace("_", " "),
-            f"step {spell.began} on" if spell.ended is None else f"steps {spell.began} to {spell.ended}",
-            "yes" if spell.ended is None else "no",
-            spell.said,
-        )
-        for spell in reversed(found[-ALARMS_LISTED:])
+        (name, when, "yes" if spell.ended is None else "no", spell.said)
+        for spell, name, when in reversed(found[-ALARMS_LISTED:])
     ]
-    last = "" if len(found) <= ALARMS_LISTED else f"the last {ALARMS_LISTED} of {len(found)}, "
-    caption = f"Alarms, {last}the newest first"
+    caption = f"{latest('Alarms', len(rows), len(found))}, the newest first"
     headings = ["alarm", "when", "stands", "what was measured, and what to do"]
     return section("alarms", "Alarms", table(caption, headings, rows, kind="alarms"))
 
@@ -143,19 +138,11 @@ def _rejected(report: SwarmReport) -> Fragment:
 
 def _by_lag(report: SwarmReport) -> Fragment | None:
     """What the trainer made of tokens, by their lag, of late."""
-    found = by_lag(report.steps)
-    if not any("kl" in row for row in found.values()):
+    rows = lag_rows(report)
+    if not rows:
         return None
-    rows = [
-        (
-            lag, words.count(round(row["tokens"])), words.figure(row.get("ratio")), words.figure(row.get("kl")),
-            words.share(row.get("clip_share")), words.share(row.get("ess")), words.figure(row.get("reward")),
-        )
-        for lag, row in found.items()
-    ]  # fmt: skip
-    title = f"Trained tokens by lag, {last_steps(min(RECENT, len(report.steps)))}"
     headings = ["lag (steps)", "tokens", "mean ratio", "KL (nats)", "clipped", "effective sample", "mean reward"]
-    return section("by-lag", "By lag", table(title, headings, rows))
+    return section("by-lag", "By lag", table(lag_title(report), headings, rows))
 
 
 def _plans(report: SwarmReport, costs: Costs, pages: Collection[PeerId]) -> Fragment | None:
@@ -172,9 +159,7 @@ def _plans(report: SwarmReport, costs: Costs, pages: Collection[PeerId]) -> Frag
         )
         for plan in reversed(report.plans[-PLANS_LISTED:])
     ]
-    caption = "Plans, the newest first"
-    if len(report.plans) > PLANS_LISTED:
-        caption = f"Plans, the last {PLANS_LISTED} of {len(report.plans)}, the newest first"
+    caption = f"{latest('Plans', len(rows), len(report.plans))}, the newest first"
     headings = ["from, since the start", "who was to be on", "price", "versions", "why"]
     return section("plans", "Plans", table(caption, headings, rows, kind="plans"))
 

@@ -14,7 +14,8 @@ from node.reports.html.charts.data_table import scrolling
 from node.reports.html.charts.markup import Fragment, tag
 from node.reports.html.components import known_as, link_to, name_of
 from node.reports.model.report import PeerReport, SwarmReport
-from node.reports.text.peer_columns import Column, Section, sections
+from node.reports.text.columns import Column, Section
+from node.reports.text.peer_columns import sections
 from node.runtime import formatting as words
 from protocol.core.ids import PeerId, short
 
@@ -24,7 +25,7 @@ PEERS_LISTED = 2000
 ENGINE_CHARS = 24
 
 ENGINE: Column[PeerReport] = Column(
-    heading="engine", cell=lambda peer: words.plain_name(peer.engine, ENGINE_CHARS), left=True
+    key="engine", heading="engine", show=lambda engine: words.plain_name(engine, ENGINE_CHARS), left=True
 )
 
 

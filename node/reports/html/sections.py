@@ -15,7 +15,7 @@ from node.reports.html.charts.markup import Fragment, strangers, tag
 from node.reports.html.components import REASON_CHARS, Tile, known_as, link_to, section, tiles
 from node.reports.model.audits import BannedBy, ban_in_words
 from node.reports.model.report import PeerReport, SwarmReport
-from node.reports.text.cost_table import KINDS, account_columns, accounts
+from node.reports.text.cost_table import account_section, latest
 from node.runtime import formatting as words
 from protocol.core.ids import PeerId
 
@@ -32,16 +32,17 @@ def cost_section(report: SwarmReport) -> Fragment | None:
         "came. Each table adds up to the whole run. A run is a start of the learner; a version lasts from its "
         "publication to that of the next one; days are those in UTC on which anything happened."
     )
-    tables = [_table(report, kind) for kind in KINDS if accounts(report, kind)]
+    tables = [_table(report, kind) for kind, rows in report.accounts.kinds.items() if rows]
     return section("costs", "Cost by start, day and version", tag("p", said), tables)
 
 
 def _table(report: SwarmReport, kind: str) -> Fragment:
-    rows, columns = accounts(report, kind), account_columns(report)
+    rows = report.accounts.kinds[kind]
     shown = rows[-ACCOUNTS_SHOWN:]
-    latest = f", the last {len(shown)} of {len(rows):,}" if len(shown) < len(rows) else ""
+    section = account_section(report, latest(f"Cost by {kind}", len(shown), len(rows)))
+    columns = section.columns
     return table(
-        f"Cost by {kind}{latest}, the newest first",
+        f"{section.title}, the newest first",
         [kind, *(column.title for column in columns)],
         [(row.name, *(column.cell(row) for column in columns)) for row in reversed(shown)],
         foot=["together", *(column.total(report) for column in columns)],

@@ -64,7 +64,7 @@ class Account:
     @property
     def cents_per_1000_tokens(self) -> Mapping[str, float | None]:
         """By currency, in hundredths of it; None while nothing was admitted."""
-        return {currency: cents_per_thousand(micros, self.tokens) for currency, micros in self.costs.items()}
+        return cents_by_currency(self.costs, self.tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +82,11 @@ class Accounts:
         """From the beginning of the first row to the end of the last: what the starts last together."""
         return self.runs[-1].ended_s - self.runs[0].began_s if self.runs else 0.0
 
+    @property
+    def kinds(self) -> Mapping[str, tuple[Account, ...]]:
+        """By what a row of each is, from the coarsest."""
+        return {"run": self.runs, "day": self.days, "version": self.versions}
+
 
 NO_ACCOUNTS = Accounts()
 
@@ -90,6 +95,16 @@ def cents_per_thousand(micros: int, tokens: int) -> float | None:
     """Hundredths of a currency unit for 1000 tokens; None when there are no tokens to spread it over."""
     whole = per_thousand_tokens(micros, tokens)
     return None if whole is None else 100 * whole
+
+
+def cents_by_currency(costs: Mapping[str, int], tokens: int) -> dict[str, float | None]:
+    """The same, of amounts in millionths by currency."""
+    return {currency: cents_per_thousand(micros, tokens) for currency, micros in costs.items()}
+
+
+def kwh_of(joules: float | None) -> float | None:
+    """None where they are not known."""
+    return None if joules is None else joules / JOULES_PER_KWH
 
 
 def money_for(joules: float | None, per_kwh: float | None) -> float | None:

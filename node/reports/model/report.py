@@ -8,7 +8,7 @@ seconds; `None` means not known from here, which is not zero.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -136,6 +136,10 @@ class PeerReport:
     @property
     def hours_active(self) -> float:
         return self.active_s / 3600
+
+    @property
+    def hours_standby(self) -> float:
+        return self.standby_s / 3600
 
     @property
     def price_per_hour(self) -> float:
@@ -374,18 +378,17 @@ class SwarmReport:
     @property
     def costs(self) -> Mapping[str, int]:
         """Millionths by currency; currencies in which nothing is owed are left out."""
-        total: Counter[str] = Counter()
-        for peer in self.peers:
-            total[peer.price.currency] += peer.cost_micros
-        return {currency: micros for currency, micros in sorted(total.items()) if micros}
+        return _costs_of(self.peers)
 
     @property
     def rollout_costs(self) -> Mapping[str, int]:
         """Of these what rollout peers cost."""
-        total: Counter[str] = Counter()
-        for peer in self.rollout_peers:
-            total[peer.price.currency] += peer.cost_micros
-        return {currency: micros for currency, micros in sorted(total.items()) if micros}
+        return _costs_of(self.rollout_peers)
+
+    @property
+    def learner_costs(self) -> Mapping[str, int]:
+        """Of these what learners cost, of whom each currency has one; also where that is nothing."""
+        return {peer.price.currency: peer.cost_micros for peer in self.peers if peer.role is Role.LEARNER}
 
     @property
     def joules(self) -> float | None:
@@ -463,6 +466,13 @@ class SwarmReport:
     def surviving_evaluations(self) -> tuple[Evaluation, ...]:
         """In order of time; the first and the last tell what was learned."""
         return tuple(evaluation for evaluation in self.evaluations if evaluation.survives)
+
+
+def _costs_of(peers: Iterable[PeerReport]) -> Mapping[str, int]:
+    total: Counter[str] = Counter()
+    for peer in peers:
+        total[peer.price.currency] += peer.cost_micros
+    return {currency: micros for currency, micros in sorted(total.items()) if micros}
 
 
 @dataclass(frozen=True, kw_only=True)

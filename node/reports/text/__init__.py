@@ -1,6 +1,6 @@
 """A report in a terminal, in columns that fit.
 
-- `column_packing`: columns divided into tables that fit
+- `columns`: what a figure is called and how it is written
 - `cost_table`: accounts
 - `peer_columns`: the columns of the table of peers
 - `report_text`: the whole report

@@ -1,148 +1,144 @@
-"""Tables of what a run cost: by start of the learner, by day, by version.
+"""What a run cost by start of the learner, by day and by version: every figure once, for tables, pages, JSON and CSV.
 
-Pure. What always holds: columns of what nobody told or asked for are left out; the line below adds up the whole run,
+Pure. Invariants: columns of what nobody told or asked for are left out of tables; the line below adds up the whole run,
 also where only the latest rows are shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from rich.box import Box
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 
-from node.reports.model.costs import Account, CostTerms, cents_per_thousand, money_for
-from node.reports.model.report import Role, SwarmReport
-from node.reports.text.peer_columns import Column, Section, Sheet, added, only_currency, packed
+from node.reports.model.costs import Account, kwh_of, money_for
+from node.reports.model.report import SwarmReport
+from node.reports.text.columns import Column, Section, chosen, drawn_sections
+from node.reports.text.peer_columns import amounts_of, cents_of, only_currency
+from node.reports.text.tables import Strip
 from node.runtime import formatting as words
+from protocol.accounting.claims import MICROS
 
 ACCOUNTS_LISTED = 12
 """Rows of each kind in a terminal, the latest; the JSON and CSV forms have all."""
 
-KINDS = ("run", "day", "version")
-"""Of accounts, from the coarsest: what a row of each is."""
+HOUR_MS = 3_600_000
+
+SHOWN = (
+    "lasted hours_active hours_standby costs learner_costs kwh electricity tokens cents_per_1000_tokens bytes_up"
+    " bytes_down"
+)
+ONLY_TABLES = {"lasted"}
+
+
+def account_section(report: SwarmReport, title: str) -> Section[Account]:
+    """What people are told of an account; columns in which all is nothing are left out."""
+    told = {
+        "hours_standby": any(peer.standby_s > 0 for peer in report.peers),
+        "learner_costs": any(report.learner_costs.values()),
+        "kwh": report.joules is not None,
+        "electricity": report.joules is not None and report.terms.per_kwh is not None,
+    }
+    (section,) = chosen(account_columns(report), {title: SHOWN}, (key for key, is_told in told.items() if not is_told))
+    return section
 
 
 def account_columns(report: SwarmReport) -> tuple[Column[Account], ...]:
-    """What a report tells of its accounts; columns in which all is nothing are left out."""
-    currency = only_currency(report)
+    """All that is told of an account, in the order of JSON and CSV; what is by currency has a row of CSV for each."""
+    currency, per_kwh = only_currency(report), report.terms.per_kwh
     unit = "" if currency is None else f", {currency}"
 
     def money(amounts: Mapping[str, int]) -> str:
-        asked = [(name, micros) for name, micros in amounts.items() if micros or len(amounts) == 1]
-        return "\n".join(words.money_of(m, name if currency is None else "") for name, m in asked) or words.NOTHING
+        asked = {name: micros for name, micros in amounts.items() if micros or len(amounts) == 1}
+        return amounts_of(asked, currency) or words.NOTHING
 
-    def cents(costs: Mapping[str, int], tokens: int) -> str:
-        asked = [(name, cents_per_thousand(micros, tokens)) for name, micros in costs.items()]
-        return "\n".join(words.cents(c, name if currency is None else "") for name, c in asked) or words.NOTHING
-
-    learners = {peer.price.currency: peer.cost_micros for peer in report.peers if peer.role is Role.LEARNER}
-    columns: list[Column[Account]] = [
+    return (
+        *_plain("name", "began_s", "ended_s"),
         Column(
-            heading="lasted",
-            cell=lambda row: words.duration(row.ended_s - row.began_s),
+            key="lasted", value=lambda row: row.ended_s - row.began_s, heading="lasted", show=words.duration,
             total=lambda r: words.duration(r.accounts.lasted_s),
-            number=lambda row: row.ended_s - row.began_s,
+        ),
+        _hours("active", "hours\nactive"),
+        _hours("standby", "hours\nstanding by"),
+        Column(
+            key="costs", value=lambda row: whole(row.costs), heading=f"cost{unit}",
+            write=lambda row: money(row.costs), total=lambda r: money(r.costs),
+            spread=lambda found: {"currency": next(iter(found), None), "cost": _only(found)},
         ),
         Column(
-            heading="hours\nactive",
-            cell=lambda row: words.hours(row.active_ms / 1000),
-            total=added(lambda p: p.active_s, words.hours),
-            number=lambda row: row.active_ms / 1000,
-        ),
-    ]
-    if any(peer.standby_s > 0 for peer in report.peers):
-        standby: Column[Account] = Column(
-            heading="hours\nstanding by",
-            cell=lambda row: words.hours(row.standby_ms / 1000),
-            total=added(lambda p: p.standby_s, words.hours),
-            number=lambda row: row.standby_ms / 1000,
-        )
-        columns.append(standby)
-    columns.append(Column(heading=f"cost{unit}", cell=lambda row: money(row.costs), total=lambda r: money(r.costs)))
-    if any(learners.values()):
-        columns.append(
-            Column(
-                heading="of it the\nlearner's",
-                cell=lambda row: money(row.learners),
-                total=lambda _: money({name: micros for name, micros in learners.items() if micros}),
-            )
-        )
-    if report.joules is not None:
-        columns.append(_kwh_of_accounts())
-        columns += _electricity_of_accounts(report.terms)
-    columns += [
-        Column(
-            heading="tokens\nadmitted",
-            cell=lambda row: words.count(row.tokens),
-            total=lambda r: words.count(r.tokens),
-            number=lambda row: row.tokens,
+            key="costs_micros", value=lambda row: row.costs, spread=lambda found: {"cost_micros": _only(found)}
         ),
         Column(
-            heading="cents per\n1k tokens",
-            cell=lambda row: cents(row.costs, row.tokens),
-            total=lambda r: cents(r.costs, r.tokens),
+            key="learner_costs", value=lambda row: whole(row.learners), heading="of it the\nlearner's",
+            write=lambda row: money(row.learners),
+            total=lambda r: money({name: micros for name, micros in r.learner_costs.items() if micros}),
+            spread=lambda found: {"learner_cost": _only(found)},
         ),
         Column(
-            heading="bytes\nup",
-            cell=lambda row: words.size(row.bytes_up),
-            total=lambda r: words.size(r.bytes_up),
-            number=lambda row: row.bytes_up,
+            key="kwh", value=lambda row: kwh_of(row.joules), heading="kWh",
+            write=lambda row: words.kwh(row.joules), total=lambda r: words.kwh(r.joules),
         ),
+        *_plain("joules"),
         Column(
-            heading="bytes\ndown",
-            cell=lambda row: words.size(row.bytes_down),
-            total=lambda r: words.size(r.bytes_down),
-            number=lambda row: row.bytes_down,
+            key="electricity", value=lambda row: money_for(row.joules, per_kwh),
+            heading=f"electricity,\n{report.terms.currency}", show=lambda paid: words.money(paid, ""),
+            total=lambda r: words.money(money_for(r.joules, per_kwh), ""),
         ),
-    ]
-    return tuple(columns)
+        _counted("bytes_up", "bytes\nup", words.size),
+        _counted("bytes_down", "bytes\ndown", words.size),
+        _counted("tokens", "tokens\nadmitted", words.count),
+        Column(
+            key="cents_per_1000_tokens", heading="cents per\n1k tokens",
+            write=lambda row: cents_of(row.costs, row.tokens, currency),
+            total=lambda r: cents_of(r.costs, r.tokens, currency),
+            spread=lambda found: {"cents_per_1000_tokens": _only(found)},
+        ),
+    )  # fmt: skip
 
 
-def _kwh_of_accounts() -> Column[Account]:
+def whole(micros: Mapping[str, int]) -> dict[str, float]:
+    """By currency, in whole units of it."""
+    return {currency: amount / MICROS for currency, amount in micros.items()}
+
+
+def _only(found: Mapping[Any, Any]) -> Any:
+    return next(iter(found.values()), None)
+
+
+def _plain(*keys: str) -> tuple[Column[Account], ...]:
+    return tuple(Column(key=key) for key in keys)
+
+
+def _hours(which: str, heading: str) -> Column[Account]:
     return Column(
-        heading="kWh",
-        cell=lambda row: words.kwh(row.joules),
-        total=lambda r: words.kwh(r.joules),
-        number=lambda row: row.joules,
+        key=f"hours_{which}",
+        value=lambda row: getattr(row, f"{which}_ms") / HOUR_MS,
+        heading=heading,
+        show=words.in_hours,
+        total=lambda report: words.hours(sum(getattr(peer, f"{which}_s") for peer in report.peers)),
     )
 
 
-def _electricity_of_accounts(terms: CostTerms) -> list[Column[Account]]:
-    if terms.per_kwh is None:
-        return []
-    return [
-        Column(
-            heading=f"electricity,\n{terms.currency}",
-            cell=lambda row: words.money(money_for(row.joules, terms.per_kwh), ""),
-            total=lambda r: words.money(money_for(r.joules, terms.per_kwh), ""),
-            number=lambda row: money_for(row.joules, terms.per_kwh),
-        )
-    ]
-
-
-def accounts(report: SwarmReport, kind: str) -> tuple[Account, ...]:
-    """The rows of a kind of KINDS."""
-    return {"run": report.accounts.runs, "day": report.accounts.days, "version": report.accounts.versions}[kind]
+def _counted(key: str, heading: str, show: Callable[[int], str]) -> Column[Account]:
+    return Column(key=key, heading=heading, show=show, total=lambda report: show(getattr(report, key)))
 
 
 def account_tables(report: SwarmReport, *, width: int, box: Box) -> RenderableType:
-    """What the run cost by start of the learner, by day and by version, in tables of at most `width` columns."""
-    return Group(*(part for kind in KINDS for part in _account_table(report, kind, width, box)))
+    """The accounts of each kind in tables of at most `width` columns."""
+    return Group(*(part for kind in report.accounts.kinds for part in _account_table(report, kind, width, box)))
 
 
 def _account_table(report: SwarmReport, kind: str, width: int, box: Box) -> Iterator[RenderableType]:
-    rows = accounts(report, kind)
+    rows = report.accounts.kinds[kind]
     if len(rows) < 2:  # it would say what the line of all says
         return
     shown = rows[-ACCOUNTS_LISTED:]
-    latest = f", the last {len(shown)} of {len(rows):,}" if len(shown) < len(rows) else ""
-    sheet = Sheet(
-        rows=shown,
-        whole=report,
-        names=Column(heading=kind, cell=lambda row: row.name, total=lambda _: "together", left=True),
-        box=box,
-    )
-    section = Section(title=f"Cost by {kind}{latest}", columns=account_columns(report))
-    yield from (Padding(sheet.table(part), (0, 0, 1, 1)) for part in packed([section], width - 1, sheet))
+    section = account_section(report, latest(f"Cost by {kind}", len(shown), len(rows)))
+    names = Strip(heading=kind, cells=[row.name for row in shown])
+    yield from drawn_sections([section], shown, [("together", report)], names, width=width, box=box)
+
+
+def latest(title: str, shown: int, number: int) -> str:
+    """A title that says how many of all rows there are."""
+    return title if shown == number else f"{title}, the last {shown} of {number:,}"

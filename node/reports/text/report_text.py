@@ -7,35 +7,30 @@ colours.
 
 from __future__ import annotations
 
-import io
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
-from rich.box import SIMPLE_HEAD, Box
-from rich.console import Group, RenderableType
+from rich.box import Box
+from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from node.config.swarm_config import regime
 from node.reports.model.audits import ban_in_words, bans_in_words
 from node.reports.model.costs import Reference, cents_per_thousand, money_for
-from node.reports.model.objective_figures import RECENT, by_lag, recent, spells
-from node.reports.model.report import Evaluation, KeptCheckpoint, OwnReport, Role, SwarmReport
+from node.reports.model.objective_figures import RECENT, Spell, by_lag, recent, spells
+from node.reports.model.report import Evaluation, KeptCheckpoint, OwnReport, SwarmReport
 from node.reports.model.verdict_meanings import MEANINGS
-from node.reports.text.cost_table import account_tables
+from node.reports.text.cost_table import account_tables, latest
 from node.reports.text.peer_columns import known_as, left_out, tables
 from node.reports.text.reputation_text import advice, in_a_line
+from node.reports.text.tables import DASHES, FILE_WIDTH, SCREEN, drawn, grid, pairs, table, titled
 from node.runtime import formatting as words
-from node.runtime.safe_console import HarmlessConsole
 from node.state.receipt_rows import PeerTraffic
 from protocol.accounting.claims import MAX_WATTS, MICROS, EnergySource
 from protocol.core.ids import short
 from protocol.work import Rule
-
-FILE_WIDTH = 100
-"""Columns of a report that goes to a file or a pipe: what most mail and editors show whole."""
 
 MAX_LAGS_LISTED = 6
 """One line; wider distributions are told by their mean and end."""
@@ -47,8 +42,6 @@ CHECKPOINTS_LISTED = 24
 
 LAGS_LISTED = 12
 """As many windows are smaller than that; the JSON form has all."""
-
-GAP = 2
 
 BANS_LISTED = 20
 """In a terminal, the latest; `--all` and the page have all, and `volery why` tells of each."""
@@ -71,44 +64,36 @@ SOURCES = {
 PEERS_LISTED = 6
 """With whom chunks were exchanged: a few lines; the JSON form has more."""
 
-DASHES = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
-"""One line of dashes under the headings."""
-
 
 def as_terminal(report: SwarmReport | OwnReport, *, width: int, color: bool = True, everyone: bool = False) -> str:
     """The report for a terminal of `width` columns, with escape sequences where `color`. `everyone`: each peer has a
     row, and each ban a line, however many there are."""
-    return _drawn(report, width, SIMPLE_HEAD, color=color, everyone=everyone)
+    return drawn(_parts(report, width, SCREEN, everyone=everyone), width, color=color)
 
 
 def as_text(report: SwarmReport | OwnReport, *, width: int = FILE_WIDTH, everyone: bool = False) -> str:
     """The report without colours or line drawing, for files and pipes."""
-    return _drawn(report, width, DASHES, color=False, everyone=everyone)
+    return drawn(_parts(report, width, DASHES, everyone=everyone), width)
 
 
-def _drawn(report: SwarmReport | OwnReport, width: int, box: Box, *, color: bool, everyone: bool) -> str:
-    out = io.StringIO()
-    console = HarmlessConsole(
-        file=out, width=width, force_terminal=color, color_system="standard" if color else None, highlight=False,
-        emoji=False, markup=False, legacy_windows=False, safe_box=False,
-    )  # fmt: skip
-    match report:
-        case SwarmReport():
-            parts = [_heading(f"Swarm {short(report.swarm)}"), _pairs(story(report))]
-            verdicts = report.verdicts
-        case OwnReport():
-            parts = [_heading(f"Work of {known_as(report.peer)}"), _pairs(own_story(report))]
-            verdicts = report.peer.verdicts
-    parts += _alarms(report) + _by_lag(report) if isinstance(report, SwarmReport) else []
-    parts += _left_out(report, everyone) if isinstance(report, SwarmReport) else []
-    if isinstance(report, OwnReport) or report.peers:
-        parts += [tables(report, width=width, box=box, everyone=everyone)]
-    parts += [account_tables(report, width=width, box=box)] if isinstance(report, SwarmReport) and report.peers else []
-    parts += [_legend(verdicts)]
-    parts += _bans(report, everyone) + _plans(report) if isinstance(report, SwarmReport) else []
-    parts += _refusals(report) if isinstance(report, OwnReport) else []
-    console.print(Group(*parts))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+def _parts(report: SwarmReport | OwnReport, width: int, box: Box, *, everyone: bool) -> Iterator[RenderableType]:
+    if isinstance(report, OwnReport):
+        yield titled(f"Work of {known_as(report.peer)}", pairs(own_story(report)), above=1)
+        yield tables(report, width=width, box=box)
+        yield _legend(report.peer.verdicts)
+        yield from _refusals(report)
+        return
+    yield titled(f"Swarm {short(report.swarm)}", pairs(story(report)), above=1)
+    yield from _alarms(report)
+    yield from _by_lag(report)
+    if said := left_out(report, everyone=everyone):
+        yield Padding(Text(said), (0, 0, 1, 1))
+    if report.peers:
+        yield tables(report, width=width, box=box, everyone=everyone)
+        yield account_tables(report, width=width, box=box)
+    yield _legend(report.verdicts)
+    yield from _bans(report, everyone)
+    yield from _plans(report)
 
 
 def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
@@ -247,8 +232,7 @@ def _cost(report: SwarmReport) -> str:
     if not report.costs:
         return "nothing: nobody asks for money"
     amounts = ", ".join(words.money_of(micros, currency) for currency, micros in report.costs.items())
-    learners = {peer.price.currency: peer.cost_micros for peer in report.peers if peer.role is Role.LEARNER}
-    own = ", ".join(words.money_of(micros, currency) for currency, micros in learners.items() if micros)
+    own = ", ".join(words.money_of(micros, currency) for currency, micros in report.learner_costs.items() if micros)
     of_it = f" ({own} of it the learner's)" if own else ""
     if not report.tokens:
         return f"{amounts}{of_it}"
@@ -302,56 +286,49 @@ def _energy(report: SwarmReport | OwnReport) -> Iterator[tuple[str, str]]:
         )
 
 
-def _heading(title: str) -> RenderableType:
-    return Padding(Text(title, style="bold"), (1, 0, 0, 1))
-
-
-def _grid(*, fixed: int) -> Table:
-    """Columns without rules: `fixed` that keep to one line, and a last one that wraps."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(fixed):
-        grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    return grid
-
-
-def _pairs(pairs: Iterator[tuple[str, str]]) -> RenderableType:
-    grid = _grid(fixed=1)
-    for name, value in pairs:
-        grid.add_row(Text(name, style="dim"), Text(value))
-    return Padding(grid, (0, 0, 1, 1))
-
-
 def _legend(verdicts: Mapping[Rule, int]) -> RenderableType:
     """What each rule that refused something means, with the number of records."""
     refused = [(rule, number) for rule, number in verdicts.items() if rule is not Rule.ADMITTED]
     if not refused:
         return Padding(Text(none_rejected(sum(verdicts.values()))), (0, 0, 0, 1))
-    grid = _grid(fixed=2)
+    rows = []
     for rule, number in refused:
         meaning = MEANINGS[rule]
         blame = Text("; counts against honesty", style="red") if meaning.blames else Text("")
-        grid.add_row(rule.value, Text(words.count(number), justify="right"), Text(meaning.words).append(blame))
-    return Padding(Group(Text("Rejected, and why", style="bold"), grid), (0, 0, 0, 1))
+        rows.append((rule.value, _to_the_right(words.count(number)), Text(meaning.words).append(blame)))
+    return titled("Rejected, and why", grid(rows, fixed=2), below=0)
 
 
-def _by_lag(report: SwarmReport) -> list[RenderableType]:
-    """What the trainer made of tokens, by their lag, of late."""
-    rows = by_lag(report.steps)
-    if not any("kl" in row for row in rows.values()):
+def _to_the_right(figure: str) -> Text:
+    return Text(figure, justify="right")
+
+
+def lag_rows(report: SwarmReport) -> list[tuple[str, ...]]:
+    """What the trainer made of tokens of late, a row for each lag; none where it is not known."""
+    found = by_lag(report.steps)
+    if not any("kl" in row for row in found.values()):
         return []
-    table = Table(box=None, padding=(0, GAP, 0, 0), header_style="dim")
-    for heading in ("lag", "tokens", "mean ratio", "KL, nats", "clipped", "effective", "reward"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for lag, row in list(rows.items())[:LAGS_LISTED]:
-        table.add_row(
+    return [
+        (
             lag, words.count(round(row["tokens"])), words.figure(row.get("ratio")), words.figure(row.get("kl")),
             words.share(row.get("clip_share")), words.share(row.get("ess")), words.figure(row.get("reward")),
-        )  # fmt: skip
-    more = len(rows) - LAGS_LISTED
-    rest = [Text(f"and {words.counted(more, 'more lag')}, in the JSON form", style="dim")] if more > 0 else []
-    title = Text(f"Trained tokens by lag, {last_steps(min(RECENT, len(report.steps)))}", style="bold")
-    return [Padding(Group(title, table, *rest), (0, 0, 1, 1))]
+        )
+        for lag, row in found.items()
+    ]  # fmt: skip
+
+
+def lag_title(report: SwarmReport) -> str:
+    """What stands above the rows of lags."""
+    number = min(RECENT, len(report.steps))
+    return f"Trained tokens by lag, {'last step' if number == 1 else f'last {number} steps'}"
+
+
+def _by_lag(report: SwarmReport) -> Iterator[RenderableType]:
+    if rows := lag_rows(report):
+        headings = ["lag", "tokens", "mean ratio", "KL, nats", "clipped", "effective", "reward"]
+        more = len(rows) - LAGS_LISTED
+        rest = [Text(f"and {words.counted(more, 'more lag')}, in the JSON form", style="dim")] if more > 0 else []
+        yield titled(lag_title(report), table(headings, rows[:LAGS_LISTED], None, first_left=False), *rest)
 
 
 def _alarm_counts(report: SwarmReport) -> str:
@@ -380,23 +357,26 @@ def none_rejected(judged: int) -> str:
     return "No record was rejected." if judged else "No record was judged yet."
 
 
-def last_steps(number: int) -> str:
-    """A heading's end."""
-    return "last step" if number == 1 else f"last {number} steps"
+def alarm_rows(report: SwarmReport) -> list[tuple[Spell, str, str]]:
+    """Each alarm, oldest first, with its name and when it stood."""
+    return [
+        (
+            spell,
+            spell.alarm.replace("_", " "),
+            f"step {spell.began} on" if spell.ended is None else f"steps {spell.began} to {spell.ended}",
+        )
+        for spell in spells(report.alarms)
+    ]
 
 
-def _alarms(report: SwarmReport) -> list[RenderableType]:
+def _alarms(report: SwarmReport) -> Iterator[RenderableType]:
     """What went another way than usual."""
-    found = spells(report.alarms)
-    if not found:
-        return []
-    grid = _grid(fixed=2)
-    for spell in found[-ALARMS_LISTED:]:
-        when = f"step {spell.began} on" if spell.ended is None else f"steps {spell.began} to {spell.ended}"
-        name = Text(spell.alarm.replace("_", " "), style="red" if spell.ended is None else "")
-        grid.add_row(when, name, Text(spell.said))
-    title = "Alarms" if len(found) <= ALARMS_LISTED else f"Alarms, the last {ALARMS_LISTED} of {len(found)}"
-    return [Padding(Group(Text(title, style="bold"), grid), (0, 0, 1, 1))]
+    if found := alarm_rows(report):
+        rows = [
+            (when, Text(name, style="red" if spell.ended is None else ""), spell.said)
+            for spell, name, when in found[-ALARMS_LISTED:]
+        ]
+        yield titled(latest("Alarms", len(rows), len(found)), grid(rows, fixed=2))
 
 
 def objective_line(figures: Mapping[str, float]) -> str:
@@ -411,44 +391,39 @@ def objective_line(figures: Mapping[str, float]) -> str:
     return ", ".join(form.format(show(figures[name])) for name, form, show in told if name in figures)
 
 
-def _left_out(report: SwarmReport, everyone: bool) -> list[RenderableType]:
-    said = left_out(report, everyone=everyone)
-    return [Padding(Text(said), (0, 0, 1, 1))] if said else []
-
-
-def _bans(report: SwarmReport, everyone: bool) -> list[RenderableType]:
+def _bans(report: SwarmReport, everyone: bool) -> Iterator[RenderableType]:
     """Who was banned, when, why, and what it cost; the latest, or everyone."""
-    banned = report.banned
-    if not banned:
-        return []
-    grid = _grid(fixed=1)
-    shown = banned if everyone else banned[-BANS_LISTED:]
+    shown = report.banned if everyone else report.banned[-BANS_LISTED:]
+    rows = []
     for peer in shown:
         assert peer.audits is not None
         said = ban_in_words(known_as(peer), peer.audits, judged=peer.judged, trained=peer.trained or 0)
-        grid.add_row(Text(words.duration(peer.audits.banned_at_s or 0.0), justify="right"), Text(said))
-    title = "Bans" if len(shown) == len(banned) else f"Bans, the last {BANS_LISTED} of {len(banned):,}"
-    return [Padding(Group(Text(title, style="bold"), grid), (1, 0, 0, 1))]
+        rows.append((_to_the_right(words.duration(peer.audits.banned_at_s or 0.0)), said))
+    if rows:
+        yield titled(latest("Bans", len(shown), len(report.banned)), grid(rows), above=1, below=0)
 
 
-def _plans(report: SwarmReport) -> list[RenderableType]:
+def _plans(report: SwarmReport) -> Iterator[RenderableType]:
     """Who was switched on and off, when and why."""
     changes = [(plan.at_s, reason) for plan in report.plans for reason in plan.reasons]
-    if not changes:
-        return []
-    grid = _grid(fixed=1)
-    for at_s, reason in changes[-CHANGES_LISTED:]:
-        grid.add_row(Text(words.duration(at_s), justify="right"), Text(words.plain_name(reason, 512)))
-    title = "Plans" if len(changes) <= CHANGES_LISTED else f"Plans, the last {CHANGES_LISTED} of {len(changes)} changes"
-    return [Padding(Group(Text(title, style="bold"), grid), (1, 0, 0, 1))]
+    if changes:
+        rows = [
+            (_to_the_right(words.duration(at_s)), words.plain_name(reason, 512))
+            for at_s, reason in changes[-CHANGES_LISTED:]
+        ]
+        more = "" if len(rows) == len(changes) else f", the last {len(rows)} of {len(changes)} changes"
+        yield titled(f"Plans{more}", grid(rows), above=1, below=0)
 
 
-def _refusals(report: OwnReport) -> list[RenderableType]:
-    if not report.refused:
-        return []
-    grid = _grid(fixed=3)
-    for record in report.refused:
-        at = datetime.fromtimestamp(record.at_ms / 1000, UTC)
-        said = words.plain_name(record.detail, 512)
-        grid.add_row(f"{at:%m-%d %H:%M:%S}", f"{short(record.lease)}/{record.index}", record.rule.value, Text(said))
-    return [Padding(Group(Text("Latest rejections, in the learner's words (UTC)", style="bold"), grid), (1, 0, 0, 1))]
+def _refusals(report: OwnReport) -> Iterator[RenderableType]:
+    rows = [
+        (
+            f"{datetime.fromtimestamp(record.at_ms / 1000, UTC):%m-%d %H:%M:%S}",
+            f"{short(record.lease)}/{record.index}",
+            record.rule.value,
+            words.plain_name(record.detail, 512),
+        )
+        for record in report.refused
+    ]
+    if rows:
+        yield titled("Latest rejections, in the learner's words (UTC)", grid(rows, fixed=3), above=1, below=0)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import count
 
 from rich.box import SIMPLE_HEAD, Box
 from rich.cells import cell_len
@@ -93,7 +93,7 @@ def fitted(
     """Lines of tables without rules, of at most `width` characters unless two cells side by side are wider; the first
     column stands in each. Columns of figures stand to the right, unless all are to stand to the `left`."""
     first, *others = _strips(headings, rows, left)
-    parts = list(packed([Section(title="", strips=tuple(others))], width - first.width))
+    parts = list(packed([StripGroup(title="", strips=tuple(others))], width - first.width))
     widest = max(first.width + part.width for part in parts)
     return "\n".join(drawn([side_by_side([first, *part.strips], None)], widest) for part in parts).splitlines()
 
@@ -121,7 +121,7 @@ class Strip:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Section:
+class StripGroup:
     """Columns about one subject."""
 
     title: str
@@ -132,24 +132,28 @@ class Section:
         """Characters, with the gap before each column."""
         return sum(GAP + strip.width for strip in self.strips)
 
-    def split(self, room: int) -> list[Section]:
-        """As few sections as it takes for each to fit in `room` characters, with as many columns in each as there may
-        be in all; a single column may be wider."""
-        for number in range(1, max(1, len(self.strips)) + 1):
-            each, more = divmod(len(self.strips), number)
-            ends = [place * each + min(place, more) for place in range(number + 1)]
-            found = [replace(self, strips=self.strips[a:b]) for a, b in pairwise(ends)]
-            if all(one.width <= room for one in found):
+    def split(self, room: int) -> list[StripGroup]:
+        """Groups of at most `room` characters, unless a single column is wider: few of them, about as wide as each
+        other."""
+        for number in count(1):
+            found: list[list[Strip]] = [[] for _ in range(number)]
+            taken = 0.0
+            for strip in self.strips:
+                middle = taken + (GAP + strip.width) / 2
+                found[int(number * middle / self.width)].append(strip)
+                taken += GAP + strip.width
+            groups = [replace(self, strips=tuple(strips)) for strips in found if strips]
+            if all(group.width <= room or len(group.strips) == 1 for group in groups):
                 break
-        return found
+        return groups or [self]
 
 
-def packed(sections: Iterable[Section], room: int) -> Iterator[Section]:
+def packed(sections: Iterable[StripGroup], room: int) -> Iterator[StripGroup]:
     """The sections as they stand in tables of at most `room` characters beside the names."""
-    open_: Section | None = None
+    open_: StripGroup | None = None
     for section in sections:
         if open_ is not None and open_.width + section.width <= room:
-            open_ = Section(title=f"{open_.title}, {section.title.lower()}", strips=open_.strips + section.strips)
+            open_ = StripGroup(title=f"{open_.title}, {section.title.lower()}", strips=open_.strips + section.strips)
             continue
         if open_ is not None:
             yield open_

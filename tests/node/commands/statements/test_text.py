@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from node.commands.statements.format import Line
-from node.commands.statements.tables import NAMED, of_peers
-from node.commands.statements.text import verdict_text
+from node.commands.statements.text import NAMED, of_peers, verdict_text
 from protocol.core.ids import PeerId
 from tests.support.statements import ALPHA, BETA, Draft, judged, receipt_line, reputation_line
 

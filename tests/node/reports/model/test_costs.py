@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from learner.ledger.queries.peers import PeerStay
 from node.reports import accounts_as_csv, as_csv, as_html, as_json, as_terminal, as_text, swarm_report
 from node.reports.model.cost_allocation import DAY_MS, MAX_DAYS
-from node.reports.model.costs import Account, CostTerms, Reference
+from node.reports.model.costs import NO_ACCOUNTS, Account, CostTerms, Reference
 from node.reports.model.report import PeerReport, SwarmReport
+from node.reports.model.stays import PeerPresence, stays_of
 from node.reports.model.stays import stays_of
-from node.reports.text.cost_table import KINDS, accounts
 from protocol.accounting.claims import MAX_WATTS, EnergySource, Price
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Rule
@@ -47,8 +47,7 @@ def row_of(report: SwarmReport, peer: PeerId) -> PeerReport:
 
 
 def adds_up(report: SwarmReport) -> None:
-    for kind in KINDS:
-        rows = accounts(report, kind)
+    for kind, rows in report.accounts.kinds.items():
         assert sum(row.active_ms for row in rows) == round(1000 * sum(peer.active_s for peer in report.peers)), kind
         assert sum(row.standby_ms for row in rows) == round(1000 * sum(peer.standby_s for peer in report.peers)), kind
         for currency in {peer.price.currency for peer in report.peers}:
@@ -244,7 +243,7 @@ def test_peers_are_held_against_a_rented_machine(story: Story) -> None:
 def test_tables_fit_and_name_what_they_are_of(story: Story, width: int) -> None:
     text = as_terminal(two_days(story), width=width, color=False)
     assert max(map(len, text.splitlines())) <= width
-    for kind in KINDS:
+    for kind in NO_ACCOUNTS.kinds:
         assert f"Cost by {kind}" in text
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.reports.text.tables import DASHES, GAP, Section, Strip, drawn, fitted, packed, table
+from node.reports.text.tables import DASHES, GAP, Strip, StripGroup, drawn, fitted, packed, table
 
 SECTIONS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=7), min_size=1, max_size=5)
 
@@ -15,7 +15,7 @@ SECTIONS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=7), min_si
 def packed_in(widths: Sequence[Sequence[int]], room: int) -> list[list[tuple[int, int, int]]]:
     """The columns of each table, as (section, place, width); `widths` are those of columns with the gap before them."""
     sections = [
-        Section(
+        StripGroup(
             title=f"S{number}",
             strips=tuple(
                 Strip(heading=f"{number}.{place}".ljust(max(0, width)), cells=()) for place, width in enumerate(columns)

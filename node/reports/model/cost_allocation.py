@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
 from node.reports.model.costs import Account, Accounts
-from node.reports.model.report import Incarnation, PeerReport, Publication, Role
+from node.reports.model.report import PeerReport, Role, SwarmReport
 from node.reports.model.stays import Stay
 from node.reports.model.time_spread import Piece, divided
 
@@ -27,23 +27,16 @@ Received = tuple[int, int]
 """When records came, in milliseconds since 1970, and how many of their tokens count."""
 
 
-def accounts_of(
-    peers: Sequence[PeerReport],
-    *,
-    started_ms: int,
-    ended_ms: int,
-    incarnations: Sequence[Incarnation],
-    versions: Sequence[Publication],
-    received: Iterable[Received],
-) -> Accounts:
-    """Return the accounts of a run of these peers."""
-    ledger = _Ledger(peers, [((at_ms - started_ms) / 1000, tokens) for at_ms, tokens in received])
+def accounts_of(report: SwarmReport, received: Iterable[Received]) -> Accounts:
+    """Return the accounts of the run of `report`, which has none yet."""
+    started_ms, ended_ms = report.started_ms, report.ended_ms
+    ledger = _Ledger(report.peers, [((at_ms - started_ms) / 1000, tokens) for at_ms, tokens in received])
     began_s, ended_s = ledger.began_s, max((ended_ms - started_ms) / 1000, ledger.ended_s)
-    published = sorted(versions, key=lambda version: version.at_s)
+    published = sorted(report.versions, key=lambda version: version.at_s)
     named = [BEFORE, *(str(version.version) for version in published)]
     by_version = ledger.table(named, [version.at_s for version in published], began_s, ended_s)
-    starts = [str(one.number) for one in incarnations] or ["1"]
-    by_run = ledger.table(starts, [one.at_s for one in incarnations[1:]], began_s, ended_s)
+    starts = [str(one.number) for one in report.incarnations] or ["1"]
+    by_run = ledger.table(starts, [one.at_s for one in report.incarnations[1:]], began_s, ended_s)
     days = _days(started_ms + round(1000 * began_s), started_ms + round(1000 * ended_s))
     cuts = [(day_ms - started_ms) / 1000 for day_ms in days[1:]]
     by_day = ledger.table([_date(day_ms) for day_ms in days], cuts, began_s, ended_s)

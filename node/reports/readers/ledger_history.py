@@ -7,7 +7,7 @@ Read by the reader by which the report is read, so that both are of one moment. 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from learner.ledger.queries.reader import LedgerReader
 from node.reports.model.history import (
@@ -26,15 +26,15 @@ from node.reports.model.history import (
     joined,
     told_of,
 )
-from node.reports.model.report import PeerReport
+from node.reports.model.report import SwarmReport
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Rule
 
 
-def read_history(ledger: LedgerReader, *, started_ms: int, ended_ms: int, peers: Sequence[PeerReport]) -> History:
-    """Return the history of the run of `peers`."""
-    told = told_of([(peer.peer, peer.blamed) for peer in peers])
-    wall_s = (ended_ms - started_ms) / 1000
+def read_history(ledger: LedgerReader, report: SwarmReport) -> History:
+    """Return the history of the run of `report`, which has none yet."""
+    told = told_of([(peer.peer, peer.blamed) for peer in report.peers])
+    started_ms, wall_s = report.started_ms, report.wall_s
     spans, stays = _stays(ledger, started_ms, wall_s)
     together, judged = _judged(ledger, started_ms, Bins(wall_s=wall_s), set(told))
     evidence = _evidence(ledger, started_ms, set(told))

@@ -48,73 +48,59 @@ def swarm_report(
     Raises LedgerError, naming the file and the next step, when it is missing, unreadable, or of another program.
     """
     with read_ledger(path) as ledger:
-        started_ms = ledger.run.started_ms()
-        ended_ms = max(ledger.run.last_moment_ms(), started_ms)
+        report = _report(ledger, staleness, terms or CostTerms())
+        report = replace(report, accounts=accounts_of(report, ledger.work.received()))
+        return replace(report, history=read_history(ledger, report)) if with_history else report
 
-        def since_start(at_ms: int) -> float:
-            return (at_ms - started_ms) / 1000
 
-        incarnations = tuple(
-            Incarnation(number=one.incarnation, base=one.base, at_s=since_start(one.began_ms))
-            for one in ledger.run.incarnations()
-        )
-        steps = _steps(ledger, started_ms)
-        lags = ledger.work.lags()
-        peers = _peers(ledger, trained=sum(lags.values()), started_ms=started_ms, ended_ms=ended_ms)
-        versions = tuple(
+def _report(ledger: LedgerReader, staleness: int | None, terms: CostTerms) -> SwarmReport:
+    """Without accounts and history, which are made of it."""
+    started_ms = ledger.run.started_ms()
+    ended_ms = max(ledger.run.last_moment_ms(), started_ms)
+
+    def since_start(at_ms: int) -> float:
+        return (at_ms - started_ms) / 1000
+
+    incarnations = tuple(
+        Incarnation(number=one.incarnation, base=one.base, at_s=since_start(one.began_ms))
+        for one in ledger.run.incarnations()
+    )
+    steps, lags = _steps(ledger, started_ms), ledger.work.lags()
+    evaluations = _evaluations(ledger, started_ms, _chain(incarnations, steps))
+    diverged = dict.fromkeys(ledger.run.diverged(), 1)  # several before one step count as one
+    return SwarmReport(
+        swarm=ledger.run.swarm(),
+        started_ms=started_ms,
+        ended_ms=ended_ms,
+        staleness=staleness,
+        peers=_peers(ledger, trained=sum(lags.values()), started_ms=started_ms, ended_ms=ended_ms),
+        incarnations=incarnations,
+        versions=tuple(
             Publication(
-                version=PolicyVersion(one.incarnation, one.version),
-                at_s=since_start(one.published_ms),
-                total_bytes=one.total_bytes,
-                new_bytes=one.new_bytes,
+                version=PolicyVersion(one.incarnation, one.version), at_s=since_start(one.published_ms),
+                total_bytes=one.total_bytes, new_bytes=one.new_bytes,
             )
             for one in ledger.run.versions()
-        )
-        evaluations = _evaluations(ledger, started_ms, _chain(incarnations, steps))
-        history = read_history(ledger, started_ms=started_ms, ended_ms=ended_ms, peers=peers) if with_history else None
-        return SwarmReport(
-            swarm=ledger.run.swarm(),
-            started_ms=started_ms,
-            ended_ms=ended_ms,
-            staleness=staleness,
-            peers=peers,
-            incarnations=incarnations,
-            versions=versions,
-            steps=steps,
-            evaluations=evaluations,
-            plans=tuple(
-                Plan(
-                    at_s=since_start(one.at_ms),
-                    kappa=one.kappa,
-                    active=one.active,
-                    micros_per_hour=one.micros_per_hour,
-                    reasons=one.reasons,
-                )
-                for one in ledger.run.plans()
-            ),
-            lags=lags,
-            uninformative=ledger.work.uninformative(),
-            alarms=changes_of(
-                steps,
-                [score for score in evaluations if score.survives],
-                dict.fromkeys(ledger.run.diverged(), 1),  # several before one step count as one
-            ),
-            later_turns=ledger.work.later_turns(),
-            history=history,
-            terms=terms or CostTerms(),
-            engine_s=ledger.run.engine_s(),
-            troubles=tuple(ledger.peers.troubles()),
-            fruitless=ledger.work.fruitless(),
-            checkpoints=_checkpoints(ledger, started_ms, evaluations),
-            accounts=accounts_of(
-                peers,
-                started_ms=started_ms,
-                ended_ms=ended_ms,
-                incarnations=incarnations,
-                versions=versions,
-                received=ledger.work.received(),
-            ),
-        )
+        ),
+        steps=steps,
+        evaluations=evaluations,
+        plans=tuple(
+            Plan(
+                at_s=since_start(one.at_ms), kappa=one.kappa, active=one.active, micros_per_hour=one.micros_per_hour,
+                reasons=one.reasons,
+            )
+            for one in ledger.run.plans()
+        ),
+        lags=lags,
+        uninformative=ledger.work.uninformative(),
+        alarms=changes_of(steps, [score for score in evaluations if score.survives], diverged),
+        later_turns=ledger.work.later_turns(),
+        terms=terms,
+        engine_s=ledger.run.engine_s(),
+        troubles=tuple(ledger.peers.troubles()),
+        fruitless=ledger.work.fruitless(),
+        checkpoints=_checkpoints(ledger, started_ms, evaluations),
+    )  # fmt: skip
 
 
 def _checkpoints(

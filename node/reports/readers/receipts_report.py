@@ -8,6 +8,7 @@ work at the latest price, as the learner reckons it too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from learner.ledger.queries.peers import PeerStay
 from node.reports.model.costs import CostTerms
@@ -44,53 +45,42 @@ def own_report(
     `price` is what it asks today, for a node without any session yet; `per_kwh` what a kWh costs its owner. Raises
     ReceiptsError.
     """
-    sums, sessions = receipts.sums(), receipts.sessions()
-    delivered, late = sums.receipts, receipts.leases_with(Rule.LATE, Rule.UNKNOWN_LEASE)
-    dates = [date for s in sessions for date in (s.began_ms, s.ended_ms)]
-    dates += [date for date in (sums.first_ms, sums.last_ms) if date is not None]
+    sessions = receipts.sessions()
     asked = sessions[-1].price if sessions else price or Price()
-    known = receipts.reputation()
-    stays = stays_of((_stay(session, peer) for session in sessions), min(dates, default=0))
-    row = PeerReport(
-        peer=peer,
-        name=name,
-        role=Role.ROLLOUT,
-        engine=engine,
-        machine=machine,
-        price=asked,
-        leases=LeaseCounts(issued=delivered, delivered=delivered, late=late),
-        verdicts=sums.verdicts,
-        tokens=sums.tokens,
-        trained=None,
-        dropped=None,
-        share=None,
-        bytes_up=sum(s.bytes_up for s in sessions),
-        bytes_down=sum(s.bytes_down for s in sessions),
-        bytes_relayed=None,
-        active_s=sum(stay.active_s for stay in stays),
-        standby_s=0.0,
-        engine_s=sums.engine_s,
-        first_seen_ms=min(dates, default=0),
-        last_seen_ms=max(dates, default=0),
-        reputation=None if known is None else known.note.reputation,
-        stays=stays,
-    )
-    refused = tuple(
-        RefusedRecord(lease=v.lease, index=v.index, rule=v.rule, detail=v.detail, at_ms=v.issued_ms)
-        for v in receipts.refused(REFUSED_SHOWN)
-    )
+    row = replace(_row(receipts, sessions, peer, asked), name=name, engine=engine, machine=machine)
+    known, sums = receipts.reputation(), receipts.sums()
     return OwnReport(
-        peer=row,
+        peer=row if known is None else replace(row, reputation=known.note.reputation),
         receipts=sums.receipts,
         oldest=sums.oldest,
         newest=sums.newest,
-        refused=refused,
+        refused=tuple(
+            RefusedRecord(lease=v.lease, index=v.index, rule=v.rule, detail=v.detail, at_ms=v.issued_ms)
+            for v in receipts.refused(REFUSED_SHOWN)
+        ),
         traffic=tuple(receipts.traffic(TRAFFIC_SHOWN)),
         reputed_ms=None if known is None else known.note.issued_ms,
         spans=_spans(sessions, row) if with_history else (),
         history=_history(receipts, row) if with_history else None,
         terms=CostTerms(currency=asked.currency, per_kwh=per_kwh),
     )
+
+
+def _row(receipts: ReceiptQueries, sessions: Sequence[Session], peer: PeerId, price: Price) -> PeerReport:
+    """What the node did, as the learner's row of it would say."""
+    sums = receipts.sums()
+    dates = [date for s in sessions for date in (s.began_ms, s.ended_ms)]
+    dates += [date for date in (sums.first_ms, sums.last_ms) if date is not None]
+    late = receipts.leases_with(Rule.LATE, Rule.UNKNOWN_LEASE)
+    stays = stays_of((_stay(session, peer) for session in sessions), min(dates, default=0))
+    return PeerReport(
+        peer=peer, name="", role=Role.ROLLOUT, engine="", machine="", price=price,
+        leases=LeaseCounts(issued=sums.receipts, delivered=sums.receipts, late=late),
+        verdicts=sums.verdicts, tokens=sums.tokens, trained=None, dropped=None, share=None,
+        bytes_up=sum(s.bytes_up for s in sessions), bytes_down=sum(s.bytes_down for s in sessions), bytes_relayed=None,
+        active_s=sum(stay.active_s for stay in stays), standby_s=0.0, engine_s=sums.engine_s,
+        first_seen_ms=min(dates, default=0), last_seen_ms=max(dates, default=0), reputation=None, stays=stays,
+    )  # fmt: skip
 
 
 def _spans(sessions: Sequence[Session], row: PeerReport) -> tuple[Span, ...]:

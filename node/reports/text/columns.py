@@ -31,7 +31,7 @@ class Column(Generic[Row]):
 
     People find it under `heading`, of one line or two; "" for nowhere. `show` writes a value that is known, `write` a
     whole cell that depends on more, `total` the figure of all rows together. Rows to which it does not apply have a
-    dash.
+    dash. Rows are put in order by `rank`, by default the value.
     """
 
     key: str
@@ -43,6 +43,7 @@ class Column(Generic[Row]):
     write: Callable[[Row], str] | None = None
     total: Callable[[SwarmReport], str] = lambda _: ""
     applies: Callable[[Row], bool] = lambda _: True
+    rank: Callable[[Row], float] | None = None
     left: bool = False
 
     @property
@@ -62,7 +63,7 @@ class Column(Generic[Row]):
 
     def number(self, row: Row) -> float | None:
         """What the cell writes out, by which rows are put in order; None where it is text, or not known."""
-        value = self.of(row) if self.applies(row) else None
+        value = (self.rank or self.of)(row) if self.applies(row) else None
         return float(value) if isinstance(value, int | float) else None
 
 

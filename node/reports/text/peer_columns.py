@@ -161,8 +161,8 @@ WORK: tuple[Column[PeerReport], ...] = (
     _summed("bytes_relayed", "bytes\nrelayed", words.size),
 )
 TIME: tuple[Column[PeerReport], ...] = (
-    _summed("hours_active", "hours\nactive", words.in_hours, everybody=True),
-    _summed("hours_standby", "hours\nstanding by", words.in_hours),
+    _summed("hours_active", "hours\nactive", words.in_hours, everybody=True, rank=lambda peer: peer.active_s),
+    _summed("hours_standby", "hours\nstanding by", words.in_hours, rank=lambda peer: peer.standby_s),
     *_plain("engine_s"),
 )
 SEEN = _plain("first_seen_ms", "last_seen_ms")

@@ -18,7 +18,6 @@ from node.reports import accounts_as_csv, as_csv, as_html, as_json, as_terminal,
 from node.reports.model.cost_allocation import DAY_MS, MAX_DAYS
 from node.reports.model.costs import NO_ACCOUNTS, Account, CostTerms, Reference
 from node.reports.model.report import PeerReport, SwarmReport
-from node.reports.model.stays import PeerPresence, stays_of
 from node.reports.model.stays import stays_of
 from protocol.accounting.claims import MAX_WATTS, EnergySource, Price
 from protocol.core.ids import PeerId, PolicyVersion

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from node.config.swarm_config import mode_of
+from node.reports.machine_formats import named, plain
 from node.reports.model.report import PeerReport, SwarmReport
 
 SOFTWARE = ("volery", "torch", "transformers", "libp2p", "trio", "safetensors", "numpy")
@@ -39,7 +40,7 @@ def summary(
     """
     scores = report.surviving_evaluations
     first, last = (scores[0], scores[-1]) if scores else (None, None)
-    return {
+    told = {
         "wall_s": report.wall_s if wall_s is None else wall_s,
         "swarm_wall_s": report.wall_s,
         "versions_published": len(report.versions),
@@ -48,28 +49,21 @@ def summary(
         "mode": mode_of(staleness_bound),
         "staleness_bound": staleness_bound,
         "lag_histogram": {str(lag): number for lag, number in report.lags.items()},
-        "admitted": report.admitted,
-        "rejected": report.rejected,
-        "trained": report.trained,
-        "dropped": report.dropped,
-        "verdicts": {rule.value: number for rule, number in report.verdicts.items()},
+        **named(report, "admitted rejected trained dropped verdicts"),
         "greedy_start": None if first is None else first.greedy,
         "greedy_end": None if last is None else last.greedy,
         "sampled_start": None if first is None else first.sampled,
         "sampled_end": None if last is None else last.sampled,
         "learner_utilisation": report.utilisation,
-        "bubble": report.bubble,
-        "mean_train_s": report.mean_train_s,
-        "mean_waited_s": report.mean_waited_s,
-        "mean_step_s": report.mean_step_s,
+        **named(report, "bubble mean_train_s mean_waited_s mean_step_s"),
         "peers": [_peer(peer) for peer in report.peers],
-        "weight_bytes": report.weight_bytes,
-        "bytes_relayed": report.bytes_relayed,
+        **named(report, "weight_bytes bytes_relayed"),
         "roads": roads,
         "peak_pss_mib": peak_pss_mib,
         "seeds": dict(seeds),
         "software": dict(installed_software() if software is None else software),
     }
+    return dict(plain(told))
 
 
 def installed_software() -> dict[str, str]:
@@ -86,16 +80,6 @@ def installed_software() -> dict[str, str]:
 def _peer(peer: PeerReport) -> dict[str, Any]:
     return {
         "id": peer.peer,
-        "name": peer.name,
-        "role": peer.role.value,
-        "admitted": peer.admitted,
-        "rejected": peer.rejected,
-        "tokens": peer.tokens,
-        "share": peer.share,
-        "bytes_up": peer.bytes_up,
-        "bytes_down": peer.bytes_down,
-        "bytes_relayed": peer.bytes_relayed,
-        "hours_active": peer.hours_active,
-        "cost": peer.cost,
+        **named(peer, "name role admitted rejected tokens share bytes_up bytes_down bytes_relayed hours_active cost"),
         "currency": peer.price.currency,
     }

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from node.commands.statements.verify import PeerSum, Proven, Statement
+from node.reports.machine_formats import named, plain
 from node.reports.text.tables import FILE_WIDTH, fitted, is_one
 from node.runtime.formatting import date, plain_name
 from protocol.accounting.reputation import COUNTS, DAY_MS
@@ -101,42 +102,22 @@ def verdict_json(statement: Statement) -> str:
     """The same for programs."""
     told = {
         "holds": statement.holds,
-        "swarm": None if statement.swarm is None else statement.swarm.hex(),
-        "name": statement.name,
+        **named(statement, "swarm name"),
         "operator": None if statement.operator is None else peer_id_of(statement.operator),
-        "peers": [
-            {
-                "peer": peer,
-                "receipts": total.receipts,
-                "admitted": total.admitted,
-                "refused": total.refused,
-                "tokens": total.tokens,
-                "relayed_bytes": total.relayed_bytes,
-                "proven": total.proven,
-                "first_ms": total.first_ms,
-                "last_ms": total.last_ms,
-            }
-            for peer, total in statement.peers.items()
-        ],
+        "peers": [{"peer": peer, **plain(total)} for peer, total in statement.peers.items()],
         "proven": [
             {
-                "record": one.record.hex(),
-                "peer": one.peer,
-                "lease": one.lease.hex(),
-                "index": one.index,
-                "trained": str(one.version),
-                "published": str(one.published),
-                "place": one.place,
-                "records": one.records,
+                **named(one, "record peer lease index"),
+                "trained": one.version,
+                **named(one, "published place records"),
             }
             for one in statement.proven
         ],
         "reputations": [_reputation(note) for note in statement.reputations.values()],
         "uncredited_relay_receipts": statement.uncredited,
-        "flaws": [{"line": flaw.line, "field": flaw.field, "what": flaw.what} for flaw in statement.flaws],
-        "more_flaws": statement.more_flaws,
+        **named(statement, "flaws more_flaws"),
     }
-    return json.dumps(told, indent=2) + "\n"
+    return json.dumps(plain(told), indent=2) + "\n"
 
 
 def proofs_text(statement: Statement) -> str:
@@ -162,26 +143,18 @@ def receipts_json(rows: Sequence[tuple[Receipt, Mapping[RecordId, PolicyVersion]
     """The same for programs, records always."""
     told = [
         {
-            "issued_ms": one.issued_ms,
-            "lease": one.lease.hex(),
-            "peer": one.peer,
-            "version": str(one.version),
-            "tokens": one.tokens,
+            **named(one, "issued_ms lease peer version tokens"),
             "records": [
                 {
-                    "record": verdict.record.hex(),
-                    "index": verdict.index,
-                    "rule": verdict.rule.value,
-                    "reward": verdict.reward,
-                    "detail": verdict.detail,
-                    "trained": str(trained[RecordId(verdict.record)]) if verdict.record in trained else None,
+                    **named(verdict, "record index rule reward detail"),
+                    "trained": trained.get(RecordId(verdict.record)),
                 }
                 for verdict in one.verdicts
             ],
         }
         for one, trained in rows
     ]
-    return json.dumps(told, indent=2) + "\n"
+    return json.dumps(plain(told), indent=2) + "\n"
 
 
 def _receipt_row(one: Receipt, trained: Mapping[RecordId, PolicyVersion]) -> tuple[str, ...]:

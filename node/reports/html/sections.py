@@ -39,13 +39,12 @@ def cost_section(report: SwarmReport) -> Fragment | None:
 def _table(report: SwarmReport, kind: str) -> Fragment:
     rows = report.accounts.kinds[kind]
     shown = rows[-ACCOUNTS_SHOWN:]
-    section = account_section(report, latest(f"Cost by {kind}", len(shown), len(rows)))
-    columns = section.columns
+    told = account_section(report, latest(f"Cost by {kind}", len(shown), len(rows)))
     return table(
-        f"{section.title}, the newest first",
-        [kind, *(column.title for column in columns)],
-        [(row.name, *(column.cell(row) for column in columns)) for row in reversed(shown)],
-        foot=["together", *(column.total(report) for column in columns)],
+        f"{told.title}, the newest first",
+        [kind, *(column.title for column in told.columns)],
+        [(row.name, *(column.cell(row) for column in told.columns)) for row in reversed(shown)],
+        foot=["together", *(column.total(report) for column in told.columns)],
         kind="accounts",
     )
 

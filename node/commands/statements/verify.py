@@ -11,7 +11,8 @@ was delivered.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from node.commands.statements.format import (
@@ -173,15 +174,14 @@ class _Checker:
             return self._take_head(raw)
         try:
             line = read_line(raw)
+            if isinstance(line, EndLine):
+                self._take_end(number, line)
+                return True
+            self._take_line(line)
         except TooLong as error:
             return self._stop(number, error.field, str(error))
         except FormError as error:
             self._flaw(number, error.field, str(error))
-        else:
-            if isinstance(line, EndLine):
-                self._take_end(number, line)
-                return True
-            self._take_line(number, line)
         self._digest.update(raw)
         self._lines += 1
         if self._num_records > MAX_RECORDS:
@@ -225,19 +225,22 @@ class _Checker:
         self._authority = authority
         return True
 
-    def _take_line(self, number: int, line: AnyLine) -> None:
+    def _take_line(self, line: AnyLine) -> None:
+        """Add up what a line says. Raises FormError, with its field, where it does not hold."""
         assert self._authority is not None
         match line:
             case ReceiptLine():
-                self._take_receipt(number, line, self._authority)
+                self._take_receipt(line, self._authority)
             case RelayLine():
-                self._take_relay(number, line, self._authority)
+                self._take_relay(line, self._authority)
             case CreditLine():
-                self._take_credit(number, line, self._authority)
+                with _in_field("note"):
+                    note = open_credit_note(line.note, self._authority)
+                self._add_credit(note)
             case ProofLine():
-                self._take_proof(number, line, self._authority)
+                self._take_proof(line, self._authority)
             case ReputationLine():
-                self._take_reputation(number, line, self._authority)
+                self._take_reputation(line, self._authority)
             case EndLine():
                 raise AssertionError("taken before")
 
@@ -248,18 +251,13 @@ class _Checker:
         elif line.sha256 != self._digest.hexdigest():
             self._flaw(number, "sha256", "the lines before it are not those that were written: the file was changed")
 
-    def _take_receipt(self, number: int, line: ReceiptLine, authority: Authority) -> None:
-        try:
+    def _take_receipt(self, line: ReceiptLine, authority: Authority) -> None:
+        with _in_field("envelope", "no receipt of the learner's: "):
             receipt = open_receipt(line.envelope, authority)
-        except PeerError as error:
-            self._flaw(number, "envelope", f"no receipt of the learner's: {error}")
-            return
         if receipt.lease in self._leases:
-            self._flaw(number, "lease", f"lease {receipt.lease.hex()} has a receipt above, and it would count twice")
-            return
+            raise FormError("lease", f"lease {receipt.lease.hex()} has a receipt above, and it would count twice")
         self._leases.add(receipt.lease)
-        if not self._take_verdicts(number, receipt):
-            return
+        self._take_verdicts(receipt)
         mine = self.statement.of(receipt.peer)
         admitted = sum(verdict.admitted for verdict in receipt.verdicts)
         mine.receipts += 1
@@ -269,8 +267,8 @@ class _Checker:
         mine.first_ms = min(receipt.issued_ms, receipt.issued_ms if mine.first_ms is None else mine.first_ms)
         mine.last_ms = max(receipt.issued_ms, mine.last_ms or 0)
 
-    def _take_verdicts(self, number: int, receipt: Receipt) -> bool:
-        """Whether nothing in it is counted twice."""
+    def _take_verdicts(self, receipt: Receipt) -> None:
+        """Nothing in it may be counted twice. Raises FormError."""
         indexes: set[int] = set()
         counts = False
         for verdict in receipt.verdicts:
@@ -278,101 +276,67 @@ class _Checker:
             if verdict.rule not in ADMITTED_ONCE:
                 continue
             if verdict.index in indexes:
-                self._flaw(number, "verdicts", f"two records with index {verdict.index} of one lease are admitted")
-                return False
+                raise FormError("verdicts", f"two records with index {verdict.index} of one lease are admitted")
             indexes.add(verdict.index)
             if verdict.record in self._admitted:
-                self._flaw(number, "verdicts", f"record {verdict.record.hex()} is admitted above: it would count twice")
-                return False
+                raise FormError("verdicts", f"record {verdict.record.hex()} is admitted above: it would count twice")
             self._num_records += 1
             self._admitted[verdict.record] = _owner(receipt.peer, receipt.lease, verdict.index)
         if receipt.tokens and not counts:
-            self._flaw(number, "tokens", f"{receipt.tokens} tokens are counted, and no record")
-            return False
-        return True
+            raise FormError("tokens", f"{receipt.tokens} tokens are counted, and no record")
 
-    def _take_relay(self, number: int, line: RelayLine, authority: Authority) -> None:
-        try:
+    def _take_relay(self, line: RelayLine, authority: Authority) -> None:
+        with _in_field("envelope", "no relay receipt: "):
             envelope = read_envelope(
                 line.envelope, kind=Kind.RELAY_RECEIPT, swarm=authority.swarm, limit=MAX_RELAY_RECEIPT_BYTES
             )
             receipt = open_relay_receipt(line.envelope, authority.swarm, receiver=envelope.signer)
-        except PeerError as error:
-            self._flaw(number, "envelope", f"no relay receipt: {error}")
-            return
         key = digest_of(receipt.manifest + envelope.key)
         if key in self._relays:
-            self._flaw(number, "envelope", f"{envelope.signer} has a relay receipt for this version above")
-            return
+            raise FormError("envelope", f"{envelope.signer} has a relay receipt for this version above")
         self._relays.add(key)
         if not line.note:
             self.statement.uncredited += 1
             return
-        try:
+        with _in_field("note"):
             note = open_credit_note(line.note, authority)
             require_match(note, line.envelope, receipt)
-        except PeerError as error:
-            self._flaw(number, "note", str(error))
-            return
         if note.receiver != envelope.signer:
-            self._flaw(number, "note", f"it names {note.receiver} as the receiver, who did not sign the relay receipt")
-            return
-        self._add_credit(number, note)
+            raise FormError("note", f"it names {note.receiver} as the receiver, who did not sign the relay receipt")
+        self._add_credit(note)
 
-    def _take_credit(self, number: int, line: CreditLine, authority: Authority) -> None:
-        try:
-            note = open_credit_note(line.note, authority)
-        except PeerError as error:
-            self._flaw(number, "note", str(error))
-            return
-        self._add_credit(number, note)
-
-    def _add_credit(self, number: int, note: CreditNote) -> None:
+    def _add_credit(self, note: CreditNote) -> None:
         key = digest_of(note.manifest + note.receiver.encode())
         if key in self._notes:
-            self._flaw(number, "note", f"what {note.receiver} had of this version is credited above")
-            return
+            raise FormError("note", f"what {note.receiver} had of this version is credited above")
         self._notes.add(key)
         for share in note.shares:
             self.statement.of(share.peer).relayed_bytes += share.size_bytes
 
-    def _take_proof(self, number: int, line: ProofLine, authority: Authority) -> None:
-        try:
+    def _take_proof(self, line: ProofLine, authority: Authority) -> None:
+        with _in_field("tally"):
             tally = self._tally(line.tally, authority)
-        except PeerError as error:
-            self._flaw(number, "tally", str(error))
-            return
-        try:
+        with _in_field("proof"):
             proof: Proof = decode(Proof, line.proof, MAX_PROOF_BYTES)
             leaf = check_proof(proof, tally)
-        except PeerError as error:
-            self._flaw(number, "proof", str(error))
-            return
         key = digest_of(leaf.record + line.tally)
         if key in self._proofs:
-            self._flaw(number, "proof", f"record {leaf.record.hex()} is proved to have trained {tally.version} above")
-            return
+            raise FormError("proof", f"record {leaf.record.hex()} is proved to have trained {tally.version} above")
         if leaf.lease in self._leases and self._admitted.get(leaf.record) != _owner(leaf.peer, leaf.lease, leaf.index):
-            self._flaw(number, "proof", f"the receipt for lease {leaf.lease.hex()} does not admit this record")
-            return
+            raise FormError("proof", f"the receipt for lease {leaf.lease.hex()} does not admit this record")
         self._proofs.add(key)
         self._num_records += 1
         self.statement.of(leaf.peer).proven += 1
         if len(self.statement.proven) < PROOFS_LISTED:
             self.statement.proven.append(_proven(leaf, proof, tally))
 
-    def _take_reputation(self, number: int, line: ReputationLine, authority: Authority) -> None:
-        try:
+    def _take_reputation(self, line: ReputationLine, authority: Authority) -> None:
+        with _in_field("note"):
             note = open_reputation_note(line.note, authority)
-        except PeerError as error:
-            self._flaw(number, "note", str(error))
-            return
         if note.peer in self.statement.reputations:
-            self._flaw(number, "note", f"how {note.peer} stands is told above")
-            return
+            raise FormError("note", f"how {note.peer} stands is told above")
         if len(self.statement.reputations) >= MAX_REPUTATIONS:
-            self._flaw(number, "note", f"more than {MAX_REPUTATIONS} peers are told of: export peer by peer")
-            return
+            raise FormError("note", f"more than {MAX_REPUTATIONS} peers are told of: export peer by peer")
         self.statement.reputations[PeerId(note.peer)] = note
 
     def _tally(self, raw: bytes, authority: Authority) -> Tally:
@@ -398,6 +362,15 @@ class _Checker:
             self.statement.flaws.append(Flaw(line=line, field=field, what=what))
         else:
             self.statement.more_flaws += 1
+
+
+@contextmanager
+def _in_field(field: str, said: str = "") -> Iterator[None]:
+    """Raise a FormError about this field of a line for the PeerError inside."""
+    try:
+        yield
+    except PeerError as error:
+        raise FormError(field, f"{said}{error}") from None
 
 
 def _owner(peer: str, lease: bytes, index: int) -> bytes:

@@ -53,6 +53,8 @@ from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any
 
+from msgspec import Struct
+
 from node.reports.model.costs import Account, CostTerms, cents_by_currency, kwh_of
 from node.reports.model.objective_figures import by_lag, recent, spells
 from node.reports.model.report import OwnReport, PeerReport, SwarmReport
@@ -141,8 +143,8 @@ def _object(columns: Sequence[Column[Row]], row: Row) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON has it: the fields of a dataclass in their order, names of what has one, bytes in hex, null for a
-    number that JSON has none of."""
+    """`value` as JSON has it: the fields of a dataclass or a struct in their order, names of what has one, bytes in
+    hex, null for a number that JSON has none of."""
     match value:
         case Enum():
             return plain(value.value)
@@ -156,6 +158,8 @@ def plain(value: Any) -> Any:
             return {key.value if isinstance(key, Enum) else key: plain(one) for key, one in value.items()}
         case tuple() | list():
             return [plain(one) for one in value]
+        case Struct():
+            return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
         case _ if is_dataclass(value):
             return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
         case _:

@@ -41,7 +41,7 @@ def rich_report(path: Path) -> SwarmReport:
     for number in range(3):
         story.publish(PolicyVersion(1, number), total=2_000_000, new=1_000_000 // (number + 1))
         more = {("", "samples"): 16.0, ("", "pass@8"): 0.5 + number / 10, ("sums", "greedy"): 0.25}
-        story.ledger.evaluated(
+        story.ledger.training.evaluated(
             PolicyVersion(1, number), story.now_ms, prompts=9, greedy=0.4, sampled=0.3 + number / 10, more=more
         )
         story.now_s += 40
@@ -68,19 +68,21 @@ def rich_report(path: Path) -> SwarmReport:
         lease=audited, peer=GAMMA, at_ms=story.now_ms, tokens=2800, counts=(), worst=13.6, evidence=30.0,
         passed=False, detail="20 of 28 tokens are off",
     )  # fmt: skip
-    story.ledger.audited(row, AuditHistory(failed=1, history=History(audits=1, log_wealth=(14.0,)), banned=row.detail))
+    story.ledger.trust.audited(
+        row, AuditHistory(failed=1, history=History(audits=1, log_wealth=(14.0,)), banned=row.detail)
+    )
     for what, seconds in (("audits", 4.0), ("choices", 1.0)):
-        story.ledger.engine_used(what, seconds)
+        story.ledger.trust.engine_used(what, seconds)
     trouble = TroubleRow(
         peer=BETA, kind="install", version=PolicyVersion(1, 2), times=3, reason="too large", since_ms=START_MS,
         ended_ms=None,
     )  # fmt: skip
-    story.ledger.troubles_told([trouble])
+    story.ledger.peers.troubles_told([trouble])
     story.now_s += 20
-    story.ledger.begin_incarnation(2, story.now_ms)
+    story.ledger.training.begin_incarnation(2, story.now_ms)
     for fate in ("expired", "returned", "recalled", "lost") * 4:
         story.now_s += 9
-        story.ledger.leases_closed([story.lease(BETA)], fate, story.now_ms)
+        story.ledger.work.leases_closed([story.lease(BETA)], fate, story.now_ms)
     story.lease(ALPHA)
     story.here(LEARNER, up=8_000_000, down=10, owner=1.08e5)
     story.here(ALPHA, up=5000, down=2_000_000, nvml=3.6e4, rapl=7.2e3)

@@ -28,8 +28,8 @@ from typing import Any, TypeVar
 from benchmarks.activation import rank
 from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, number, say, table
 from benchmarks.swarms.bounds import hour, table2_wait_s
+from benchmarks.swarms.table2 import table2
 from benchmarks.swarms.trial import BUSY, STEPS, Prediction, Provisioned, compare, predict, provision
-from learner.provisioning.model.echo2_table2 import table2
 from node.runtime.startup import look_seldom
 from node.runtime.stdout import keep_outlet
 

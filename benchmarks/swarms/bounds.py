@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 
-from learner.provisioning.model.echo2_table2 import BROADCAST_S, GIVEN_WAIT_S, KAPPA, STALENESS, TRAIN_S
+from benchmarks.swarms.table2 import BROADCAST_S, GIVEN_WAIT_S, KAPPA, STALENESS, TRAIN_S
 from learner.simulation.machines import Machine
 from learner.simulation.world import Learning, World
 

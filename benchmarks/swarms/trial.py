@@ -17,7 +17,6 @@ from learner.provisioning.model import echo2 as paper
 from learner.provisioning.model.capacity import Supplier, period_s
 from learner.provisioning.model.expected_lag import expected_lag
 from learner.provisioning.model.machine_selection import Requirement, Shortage, cheapest
-from learner.provisioning.model.windows import by_rate
 from learner.simulation.world import Outcome, World
 
 SKIPPED = 20
@@ -154,7 +153,7 @@ def _provisioned(pool: Swarm, steps: int, *, with_paper: bool = False) -> Provis
     if with_paper:
         told = timings(swarm)
         paper_kappa = paper.largest_kappa(told, swarm.learning.staleness)
-        bought = by_rate(candidates, paper.mu_target(told, paper_kappa)) if paper_kappa is not None else None
+        bought = paper.by_rate(candidates, paper.mu_target(told, paper_kappa)) if paper_kappa is not None else None
         paper_cost = bought.price if bought is not None else None
     outcome = Outcome()
     if not isinstance(choice, Shortage):

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from learner.provisioning.model.echo2_table2 import table2
+from benchmarks.swarms.table2 import table2
 from learner.provisioning.model.machine_selection import MARGIN
 from learner.provisioning.model.windows import STANDS_S
 from node.commands.plan.inputs import MAX_STALENESS, STALENESS

@@ -27,8 +27,8 @@ from learner.provisioning.estimation.recording import (
     Stepped,
     Withdrawn,
 )
-from learner.provisioning.model.echo2 import Timings
 from learner.provisioning.model.machine_selection import Candidate
+from learner.provisioning.model.timings import Timings
 
 PEERS = 8192
 """Peers remembered; who left longest ago is forgotten first. Those beyond it who are here all the same are not seen."""

@@ -3,11 +3,11 @@ differences from the paper are in `echo2`.
 
 - `broadcast_time`: T_bcast of every machine, from bytes and line rates
 - `capacity`: our capacity model: when does the learner wait?
-- `echo2`: ECHO-2's capacity model as printed, beside ours
-- `echo2_table2`: ECHO-2's Table 2 without P2P, as a test of two models
+- `echo2`: ECHO-2's capacity model as printed, and what it would buy
 - `expected_lag`: how old rollouts are when they are trained on
 - `machine_selection`: the cheapest set of unequal machines with which the learner never waits
 - `outcome`: what a window comes to: machines, waits, lag and costs
+- `timings`: the times of a swarm's clockwork
 - `what_if`: what would change a plan
 - `windows`: what each window S would take
 """

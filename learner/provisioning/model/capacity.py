@@ -31,7 +31,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
-from learner.provisioning.model.echo2 import QUORUM
+from learner.provisioning.model.timings import QUORUM
 
 STEPS = 300
 """Training steps the recursion is followed for, at least: with four times as many, the periods of 3000 random swarms

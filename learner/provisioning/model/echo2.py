@@ -1,4 +1,4 @@
-"""ECHO-2's capacity model as printed (arXiv 2602.02192, sections 3.2 to 3.4), beside ours in `overlap`.
+"""ECHO-2's capacity model as printed (arXiv 2602.02192, sections 3.2 to 3.4), and what it would buy beside ours.
 
 The learner takes T_train for a step on R rollouts; every kappa training steps it publishes a version, which is in use
 T_bcast later. The paper lets a publication window live on the newest version's rollouts alone:
@@ -10,53 +10,26 @@ T_bcast later. The paper lets a publication window live on the newest version's 
 
 What always holds: T_bcast + T_gen stands in the place of T_bcast in all four, since a rollout counts when it arrives
 and not when it is begun; with T_gen = 0 they are the paper's. Times are seconds, mu is *admitted* rollouts per second.
+What its rule buys is judged by our model, with the same times. Nothing that runs a swarm goes by this module: `volery
+plan --compare-echo2` and benchmarks do.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from learner.provisioning.model.machine_selection import Candidate, Choice, greedy
+from learner.provisioning.model.outcome import Outcome
+from learner.provisioning.model.timings import Timings
+from learner.provisioning.model.windows import Windows
 
 GAMMA = 1.1
 """What is provisioned over what the rule asks for (section 3.4)."""
 
-QUORUM = 1 / GAMMA
-"""T_bcast is the time until so large a share of the active peers have installed a version (section 4.3)."""
-
 _ROUNDING = 1e-9
 """Times are measured: a quotient this little above an integer is that integer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timings:
-    """What the clockwork of a swarm was measured, or is assumed, to take.
-
-    Args:
-        train_s: T_train, one training step.
-        rollouts: R, taken by one training step.
-        broadcast_s: T_bcast, from the end of a step until QUORUM of the active peers have its version installed.
-        generation_s: T_gen, from the start of a rollout until it is admitted; the 95th percentile.
-
-    Raises ValueError for what is not a finite number, or is out of range.
-    """
-
-    train_s: float
-    rollouts: int
-    broadcast_s: float
-    generation_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name, value in (("T_train", self.train_s), ("R", self.rollouts)):
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} = {value} is not a positive number")
-        for name, value in (("T_bcast", self.broadcast_s), ("T_gen", self.generation_s)):
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{name} = {value} is not zero or a positive number")
-
-    @property
-    def delay_s(self) -> float:
-        """T_bcast + T_gen: from a version's publication until its first rollouts are admitted."""
-        return self.broadcast_s + self.generation_s
 
 
 def mu_min(timings: Timings, kappa: int) -> float:
@@ -118,3 +91,70 @@ def _most(staleness: int) -> int:
 
 def _ceil(value: float) -> int:
     return math.ceil(value - _ROUNDING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperWindow:
+    """ECHO-2's answer: `kappa` None where its rule has none, `outcome` None where the pool falls short of `target`."""
+
+    staleness: int
+    kappa: int | None
+    mu_min: float
+    target: float
+    outcome: Outcome | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """ECHO-2's answers for every window from 0 on, None for S = 0, for which it has none. `greedy`: the window that was
+    asked for by our rule and the paper's way to choose, None where there is nothing to choose."""
+
+    windows: tuple[PaperWindow | None, ...]
+    greedy: Outcome | None
+
+
+def compare(windows: Windows, last: int, planned: Outcome | None) -> Comparison:
+    """The answers up to S = `last`, beside `planned`, of the window that was asked for, None where none was found."""
+    return Comparison(
+        windows=(None, *(printed(windows, staleness) for staleness in range(1, last + 1))),
+        greedy=greedily(windows, planned.staleness, planned.kappa) if planned else None,
+    )
+
+
+def greedily(windows: Windows, staleness: int, kappa: int) -> Outcome | None:
+    """Our rule, and the paper's way to choose: the best price per rollout first."""
+    choice = greedy(windows.requirement(staleness - kappa))
+    return windows.outcome(staleness, kappa, choice) if isinstance(choice, Choice) else None
+
+
+def printed(windows: Windows, staleness: int) -> PaperWindow:
+    """ECHO-2's kappa, rate and machines."""
+    setting = windows.setting
+    timings, given = setting.timings, setting.kappa
+    kappa = largest_kappa(timings, staleness) if given is None else min(given, staleness)
+    least = mu_min(timings, kappa) if kappa is not None else math.inf
+    target = GAMMA * least
+    choice = by_rate(setting.candidates, target)
+    outcome = None
+    if kappa is not None and choice is not None:
+        outcome = replace(
+            windows.outcome(staleness, kappa, choice),
+            asked=target,
+            over_balance=least / setting.balance,
+            lag_bound=tightened_lag_bound(timings, kappa),
+        )
+    return PaperWindow(staleness=staleness, kappa=kappa, mu_min=least, target=target, outcome=outcome)
+
+
+def by_rate(candidates: Iterable[Candidate], target: float) -> Choice | None:
+    """ECHO-2's choice as printed: by price per rollout until the rates add up to `target`; None where they do not."""
+    chosen: list[Candidate] = []
+    rate = 0.0
+    for one in sorted(candidates, key=lambda one: (one.rho, one.name)):
+        if rate >= target:
+            break
+        chosen.append(one)
+        rate += one.usable_rate
+    if rate < target:
+        return None
+    return Choice(chosen=tuple(chosen), price=math.fsum(one.running_price for one in chosen))

@@ -64,22 +64,10 @@ class Infeasible:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperWindow:
-    """ECHO-2's answer: `kappa` None where its rule has none, `outcome` None where the pool falls short of `target`."""
-
-    staleness: int
-    kappa: int | None
-    mu_min: float
-    target: float
-    outcome: Outcome | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Window:
-    """Both answers for one S; the paper has none for S = 0. `everyone`: what all machines together make of a window for
-    which they are too few, None if they are not, or would never come to an end."""
+    """The answer for one S. `everyone`: what all machines together make of a window for which they are too few, None if
+    they are not, or would never come to an end."""
 
     staleness: int
     ours: Outcome | Infeasible
-    paper: PaperWindow | None
     everyone: Outcome | None = None

@@ -1,27 +1,22 @@
 """What every staleness window S would take: the machines, what they cost, how long the learner waits, how old rollouts.
 
-Pure. For S >= 1 there are two answers: ours (`overlap`, with the cheapest machines of `activation`) and ECHO-2's as
-printed (`paper`: its kappa, gamma times its mu_min, machines in the order of price per rollout until their rates add up
-to that). S = 0 is sequential: the learner trains, then everybody installs the version and generates R rollouts of it,
+Pure. For S >= 1 these are the cheapest machines with which the learner never waits. S = 0 is sequential: the learner
+trains, then everybody installs the version and generates R rollouts of it,
 
     step = T_train + F^-1(R),    for machines that are alike  T_train + T_bcast + T_gen + R / mu
 
-What always holds: both answers are judged by one model, ours, with the same times; what no machines of the pool can do
-is a value that says how far all of them are from it.
+What always holds: what no machines of the pool can do is a value that says how far all of them are from it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from learner.provisioning.model import capacity as overlap
-from learner.provisioning.model import echo2 as paper
-from learner.provisioning.model.capacity import Clockwork, Supplier, least_kappa
-from learner.provisioning.model.echo2 import Timings
+from learner.provisioning.model.capacity import Clockwork, Supplier, least_kappa, period_s, rate_needed, supply_of
 from learner.provisioning.model.expected_lag import expected_lag, usual_ahead
 from learner.provisioning.model.machine_selection import (
     MARGIN,
@@ -30,11 +25,9 @@ from learner.provisioning.model.machine_selection import (
     Requirement,
     Shortage,
     cheapest,
-    greedy,
 )
-from learner.provisioning.model.outcome import Infeasible, Outcome, PaperWindow, Window
-
-__all__ = ["Infeasible", "Outcome", "PaperWindow", "Setting", "Window", "Windows", "by_rate"]
+from learner.provisioning.model.outcome import Infeasible, Outcome, Window
+from learner.provisioning.model.timings import Timings
 
 STANDS_S = 24 * 3600.0
 """Over so long is the start of a machine charged by default: a plan made beforehand is for a day at least."""
@@ -57,8 +50,8 @@ class Setting:
         source_s: how long the source is busy with one version.
         candidates: the pool; each with its own T_bcast and T_gen.
         learner_price: per hour, of the learner's own machine; None is not told, and left out of costs.
-        kappa: publication period, as far as the window allows it; None lets either rule choose.
-        margin: gamma of our rule.
+        kappa: publication period, as far as the window allows it; None has it chosen.
+        margin: gamma, what is asked for over what suffices.
         ahead: batches leased or waiting at most; None: as a learner does whose swarm.toml does not say.
         stands_s: how long machines are kept, over which their start is charged.
     """
@@ -117,12 +110,12 @@ class Windows:
         self._most_slack = math.ceil(min(slowest_s / setting.timings.train_s, _MOST_SLACK))
 
     def window(self, staleness: int, *, same: Choice | None = None) -> Window:
-        """Both answers for S = `staleness`. `same`: who takes turns at S = 0 if the learner's price is not known."""
+        """The answer for S = `staleness`. `same`: who takes turns at S = 0 if the learner's price is not known."""
         if staleness == 0:
-            return Window(staleness=0, ours=self.sequential(same), paper=None)
+            return Window(staleness=0, ours=self.sequential(same))
         ours = self.ours(staleness)
         everyone = self._everyone(staleness) if isinstance(ours, Infeasible) else None
-        return Window(staleness=staleness, ours=ours, paper=self.paper(staleness), everyone=everyone)
+        return Window(staleness=staleness, ours=ours, everyone=everyone)
 
     def ours(self, staleness: int) -> Outcome | Infeasible:
         """The cheapest machines with which the learner never waits, and the largest period that costs no more."""
@@ -146,28 +139,6 @@ class Windows:
         assert isinstance(choice, Choice)
         return replace(self.outcome(staleness, same[-1], choice), kappas=tuple(same))
 
-    def greedy(self, staleness: int, kappa: int) -> Outcome | None:
-        """Our rule, and the paper's way to choose: the best price per rollout first."""
-        choice = greedy(self._requirement(staleness - kappa))
-        return self.outcome(staleness, kappa, choice) if isinstance(choice, Choice) else None
-
-    def paper(self, staleness: int) -> PaperWindow:
-        """ECHO-2's kappa, rate and machines."""
-        timings, given = self.setting.timings, self.setting.kappa
-        kappa = paper.largest_kappa(timings, staleness) if given is None else min(given, staleness)
-        mu_min = paper.mu_min(timings, kappa) if kappa is not None else math.inf
-        target = paper.GAMMA * mu_min
-        choice = by_rate(self.setting.candidates, target)
-        outcome = None
-        if kappa is not None and choice is not None:
-            outcome = replace(
-                self.outcome(staleness, kappa, choice),
-                asked=target,
-                over_balance=mu_min / self.setting.balance,
-                lag_bound=paper.tightened_lag_bound(timings, kappa),
-            )
-        return PaperWindow(staleness=staleness, kappa=kappa, mu_min=mu_min, target=target, outcome=outcome)
-
     def sequential(self, same: Choice | None = None) -> Outcome | Infeasible:
         """S = 0: turns. With the learner's price, by the machines for which a step costs least, taken in the order of
         price per rollout; else by `same`, or by all: without it, the fewer machines, the cheaper and the later."""
@@ -182,7 +153,7 @@ class Windows:
     def in_turns(self, machines: Sequence[Candidate]) -> Outcome:
         """What these machines and the learner make of S = 0. `machines` is not empty."""
         setting = self.setting
-        supply = overlap.supply_of(one.supplier() for one in machines)
+        supply = supply_of(one.supplier() for one in machines)
         return Outcome(
             staleness=0,
             kappa=1,
@@ -202,8 +173,8 @@ class Windows:
         setting = self.setting
         suppliers = [one.supplier() for one in choice.chosen]
         clock = setting.clock(staleness, kappa, suppliers)
-        period_s = overlap.period_s(clock, suppliers)
-        least = overlap.rate_needed(clock, delay_s=setting.timings.delay_s)
+        took_s = period_s(clock, suppliers)
+        least = rate_needed(clock, delay_s=setting.timings.delay_s)
         return Outcome(
             staleness=staleness,
             kappa=kappa,
@@ -211,8 +182,8 @@ class Windows:
             asked=setting.margin * least,
             over_balance=least / setting.balance,
             train_s=setting.timings.train_s,
-            period_s=period_s,
-            lag=expected_lag(clock, suppliers, period_s),
+            period_s=took_s,
+            lag=expected_lag(clock, suppliers, took_s),
             lag_bound=staleness,
             learner_price=setting.learner_price or 0.0,
         )
@@ -222,9 +193,10 @@ class Windows:
         periods = self.setting.periods(staleness)
         if not periods or not self.setting.candidates:
             return 0.0
-        return self._requirement(staleness - periods[0]).share(np.ones(len(self.setting.candidates)))
+        return self.requirement(staleness - periods[0]).share(np.ones(len(self.setting.candidates)))
 
-    def _requirement(self, slack: int) -> Requirement:
+    def requirement(self, slack: int) -> Requirement:
+        """What a set must supply where S is above kappa by `slack`."""
         # periods() rules out what is overtaken; of who delivers too late, the least is of use with kappa = 1.
         clock = replace(self.setting.clock(slack + 1, 1, ()), broadcast_s=0.0)
         return Requirement(clock, self.setting.candidates, self.setting.margin)
@@ -232,7 +204,7 @@ class Windows:
     def _chosen(self, slack: int) -> Choice | Shortage:
         slack = min(slack, self._most_slack)
         if slack not in self._choices:
-            self._choices[slack] = cheapest(self._requirement(slack), stands_s=self.setting.stands_s)
+            self._choices[slack] = cheapest(self.requirement(slack), stands_s=self.setting.stands_s)
         return self._choices[slack]
 
     def _charged(self, choice: Choice | Shortage) -> float:
@@ -252,17 +224,3 @@ class Windows:
         choice = Choice(chosen=pool, price=math.fsum(one.running_price for one in pool))
         outcome = self.outcome(staleness, kappa, choice)
         return outcome if math.isfinite(outcome.period_s) else None
-
-
-def by_rate(candidates: Iterable[Candidate], target: float) -> Choice | None:
-    """ECHO-2's choice as printed: by price per rollout until the rates add up to `target`; None where they do not."""
-    chosen: list[Candidate] = []
-    rate = 0.0
-    for one in sorted(candidates, key=lambda one: (one.rho, one.name)):
-        if rate >= target:
-            break
-        chosen.append(one)
-        rate += one.usable_rate
-    if rate < target:
-        return None
-    return Choice(chosen=tuple(chosen), price=math.fsum(one.running_price for one in chosen))

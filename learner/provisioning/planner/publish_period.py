@@ -20,7 +20,7 @@ from itertools import accumulate
 
 from learner.provisioning.estimation.estimates import DRIFT
 from learner.provisioning.model.capacity import Supplier, least_kappa
-from learner.provisioning.model.echo2 import QUORUM
+from learner.provisioning.model.timings import QUORUM
 from learner.provisioning.planner.constants import SHORT_REVIEWS
 from learner.provisioning.planner.hysteresis import ConditionTimer
 

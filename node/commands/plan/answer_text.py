@@ -1,4 +1,4 @@
-"""The answer of a plan in a few lines: what it was asked with, who is to be on for how much, and the paper's answer.
+"""The answer of a plan in a few lines: what it was asked with, and who is to be on for how much.
 
 Pure. What always holds: where machines are too few, the line that says so is followed by the numbers that would do.
 """
@@ -9,16 +9,13 @@ import math
 from collections.abc import Iterator
 
 from learner.provisioning.model.broadcast_time import OVER_BOUND
-from learner.provisioning.model.echo2 import GAMMA, QUORUM, explain_infeasible
-from learner.provisioning.model.windows import Infeasible, Outcome
+from learner.provisioning.model.outcome import Infeasible, Outcome
+from learner.provisioning.model.timings import QUORUM
 from node.commands.plan import number_text as numbers
 from node.commands.plan.plan import Plan
 from node.runtime import formatting as words
 
 Lines = Iterator[tuple[str, str]]
-
-NOTHING_SAVED = 0.005
-"""Of a unit of money per hour: below it two sets cost the same."""
 
 KINDS_TOLD = 8
 """In a few lines; the table below has all."""
@@ -45,7 +42,7 @@ def given(plan: Plan) -> Lines:
 
 
 def answer(plan: Plan) -> Lines:
-    """Ours, then the paper's."""
+    """Who is to be on, or what would be enough."""
     ours, currency = plan.asked.ours, plan.terms.currency
     if isinstance(ours, Infeasible):
         yield "infeasible", _shortage(plan, ours)
@@ -60,13 +57,7 @@ def answer(plan: Plan) -> Lines:
         if ours.staleness:
             yield "asked for", _asked(plan, ours)
         yield "waits", _waits(ours)
-        if plan.greedy is not None:
-            yield "greedy", _greedily(ours, plan.greedy, currency)
         yield "lag", f"{ours.lag:.1f} training steps expected, {ours.lag_bound} at most"
-    if plan.asked.paper is not None:
-        yield "the paper", _papers(plan)
-        if plan.asked.paper.outcome and isinstance(ours, Outcome):
-            yield "", _difference(ours, plan.asked.paper.outcome, currency)
 
 
 def _waits(outcome: Outcome) -> str:
@@ -97,12 +88,6 @@ def _cost(plan: Plan, outcome: Outcome) -> str:
     return ", ".join(parts)
 
 
-def _greedily(ours: Outcome, greedy: Outcome, currency: str) -> str:
-    dearer = greedy.choice.price - ours.choice.price
-    same = "the same price" if abs(dearer) < NOTHING_SAVED else f"{numbers.signed(dearer, currency)} an hour"
-    return f"by price per rollout alone: {numbers.machines(len(greedy.choice.chosen))}, {same}"
-
-
 def _kappa(plan: Plan, outcome: Outcome) -> str:
     if outcome.staleness == 0:
         return "1: every version is awaited before anything is generated"
@@ -119,38 +104,6 @@ def _asked(plan: Plan, outcome: Outcome) -> str:
     return f"{numbers.rate(outcome.asked)} by machines alike: {over}, times {margin:g} for a reserve"
 
 
-def _papers(plan: Plan) -> str:
-    paper = plan.asked.paper
-    assert paper is not None
-    if paper.kappa is None:
-        return explain_infeasible(plan.terms.setting.timings, paper.staleness)
-    if not math.isfinite(paper.mu_min):
-        return f"its rule (2) has no answer with kappa = {paper.kappa}: kappa T_train is less than T_bcast + T_gen"
-    over = paper.mu_min / plan.terms.setting.balance
-    least = f"mu_min = {numbers.rate(paper.mu_min)} ({numbers.times(over)} x R / T_train)"
-    rule = f"kappa = {paper.kappa}, {least}, times {GAMMA:g}"
-    if paper.outcome is None:
-        return f"{rule}: more than {_together(plan)}"
-    bought = numbers.machines(len(paper.outcome.choice.chosen))
-    return f"{rule}: {bought}, lag at most {paper.outcome.lag_bound} by (12)"
-
-
-def _difference(ours: Outcome, paper: Outcome, currency: str) -> str:
-    """What the paper's rule buys beyond ours."""
-    more, dearer = len(paper.choice.chosen) - len(ours.choice.chosen), paper.choice.price - ours.choice.price
-    if more == 0 and abs(dearer) < NOTHING_SAVED:
-        return "It would buy as much."
-    machines = f"{numbers.machines(abs(more))} {_more(more)}" if more else "as many machines"
-    capacity = paper.choice.rate / ours.choice.rate - 1
-    share = f", {abs(capacity):.0%} {_more(capacity)} capacity" if abs(capacity) >= NOTHING_SAVED else ""
-    step = numbers.signed(paper.cost_per_step - ours.cost_per_step, currency)
-    return f"It would buy {machines}{share}: {numbers.signed(dearer, currency)} an hour, {step} a step."
-
-
-def _more(number: float) -> str:
-    return "more" if number > 0 else "less"
-
-
 def _shortage(plan: Plan, short: Infeasible) -> str:
     setting = plan.terms.setting
     if short.needed == 0:
@@ -161,7 +114,7 @@ def _shortage(plan: Plan, short: Infeasible) -> str:
         steps = "1 training step takes" if short.staleness == 1 else f"{short.staleness} training steps take"
         return (
             f"versions would overtake each other: one takes {numbers.seconds(setting.source_s)} to leave, and S = "
-            f"{steps} {steps_s}; {_together(plan)} {rates}"
+            f"{steps} {steps_s}; {together(plan)} {rates}"
         )
     if short.share == 0:
         least_s = min(one.broadcast_s + one.generation_s for one in setting.candidates)
@@ -170,10 +123,11 @@ def _shortage(plan: Plan, short: Infeasible) -> str:
             f"no machine is in time: the first rollouts of a version come {numbers.seconds(least_s)} after it or "
             f"later, and the first batch that needs them is due after {numbers.seconds(due_s)}"
         )
-    return f"{_together(plan)} {words.share(short.share)} of what the strictest condition asks for ({rates})"
+    return f"{together(plan)} {words.share(short.share)} of what the strictest condition asks for ({rates})"
 
 
-def _together(plan: Plan) -> str:
+def together(plan: Plan) -> str:
+    """Before what all machines give."""
     return "the one machine gives" if len(plan.terms.setting.candidates) == 1 else "all machines together give"
 
 

@@ -26,9 +26,9 @@ WIDTHS = (40, 200)
 """Narrower terminals break words, wider lines lose the eye."""
 
 
-def answer(path: Path | None, source: Path | None, options: Mapping[str, Any]) -> Plan:
+def answer(path: Path | None, source: Path | None, options: Mapping[str, Any], *, with_echo2: bool = False) -> Plan:
     """The plan for the pool in `path`, or the one that the run at `source` had, under the settings in `options`, of
-    which those that are None were not given. Raises UsageError.
+    which those that are None were not given; `with_echo2`: its rule beside ours. Raises UsageError.
     """
     command = _judged_options(options)
     fitted = read_run(source) if source is not None else None
@@ -40,7 +40,7 @@ def answer(path: Path | None, source: Path | None, options: Mapping[str, Any]) -
                 "Name a pool beside --from."
             )
         raise UsageError("There is no pool. Name a .toml or .csv of machines, or --from with a recorded run.")
-    plan = make_plan(terms_of(pool, command, fitted.settings if fitted else None))
+    plan = make_plan(terms_of(pool, command, fitted.settings if fitted else None), with_echo2=with_echo2)
     return replace(plan, measured=fitted.measured) if fitted else plan
 
 

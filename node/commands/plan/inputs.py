@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from learner.provisioning.model.broadcast_time import Line, arrival_s, quorum_s, source_s
-from learner.provisioning.model.echo2 import Timings
 from learner.provisioning.model.machine_selection import MARGIN, Candidate
+from learner.provisioning.model.timings import Timings
 from learner.provisioning.model.windows import STANDS_S, Setting
 from node.commands.plan.pool import Machine, Pool
 from node.commands.plan.pool_keys import MAX_WINDOW

@@ -6,8 +6,8 @@ is that there is none.
 
 format, currency, feasible, staleness, terms {train_s, rollouts, broadcast_s, broadcast_from, generation_s, source_s,
 learner_price, kappa, margin, ahead, stands_s}, pool [{name, count, price, rate, broadcast_s, generation_s, rho}],
-windows [{staleness, ours, paper, everyone}], greedy, changes [{what, machine, outcome}], remedies {times, rollouts,
-train_s, broadcast, staleness}, measured.
+windows [{staleness, ours, everyone}], changes [{what, machine, outcome}], remedies {times, rollouts, train_s,
+broadcast, staleness}, measured; with --compare-echo2 also greedy, and paper in each of the windows.
 
 An outcome (`ours`, `greedy`, `everyone`, `paper.outcome`): kappa, kappas, machines {name: count}, exact, rate, asked,
 over_balance, price, cost_per_step, period_s, wait_s, bubble, lag, lag_bound. `ours` where machines are too few: share,
@@ -27,8 +27,10 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from learner.provisioning.model.windows import Infeasible, Outcome, PaperWindow, Window
-from node.commands.plan.measured_run_text import as_values
+from learner.provisioning.estimation.estimates import Estimate
+from learner.provisioning.model.echo2 import PaperWindow
+from learner.provisioning.model.outcome import Infeasible, Outcome, Window
+from node.commands.plan.measured_run import Measured
 from node.commands.plan.plan import Plan
 
 FORMAT = "volery-plan/1"
@@ -36,11 +38,25 @@ FORMAT = "volery-plan/1"
 
 def as_json(plan: Plan) -> str:
     """The plan as indented JSON, keys as in the module's paragraph."""
-    return json.dumps(_plan(plan), indent=2) + "\n"
+    return json.dumps(_finite(_plan(plan)), indent=2) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity."""
+    match value:
+        case dict():
+            return {key: _finite(one) for key, one in value.items()}
+        case list():
+            return [_finite(one) for one in value]
+        case float():
+            return value if math.isfinite(value) else None
+        case _:
+            return value
 
 
 def _plan(plan: Plan) -> dict[str, Any]:
-    return {
+    comparison = plan.comparison
+    found = {
         "format": FORMAT,
         "currency": plan.terms.currency,
         "feasible": plan.is_feasible,
@@ -48,7 +64,6 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "terms": _terms(plan),
         "pool": _pool(plan),
         "windows": [_window(plan, window) for window in plan.windows],
-        "greedy": _outcome(plan, plan.greedy),
         "changes": [
             {
                 "what": change.what,
@@ -58,8 +73,9 @@ def _plan(plan: Plan) -> dict[str, Any]:
             for change in plan.changes
         ],
         "remedies": asdict(plan.remedies) if plan.remedies else None,
-        "measured": as_values(plan.measured) if plan.measured else None,
+        "measured": _measured(plan.measured) if plan.measured else None,
     }
+    return found if comparison is None else found | {"greedy": _outcome(plan, comparison.greedy)}
 
 
 def _terms(plan: Plan) -> dict[str, Any]:
@@ -67,10 +83,10 @@ def _terms(plan: Plan) -> dict[str, Any]:
     return {
         "train_s": setting.timings.train_s,
         "rollouts": setting.timings.rollouts,
-        "broadcast_s": _finite(setting.timings.broadcast_s),
+        "broadcast_s": setting.timings.broadcast_s,
         "broadcast_from": plan.terms.broadcast,
         "generation_s": setting.timings.generation_s,
-        "source_s": _finite(setting.source_s),
+        "source_s": setting.source_s,
         "learner_price": setting.learner_price,
         "kappa": setting.kappa,
         "margin": setting.margin,
@@ -87,21 +103,23 @@ def _pool(plan: Plan) -> list[dict[str, Any]]:
             "count": count,
             "price": first[name].running_price,
             "rate": first[name].usable_rate,
-            "broadcast_s": _finite(first[name].broadcast_s),
+            "broadcast_s": first[name].broadcast_s,
             "generation_s": first[name].generation_s,
-            "rho": _finite(first[name].rho),
+            "rho": first[name].rho,
         }
         for name, count in plan.pool.items()
     ]
 
 
 def _window(plan: Plan, window: Window) -> dict[str, Any]:
-    return {
+    found = {
         "staleness": window.staleness,
         "ours": _ours(plan, window.ours),
-        "paper": _paper(plan, window.paper),
         "everyone": _outcome(plan, window.everyone),
     }
+    if plan.comparison is None:
+        return found
+    return found | {"paper": _paper(plan, plan.comparison.windows[window.staleness])}
 
 
 def _ours(plan: Plan, answer: Outcome | Infeasible) -> dict[str, Any] | None:
@@ -120,8 +138,8 @@ def _paper(plan: Plan, paper: PaperWindow | None) -> dict[str, Any] | None:
         return None
     return {
         "kappa": paper.kappa,
-        "mu_min": _finite(paper.mu_min),
-        "target": _finite(paper.target),
+        "mu_min": paper.mu_min,
+        "target": paper.target,
         "outcome": _outcome(plan, paper.outcome),
     }
 
@@ -135,8 +153,8 @@ def _outcome(plan: Plan, outcome: Outcome | None) -> dict[str, Any] | None:
         "machines": dict(plan.kinds(outcome.choice)),
         "exact": outcome.choice.exact,
         "rate": outcome.choice.rate,
-        "asked": _finite(outcome.asked),
-        "over_balance": _finite(outcome.over_balance),
+        "asked": outcome.asked,
+        "over_balance": outcome.over_balance,
         "price": outcome.price,
         "cost_per_step": outcome.cost_per_step,
         "period_s": outcome.period_s,
@@ -147,6 +165,35 @@ def _outcome(plan: Plan, outcome: Outcome | None) -> dict[str, Any] | None:
     }
 
 
-def _finite(value: float) -> float | None:
-    """JSON has no infinity."""
-    return value if math.isfinite(value) else None
+def _measured(measured: Measured) -> dict[str, Any]:
+    steady, late, predicted = measured.steady, measured.late, measured.predicted
+    return {
+        "source": measured.source,
+        "mode": measured.began.mode,
+        "runs": measured.runs,
+        "last_step": measured.step,
+        "steps_alone": measured.alone,
+        "seconds": measured.seconds,
+        "staleness": measured.began.staleness,
+        "kappa": measured.kappa,
+        "train_s": _estimate(measured.train_s),
+        "broadcast_s": _estimate(measured.broadcast_s),
+        "generation_s": _estimate(measured.generation_s),
+        "peers": [asdict(one) for one in measured.peers],
+        "silent": measured.silent,
+        "steps": steady.count,
+        "steps_left_out": measured.left_out,
+        "late_steps": late.count,
+        "late_bubble": late.bubble,
+        "late_lag": late.lag,
+        "bubble": steady.bubble,
+        "lag": steady.lag,
+        "lags": {str(lag): count for lag, count in steady.lags.items()},
+        "stale_share": steady.stale_share,
+        "predicted_bubble": max(0.0, predicted.bubble) if predicted else None,
+        "predicted_lag": predicted.lag if predicted else None,
+    }
+
+
+def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
+    return asdict(estimate) if estimate is not None else None

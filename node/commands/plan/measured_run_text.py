@@ -6,7 +6,7 @@ Pure. What always holds: what was not measured is said to be so, and is not a nu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from rich.box import Box
 from rich.console import Group, RenderableType
@@ -96,50 +96,3 @@ def _cells(estimate: Estimate | None) -> list[str]:
 
 def _value(estimate: Estimate | None) -> str:
     return words.NOTHING if estimate is None else numbers.figure(estimate.value)
-
-
-def as_values(measured: Measured) -> Mapping[str, object]:
-    """The same for programs: see `node.commands.plan.json_export`."""
-    steady, late = measured.steady, measured.late
-    return {
-        "source": measured.source,
-        "mode": measured.began.mode,
-        "runs": measured.runs,
-        "last_step": measured.step,
-        "steps_alone": measured.alone,
-        "seconds": measured.seconds,
-        "staleness": measured.began.staleness,
-        "kappa": measured.kappa,
-        "train_s": _estimate(measured.train_s),
-        "broadcast_s": _estimate(measured.broadcast_s),
-        "generation_s": _estimate(measured.generation_s),
-        "peers": [
-            {
-                "name": one.name,
-                "price": one.price,
-                "rate": _estimate(one.rate),
-                "broadcast_s": _estimate(one.broadcast_s),
-                "generation_s": _estimate(one.generation_s),
-            }
-            for one in measured.peers
-        ],
-        "silent": measured.silent,
-        "steps": steady.count,
-        "steps_left_out": measured.left_out,
-        "late_steps": late.count,
-        "late_bubble": late.bubble,
-        "late_lag": late.lag,
-        "bubble": steady.bubble,
-        "lag": steady.lag,
-        "lags": {str(lag): count for lag, count in steady.lags.items()},
-        "stale_share": steady.stale_share,
-        "predicted_bubble": max(0.0, measured.predicted.bubble) if measured.predicted else None,
-        "predicted_lag": measured.predicted.lag if measured.predicted else None,
-    }
-
-
-def _estimate(estimate: Estimate | None) -> Mapping[str, object] | None:
-    if estimate is None:
-        return None
-    high = estimate.high if math.isfinite(estimate.high) else None
-    return {"value": estimate.value, "low": estimate.low, "high": high, "count": estimate.count}

@@ -31,6 +31,11 @@ def times(value: float) -> str:
     return f"{value:.3f}" if value < 10 else words.rate(value)
 
 
+def over(value: float) -> str:
+    """The same, of what may be out of reach."""
+    return times(value) if math.isfinite(value) else words.NOTHING
+
+
 def signed(amount: float, currency: str) -> str:
     """A difference of money."""
     if abs(amount) < 1e-9:

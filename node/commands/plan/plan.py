@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from learner.provisioning.model.echo2 import Comparison, compare
 from learner.provisioning.model.machine_selection import Choice
+from learner.provisioning.model.outcome import Infeasible, Outcome, Window
 from learner.provisioning.model.what_if import Change, Remedies, changes, remedies
-from learner.provisioning.model.windows import Infeasible, Outcome, Window, Windows
+from learner.provisioning.model.windows import Windows
 from node.commands.plan.inputs import Terms
 from node.commands.plan.measured_run import Measured
 
@@ -19,17 +21,17 @@ from node.commands.plan.measured_run import Measured
 class Plan:
     """The answers to `terms`, for every window from 0 on; `asked` is the one that was asked for.
 
-    `greedy` keeps our rule with the paper's way to choose. Without machines that suffice there are `remedies`, and no
-    `changes`.
+    Without machines that suffice there are `remedies`, and no `changes`. `comparison`: with ECHO-2's rule, if that was
+    wanted.
     """
 
     terms: Terms
     windows: tuple[Window, ...]
     asked: Window
-    greedy: Outcome | None
     changes: tuple[Change, ...]
     remedies: Remedies | None
     measured: Measured | None = None
+    comparison: Comparison | None = None
 
     @property
     def is_feasible(self) -> bool:
@@ -41,13 +43,19 @@ class Plan:
         return Counter(self.terms.kinds[one.name] for one in choice.chosen)
 
     @property
+    def papers(self) -> dict[int, Outcome]:
+        """What ECHO-2's rule would buy, by window; nothing where no comparison was wanted."""
+        windows = self.comparison.windows if self.comparison is not None else ()
+        return {one.staleness: one.outcome for one in windows if one is not None and one.outcome is not None}
+
+    @property
     def pool(self) -> Counter[str]:
         """How many there are of each row."""
         return Counter(self.terms.kinds[one.name] for one in self.terms.setting.candidates)
 
 
-def make_plan(terms: Terms) -> Plan:
-    """Answer `terms`."""
+def make_plan(terms: Terms, *, with_echo2: bool = False) -> Plan:
+    """Answer `terms`; `with_echo2`: by its rule as well."""
     windows, staleness = Windows(terms.setting), terms.staleness
     ours = windows.ours(staleness) if staleness else None
     same = ours.choice if isinstance(ours, Outcome) else None
@@ -57,7 +65,7 @@ def make_plan(terms: Terms) -> Plan:
         terms=terms,
         windows=rows,
         asked=rows[staleness],
-        greedy=windows.greedy(staleness, planned.kappa) if planned else None,
         changes=tuple(changes(windows, planned)) if planned else (),
         remedies=remedies(terms.setting, staleness) if isinstance(ours, Infeasible) else None,
+        comparison=compare(windows, terms.max_staleness, planned) if with_echo2 else None,
     )

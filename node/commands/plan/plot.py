@@ -1,4 +1,4 @@
-"""`plan.png`: what every staleness window would cost, by our rule and by the paper's.
+"""`plan.png`: what every staleness window would cost, by our rule, and by ECHO-2's where that is wanted.
 
 One picture, 1200 by 700 pixels: cost of a training step over S on the left; machines, and the share of its time that
 the learner waits, on the right. Taking turns (S = 0) stands apart, as does the window that was asked for. Windows that
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from learner.provisioning.model.windows import Outcome
+from learner.provisioning.model.outcome import Outcome
 from node.commands.plan.plan import Plan
 from node.reports.charts.plot import Line, Look, Plot
 from node.reports.plots.png import draw_heading, draw_legend, draw_plot, draw_png
@@ -57,7 +57,8 @@ def _draw(figure: Figure, plan: Plan) -> None:
 
 def _together(plan: Plan) -> int:
     """Of so many steps is the cost drawn, so that the numbers beside the axis stay short."""
-    outcomes = [each for w in plan.windows for each in (w.ours, w.paper and w.paper.outcome, w.everyone)]
+    outcomes = [each for w in plan.windows for each in (w.ours, w.everyone)]
+    outcomes += plan.papers.values()
     dearest = max([one.cost_per_step for one in outcomes if isinstance(one, Outcome)], default=0.0)
     return next((steps for steps in (1, 1000) if dearest * steps >= SMALL or dearest == 0), 1_000_000)
 
@@ -76,7 +77,7 @@ def _subtitle(plan: Plan) -> str:
         f"T_train {timings.train_s:.5g} s for R = {timings.rollouts:,} rollouts, T_bcast {timings.broadcast_s:.4g} s, "
         f"T_gen {timings.generation_s:.4g} s"
     )
-    paper = plan.asked.paper.outcome if plan.asked.paper else None
+    paper = plan.papers.get(plan.terms.staleness)
     if paper is None or not isinstance(plan.asked.ours, Outcome):
         return told
     cost = words.money(paper.cost_per_step, plan.terms.currency)
@@ -86,7 +87,7 @@ def _subtitle(plan: Plan) -> str:
 def _plot(plan: Plan, title: str, unit: str, value: Callable[[Outcome], float]) -> Plot:
     """One figure of every window, by rule."""
     ours = [(w.staleness, w.ours) for w in plan.windows if isinstance(w.ours, Outcome)]
-    papers = [(w.staleness, w.paper.outcome) for w in plan.windows if w.paper]
+    papers = list(plan.papers.items())
     lines = (
         ("the paper's rule and choice", Look.ORANGE, papers),
         ("our rule, the cheapest set", Look.BLUE, [one for one in ours if one[0] > 0]),

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from learner.provisioning.model.machine_selection import Candidate
+from learner.provisioning.model.outcome import Infeasible, Outcome, Window
 from learner.provisioning.model.what_if import Change
-from learner.provisioning.model.windows import Infeasible, Outcome, Window
 from node.commands.plan import number_text as numbers
 from node.commands.plan.plan import Plan
 from node.runtime import formatting as words
@@ -30,22 +30,21 @@ TOO_FEW = "too few"
 
 
 def machines(plan: Plan, box: Box) -> RenderableType:
-    """A row for each kind, the best price per rollout first: how many there are, and how many each choice takes."""
+    """A row for each kind, the best price per rollout first: how many there are, and how many are chosen."""
     currency, setting = plan.terms.currency, plan.terms.setting
-    paper = plan.asked.paper.outcome if plan.asked.paper else None
-    sets = [plan.asked.ours, plan.greedy, paper]
-    counts = [plan.kinds(one.choice) if isinstance(one, Outcome) else None for one in sets]
+    ours = plan.asked.ours
+    counts = plan.kinds(ours.choice) if isinstance(ours, Outcome) else None
     first = {plan.terms.kinds[one.name]: one for one in reversed(setting.candidates)}
     ranked = sorted(first.items(), key=lambda item: (item[1].rho, item[0]))
     rows = []
-    for name, one in _listed(ranked, {name for count in counts if count for name in count}):
-        chosen = [words.NOTHING if count is None else str(count[name]) for count in counts]
+    for name, one in _listed(ranked, counts or ()):
+        chosen = words.NOTHING if counts is None else str(counts[name])
         rows.append(
-            [words.plain_name(name, KIND_CHARS), str(plan.pool[name]), *chosen, words.money(one.running_price, ""),
+            [words.plain_name(name, KIND_CHARS), str(plan.pool[name]), chosen, words.money(one.running_price, ""),
              words.rate(one.usable_rate), words.money(1000 * one.rho, "") if math.isfinite(one.rho) else words.NOTHING,
              numbers.figure(one.broadcast_s), numbers.figure(one.generation_s)]
         )  # fmt: skip
-    headings = ["machine", "in\npool", "ours", "ours,\ngreedy", "paper", f"{currency}\nan hour", "rollouts\nper s",
+    headings = ["machine", "in\npool", "chosen", f"{currency}\nan hour", "rollouts\nper s",
                 f"{currency} per\n1000 rollouts", "T_bcast\ns", "T_gen\ns"]  # fmt: skip
     drawn = table(headings, rows, box)
     left = len(first) - len(rows)
@@ -59,42 +58,24 @@ def _listed(ranked: Sequence[tuple[str, Candidate]], wanted: Collection[str]) ->
 
 
 def windows(plan: Plan, box: Box) -> RenderableType:
-    """A row for each S, ours and the paper's."""
-    currency = plan.terms.currency
-    headings = ["\nS", "\nkappa", "asked\nx R/T", "\nmachines", f"{currency}\nan hour", f"{currency}\na step",
-                "\nbubble", "\nlag", "paper\nkappa", "asked\nx R/T", "\nmachines", f"{currency}\na step",
-                "lag\n(12)"]  # fmt: skip
+    """A row for each S."""
+    hour, step = (f"{plan.terms.currency}\n{per}" for per in ("an hour", "a step"))
+    headings = ["S", "kappa", "asked\nx R/T", "machines", hour, step, "bubble", "lag"]
     return table(headings, [_window(plan, window) for window in plan.windows], box, first_left=False)
 
 
 def _window(plan: Plan, window: Window) -> list[str]:
     mark = ">" if window.staleness == plan.terms.staleness else ""
-    return [f"{mark}{window.staleness}", *_our_cells(window), *_paper_cells(plan, window)]
-
-
-def _our_cells(window: Window) -> list[str]:
-    """Of what is chosen; of all machines where they are too few."""
+    # Of what is chosen; of all machines where they are too few.
     ours = window.ours if isinstance(window.ours, Outcome) else window.everyone
     if ours is None:
-        return [words.NOTHING, words.NOTHING, TOO_FEW, *[words.NOTHING] * 4]
-    over = numbers.times(ours.over_balance) if ours.staleness and math.isfinite(ours.over_balance) else words.NOTHING
+        return [f"{mark}{window.staleness}", words.NOTHING, words.NOTHING, TOO_FEW, *[words.NOTHING] * 4]
+    over = numbers.over(ours.over_balance) if ours.staleness else words.NOTHING
     machines = TOO_FEW if ours is window.everyone else str(len(ours.choice.chosen))
     return [
-        str(ours.kappa), over, machines, words.money(ours.price, ""),
+        f"{mark}{window.staleness}", str(ours.kappa), over, machines, words.money(ours.price, ""),
         words.money(ours.cost_per_step, ""), words.share(numbers.nil(ours.bubble)), f"{ours.lag:.1f}",
     ]  # fmt: skip
-
-
-def _paper_cells(plan: Plan, window: Window) -> list[str]:
-    paper = window.paper
-    if paper is None or paper.kappa is None:
-        return [words.NOTHING] * 5
-    over = numbers.times(paper.mu_min / plan.terms.setting.balance) if math.isfinite(paper.mu_min) else words.NOTHING
-    if paper.outcome is None:
-        return [str(paper.kappa), over, TOO_FEW, words.NOTHING, words.NOTHING]
-    outcome = paper.outcome
-    bought = str(len(outcome.choice.chosen))
-    return [str(paper.kappa), over, bought, words.money(outcome.cost_per_step, ""), str(outcome.lag_bound)]
 
 
 def changes(plan: Plan, box: Box) -> RenderableType:

@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from node.commands.plan import echo2_text
 from node.commands.plan.answer_text import answer, given, notes
 from node.commands.plan.measured_run_text import estimates, judged, peers
 from node.commands.plan.plan import Plan
@@ -54,9 +55,12 @@ def _parts(plan: Plan, box: Box, width: int) -> Iterator[RenderableType]:
         yield section(f"Peers that were here at step {measured.step}", peers(plan, measured, box))
     yield section(f"A plan for the window S = {staleness}", pairs([*given(plan), *answer(plan)], width))
     yield section("Machines, and how many of each are chosen", machines(plan, box))
-    yield section("Every window: ours, and the paper's rule", windows(plan, box))
+    yield section("Every window", windows(plan, box))
     if plan.changes:
         yield section(f"What would change, at S = {staleness}", changes(plan, box))
+    if (comparison := plan.comparison) is not None:
+        yield section(f"ECHO-2's rule, at S = {staleness}", pairs(echo2_text.in_words(plan, comparison), width))
+        yield section("Every window: ours, and the paper's rule", echo2_text.windows(plan, comparison, box))
     for note in notes(plan):
         yield Constrain(Padding(Text(note), (0, 0, 1, 1)), width)
 

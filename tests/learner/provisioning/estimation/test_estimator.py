@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from learner.provisioning.estimation import estimator as module
 from learner.provisioning.estimation.estimator import BOAST, fit
 from learner.provisioning.estimation.recording import Installed, Joined, Planned, Recorded, Withdrawn
-from learner.provisioning.model.echo2 import Timings
+from learner.provisioning.model.timings import Timings
 from tests.support.observed_swarm import BEGAN, batches, delivered, installed, joined, left, published, seen, stepped
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from learner.provisioning.model import capacity as overlap
 from learner.provisioning.model import echo2 as paper
+from learner.provisioning.model.timings import Timings
 
 TRAIN_S = 1631.2
 BROADCAST_S = {9: 1830.0, 10: 1872.0}
@@ -56,7 +57,7 @@ def table2() -> Table2:
 
 
 def _paper_wait_s(machines: int, rate: float) -> float:
-    timings = paper.Timings(train_s=TRAIN_S, rollouts=ROLLOUTS, broadcast_s=BROADCAST_S[machines])
+    timings = Timings(train_s=TRAIN_S, rollouts=ROLLOUTS, broadcast_s=BROADCAST_S[machines])
     return paper.wait_s(timings, KAPPA, rate)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from learner.provisioning.model.echo2_table2 import BROADCAST_S, TRAIN_S, _our_wait_s, _paper_wait_s, table2
+from benchmarks.swarms.table2 import BROADCAST_S, TRAIN_S, _our_wait_s, _paper_wait_s, table2
 
 
 def test_both_models_wait_as_nine_machines_did_and_say_how_ten_do() -> None:

@@ -1,4 +1,5 @@
-"""Words of a command line that are text: names, reasons, ids.
+"""Options that several commands have, those that are generated from a table of keys, and words that are text: names,
+reasons, ids.
 
 What always holds: what is looked up, written down or sent is Unicode. A shell hands on any bytes, of which Python makes
 code points that have no encoding; the name of a file may have them, a text may not.
@@ -6,11 +7,14 @@ code points that have no encoding; the name of a file may have them, a text may 
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from node.commands.plan.pool_keys import Key
 from node.runtime.errors import UsageError
 from node.runtime.startup import STOPPED_EXIT_CODE
 from node.runtime.stdout import complain
@@ -34,6 +38,37 @@ State = Annotated[Path | None, typer.Option("--state", help="Directory with the 
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+Given = Mapping[str, Any]
+"""What was typed of options that were generated, by their keys; None of those that were not."""
+
+
+def with_options(keys: Sequence[Key]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each of `keys`, all of them numbers, at the place of its argument `given`, through
+    which what was typed reaches it."""
+
+    def extend(command: Callable[..., None]) -> Callable[..., None]:
+        def extended(**arguments: Any) -> None:
+            given = {key.name: arguments.pop(key.name) for key in keys}
+            command(**arguments, given=given)
+
+        parameters: list[inspect.Parameter] = []
+        for one in inspect.signature(command, eval_str=True).parameters.values():
+            parameters += map(_parameter, keys) if one.name == "given" else [one]
+        keyword_only = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+        extended.__name__, extended.__doc__, extended.__annotations__ = command.__name__, command.__doc__, {}
+        extended.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
+        return extended
+
+    return extend
+
+
+def _parameter(key: Key) -> inspect.Parameter:
+    names = [name for name in (f"--{key.name.replace('_', '-')}", key.short) if name]
+    option = typer.Option(*names, help=key.meaning)
+    annotation: Any = Annotated[int | None, option] if key.whole else Annotated[float | None, option]
+    return inspect.Parameter(key.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def run_program(program: Any, *args: Any, **options: Any) -> None:

@@ -110,7 +110,7 @@ rows = st.fixed_dictionaries(
 )
 def test_any_pool_is_a_plan(machines: list[dict[str, object]], command: dict[str, object]) -> None:
     pool = pool_of("pool", rows=[(f"row {i}", {"name": str(i), **row}) for i, row in enumerate(machines)], settings={})
-    plan = make_plan(terms_of(pool, command))
+    plan = make_plan(terms_of(pool, command), with_echo2=True)
     text = as_text(plan)
     assert max(map(len, text.splitlines())) <= 100
     assert "NaN" not in as_json(plan)

@@ -4,6 +4,7 @@ of that value.
 
 - `answer_text`: the answer in words
 - `command`: reads, plans, prints
+- `echo2_text`: ECHO-2's rule beside ours
 - `inputs`: what is given, and where it comes from
 - `json_export`: as JSON
 - `measured_run`: a recorded run as input

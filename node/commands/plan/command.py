@@ -17,7 +17,7 @@ from node.commands.plan.json_export import as_json
 from node.commands.plan.measured_run import read_run
 from node.commands.plan.plan import Plan, make_plan
 from node.commands.plan.pool import read_pool
-from node.commands.plan.pool_keys import SETTINGS, judged
+from node.commands.plan.pool_keys import OPTIONS, judged_options
 from node.commands.plan.text import as_terminal, as_text
 from node.runtime.errors import UsageError
 from node.runtime.stdout import is_screen
@@ -30,7 +30,7 @@ def answer(path: Path | None, source: Path | None, options: Mapping[str, Any], *
     """The plan for the pool in `path`, or the one that the run at `source` had, under the settings in `options`, of
     which those that are None were not given; `with_echo2`: its rule beside ours. Raises UsageError.
     """
-    command = _judged_options(options)
+    command = judged_options(OPTIONS, options)
     fitted = read_run(source) if source is not None else None
     pool = read_pool(path) if path is not None else fitted.pool_under(command) if fitted is not None else None
     if pool is None:
@@ -54,12 +54,3 @@ def show(plan: Plan, *, as_json_text: bool) -> str:
 def screen_width() -> int:
     """Columns of the terminal, within WIDTHS."""
     return min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1])
-
-
-def _judged_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, judged as the keys of a `[swarm]` table are and named as they were typed."""
-    found: dict[str, Any] = {}
-    for key in SETTINGS:
-        if (value := options.get(key.name)) is not None:
-            found |= judged([key], {key.name: value}, f"--{key.name.replace('_', '-')}")
-    return found

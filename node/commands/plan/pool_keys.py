@@ -1,4 +1,5 @@
-"""The words of a pool: its columns, the keys of its tables, and what may stand there.
+"""The words of a pool: its columns, the keys of its tables, and what may stand there; and the options that are such
+keys.
 
 What always holds: what is judged is known, finite and in its range; a refusal is a UsageError that names the place, the
 key and what would be right.
@@ -27,10 +28,13 @@ NAME_CHARS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """A column of a pool, or a key of its `[swarm]` table: a number from `low` to `high`, or a text."""
+    """A column of a pool, a key of its tables, or an option: a number from `low` to `high`, or a text."""
 
     name: str
     meaning: str
+    """Of an option it is the help."""
+    short: str = ""
+    """Another name of an option."""
     low: float = 0.0
     above: bool = False
     """`low` itself is out."""
@@ -86,21 +90,26 @@ COLUMNS = (
     Key(name="currency", meaning="three capital letters", text=True),
 )  # fmt: skip
 
+OPTIONS = (
+    Key(name="train_s", meaning="T_train: seconds of one training step.", above=True),
+    Key(name="rollouts", meaning="R: rollouts that a training step takes.", low=1, whole=True),
+    Key(name="staleness", meaning="S: the window to plan for, in training steps; 3.", high=MAX_WINDOW, whole=True),
+    Key(name="max_staleness", meaning="The last window of the table; 11.", high=MAX_WINDOW, whole=True),
+    Key(name="generation_s", meaning="T_gen: seconds of a slow rollout, admission too."),
+    Key(name="broadcast_s", meaning="T_bcast: seconds until most use a version."),
+    Key(name="weights_mb", meaning="Or 10^6 bytes of what travels, to compute it.", above=True),
+    Key(name="learner_up_mbit", meaning="The learner's uplink, to compute it.", above=True),
+    Key(name="install_s", meaning="Seconds from its arrival until a version is in use."),
+    Key(name="kappa", meaning="Publish every so many steps, not as the rules say.", low=1, high=1000, whole=True),
+    Key(name="ahead", meaning="Batches leased or waiting at most; else as measured.", low=1, high=64),
+    Key(name="margin", meaning="Ask for so many times what suffices; 1.05.", low=1, high=10),
+    Key(name="hours", meaning="Hours over which a machine's start is charged; 24.", above=True),
+    Key(name="learner_price", meaning="Price per hour of the learner's machine."),
+)
+"""Of `volery plan`; of the `[swarm]` table, too."""
+
 SETTINGS = (
-    Key(name="train_s", meaning="T_train", above=True),
-    Key(name="rollouts", meaning="R", low=1, high=MAX_NUMBER, whole=True),
-    Key(name="staleness", meaning="S", high=MAX_WINDOW, whole=True),
-    Key(name="max_staleness", meaning="the last S of the table", high=MAX_WINDOW, whole=True),
-    Key(name="generation_s", meaning="T_gen"),
-    Key(name="broadcast_s", meaning="T_bcast"),
-    Key(name="weights_mb", meaning="size of what travels", above=True),
-    Key(name="learner_up_mbit", meaning="B0", above=True),
-    Key(name="install_s", meaning="from its arrival until a version is in use"),
-    Key(name="kappa", meaning="publication period", low=1, high=1000, whole=True),
-    Key(name="ahead", meaning="batches leased or waiting", low=1, high=64),
-    Key(name="margin", meaning="our gamma", low=1, high=10),
-    Key(name="hours", meaning="how long machines are kept", above=True),
-    Key(name="learner_price", meaning="per hour"),
+    *OPTIONS,
     Key(name="group_size", meaning="rollouts of a lease", low=2, high=1024, whole=True),
     Key(name="train_spread", meaning="deviation over mean of T_train", high=10),
     Key(name="publish_s", meaning="what a publication takes of the learner's time"),
@@ -135,6 +144,15 @@ def judged(keys: Sequence[Key], values: Mapping[str, object], where: str) -> dic
         if key.needed and key.name not in given:
             raise UsageError(f"{where}: {key.name} is missing: {key.needed}.")
     return {name: known[name].judge(value, where) for name, value in given.items()}
+
+
+def judged_options(keys: Sequence[Key], options: Mapping[str, object]) -> dict[str, Any]:
+    """The options that were given, those that are not None, as the types of `keys`. Raises UsageError naming them as
+    they were typed."""
+    found: dict[str, Any] = {}
+    for key in keys:
+        found |= judged([key], {key.name: options.get(key.name)}, f"--{key.name.replace('_', '-')}")
+    return found
 
 
 def _number(value: object) -> float | None:

@@ -2,6 +2,7 @@
 
 - `command`: reads, simulates, prints
 - `json_export`: as JSON
+- `options`: options and modes
 - `overrides`: figures that are changed
 - `pool_machines`: machines of a pool
 - `recorded_machines`: machines of a recording

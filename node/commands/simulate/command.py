@@ -18,32 +18,19 @@ from learner.provisioning.estimation.recording import Began, Recorded, Recording
 from learner.simulation.world import SIMULATED
 from node.commands.plan.command import screen_width
 from node.commands.plan.pool import read_pool
-from node.commands.plan.pool_keys import SETTINGS, Key, judged
+from node.commands.plan.pool_keys import judged_options
 from node.commands.plan.recordings import MAX_LINE_BYTES
 from node.commands.simulate.json_export import as_json
+from node.commands.simulate.options import MOST_HOURS, OF_SWARM, OPTIONS, Mode
 from node.commands.simulate.overrides import FIGURES
 from node.commands.simulate.pool_machines import HOUR_S, swarm_of
 from node.commands.simulate.recorded_swarm import Replay, read_replay
 from node.commands.simulate.result import Limit, Story, tell
-from node.commands.simulate.scenario import USUAL, Mode, Swarm, WhatIf
+from node.commands.simulate.scenario import USUAL, Swarm, WhatIf
 from node.commands.simulate.text import as_text
 from node.runtime.atomic_files import cannot_write, require_own, require_place, write_whole
 from node.runtime.errors import UsageError
 from node.runtime.stdout import is_screen
-
-MOST_HOURS = 10_000
-MOST_STEPS = 1_000_000
-MOST_TIMES = 100
-"""Of the machines."""
-
-OPTIONS = (
-    Key(name="hours", meaning="simulated", above=True, high=MOST_HOURS),
-    Key(name="steps", meaning="simulated", low=1, high=MOST_STEPS, whole=True),
-    Key(name="machines", meaning="a share of them", above=True, high=MOST_TIMES),
-    Key(name="staleness", meaning="S", high=1000, whole=True),
-    Key(name="kappa", meaning="publication period", low=1, high=1000, whole=True),
-)
-
 
 OF_LINES = ("weights_mb", "learner_up_mbit")
 """T_bcast is computed from these and the machines' lines, which no recording tells."""
@@ -79,10 +66,10 @@ def answer(
     picture: bool = False,
     seed: int = 0,
 ) -> Answer:
-    """Simulate the pool in `path`, or the run at `source`. `options` are those of OPTIONS and of a `[swarm]` table that
-    were given. Raises UsageError.
+    """Simulate the pool in `path`, or the run at `source`. `options` are those of OPTIONS; None was not given.
+    Raises UsageError.
     """
-    said = _judged_options(options)
+    said = judged_options(OPTIONS, options)
     asked = WhatIf(
         mode=mode,
         staleness=said.get("staleness"),
@@ -92,7 +79,7 @@ def answer(
         machines=said.get("machines", 1.0),
         plan=plan,
     )
-    command = {key.name: said[key.name] for key in SETTINGS if key.name in said and key.name not in ("hours", "kappa")}
+    command = {key.name: said[key.name] for key in OF_SWARM if key.name in said}
     swarm, replay = _swarm(path, source, command)
     if replay is not None:
         asked = replace(asked, figures=tuple((key, command[key]) for key in FIGURES if key in command))
@@ -151,23 +138,22 @@ def write_recording(events: Sequence[Recorded], path: Path) -> None:
 
 def _swarm(path: Path | None, source: Path | None, command: Mapping[str, Any]) -> tuple[Swarm, Replay | None]:
     """What is simulated as it is: a pool under what the command line says, or a run as it was."""
-    window = {key: value for key, value in command.items() if key != "staleness"}
     if path is not None and source is not None:
         raise UsageError(
             "Name a pool or --from with a recorded run, not both: a replay is of the peers that were there."
         )
     if path is not None:
-        return swarm_of(read_pool(path), window), None
+        return swarm_of(read_pool(path), command), None
     if source is None:
         raise UsageError(
             "There is nothing to simulate. Name a .toml or .csv of machines, or --from with a recorded run."
         )
-    if of_lines := [key for key in OF_LINES if key in window]:
+    if of_lines := [key for key in OF_LINES if key in command]:
         raise UsageError(
             f"--{of_lines[0].replace('_', '-')}: T_bcast is computed from it and the machines' lines, and those of the "
             f"peers are not in the recording of {source}. Give --broadcast-s instead."
         )
-    replay = read_replay(source, learner_price=window.get("learner_price"), broadcast_s=window.get("broadcast_s"))
+    replay = read_replay(source, learner_price=command.get("learner_price"), broadcast_s=command.get("broadcast_s"))
     return replay.swarm, replay
 
 
@@ -200,12 +186,3 @@ def _differs(swarm: Swarm, other: WhatIf) -> bool:
     if not swarm.is_planned and (not other.cost or other.plan is False):
         return False
     return other.mode is not Mode.SEQUENTIAL or swarm.learning.staleness > 0
-
-
-def _judged_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, named as they were typed."""
-    found: dict[str, Any] = {}
-    for key in {key.name: key for key in (*SETTINGS, *OPTIONS)}.values():
-        if (value := options.get(key.name)) is not None:
-            found |= judged([key], {key.name: value}, f"--{key.name.replace('_', '-')}")
-    return found

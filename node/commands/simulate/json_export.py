@@ -21,9 +21,9 @@ from typing import Any
 
 from learner.provisioning.estimation.recording import Planned
 from learner.provisioning.estimation.step_stats import Steps
+from node.commands.simulate.options import Mode
 from node.commands.simulate.recorded_swarm import Replay
 from node.commands.simulate.result import Story
-from node.commands.simulate.scenario import Mode
 
 FORMAT = "volery-simulate/1"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
 from learner.provisioning.model.capacity import Supplier
 from learner.provisioning.planner.constants import REVIEW_S
@@ -18,6 +17,7 @@ from learner.simulation.machines import Machine
 from learner.simulation.plan_driver import Blind, Order, Reviews, Script
 from learner.simulation.trace import Learning
 from learner.simulation.world import Steering
+from node.commands.simulate.options import Mode
 from node.commands.simulate.overrides import Figures, figured, told
 from node.runtime.errors import UsageError
 
@@ -26,14 +26,6 @@ MOST_MACHINES = 10_000
 
 MOST_ROLLOUTS = 1 << 20
 """Of a training step: a quarter of a million leases, some seconds."""
-
-
-class Mode(Enum):
-    """How learner and machines work together."""
-
-    ASYNC = "async"
-    SEQUENTIAL = "sequential"
-    SYNCHRONOUS = "synchronous"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.provisioning.model.echo2 import (
-    Timings,
+    by_rate,
     explain_infeasible,
     lag_bound,
     largest_kappa,
@@ -18,6 +18,8 @@ from learner.provisioning.model.echo2 import (
     tightened_lag_bound,
     wait_s,
 )
+from learner.provisioning.model.machine_selection import Candidate
+from learner.provisioning.model.timings import Timings
 
 PRINTED = Timings(train_s=1631.2, rollouts=2048, broadcast_s=1437.0)
 """Qwen3-8B, nine machines, with P2P (Table 2)."""
@@ -97,17 +99,13 @@ def test_the_chosen_period_keeps_the_bound_and_is_the_largest(
         assert tightened_lag_bound(timings, larger) > staleness
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"train_s": 0.0},
-        {"train_s": -1.0},
-        {"train_s": math.nan},
-        {"rollouts": 0},
-        {"broadcast_s": -0.1},
-        {"generation_s": math.inf},
-    ],
-)
-def test_times_that_are_none_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="number"):
-        Timings(**({"train_s": 1.0, "rollouts": 1, "broadcast_s": 0.0} | wrong))  # type: ignore[arg-type]
+def test_the_paper_s_choice_stops_when_rates_add_up() -> None:
+    pool = (
+        *(Candidate(name=name, price=0.35, rate=1.0) for name in ("m000", "m001")),
+        Candidate(name="free", price=0.0, rate=0.5),
+    )
+    chosen = by_rate(pool, 1.2)
+    assert chosen is not None
+    assert [one.name for one in chosen.chosen] == ["free", "m000"]
+    assert by_rate(pool, 2.6) is None
+    assert by_rate(pool, math.inf) is None

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner.provisioning.model.capacity import never_waits
-from learner.provisioning.model.echo2 import GAMMA, Timings
+from learner.provisioning.model.echo2 import GAMMA, greedily, printed
 from learner.provisioning.model.machine_selection import MARGIN, Candidate, Choice, cheapest
-from learner.provisioning.model.windows import Infeasible, Outcome, Setting, Windows, by_rate
+from learner.provisioning.model.outcome import Infeasible, Outcome
+from learner.provisioning.model.timings import Timings
+from learner.provisioning.model.windows import Setting, Windows
 from tests.support.examples import examples
 
 PRINTED = Timings(train_s=1631.2, rollouts=2048, broadcast_s=1437.0)
@@ -36,13 +38,13 @@ def outcome(answer: Outcome | Infeasible) -> Outcome:
     [(3, 2, 1.787, 3, 25, 14), (4, 3, 1.416, 4, 20, 14), (6, 5, 1.214, 6, 17, 14), (11, 10, 1.097, 11, 16, 14)],
 )
 def test_the_worked_table(staleness: int, kappa: int, over_balance: float, bound: int, papers: int, ours: int) -> None:
-    window = Windows(setting(alike(40, 0.1))).window(staleness)
-    assert window.paper is not None
-    paper = window.paper.outcome
+    windows = Windows(setting(alike(40, 0.1)))
+    window, papers_window = windows.window(staleness), printed(windows, staleness)
+    paper = papers_window.outcome
     assert paper is not None
     assert (paper.kappa, paper.lag_bound, len(paper.choice.chosen)) == (kappa, bound, papers)
     assert paper.over_balance == pytest.approx(over_balance, abs=5e-4)
-    assert paper.asked == pytest.approx(GAMMA * window.paper.mu_min)
+    assert paper.asked == pytest.approx(GAMMA * papers_window.mu_min)
     mine = outcome(window.ours)
     assert (mine.kappa, mine.kappas[-1], len(mine.choice.chosen)) == (kappa, kappa, ours)
     assert mine.over_balance == pytest.approx(1)
@@ -83,8 +85,7 @@ def test_a_given_period_binds_both_rules_as_far_as_the_window_lets_it() -> None:
     windows = Windows(setting(alike(200, 0.1), kappa=2))
     for staleness, kappa in ((1, 1), (2, 2), (5, 2)):
         answer = windows.window(staleness)
-        assert answer.paper is not None
-        assert answer.paper.kappa == kappa
+        assert printed(windows, staleness).kappa == kappa
         assert isinstance(answer.ours, Infeasible) or answer.ours.kappa == kappa
 
 
@@ -132,15 +133,6 @@ def test_machines_that_no_version_reaches_are_none(staleness: int, delays: dict[
             assert type(other) is type(answer)
 
 
-def test_the_paper_s_choice_stops_when_rates_add_up() -> None:
-    pool = (*alike(2, 1.0), Candidate(name="free", price=0.0, rate=0.5))
-    chosen = by_rate(pool, 1.2)
-    assert chosen is not None
-    assert [one.name for one in chosen.chosen] == ["free", "m000"]
-    assert by_rate(pool, 2.6) is None
-    assert by_rate(pool, math.inf) is None
-
-
 def test_slack_beyond_the_slowest_delay_buys_nothing() -> None:
     """What `Windows` keeps for wider windows is what it would find anew."""
     timings = Timings(train_s=100.0, rollouts=100, broadcast_s=150.0)
@@ -150,7 +142,7 @@ def test_slack_beyond_the_slowest_delay_buys_nothing() -> None:
     assert len({answer.price for answer in wide}) == 1
     for staleness, answer in enumerate(wide, start=4):
         fresh = Windows(setting(pool, timings))
-        found = fresh._requirement(staleness - answer.kappa)
+        found = fresh.requirement(staleness - answer.kappa)
         best = cheapest(found, stands_s=fresh.setting.stands_s)
         assert isinstance(best, Choice)
         assert best.price == pytest.approx(answer.price, rel=1e-3)
@@ -196,7 +188,7 @@ def test_ours_never_waits_and_no_wider_window_is_dearer(pool: tuple[Candidate, .
         assert never_waits(windows.setting.clock(staleness, answer.kappa, suppliers), suppliers)
         assert answer.bubble == pytest.approx(0, abs=1e-9)
         assert answer.price <= before * 1.002 + 1e-4, "a thousandth for a longer period, and the solver's gap"
-        simple = windows.greedy(staleness, answer.kappa)
+        simple = greedily(windows, staleness, answer.kappa)
         assert simple is not None
         assert simple.price >= answer.price * (1 - 1e-3) - 1e-4
         before = answer.price

@@ -24,7 +24,7 @@ def nine_tenths(tmp_path: Path) -> Path:
 
 def test_the_worked_table(nine_tenths: Path) -> None:
     """ECHO-2's own figures, and ours beside them."""
-    windows = planned(nine_tenths, *PAPER)["windows"]
+    windows = planned(nine_tenths, *PAPER, "--compare-echo2")["windows"]
     for staleness, kappa, over in ((3, 2, 1.787), (4, 3, 1.416), (6, 5, 1.214), (11, 10, 1.097)):
         paper, ours = windows[staleness]["paper"], windows[staleness]["ours"]
         assert paper["kappa"] == kappa
@@ -38,10 +38,10 @@ def test_the_worked_table(nine_tenths: Path) -> None:
 
 
 def test_the_worked_table_is_printed(nine_tenths: Path) -> None:
-    text = plan(nine_tenths, *PAPER).out
+    text = plan(nine_tenths, *PAPER, "--compare-echo2").out
     rows = {row.split()[0]: row.split() for row in text.splitlines() if re.match(r"^ *>?\d+ ", row)}
-    assert [(s, rows[s][2], rows[s][9], rows[s][12]) for s in (">3", "4", "6", "11")] == [
-        (">3", "1.000", "1.787", "3"),
+    assert [(s, rows[s][1], rows[s][5], rows[s][8]) for s in ("3", "4", "6", "11")] == [
+        ("3", "1.000", "1.787", "3"),
         ("4", "1.000", "1.416", "4"),
         ("6", "1.000", "1.214", "6"),
         ("11", "1.000", "1.097", "11"),
@@ -49,6 +49,16 @@ def test_the_worked_table_is_printed(nine_tenths: Path) -> None:
     assert "It would buy 11 machines more, 79% more capacity: +3.85 USD an hour, +1.74 USD a step." in " ".join(
         text.split()
     )
+
+
+def test_the_paper_s_rule_is_left_out_where_nobody_asks_for_it(nine_tenths: Path) -> None:
+    found, compared = planned(nine_tenths, *PAPER), planned(nine_tenths, *PAPER, "--compare-echo2")
+    assert compared.pop("greedy")["machines"] == {"rtx5090": 14}
+    assert [window.pop("paper") is None for window in compared["windows"]] == [True] + [False] * 11
+    assert found == compared
+    text = plan(nine_tenths, *PAPER).out
+    assert "paper" not in text
+    assert "greedy" not in text
 
 
 def test_costs_add_up_by_hand() -> None:
@@ -78,7 +88,14 @@ def test_the_table_reaches_as_far_as_the_window_asked_for() -> None:
 
 
 def test_text_fits_a_hundred_columns_and_is_the_same_each_time() -> None:
-    for more in ((), ("--staleness", 1), ("--staleness", 0), ("--broadcast-s", 500)):
+    for more in (
+        (),
+        ("--compare-echo2",),
+        ("--staleness", 1, "--compare-echo2"),
+        ("--staleness", 1),
+        ("--staleness", 0),
+        ("--broadcast-s", 500),
+    ):
         one, two = plan(EXAMPLES / "pool.toml", *more), plan(EXAMPLES / "pool.toml", *more)
         assert one.out == two.out
         assert max(map(len, one.out.splitlines())) <= 100
@@ -175,7 +192,7 @@ def test_volunteers_alone_cost_nothing_and_divide_nothing_by_it(tmp_path: Path) 
 
 
 def test_turns_are_feasible_and_have_no_paper_beside_them() -> None:
-    found = planned(EXAMPLES / "pool.toml", "--staleness", 0)
+    found = planned(EXAMPLES / "pool.toml", "--staleness", 0, "--compare-echo2")
     assert found["feasible"] is True
     assert found["windows"][0]["paper"] is None
     assert found["changes"] == []

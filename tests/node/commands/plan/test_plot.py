@@ -15,7 +15,7 @@ from tests.support.plan_calls import EXAMPLES, plan
 
 
 def made(**options: object) -> Plan:
-    return answer(EXAMPLES / "pool.toml", None, options)
+    return answer(EXAMPLES / "pool.toml", None, options, with_echo2=True)
 
 
 def drawn(of: Plan) -> Figure:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from learner.provisioning.model.echo2 import mu_target, wait_s
-from learner.provisioning.model.timings import Timings
+from learner.provisioning.model.windows import Timings
 
 TRAIN_S, BROADCAST_S, KAPPA, ROLLOUTS = 1631.2, 1437.0, 2, 2048
 """Table 2, and S = 3. R is not printed; 128 prompts of 16 rollouts."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from learner.provisioning.model.capacity import Clockwork, Supplier
 from learner.provisioning.model.machine_selection import Candidate
-from learner.provisioning.model.timings import Timings
+from learner.provisioning.model.windows import Timings
 from learner.provisioning.planner.publish_period import Publishing, choose_kappa, usual_delay_s
 from learner.simulation.machines import Machine
 from learner.simulation.world import Learning

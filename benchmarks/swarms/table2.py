@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from learner.provisioning.model import capacity as overlap
 from learner.provisioning.model import echo2 as paper
-from learner.provisioning.model.timings import Timings
+from learner.provisioning.model.windows import Timings
 
 TRAIN_S = 1631.2
 BROADCAST_S = {9: 1830.0, 10: 1872.0}

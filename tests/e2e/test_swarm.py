@@ -17,6 +17,7 @@ from protocol.versions.manifest import open_manifest
 from tests.e2e.auditing import audit
 from tests.e2e.ledger_rules import Run, check_ledger, check_receipts, peer_of
 from tests.e2e.programs import Program, Swarm, stopped, wait_done, wait_event, wait_for
+from tests.support.observed_swarm import timings
 
 STEPS = 12
 NODE_MIB = 200
@@ -125,7 +126,7 @@ def check_recording(swarm: Swarm, nodes: list[Program]) -> None:
     assert [event.step for event in events if isinstance(event, Stepped)] == list(range(1, STEPS + 1))
     assert {event.version for event in events if isinstance(event, Published)} == set(range(STEPS + 1))
     seen = fit(events)
-    assert seen.timings() is not None
+    assert timings(seen) is not None
     for profile in (seen.profile(peer_of(swarm, node)) for node in nodes):
         assert profile is not None
         assert profile.claimed_rate > 0

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from learner.provisioning.model.capacity import Clockwork, Supplier, never_waits
+from learner.provisioning.model.capacity import Clockwork, Supplier
+from tests.support.capacity_condition import never_waits
 from tests.support.examples import examples
 
 Peers = tuple[tuple[int, int], ...]

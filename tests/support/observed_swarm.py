@@ -15,6 +15,7 @@ from learner.provisioning.estimation.recording import (
     Recorded,
     Stepped,
 )
+from learner.provisioning.model.windows import Timings
 
 BEGAN = Began(at_s=0, swarm="s", mode="async", rollouts=64, group_size=8, staleness=3, kappa=2, currency="USD")
 
@@ -62,3 +63,15 @@ def delivered(
 def batches(peer: str, count: int, *, took_s: float, every_s: float, leases: int = 2) -> list[Recorded]:
     """So many batches of so many leases, each begun `every_s` after the one before."""
     return [delivered(every_s * batch + took_s, took_s, peer) for batch in range(count) for _ in range(leases)]
+
+
+def timings(
+    swarm: SwarmEstimator, *, train_s: float = 0.0, broadcast_s: float | None = None, generation_s: float | None = None
+) -> Timings | None:
+    """What was measured, and what stands in for what was not. None while something is missing."""
+    train = swarm.train_s.value if swarm.train_s else train_s
+    broadcast = swarm.broadcast_s.value if swarm.broadcast_s else broadcast_s
+    generation = swarm.generation_s.value if swarm.generation_s else generation_s
+    if swarm.terms is None or not train or broadcast is None or generation is None:
+        return None
+    return Timings(train_s=train, rollouts=swarm.terms.rollouts, broadcast_s=broadcast, generation_s=generation)

@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from learner.provisioning.estimation.estimates import Estimate, Recent
-from learner.provisioning.model.timings import QUORUM
+from learner.provisioning.model.capacity import QUORUM
 
 VERSIONS = 32
 """Versions that somebody still lacks and that are remembered; a peer that is further behind has stopped following."""

@@ -28,7 +28,6 @@ from learner.provisioning.estimation.recording import (
     Withdrawn,
 )
 from learner.provisioning.model.machine_selection import Candidate
-from learner.provisioning.model.timings import Timings
 
 PEERS = 8192
 """Peers remembered; who left longest ago is forgotten first. Those beyond it who are here all the same are not seen."""
@@ -168,17 +167,6 @@ class SwarmEstimator:
         """Of the rollouts admitted of late, the share that batches take: the others' groups teach nothing."""
         ratio = self._kept.ratio()
         return 1.0 if ratio is None else ratio.value
-
-    def timings(
-        self, *, train_s: float | None = None, broadcast_s: float | None = None, generation_s: float | None = None
-    ) -> Timings | None:
-        """What a plan needs; the arguments stand in for what was not measured yet. None while something is missing."""
-        train = _value(self.train_s, train_s)
-        broadcast = _value(self.broadcast_s, broadcast_s)
-        generation = _value(self.generation_s, generation_s)
-        if self.terms is None or not train or broadcast is None or generation is None:
-            return None
-        return Timings(train_s=train, rollouts=self.terms.rollouts, broadcast_s=broadcast, generation_s=generation)
 
     # The peers.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import dataclass, field
 
 from learner.provisioning.estimation.estimates import ENOUGH, Estimate, Recent, RecentRatio
 from learner.provisioning.estimation.recording import Delivered, Joined
@@ -33,60 +34,64 @@ BRIEF_S = 60.0
 SLOWEST = 1e-9
 """Rollouts per second: who claims less claims nothing, and no division overflows."""
 
+SPELLS = 32
+"""Separate spells that are remembered, for one that began before them and ends now: more than an engine works on."""
+
 _HOUR = 3600.0
 
 
+class BusyTime:
+    """How long a peer was busy when several things went on at once: each moment counts once.
+
+    Invariant: the seconds given out add up to the length of the union of all spells, as far back as SPELLS separate
+    ones. They come in the order of their ends, as deliveries do.
+    """
+
+    def __init__(self) -> None:
+        self._spells: deque[tuple[float, float]] = deque(maxlen=SPELLS)
+
+    def add(self, start_s: float, end_s: float) -> float:
+        """Take in a spell; return by how many seconds the peer was busy longer than was known."""
+        spells, known_s = self._spells, 0.0
+        if spells:
+            end_s = max(end_s, spells[-1][1])
+        start_s = min(start_s, end_s)
+        while spells and spells[-1][1] >= start_s:
+            start, end = spells.pop()
+            known_s += end - start
+            start_s = min(start_s, start)
+        spells.append((start_s, end_s))
+        return max(0.0, end_s - start_s - known_s)
+
+
+@dataclass(slots=True, eq=False)
 class Profile:
     """One peer; see the module's paragraph. All times are seconds, `price` is per hour."""
 
-    __slots__ = (
-        "_batches",
-        "_broadcast",
-        "_busy",
-        "_generation",
-        "_hold",
-        "_open",
-        "_present_s",
-        "_rates",
-        "_start",
-        "_stops",
-        "claimed_rate",
-        "joined_s",
-        "left_s",
-        "machine",
-        "name",
-        "peer",
-        "present",
-        "price",
-        "until_s",
-    )
-
-    def __init__(self, peer: str) -> None:
-        self.peer = peer
-        self.name = ""
-        self.machine = ""
-        self.price = 0.0
-        self.claimed_rate = 0.0
-        self.present = False
-        self.joined_s = 0.0
-        self.left_s: float | None = None
-        self.until_s: float | None = None
-        self._busy = BusyTime()
-        self._open: _Batch | None = None
-        self._rates = RecentRatio()
-        self._batches = Recent()
-        self._generation = Recent()
-        self._hold = Recent()
-        self._broadcast = Recent()
-        self._start = Recent()
-        self._stops = 0
-        self._present_s = 0.0
+    peer: str
+    name: str = ""
+    price: float = 0.0
+    claimed_rate: float = 0.0
+    present: bool = False
+    joined_s: float = 0.0
+    left_s: float | None = None
+    until_s: float | None = None
+    _busy: BusyTime = field(default_factory=BusyTime)
+    _open: _Batch | None = None
+    _rates: RecentRatio = field(default_factory=RecentRatio)
+    _batches: Recent = field(default_factory=Recent)
+    _generation: Recent = field(default_factory=Recent)
+    _hold: Recent = field(default_factory=Recent)
+    _broadcast: Recent = field(default_factory=Recent)
+    _start: Recent = field(default_factory=Recent)
+    _stops: int = 0
+    _present_s: float = 0.0
 
     # What happens to it.
 
     def joined(self, event: Joined) -> None:
         """It came, or says again who it is."""
-        self.name, self.machine, self.price = event.name, event.machine, event.price
+        self.name, self.price = event.name, event.price
         self.until_s = event.until_s
         self.claimed_rate = event.rate if event.rate >= SLOWEST else 0.0
         if self.present:
@@ -220,43 +225,11 @@ class Profile:
             self._open = None
 
 
+@dataclass(slots=True, eq=False)
 class _Batch:
     """What an engine made at a time, as far as it was delivered."""
 
-    __slots__ = ("admitted", "busy_s", "rollouts", "started_s")
-
-    def __init__(self, started_s: float) -> None:
-        self.started_s = started_s
-        self.admitted = 0
-        self.rollouts = 0
-        self.busy_s = 0.0
-
-
-SPELLS = 32
-"""Separate spells that are remembered, for one that began before them and ends now: more than an engine works on."""
-
-
-class BusyTime:
-    """How long a peer was busy when several things went on at once: each moment counts once.
-
-    Invariant: the seconds given out add up to the length of the union of all spells, as far back as SPELLS separate
-    ones.
-
-    When one peer was busy. Spells come in the order of their ends, as deliveries do.
-    """
-
-    def __init__(self) -> None:
-        self._spells: deque[tuple[float, float]] = deque(maxlen=SPELLS)
-
-    def add(self, start_s: float, end_s: float) -> float:
-        """Take in a spell; return by how many seconds the peer was busy longer than was known."""
-        spells, known_s = self._spells, 0.0
-        if spells:
-            end_s = max(end_s, spells[-1][1])
-        start_s = min(start_s, end_s)
-        while spells and spells[-1][1] >= start_s:
-            start, end = spells.pop()
-            known_s += end - start
-            start_s = min(start_s, start)
-        spells.append((start_s, end_s))
-        return max(0.0, end_s - start_s - known_s)
+    started_s: float
+    admitted: int = 0
+    rollouts: int = 0
+    busy_s: float = 0.0

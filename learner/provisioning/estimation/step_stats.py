@@ -38,8 +38,23 @@ class Steps:
     @property
     def lag(self) -> float:
         """The mean, in training steps."""
+        return sum(lag * count for lag, count in self.lags.items()) / (sum(self.lags.values()) or 1)
+
+    @property
+    def shares(self) -> dict[int, float]:
+        """Of the rollouts that were trained on, by lag; empty where there were none."""
         trained = sum(self.lags.values())
-        return sum(lag * count for lag, count in self.lags.items()) / trained if trained else 0.0
+        return {lag: count / trained for lag, count in self.lags.items() if trained}
+
+    @property
+    def wait_s(self) -> float | None:
+        """Of a step, in the mean; None without a step."""
+        return self.waited_s / self.count if self.count else None
+
+    @property
+    def step_s(self) -> float | None:
+        """From one step to the next, in the mean; None without a step."""
+        return (self.waited_s + self.busy_s) / self.count if self.count else None
 
     @property
     def stale_share(self) -> float:

@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from learner.provisioning.model.timings import QUORUM
+from learner.provisioning.model.capacity import QUORUM
 
 OVER_BOUND = 1.16
 """The worst of what real nodes took, over the bound: 1.05 to 1.16 (docs/benchmarks.md, relay)."""

@@ -31,7 +31,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
-from learner.provisioning.model.timings import QUORUM
+QUORUM = 1 / 1.1
+"""T_bcast is the time until so large a share of the active peers have installed a version (ECHO-2, section 4.3): they
+are enough, since a tenth more than that is provisioned."""
 
 STEPS = 300
 """Training steps the recursion is followed for, at least: with four times as many, the periods of 3000 random swarms
@@ -127,21 +129,6 @@ class Clockwork:
         slack = self.staleness - self.kappa
         return [(slack + k) * self.train_s for k in range(1, self.kappa + 1)]
 
-    def useful_s(self, delay_s: float, at_s: float) -> float:
-        """For how long rollouts of one version have come, `at_s` after its publication, from a peer that delivers the
-        first after `delay_s`: those of the next one take their place after kappa T_train."""
-        return min(self.kappa * self.train_s, max(0.0, at_s - delay_s))
-
-
-def never_waits(clock: Clockwork, suppliers: Iterable[Supplier]) -> bool:
-    """The condition of the module's paragraph, for versions that do not overtake each other and no limit on pacing."""
-    peers = list(suppliers)
-    enough = clock.rollouts * (1 - _ROUNDING)
-    return not clock.is_overtaken and all(
-        math.fsum(one.rate * clock.useful_s(one.delay_s, at_s) for one in peers) >= k * enough
-        for k, at_s in enumerate(clock.due_s, start=1)
-    )
-
 
 def rate_needed(clock: Clockwork, *, delay_s: float) -> float:
     """The least total rate of equal peers that keeps the learner busy, or infinity; `delay_s` is T_bcast + T_gen."""
@@ -201,11 +188,6 @@ def _period_s(starts: Sequence[float], kappa: int) -> float:
     a circuit of the recursion they are, which may span publications. A whole number of these, for the same reason."""
     third = len(starts) // 3 // kappa * kappa
     return (math.fsum(starts[-third:]) - math.fsum(starts[-2 * third : -third])) / third**2
-
-
-def bubble(clock: Clockwork, suppliers: Iterable[Supplier]) -> float:
-    """The share of its time that the learner waits (ECHO-2's bubble ratio), 0 to 1."""
-    return 1 - clock.train_s / period_s(clock, suppliers)
 
 
 @dataclass(kw_only=True, slots=True)

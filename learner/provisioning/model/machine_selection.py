@@ -138,7 +138,7 @@ class Requirement:
         suppliers = [one.supplier() for one in candidates]
         delays = np.array([one.delay_s for one in suppliers])
         rates = np.array([one.rate for one in suppliers])
-        # `Clockwork.useful_s` of everybody at once: a planner asks this of a thousand, again and again.
+        # Rollouts of the next version take the place of those of this one after kappa T_train.
         useful = np.clip(np.array(clock.due_s)[:, None] - delays, 0.0, clock.kappa * clock.train_s)
         self.weights = rates * useful / clock.rollouts
         self.least = margin * np.arange(1, clock.kappa + 1)

@@ -2,7 +2,7 @@
 
 Pure. What always holds: a set that is moved to has been worth it at every review for BETTER_REVIEWS times `patience`,
 which doubles with every move that had to be taken back (`regret`) and comes down again while none is; so whatever the
-noise, changes that undo each other become rare. The numbers are in `pace`.
+noise, changes that undo each other become rare. The numbers are in `constants`.
 """
 
 from __future__ import annotations

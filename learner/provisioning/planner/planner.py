@@ -17,8 +17,8 @@ it, unless it delivers nothing; nobody is switched on whose owner's hours end be
 everybody suffices, everybody else is on, but for those whose trial came to nothing. With S = 0 too: learner and peers
 take turns, so each of them makes the step shorter.
 
-Who takes over is `succession`'s to say, what is short `shortage`'s, what is better `bargain`'s, whose turn it is
-`turns`'; here it is done. The numbers are in `pace`.
+Who takes over is `succession`'s to say, what is short `hysteresis`'s, what is better `cheaper_set`'s, whose turn it is
+`trials`'; here it is done. The numbers are in `constants`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["Change", "Decision", "Planner", "Settings", "Situation"]
 
 
 class Planner:
-    """One swarm's. `review` may take `activation.SOLVER_S`: a driver calls it on a worker thread."""
+    """One swarm's. `review` may take `machine_selection.SOLVER_S`: a driver calls it on a worker thread."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -93,14 +93,14 @@ class Planner:
     def explain(self, name: str) -> str:
         """Why this peer is on or stands by, and what would change that: one or two sentences for its owner."""
         if name in self._resting:
-            return reasons.resting()
+            return reasons.RESTING
         if name in self._turns.failed_s:
-            return reasons.failed()
+            return reasons.FAILED
         if name in self._brief:
-            return reasons.too_brief()
+            return reasons.TOO_BRIEF
         pool, on = self._pool, self._on
         if pool is None or name not in pool:
-            return reasons.unknown()
+            return reasons.UNKNOWN
         if name in on:
             return reasons.on(pool, on, name) if self._everybody is None else reasons.to_owner(self._everybody)
         price = self._bargain.price_to_be_on(pool, on, name, self._now_s)
@@ -120,7 +120,7 @@ class Planner:
         to be had."""
         turns, now_s = self._turns, self._now_s
         for name in sorted(self._on.intersection(situation.resting)):
-            self._changes.append(Change(peer=name, on=False, reason=reasons.hours_over()))
+            self._changes.append(Change(peer=name, on=False, reason=reasons.HOURS_OVER))
         num_left = turns.follow(now_s, situation.candidates)
         if not self._settings.activate:
             return num_left
@@ -156,10 +156,10 @@ class Planner:
     def _why_everybody(self, situation: Situation) -> str | None:
         """Why everybody is on, whatever they supply."""
         if not self._settings.activate:
-            return reasons.all_wanted()
+            return reasons.ALL_WANTED
         if self._settings.staleness == 0:
-            return reasons.only_turns()
-        return reasons.no_step_yet() if situation.train_s is None else None
+            return reasons.ONLY_TURNS
+        return reasons.NO_STEP_YET if situation.train_s is None else None
 
     def _review_kappa(self, situation: Situation) -> int:
         settings = self._settings

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from learner.provisioning.estimation.estimates import DRIFT
-from learner.provisioning.model.capacity import Supplier, least_kappa
-from learner.provisioning.model.timings import QUORUM
+from learner.provisioning.model.capacity import QUORUM, Supplier, least_kappa
 from learner.provisioning.planner.constants import SHORT_REVIEWS
 from learner.provisioning.planner.hysteresis import ConditionTimer
 

@@ -11,20 +11,25 @@ from collections.abc import Collection
 from learner.provisioning.model.machine_selection import MARGIN, Candidate
 from learner.provisioning.planner.pool import Pool
 
+# To everybody, where all are on.
+ALL_WANTED = "on: the operator wants everybody to work"
+ONLY_TURNS = "on: learner and peers take turns, so every machine makes the step shorter"
+NO_STEP_YET = "on: there was no training step yet, so nobody knows how few would do"
 
-def all_wanted() -> str:
-    """The operator does not want peers to be chosen."""
-    return "on: the operator wants everybody to work"
+HOURS_OVER = "released: it is not lent now, outside its owner's hours or paused"
+"""Whether his hours ended or he paused it, the learner is not told."""
 
-
-def only_turns() -> str:
-    """S = 0: everybody is on."""
-    return "on: learner and peers take turns, so every machine makes the step shorter"
-
-
-def no_step_yet() -> str:
-    """Before T_train is known: everybody is on."""
-    return "on: there was no training step yet, so nobody knows how few would do"
+# To an owner.
+FAILED = "Standing by: nothing from here was admitted in a trial. There will be another within an hour."
+"""True for as long as it is so, since it is told once."""
+RESTING = (
+    "Standing by: your machine was not lent when the last plan was made, outside your hours or paused. The next plan "
+    "that is made while it is lent can have it on again."
+)
+"""True as well when he lends it again and no plan was made since."""
+TOO_BRIEF = "Standing by: your hours end too soon for you to be switched on. You can be on when they begin again."
+UNKNOWN = "Standing by: you came after the last review."
+"""To somebody who was not there then."""
 
 
 def not_enough(pool: Pool) -> str:
@@ -61,11 +66,6 @@ def succeeds(num_ending: int, in_s: float, share: float) -> str:
     )
 
 
-def hours_over() -> str:
-    """Its owner lends it no more for now. Whether his hours ended or he paused it, the learner is not told."""
-    return "released: it is not lent now, outside its owner's hours or paused"
-
-
 def joins(before: float, after: float, currency: str, *, on_trial_s: float | None) -> str:
     """One of a cheaper set, `before` and `after` per hour; its rate is to be proven within `on_trial_s`."""
     trial = "" if on_trial_s is None else f", if it delivers what it promises; tried for {on_trial_s:.0f} s"
@@ -98,29 +98,6 @@ def period(before: int, after: int) -> str:
 def trial_failed(trial_s: float) -> str:
     """A newcomer delivered nothing."""
     return f"released: nothing from here was admitted in a trial of {trial_s:.0f} s"
-
-
-def failed() -> str:
-    """To its owner; true for as long as it is so, since it is told once."""
-    return "Standing by: nothing from here was admitted in a trial. There will be another within an hour."
-
-
-def resting() -> str:
-    """To its owner; true as well when he lends it again and no plan was made since."""
-    return (
-        "Standing by: your machine was not lent when the last plan was made, outside your hours or paused. The next "
-        "plan that is made while it is lent can have it on again."
-    )
-
-
-def too_brief() -> str:
-    """To its owner, whose hours end soon."""
-    return "Standing by: your hours end too soon for you to be switched on. You can be on when they begin again."
-
-
-def unknown() -> str:
-    """To somebody who was not there at the last review."""
-    return "Standing by: you came after the last review."
 
 
 def to_owner(reason: str) -> str:

@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterator
 
 from learner.provisioning.model.broadcast_time import OVER_BOUND
+from learner.provisioning.model.capacity import QUORUM
 from learner.provisioning.model.outcome import Infeasible, Outcome
-from learner.provisioning.model.timings import QUORUM
 from node.commands.plan import number_text as numbers
 from node.commands.plan.plan import Plan
 from node.runtime import formatting as words

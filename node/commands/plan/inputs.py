@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 from learner.provisioning.model.broadcast_time import Line, arrival_s, quorum_s, source_s
 from learner.provisioning.model.machine_selection import MARGIN, Candidate
-from learner.provisioning.model.timings import Timings
-from learner.provisioning.model.windows import STANDS_S, Setting
+from learner.provisioning.model.windows import STANDS_S, Setting, Timings
 from node.commands.plan.pool import Machine, Pool
 from node.commands.plan.pool_keys import MAX_WINDOW
 from node.runtime.errors import UsageError
@@ -70,30 +69,15 @@ class Said:
             )
         return value
 
-    def source_s(self, broadcast_s: float) -> float:
-        """How long the source is busy with a version: what a run showed, where T_bcast is the run's; else T_bcast."""
-        level = next(level for level in self.levels if "broadcast_s" in level)
-        return float(level.get("source_s", broadcast_s))
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether T_bcast is a run's."""
-        return "broadcast_s" in self.levels[-1] and not any("broadcast_s" in level for level in self.levels[:-1])
-
-    @property
-    def broadcast_key(self) -> str | None:
-        """Which of T_bcast and size is said first."""
-        said = self.broadcast()
-        return said[0] if said else None
-
-    def broadcast(self) -> tuple[str, float] | None:
-        """Which of T_bcast and size is said first, and its value. Raises UsageError where one place says both."""
+    def broadcast(self) -> tuple[str, float, Mapping[str, Any]] | None:
+        """Which of T_bcast and size is said first, its value, and what else is said there. Raises UsageError where one
+        place says both."""
         for level in self.levels:
             if all(key in level for key in _BROADCAST):
                 raise UsageError("broadcast_s and weights_mb are given in one place: T_bcast is either. Leave one out.")
             for key in _BROADCAST:
                 if key in level:
-                    return key, level[key]
+                    return key, level[key], level
         return None
 
 
@@ -127,7 +111,7 @@ def terms_of(pool: Pool, command: Mapping[str, Any], run: Mapping[str, Any] | No
         currency=pool.currency,
         kinds={name: machine.name for machine in pool.machines for name in machine.names},
         broadcast=words,
-        is_computed=said.broadcast_key == "weights_mb",
+        is_computed=(first := said.broadcast()) is not None and first[0] == "weights_mb",
     )
 
 
@@ -162,41 +146,41 @@ def _candidates(machines: Sequence[Machine], times: Sequence[float], generation_
 
 def _broadcast(machines: Sequence[Machine], said: Said) -> tuple[list[float], float, float, str]:
     """T_bcast of each row and of the swarm, how long the source is busy with a version, and where that is from."""
-    own = [machine.broadcast_s for machine in machines]
-    counts = [machine.count for machine in machines]
     match said.broadcast():
-        case ("weights_mb", size_mb):
-            return _from_lines(machines, own, counts, size_mb, said)
-        case (_, given_s):
-            times = [given_s if one is None else one for one in own]
-            return times, given_s, said.source_s(given_s), "measured" if said.is_measured else "given"
+        case ("weights_mb", size_mb, _):
+            return _from_lines(machines, size_mb, said)
+        case (_, given_s, level):
+            times = [given_s if one.broadcast_s is None else one.broadcast_s for one in machines]
+            # Of a run it was measured how long the source is busy with a version; else that is T_bcast.
+            whence = "measured" if level is said.levels[-1] else "given"
+            return times, given_s, level.get("source_s", given_s), whence
         case _:
-            if missing := next((m for m, one in zip(machines, own, strict=True) if one is None), None):
+            if missing := next((one for one in machines if one.broadcast_s is None), None):
                 raise UsageError(
                     f"T_bcast is not known. Give --broadcast-s, or --weights-mb with lines, or broadcast_s in every "
                     f"row; {missing.where} has none."
                 )
-            times = [one for one in own if one is not None]
-            swarm_s = quorum_s(_each(times, counts))
+            times = [one.broadcast_s for one in machines if one.broadcast_s is not None]
+            swarm_s = quorum_s(_each(times, machines))
             return times, swarm_s, swarm_s, "by the machines' own"
 
 
-def _from_lines(
-    machines: Sequence[Machine], own: Sequence[float | None], counts: Sequence[int], size_mb: float, said: Said
-) -> tuple[list[float], float, float, str]:
+def _from_lines(machines: Sequence[Machine], size_mb: float, said: Said) -> tuple[list[float], float, float, str]:
     uplink = said.need("learner_up_mbit", "The learner's uplink, which a version of weights_mb goes through,")
-    lines = [_line(machine, one) for machine, one in zip(machines, own, strict=True)]
+    lines = [_line(machine) for machine in machines]
     size = BYTES_PER_MB * size_mb
-    everybody = _each(lines, counts)
+    everybody = _each(lines, machines)
     install_s = said.get("install_s", 0.0)
     arrived = [arrival_s(size, uplink, line, everybody, install_s=install_s) for line in lines]
-    times = [there if one is None else one for there, one in zip(arrived, own, strict=True)]
+    times = [
+        there if one.broadcast_s is None else one.broadcast_s for there, one in zip(arrived, machines, strict=True)
+    ]
     words = f"computed: {size_mb:,g} MB, {uplink:g} Mbit/s from the learner"
-    return times, quorum_s(_each(times, counts)), source_s(size, uplink, everybody), words
+    return times, quorum_s(_each(times, machines)), source_s(size, uplink, everybody), words
 
 
-def _line(machine: Machine, own_s: float | None) -> Line:
-    if own_s is None and (machine.up_mbit is None or machine.down_mbit is None):
+def _line(machine: Machine) -> Line:
+    if machine.broadcast_s is None and (machine.up_mbit is None or machine.down_mbit is None):
         raise UsageError(
             f"{machine.where}: T_bcast is computed from weights_mb, and that needs up_mbit and down_mbit. Give both, "
             "or its broadcast_s."
@@ -204,5 +188,5 @@ def _line(machine: Machine, own_s: float | None) -> Line:
     return Line(up_mbit=machine.up_mbit or 0.0, down_mbit=machine.down_mbit or 0.0)
 
 
-def _each(values: Sequence[T], counts: Sequence[int]) -> list[T]:
-    return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
+def _each(values: Sequence[T], machines: Sequence[Machine]) -> list[T]:
+    return [value for value, machine in zip(values, machines, strict=True) for _ in range(machine.count)]

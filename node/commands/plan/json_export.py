@@ -24,16 +24,17 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from learner.provisioning.estimation.estimates import Estimate
-from learner.provisioning.model.echo2 import PaperWindow
 from learner.provisioning.model.outcome import Infeasible, Outcome, Window
 from node.commands.plan.measured_run import Measured
 from node.commands.plan.plan import Plan
 
 FORMAT = "volery-plan/1"
+
+ESTIMATES = ("train_s", "broadcast_s", "generation_s")
 
 
 def as_json(plan: Plan) -> str:
@@ -46,7 +47,7 @@ def _finite(value: Any) -> Any:
     match value:
         case dict():
             return {key: _finite(one) for key, one in value.items()}
-        case list():
+        case list() | tuple():
             return [_finite(one) for one in value]
         case float():
             return value if math.isfinite(value) else None
@@ -62,13 +63,13 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "feasible": plan.is_feasible,
         "staleness": plan.terms.staleness,
         "terms": _terms(plan),
-        "pool": _pool(plan),
+        "pool": list(_pool(plan)),
         "windows": [_window(plan, window) for window in plan.windows],
         "changes": [
             {
                 "what": change.what,
                 "machine": plan.terms.kinds.get(change.machine),
-                "outcome": _ours(plan, change.outcome),
+                "outcome": _outcome(plan, change.outcome),
             }
             for change in plan.changes
         ],
@@ -80,120 +81,73 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 def _terms(plan: Plan) -> dict[str, Any]:
     setting = plan.terms.setting
-    return {
-        "train_s": setting.timings.train_s,
-        "rollouts": setting.timings.rollouts,
-        "broadcast_s": setting.timings.broadcast_s,
-        "broadcast_from": plan.terms.broadcast,
-        "generation_s": setting.timings.generation_s,
-        "source_s": setting.source_s,
-        "learner_price": setting.learner_price,
-        "kappa": setting.kappa,
-        "margin": setting.margin,
-        "ahead": setting.ahead,
-        "stands_s": setting.stands_s,
-    }
+    others = ("source_s", "learner_price", "kappa", "margin", "ahead", "stands_s")
+    return asdict(setting.timings) | {"broadcast_from": plan.terms.broadcast} | fields(setting, others)
 
 
-def _pool(plan: Plan) -> list[dict[str, Any]]:
+def fields(value: object, names: Iterable[str]) -> dict[str, Any]:
+    """Those of its attributes, by their names."""
+    return {name: getattr(value, name) for name in names}
+
+
+def _pool(plan: Plan) -> Iterator[dict[str, Any]]:
     first = {plan.terms.kinds[one.name]: one for one in reversed(plan.terms.setting.candidates)}
-    return [
-        {
+    for name, count in plan.pool.items():
+        yield {
             "name": name,
             "count": count,
             "price": first[name].running_price,
             "rate": first[name].usable_rate,
-            "broadcast_s": first[name].broadcast_s,
-            "generation_s": first[name].generation_s,
-            "rho": first[name].rho,
+            **fields(first[name], ("broadcast_s", "generation_s", "rho")),
         }
-        for name, count in plan.pool.items()
-    ]
 
 
 def _window(plan: Plan, window: Window) -> dict[str, Any]:
     found = {
         "staleness": window.staleness,
-        "ours": _ours(plan, window.ours),
+        "ours": _outcome(plan, window.ours),
         "everyone": _outcome(plan, window.everyone),
     }
     if plan.comparison is None:
         return found
-    return found | {"paper": _paper(plan, plan.comparison.windows[window.staleness])}
+    paper = plan.comparison.windows[window.staleness]
+    told = paper and fields(paper, ("kappa", "mu_min", "target")) | {"outcome": _outcome(plan, paper.outcome)}
+    return found | {"paper": told}
 
 
-def _ours(plan: Plan, answer: Outcome | Infeasible) -> dict[str, Any] | None:
-    if isinstance(answer, Outcome):
-        return _outcome(plan, answer)
-    return {
-        "share": answer.share,
-        "rate": answer.rate,
-        "needed": answer.needed,
-        "is_overtaken": answer.is_overtaken,
-    }
-
-
-def _paper(plan: Plan, paper: PaperWindow | None) -> dict[str, Any] | None:
-    if paper is None:
-        return None
-    return {
-        "kappa": paper.kappa,
-        "mu_min": paper.mu_min,
-        "target": paper.target,
-        "outcome": _outcome(plan, paper.outcome),
-    }
-
-
-def _outcome(plan: Plan, outcome: Outcome | None) -> dict[str, Any] | None:
+def _outcome(plan: Plan, outcome: Outcome | Infeasible | None) -> dict[str, Any] | None:
     if outcome is None:
         return None
+    if isinstance(outcome, Infeasible):
+        return fields(outcome, ("share", "rate", "needed", "is_overtaken"))
     return {
         "kappa": outcome.kappa,
-        "kappas": list(outcome.kappas),
-        "machines": dict(plan.kinds(outcome.choice)),
+        "kappas": outcome.kappas,
+        "machines": plan.kinds(outcome.choice),
         "exact": outcome.choice.exact,
         "rate": outcome.choice.rate,
-        "asked": outcome.asked,
-        "over_balance": outcome.over_balance,
-        "price": outcome.price,
-        "cost_per_step": outcome.cost_per_step,
-        "period_s": outcome.period_s,
-        "wait_s": outcome.wait_s,
+        **fields(outcome, ("asked", "over_balance", "price", "cost_per_step", "period_s", "wait_s")),
         "bubble": max(0.0, outcome.bubble),
-        "lag": outcome.lag,
-        "lag_bound": outcome.lag_bound,
+        **fields(outcome, ("lag", "lag_bound")),
     }
 
 
 def _measured(measured: Measured) -> dict[str, Any]:
     steady, late, predicted = measured.steady, measured.late, measured.predicted
     return {
-        "source": measured.source,
+        **fields(measured, ("source", "runs", "seconds", "kappa", "silent")),
         "mode": measured.began.mode,
-        "runs": measured.runs,
+        "staleness": measured.began.staleness,
         "last_step": measured.step,
         "steps_alone": measured.alone,
-        "seconds": measured.seconds,
-        "staleness": measured.began.staleness,
-        "kappa": measured.kappa,
-        "train_s": _estimate(measured.train_s),
-        "broadcast_s": _estimate(measured.broadcast_s),
-        "generation_s": _estimate(measured.generation_s),
+        **{name: one and asdict(one) for name, one in fields(measured, ESTIMATES).items()},
         "peers": [asdict(one) for one in measured.peers],
-        "silent": measured.silent,
         "steps": steady.count,
         "steps_left_out": measured.left_out,
         "late_steps": late.count,
         "late_bubble": late.bubble,
         "late_lag": late.lag,
-        "bubble": steady.bubble,
-        "lag": steady.lag,
-        "lags": {str(lag): count for lag, count in steady.lags.items()},
-        "stale_share": steady.stale_share,
-        "predicted_bubble": max(0.0, predicted.bubble) if predicted else None,
-        "predicted_lag": predicted.lag if predicted else None,
+        **fields(steady, ("bubble", "lag", "lags", "stale_share")),
+        "predicted_bubble": predicted and max(0.0, predicted.bubble),
+        "predicted_lag": predicted and predicted.lag,
     }
-
-
-def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
-    return asdict(estimate) if estimate is not None else None

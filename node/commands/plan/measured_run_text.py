@@ -13,7 +13,6 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from learner.provisioning.estimation.estimates import Estimate
-from learner.provisioning.estimation.step_stats import Steps
 from node.commands.plan import number_text as numbers
 from node.commands.plan.measured_run import Measured
 from node.commands.plan.plan import Plan
@@ -41,19 +40,10 @@ def judged(measured: Measured) -> Iterator[tuple[str, str]]:
     )
     told = "" if predicted is None else f", {predicted.lag:.1f} predicted for those"
     yield "lag", f"{steady.lag:.2f} training steps measured, {late.lag:.2f} over the last {late.count}{told}"
-    yield "lags", _histogram(steady)
+    yield "lags", numbers.histogram(steady.shares, MAX_LAGS_LISTED) or "nothing was trained on"
     yield "too old", f"{words.share(steady.stale_share)} of the admitted rollouts when their batch formed"
     if predicted is None:
         yield "no prediction", "T_train, T_bcast, T_gen or the peers' rates were not measured, or S is beyond a plan's"
-
-
-def _histogram(steady: Steps) -> str:
-    trained = sum(steady.lags.values())
-    if not trained:
-        return "nothing was trained on"
-    if len(steady.lags) > MAX_LAGS_LISTED:
-        return f"{min(steady.lags)} to {max(steady.lags)}"
-    return ", ".join(f"{lag}: {words.share(count / trained)}" for lag, count in steady.lags.items())
 
 
 def estimates(measured: Measured, box: Box) -> RenderableType:

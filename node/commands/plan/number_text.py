@@ -6,7 +6,7 @@ Pure. What always holds: what is said to be enough is rounded to the side on whi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from node.runtime import formatting as words
 
@@ -58,6 +58,13 @@ def figure(value: float) -> str:
     if value < 1000:
         return f"{value:.3g}"
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+def histogram(shares: Mapping[int, float], most: int) -> str:
+    """Shares by lag; the first and the last lag alone, where there are more than `most`."""
+    if len(shares) > most:
+        return f"{min(shares)} to {max(shares)}"
+    return ", ".join(f"{lag}: {words.share(share)}" for lag, share in shares.items())
 
 
 def up(value: float) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from node.commands.simulate.options import MOST_HOURS, OF_SWARM, OPTIONS, Mode
 from node.commands.simulate.overrides import FIGURES
 from node.commands.simulate.pool_machines import HOUR_S, swarm_of
 from node.commands.simulate.recorded_swarm import Replay, read_replay
-from node.commands.simulate.result import Limit, Story, tell
+from node.commands.simulate.result import Story, tell
 from node.commands.simulate.scenario import USUAL, Swarm, WhatIf
 from node.commands.simulate.text import as_text
 from node.runtime.atomic_files import cannot_write, require_own, require_place, write_whole
@@ -84,11 +85,11 @@ def answer(
     if replay is not None:
         asked = replace(asked, figures=tuple((key, command[key]) for key in FIGURES if key in command))
     _require_plan(swarm, asked)
-    limit = _limit(swarm, said)
+    steps, until_s = _limit(swarm, said)
+    simulate = partial(tell, swarm, seed=seed, steps=steps, until_s=until_s)
     events: list[Recorded] | None = [] if record else None
     others = _others(swarm, asked, replayed=replay is not None, compare=compare)
-    told = [tell(swarm, other, seed=seed, limit=limit) for other in others]
-    told.append(tell(swarm, asked, seed=seed, limit=limit, spans=picture, record=events))
+    told = [*map(simulate, others), simulate(asked, spans=picture, record=events)]
     return Answer(swarm=swarm, stories=tuple(told), seed=seed, replay=replay, recorded=tuple(events or ()))
 
 
@@ -163,12 +164,13 @@ def _require_plan(swarm: Swarm, asked: WhatIf) -> None:
         raise UsageError(f"--no-cost is how a plan chooses, and {why}. Say --plan as well, or leave out --no-cost.")
 
 
-def _limit(swarm: Swarm, said: Mapping[str, Any]) -> Limit:
+def _limit(swarm: Swarm, said: Mapping[str, Any]) -> tuple[int | None, float]:
+    """How many training steps, and for how long at most."""
     if "steps" in said:
         if "hours" in said:
             raise UsageError("Give --hours or --steps, not both.")
-        return Limit(seconds=MOST_HOURS * HOUR_S, steps=said["steps"])
-    return Limit(seconds=said["hours"] * HOUR_S if "hours" in said else swarm.seconds)
+        return said["steps"], MOST_HOURS * HOUR_S
+    return None, said["hours"] * HOUR_S if "hours" in said else swarm.seconds
 
 
 def _others(swarm: Swarm, asked: WhatIf, *, replayed: bool, compare: bool) -> list[WhatIf]:

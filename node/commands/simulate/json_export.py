@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from learner.provisioning.estimation.recording import Planned
 from learner.provisioning.estimation.step_stats import Steps
+from node.commands.plan.json_export import fields
 from node.commands.simulate.options import Mode
 from node.commands.simulate.recorded_swarm import Replay
 from node.commands.simulate.result import Story
@@ -48,61 +49,31 @@ def mode_of(story: Story) -> str:
 
 
 def _measured(replay: Replay) -> dict[str, Any]:
-    return {
-        "source": replay.source,
-        "seconds": replay.seconds,
-        "steps": replay.steps.count,
-        "silent": replay.silent,
-        **_judged(replay.steps),
-    }
+    return fields(replay, ("source", "seconds", "silent")) | {"steps": replay.steps.count} | _judged(replay.steps)
 
 
 def _judged(steps: Steps) -> dict[str, Any]:
     return {
         "utilisation": 1 - steps.bubble if steps.count else None,
         "bubble": steps.bubble if steps.count else None,
-        "lag": steps.lag,
-        "lags": {str(lag): count for lag, count in steps.lags.items()},
-        "stale_share": steps.stale_share,
+        **fields(steps, ("lag", "lags", "stale_share")),
     }
 
 
 def _story(story: Story) -> dict[str, Any]:
-    outcome, steps = story.outcome, story.steps
     return {
         "name": story.asked.name,
         "mode": mode_of(story),
-        "staleness": story.scene.learning.staleness,
-        "kappa": story.kappa,
-        "rollouts": story.scene.learning.rollouts,
-        "seconds": outcome.ended_s,
+        **fields(story.scene.learning, ("staleness", "rollouts")),
+        "seconds": story.outcome.ended_s,
         "steps": story.num_steps,
         "steps_left_out": story.left_out,
-        "wait_s": steps.waited_s / steps.count if steps.count else None,
-        "step_s": (steps.waited_s + steps.busy_s) / steps.count if steps.count else None,
-        **_judged(steps),
-        "completed": outcome.completed,
-        "stale": outcome.stale,
-        "lost": outcome.lost,
-        "recalled": outcome.recalled,
-        "cost": outcome.cost,
-        "cost_per_hour": story.cost_per_hour,
-        "cost_per_step": story.cost_per_step,
-        "price": story.price,
-        "on": story.on,
-        "kinds": [
-            {"name": kind.name, "count": kind.count, "on": kind.on, "paid": kind.paid, "made": kind.made}
-            for kind in story.kinds
+        **fields(story.steps, ("wait_s", "step_s")),
+        **_judged(story.steps),
+        **fields(story.outcome, ("completed", "stale", "lost", "recalled", "cost")),
+        **fields(story, ("kappa", "cost_per_hour", "cost_per_step", "price", "on")),
+        "kinds": [asdict(kind) for kind in story.kinds],
+        "plans": [
+            fields(plan, ("at_s", "kappa", "price", "reasons")) | {"on": len(plan.active)} for plan in story.plans
         ],
-        "plans": [_plan(plan) for plan in story.plans],
-    }
-
-
-def _plan(plan: Planned) -> dict[str, Any]:
-    return {
-        "at_s": plan.at_s,
-        "kappa": plan.kappa,
-        "on": len(plan.active),
-        "price": plan.price,
-        "reasons": plan.reasons,
     }

@@ -7,7 +7,7 @@ stays what each machine has shown. T_bcast contains the installation.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from learner.simulation.machines import Machine, batch_for
 from learner.simulation.trace import Learning
@@ -31,29 +31,16 @@ def told(key: str, value: float) -> str:
     return f"{FIGURES[key]} = {f'{value:,}' if key == 'rollouts' else numbers.seconds(value)}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figured:
-    """The parts of a swarm that figures change."""
-
-    learning: Learning
-    machines: tuple[Machine, ...]
-    copy_s: float
-
-
-def figured(learning: Learning, machines: Sequence[Machine], copy_s: float, figures: Figures) -> Figured:
+def figured(learning: Learning, machines: Sequence[Machine], figures: Figures) -> tuple[Learning, tuple[Machine, ...]]:
     """The same with other figures."""
     said = dict(figures)
-    broadcast_s = said.get("broadcast_s")
-    return Figured(
-        learning=replace(
-            learning,
-            train_s=said.get("train_s", learning.train_s),
-            rollouts=int(said.get("rollouts", learning.rollouts)),
-            broadcast_s=learning.broadcast_s if broadcast_s is None else broadcast_s,
-        ),
-        machines=tuple(_machine(one, said, learning.group_size) for one in machines),
-        copy_s=copy_s if broadcast_s is None else broadcast_s,
+    other = replace(
+        learning,
+        train_s=said.get("train_s", learning.train_s),
+        rollouts=int(said.get("rollouts", learning.rollouts)),
+        broadcast_s=said.get("broadcast_s", learning.broadcast_s),
     )
+    return other, tuple(_machine(one, said, learning.group_size) for one in machines)
 
 
 def _machine(one: Machine, said: Mapping[str, float], group: int) -> Machine:

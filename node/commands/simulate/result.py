@@ -22,14 +22,6 @@ MOST_SPANS = 200_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit:
-    """How long: so many training steps, at most so many seconds."""
-
-    seconds: float = math.inf
-    steps: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Kind:
     """What machines of one kind did: `count` there are, of whom `on` were on in the mean, at what cost, and how many
     rollouts of theirs were admitted."""
@@ -79,9 +71,19 @@ class Story:
 
 
 def tell(
-    swarm: Swarm, asked: WhatIf, *, seed: int, limit: Limit, spans: bool = False, record: list[Recorded] | None = None
+    swarm: Swarm,
+    asked: WhatIf,
+    *,
+    seed: int,
+    steps: int | None,
+    until_s: float,
+    spans: bool = False,
+    record: list[Recorded] | None = None,
 ) -> Story:
-    """Simulate the swarm, if `asked` were so; all that happens is added to `record`. Raises UsageError."""
+    """Simulate the swarm, if `asked` were so, for so many steps or so long; all that happens is added to `record`.
+
+    Raises UsageError.
+    """
     set_up = scene(swarm, asked, seed)
     kept: list[Recorded] = []
 
@@ -99,7 +101,7 @@ def tell(
         spans=MOST_SPANS if spans else 0,
         steering=set_up.steering,
     )
-    outcome = world.run(steps=limit.steps, until_s=limit.seconds)
+    outcome = world.run(steps=steps, until_s=until_s)
     chosen, left_out = steady(kept)
     on = [node for node in world.nodes.values() if node.is_on]
     return Story(

@@ -130,8 +130,9 @@ class Scene:
 def scene(swarm: Swarm, asked: WhatIf, seed: int) -> Scene:
     """The swarm, if that were so. Raises UsageError where it cannot be."""
     if asked.figures:
-        other = figured(swarm.learning, swarm.machines, swarm.copy_s, asked.figures)
-        swarm = replace(swarm, learning=other.learning, machines=other.machines, copy_s=other.copy_s)
+        learning, machines = figured(swarm.learning, swarm.machines, asked.figures)
+        copy_s = dict(asked.figures).get("broadcast_s", swarm.copy_s)
+        swarm = replace(swarm, learning=learning, machines=machines, copy_s=copy_s)
     staleness = _window(swarm, asked)
     machines = tuple(_share(swarm.machines, asked.machines))
     if not machines:

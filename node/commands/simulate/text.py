@@ -73,24 +73,17 @@ def _side_by_side(replay: Replay, simulated: Story, box: Box) -> RenderableType:
         ["mean lag", *(f"{steps.lag:.2f}" for steps in both)],
         ["too old, of admitted", *(words.share(steps.stale_share) for steps in both)],
     ]
-    rows += [[f"lag {lag}", *(_lag_share(steps, lag) for steps in both)] for lag in _lags(replay, simulated)]
+    for lag in sorted({*replay.steps.lags, *simulated.steps.lags})[:LAGS_LISTED]:
+        told = (words.share(shares.get(lag, 0)) if shares else words.NOTHING for shares in (one.shares for one in both))
+        rows.append([f"lag {lag}", *told])
     peers = "1 peer" if replay.silent == 1 else f"{replay.silent} peers"
     left = f"{peers} left out: neither delivered anything nor said how fast it is"
     shown = table(["", "measured", "simulated"], rows, box)
     return Group(shown, Text(left, style="dim")) if replay.silent else shown
 
 
-def _lags(replay: Replay, simulated: Story) -> list[int]:
-    return sorted({*replay.steps.lags, *simulated.steps.lags})[:LAGS_LISTED]
-
-
-def _lag_share(steps: Steps, lag: int) -> str:
-    trained = sum(steps.lags.values())
-    return words.share(steps.lags.get(lag, 0) / trained) if trained else words.NOTHING
-
-
 def _step_s(steps: Steps) -> str:
-    return numbers.figure((steps.waited_s + steps.busy_s) / steps.count) if steps.count else words.NOTHING
+    return words.NOTHING if steps.step_s is None else numbers.figure(steps.step_s)
 
 
 def _story(story: Story, currency: str) -> Iterator[tuple[str, str]]:
@@ -103,18 +96,17 @@ def _story(story: Story, currency: str) -> Iterator[tuple[str, str]]:
     first = "the first is" if story.left_out == 1 else f"the first {story.left_out} are"
     left_out = f"; {first} left out of what follows" if story.left_out else ""
     yield "steps", f"{story.num_steps:,}{left_out}"
-    if not steps.count:
+    if steps.wait_s is None:
         yield "learner", "it took no training step: machines are too few, too late, or this was too short"
     else:
-        wait_s = steps.waited_s / steps.count
         yield (
             "learner",
             (
                 f"trains {words.share(1 - steps.bubble)} of its time, a bubble of {words.share(steps.bubble)}: "
-                f"{numbers.seconds(wait_s)} waited a step of {_step_s(steps)} s"
+                f"{numbers.seconds(steps.wait_s)} waited a step of {_step_s(steps)} s"
             ),
         )
-        yield "lag", f"{steps.lag:.2f} training steps in the mean ({_histogram(steps)})"
+        yield "lag", f"{steps.lag:.2f} training steps in the mean ({numbers.histogram(steps.shares, LAGS_LISTED)})"
     if 0 < steps.count < FEW_STEPS:
         yield "few steps", "so few say little; give --steps or more --hours"
     yield (
@@ -128,13 +120,6 @@ def _story(story: Story, currency: str) -> Iterator[tuple[str, str]]:
     learner = f", the learner's {words.money(learning.price, '')} included" if learning.price else ""
     yield "cost", f"{numbers.per_hour(story.cost_per_hour, currency)} over all of it{step}{learner}"
     yield "in the end", f"{numbers.machines(story.on)} on, for {numbers.per_hour(story.price, currency)}{learner}"
-
-
-def _histogram(steps: Steps) -> str:
-    trained = sum(steps.lags.values())
-    if len(steps.lags) > LAGS_LISTED:
-        return f"{min(steps.lags)} to {max(steps.lags)}"
-    return ", ".join(f"{lag}: {words.share(count / trained)}" for lag, count in steps.lags.items())
 
 
 def _machines(story: Story, currency: str, box: Box) -> RenderableType:

@@ -13,8 +13,19 @@ from msgspec.structs import replace
 from learner.provisioning.estimation import estimator as module
 from learner.provisioning.estimation.estimator import BOAST, fit
 from learner.provisioning.estimation.recording import Installed, Joined, Planned, Recorded, Withdrawn
-from learner.provisioning.model.timings import Timings
-from tests.support.observed_swarm import BEGAN, batches, delivered, installed, joined, left, published, seen, stepped
+from learner.provisioning.model.windows import Timings
+from tests.support.observed_swarm import (
+    BEGAN,
+    batches,
+    delivered,
+    installed,
+    joined,
+    left,
+    published,
+    seen,
+    stepped,
+    timings,
+)
 
 
 def by_time(*parts: list[Recorded]) -> list[Recorded]:
@@ -24,7 +35,7 @@ def by_time(*parts: list[Recorded]) -> list[Recorded]:
 def test_before_anything_happened_nothing_is_known() -> None:
     swarm = seen()
     assert swarm.terms == BEGAN
-    assert swarm.train_s is swarm.broadcast_s is swarm.generation_s is swarm.timings() is None
+    assert swarm.train_s is swarm.broadcast_s is swarm.generation_s is timings(swarm) is None
     assert swarm.candidates() == []
 
 
@@ -91,8 +102,8 @@ def test_t_gen_is_the_95th_percentile_of_what_active_peers_take() -> None:
 
 def test_timings_are_what_was_measured_and_what_stands_in_for_the_rest() -> None:
     swarm = seen(stepped(100, 60), *joined("a"), delivered(200, 12))
-    assert swarm.timings() is None
-    assert swarm.timings(train_s=1, broadcast_s=7, generation_s=1) == Timings(
+    assert timings(swarm) is None
+    assert timings(swarm, train_s=1, broadcast_s=7, generation_s=1) == Timings(
         train_s=60, rollouts=64, broadcast_s=7, generation_s=12
     )
 

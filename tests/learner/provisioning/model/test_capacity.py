@@ -17,12 +17,11 @@ from learner.provisioning.model.capacity import (
     Clockwork,
     Supplier,
     Supply,
-    bubble,
-    never_waits,
     period_s,
     rate_needed,
     supply_of,
 )
+from tests.support.capacity_condition import bubble, never_waits, useful_s
 
 T, R = 1.0, 400
 """Times of these tests are in units of T_train."""
@@ -230,5 +229,5 @@ def test_one_version_counts_until_the_next_takes_its_place(
 ) -> None:
     timing = clock(*window)
     supply = supply_of(peers)
-    counted = sum(peer.rate * timing.useful_s(peer.delay_s, at_s) for peer in peers)
+    counted = sum(peer.rate * useful_s(timing, peer.delay_s, at_s) for peer in peers)
     assert counted == pytest.approx(supply.count(at_s) - supply.count(at_s - timing.kappa * T), rel=1e-6, abs=1e-6)

@@ -19,7 +19,7 @@ from learner.provisioning.model.echo2 import (
     wait_s,
 )
 from learner.provisioning.model.machine_selection import Candidate
-from learner.provisioning.model.timings import Timings
+from learner.provisioning.model.windows import Timings
 
 PRINTED = Timings(train_s=1631.2, rollouts=2048, broadcast_s=1437.0)
 """Qwen3-8B, nine machines, with P2P (Table 2)."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.provisioning.model.capacity import Clockwork, never_waits, period_s
+from learner.provisioning.model.capacity import Clockwork, period_s
 from learner.provisioning.model.machine_selection import (
     MARGIN,
     Candidate,
@@ -21,6 +21,7 @@ from learner.provisioning.model.machine_selection import (
     cheapest,
     greedy,
 )
+from tests.support.capacity_condition import never_waits
 from tests.support.examples import examples
 
 CLOCK = Clockwork(train_s=100.0, rollouts=100, staleness=3, kappa=2)

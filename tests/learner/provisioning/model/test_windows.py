@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.provisioning.model.capacity import never_waits
 from learner.provisioning.model.echo2 import GAMMA, greedily, printed
 from learner.provisioning.model.machine_selection import MARGIN, Candidate, Choice, cheapest
 from learner.provisioning.model.outcome import Infeasible, Outcome
-from learner.provisioning.model.timings import Timings
-from learner.provisioning.model.windows import Setting, Windows
+from learner.provisioning.model.windows import Setting, Timings, Windows
+from tests.support.capacity_condition import never_waits
 from tests.support.examples import examples
 
 PRINTED = Timings(train_s=1631.2, rollouts=2048, broadcast_s=1437.0)
@@ -192,3 +191,19 @@ def test_ours_never_waits_and_no_wider_window_is_dearer(pool: tuple[Candidate, .
         assert simple is not None
         assert simple.price >= answer.price * (1 - 1e-3) - 1e-4
         before = answer.price
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"train_s": 0.0},
+        {"train_s": -1.0},
+        {"train_s": math.nan},
+        {"rollouts": 0},
+        {"broadcast_s": -0.1},
+        {"generation_s": math.inf},
+    ],
+)
+def test_times_that_are_none_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="number"):
+        Timings(**({"train_s": 1.0, "rollouts": 1, "broadcast_s": 0.0} | wrong))  # type: ignore[arg-type]

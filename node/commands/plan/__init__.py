@@ -16,6 +16,5 @@ of that value.
 - `pool_file`: a pool from a file
 - `pool_keys`: keys of that file
 - `recordings`: recordings of runs
-- `tables`: tables
-- `text`: the whole text
+- `text`: the whole text, with its tables
 """

@@ -15,8 +15,9 @@ from learner.provisioning.model.echo2 import GAMMA, Comparison, PaperWindow, exp
 from learner.provisioning.model.outcome import Outcome, Window
 from node.commands.plan import number_text as numbers
 from node.commands.plan.answer_text import together
+from node.commands.plan.number_text import TOO_FEW
 from node.commands.plan.plan import Plan
-from node.commands.plan.tables import TOO_FEW, table
+from node.reports.text.tables import table
 from node.runtime import formatting as words
 
 NOTHING_SAVED = 0.005

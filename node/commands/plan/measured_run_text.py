@@ -15,8 +15,9 @@ from rich.text import Text
 from learner.provisioning.estimation.estimates import Estimate
 from node.commands.plan import number_text as numbers
 from node.commands.plan.measured_run import Measured
+from node.commands.plan.number_text import KIND_CHARS, KINDS_LISTED
 from node.commands.plan.plan import Plan
-from node.commands.plan.tables import KIND_CHARS, KINDS_LISTED, table
+from node.reports.text.tables import table
 from node.runtime import formatting as words
 
 MAX_LAGS_LISTED = 8

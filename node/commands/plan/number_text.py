@@ -1,4 +1,4 @@
-"""Figures of a plan as people read them.
+"""Figures of a plan as people read them, and how much of a table they get.
 
 Pure. What always holds: what is said to be enough is rounded to the side on which it is.
 """
@@ -9,6 +9,14 @@ import math
 from collections.abc import Callable, Mapping
 
 from node.runtime import formatting as words
+
+KIND_CHARS = 24
+"""Of a machine's name: the columns beside it take the rest of 100."""
+
+KINDS_LISTED = 40
+"""Rows of the table of machines; those that nobody chose are left out first."""
+
+TOO_FEW = "too few"
 
 
 def machines(count: int) -> str:

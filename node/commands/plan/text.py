@@ -1,80 +1,133 @@
 """A plan in words and tables that fit 100 columns, for a terminal and for a file.
 
-Pure: a plan in, a string out. First the answer in a few lines, then the machines, every window, what would change, and
-what a recorded run has shown.
+Pure: a plan in, a string out. First what a recorded run has shown, then the answer in a few lines, the machines, every
+window, what would change, and ECHO-2's rule where that is wanted. No cell is cut but a machine's name.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Collection, Iterator, Sequence
 
-from rich.box import SIMPLE_HEAD, Box
+from rich.box import Box
 from rich.console import Group, RenderableType
 from rich.constrain import Constrain
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from learner.provisioning.model.machine_selection import Candidate
+from learner.provisioning.model.outcome import Infeasible, Outcome, Window
+from learner.provisioning.model.what_if import Change
 from node.commands.plan import echo2_text
+from node.commands.plan import number_text as numbers
 from node.commands.plan.answer_text import answer, given, notes
 from node.commands.plan.measured_run_text import estimates, judged, peers
+from node.commands.plan.number_text import KIND_CHARS, KINDS_LISTED, TOO_FEW
 from node.commands.plan.plan import Plan
-from node.commands.plan.tables import changes, machines, windows
-from node.reports.text.tables import DASHES, FILE_WIDTH
-from node.runtime.safe_console import HarmlessConsole
+from node.reports.text.tables import DASHES, FILE_WIDTH, SCREEN, drawn, pairs, table, titled
+from node.runtime import formatting as words
 
 
 def as_terminal(plan: Plan, *, width: int, color: bool = True) -> str:
-    """The plan for a terminal of `width` columns, with escape sequences where `color`."""
-    return drawn(_parts(plan, SIMPLE_HEAD, width), width, color=color)
+    """The plan for a terminal of `width` columns, with escape sequences where `color`. Tables have FILE_WIDTH columns
+    at least: a terminal breaks their lines, which is better than figures cut short."""
+    return drawn(_parts(plan, SCREEN, width), max(width, FILE_WIDTH), color=color)
 
 
 def as_text(plan: Plan) -> str:
     """The plan without colours or line drawing, for files and pipes."""
-    return drawn(_parts(plan, DASHES, FILE_WIDTH), FILE_WIDTH, color=False)
-
-
-def drawn(parts: Iterable[RenderableType], width: int, *, color: bool) -> str:
-    """The parts, one below the other, without blanks at the ends of lines. Tables have FILE_WIDTH columns at least: a
-    terminal breaks their lines, which is better than figures cut short."""
-    out = io.StringIO()
-    console = HarmlessConsole(
-        file=out, width=max(width, FILE_WIDTH), force_terminal=color, color_system="standard" if color else None,
-        highlight=False, emoji=False, markup=False, legacy_windows=False, safe_box=False,
-    )  # fmt: skip
-    console.print(Group(*parts))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    return drawn(_parts(plan, DASHES, FILE_WIDTH), FILE_WIDTH)
 
 
 def _parts(plan: Plan, box: Box, width: int) -> Iterator[RenderableType]:
     staleness = plan.terms.staleness
     if (measured := plan.measured) is not None:
-        yield section(f"Measured in {measured.source}", pairs(judged(measured), width))
-        yield section("Estimates, with intervals of 95 %", estimates(measured, box))
-        yield section(f"Peers that were here at step {measured.step}", peers(plan, measured, box))
-    yield section(f"A plan for the window S = {staleness}", pairs([*given(plan), *answer(plan)], width))
-    yield section("Machines, and how many of each are chosen", machines(plan, box))
-    yield section("Every window", windows(plan, box))
+        yield titled(f"Measured in {measured.source}", Constrain(pairs(judged(measured)), width - 1))
+        yield titled("Estimates, with intervals of 95 %", estimates(measured, box))
+        yield titled(f"Peers that were here at step {measured.step}", peers(plan, measured, box))
+    yield titled(f"A plan for the window S = {staleness}", Constrain(pairs([*given(plan), *answer(plan)]), width - 1))
+    yield titled("Machines, and how many of each are chosen", machines(plan, box))
+    yield titled("Every window", windows(plan, box))
     if plan.changes:
-        yield section(f"What would change, at S = {staleness}", changes(plan, box))
+        yield titled(f"What would change, at S = {staleness}", changes(plan, box))
     if (comparison := plan.comparison) is not None:
-        yield section(f"ECHO-2's rule, at S = {staleness}", pairs(echo2_text.in_words(plan, comparison), width))
-        yield section("Every window: ours, and the paper's rule", echo2_text.windows(plan, comparison, box))
+        told = echo2_text.in_words(plan, comparison)
+        yield titled(f"ECHO-2's rule, at S = {staleness}", Constrain(pairs(told), width - 1))
+        yield titled("Every window: ours, and the paper's rule", echo2_text.windows(plan, comparison, box))
     for note in notes(plan):
         yield Constrain(Padding(Text(note), (0, 0, 1, 1)), width)
 
 
-def section(title: str, body: RenderableType) -> RenderableType:
-    """With a heading, and a blank line below."""
-    return Padding(Group(Text(title, style="bold"), body), (0, 0, 1, 1))
+def machines(plan: Plan, box: Box) -> RenderableType:
+    """A row for each kind, the best price per rollout first: how many there are, and how many are chosen."""
+    currency, setting = plan.terms.currency, plan.terms.setting
+    ours = plan.asked.ours
+    counts = plan.kinds(ours.choice) if isinstance(ours, Outcome) else None
+    first = {plan.terms.kinds[one.name]: one for one in reversed(setting.candidates)}
+    ranked = sorted(first.items(), key=lambda item: (item[1].rho, item[0]))
+    rows = []
+    for name, one in _listed(ranked, counts or ()):
+        chosen = words.NOTHING if counts is None else str(counts[name])
+        rows.append(
+            [words.plain_name(name, KIND_CHARS), str(plan.pool[name]), chosen, words.money(one.running_price, ""),
+             words.rate(one.usable_rate), words.money(1000 * one.rho, "") if math.isfinite(one.rho) else words.NOTHING,
+             numbers.figure(one.broadcast_s), numbers.figure(one.generation_s)]
+        )  # fmt: skip
+    headings = ["machine", "in\npool", "chosen", f"{currency}\nan hour", "rollouts\nper s",
+                f"{currency} per\n1000 rollouts", "T_bcast\ns", "T_gen\ns"]  # fmt: skip
+    drawn = table(headings, rows, box)
+    left = len(first) - len(rows)
+    return Group(drawn, Text(f"and {left} more kinds, left out", style="dim")) if left else drawn
 
 
-def pairs(told: Iterable[tuple[str, str]], width: int) -> RenderableType:
-    """Names, and what is told of each, in `width` columns with the blank before."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for name, value in told:
-        grid.add_row(Text(name, style="dim"), Text(value))
-    return Constrain(grid, width - 1)
+def _listed(ranked: Sequence[tuple[str, Candidate]], wanted: Collection[str]) -> list[tuple[str, Candidate]]:
+    if len(ranked) <= KINDS_LISTED:
+        return list(ranked)
+    return [item for item in ranked if item[0] in wanted][:KINDS_LISTED]
+
+
+def windows(plan: Plan, box: Box) -> RenderableType:
+    """A row for each S."""
+    hour, step = (f"{plan.terms.currency}\n{per}" for per in ("an hour", "a step"))
+    headings = ["S", "kappa", "asked\nx R/T", "machines", hour, step, "bubble", "lag"]
+    return table(headings, [_window(plan, window) for window in plan.windows], box, first_left=False)
+
+
+def _window(plan: Plan, window: Window) -> list[str]:
+    mark = ">" if window.staleness == plan.terms.staleness else ""
+    # Of what is chosen; of all machines where they are too few.
+    ours = window.ours if isinstance(window.ours, Outcome) else window.everyone
+    if ours is None:
+        return [f"{mark}{window.staleness}", words.NOTHING, words.NOTHING, TOO_FEW, *[words.NOTHING] * 4]
+    over = numbers.over(ours.over_balance) if ours.staleness else words.NOTHING
+    machines = TOO_FEW if ours is window.everyone else str(len(ours.choice.chosen))
+    return [
+        f"{mark}{window.staleness}", str(ours.kappa), over, machines, words.money(ours.price, ""),
+        words.money(ours.cost_per_step, ""), words.share(numbers.nil(ours.bubble)), f"{ours.lag:.1f}",
+    ]  # fmt: skip
+
+
+def changes(plan: Plan, box: Box) -> RenderableType:
+    """A row for each change; for a plan that has some."""
+    planned, currency = plan.asked.ours, plan.terms.currency
+    assert isinstance(planned, Outcome)
+    rows = [_change_cells("as planned", planned, planned)]
+    rows += [_change_cells(_named(plan, change), change.outcome, planned) for change in plan.changes]
+    headings = ["", "kappa", "machines", f"{currency}\nan hour", f"{currency}\na step", "more\na step", "bubble", "lag"]
+    return table(headings, rows, box)
+
+
+def _named(plan: Plan, change: Change) -> str:
+    kind = words.plain_name(plan.terms.kinds.get(change.machine, ""), KIND_CHARS)
+    return f"{change.what}: {kind}" if kind else change.what
+
+
+def _change_cells(name: str, outcome: Outcome | Infeasible, planned: Outcome) -> list[str]:
+    if isinstance(outcome, Infeasible):
+        return [name, words.NOTHING, TOO_FEW, *[words.NOTHING] * 5]
+    more = outcome.cost_per_step - planned.cost_per_step
+    return [
+        name, str(outcome.kappa), str(len(outcome.choice.chosen)), words.money(outcome.price, ""),
+        words.money(outcome.cost_per_step, ""), "" if outcome is planned else numbers.signed(more, ""),
+        words.share(numbers.nil(outcome.bubble)), f"{outcome.lag:.1f}",
+    ]  # fmt: skip

@@ -16,7 +16,7 @@ from rich.text import Text
 from learner.provisioning.estimation.recording import Planned
 from learner.provisioning.estimation.step_stats import Steps
 from node.commands.plan import number_text as numbers
-from node.commands.plan.tables import KIND_CHARS, KINDS_LISTED
+from node.commands.plan.number_text import KIND_CHARS, KINDS_LISTED
 from node.commands.simulate.json_export import mode_of
 from node.commands.simulate.recorded_swarm import Replay
 from node.commands.simulate.result import Story

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from learner.provisioning.estimation.estimator import SwarmEstimator
@@ -115,47 +116,34 @@ def _drawn(*, on: bool) -> str:
     return "on: drawn, whatever it costs" if on else "released: drawn, whatever the others cost"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Order:
-    """From `at_s` on those are on, for `price` per hour, and versions are published every `kappa` steps."""
-
-    at_s: float
-    active: frozenset[str]
-    kappa: int
-    price: float = 0.0
-    reasons: tuple[str, ...] = ()
-
-
 class Script:
-    """What was decided in a recorded run, again."""
+    """What was decided in a recorded run, again; `plans` name machines, and count time as the world does."""
 
-    def __init__(self, orders: Sequence[Order]) -> None:
-        self._orders = sorted(orders, key=lambda order: order.at_s)
-        self._order: Order | None = None
+    def __init__(self, plans: Sequence[Planned]) -> None:
+        self._plans = sorted(plans, key=lambda plan: plan.at_s)
+        self._plan: Planned | None = None
         self._world: World | None = None
 
     def begin(self, world: World) -> None:
-        """Until the first order everybody is on."""
+        """Until the first plan everybody is on."""
         self._world = world
-        for order in self._orders:
-            world.after(order.at_s, lambda order=order: self._give(order))  # type: ignore[misc]
+        for plan in self._plans:
+            world.after(plan.at_s, partial(self._follow, plan))
 
     def hear(self, event: Recorded) -> None:
         """Whoever comes is told what holds."""
         if isinstance(event, Joined) and (world := self._world) is not None:
             world.after(0.0, self._apply)
 
-    def _give(self, order: Order) -> None:
-        world = self._world
-        assert world is not None
-        self._order = order
-        active, reasons = sorted(order.active), list(order.reasons)
-        world.tell(Planned(at_s=world.now_s, kappa=order.kappa, active=active, price=order.price, reasons=reasons))
+    def _follow(self, plan: Planned) -> None:
+        assert self._world is not None
+        self._plan = plan
+        self._world.tell(plan)
         self._apply()
 
     def _apply(self) -> None:
-        world, order = self._world, self._order
+        world, plan = self._world, self._plan
         assert world is not None
         everybody = [str(peer) for peer in world.nodes]
-        active, kappa = (everybody, world.kappa) if order is None else (order.active, order.kappa)
+        active, kappa = (everybody, world.kappa) if plan is None else (frozenset(plan.active), plan.kappa)
         world.steer(active, kappa, lambda name: "Standing by, as recorded.")

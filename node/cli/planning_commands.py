@@ -72,6 +72,7 @@ def simulate(
 ) -> None:
     """Ask "what if" of a pool or a recorded run, in virtual time: waits, lags, losses, costs, changes of plan."""
     from node.commands.simulate.command import answer, require_recording, show, write_recording
+    from node.commands.simulate.scenario import WhatIf
     from node.commands.simulate.timeline_plot import draw_timeline
     from node.runtime.atomic_files import PICTURE, require_place
 
@@ -79,10 +80,9 @@ def simulate(
         require_place(picture, "--picture", ending=PICTURE)
     if record is not None:
         require_recording(record)
-    found = answer(
-        pool, source, options=given, mode=mode, p2p=p2p, cost=cost, plan=planned, compare=compare,
-        record=record is not None, picture=picture is not None, seed=seed,
-    )  # fmt: skip
+    asked = WhatIf(mode=mode, p2p=p2p, cost=cost, plan=planned)
+    wanted = {"compare": compare, "record": record is not None, "picture": picture is not None}
+    found = answer(pool, source, options=given, asked=asked, seed=seed, **wanted)
     try:
         if record is not None:
             write_recording(found.recorded, record)

@@ -50,19 +50,20 @@ class Remedies:
 
 def changes(windows: Windows, planned: Outcome) -> list[Change]:
     """One machine more, one less, versions in half the time, the next wider window. For S >= 1."""
-    setting = windows.setting
+    setting, staleness, kappa = windows.setting, planned.staleness, planned.kappa
     found = []
     if (more := _one_more(setting, planned)) is not None:
         name, choice = more
-        found.append(Change(what="one machine more", machine=name, outcome=_as(windows, planned, choice)))
+        found.append(Change(what="one machine more", machine=name, outcome=windows.outcome(staleness, kappa, choice)))
     if len(planned.choice.chosen) > 1:
         *kept, lost = planned.choice.chosen
         choice = Choice(chosen=tuple(kept), price=planned.choice.price - lost.running_price)
-        found.append(Change(what="one machine less", machine=lost.name, outcome=_as(windows, planned, choice)))
+        found.append(
+            Change(what="one machine less", machine=lost.name, outcome=windows.outcome(staleness, kappa, choice))
+        )
     quicker = Windows(quickened(setting, 0.5))
-    found.append(Change(what="half the T_bcast", outcome=quicker.ours(planned.staleness)))
-    wider = planned.staleness + 1
-    found.append(Change(what=f"S = {wider}", outcome=windows.ours(wider)))
+    found.append(Change(what="half the T_bcast", outcome=quicker.ours(staleness)))
+    found.append(Change(what=f"S = {staleness + 1}", outcome=windows.ours(staleness + 1)))
     return found
 
 
@@ -96,10 +97,6 @@ def _one_more(setting: Setting, planned: Outcome) -> tuple[str, Choice] | None:
     best = min(spare, key=lambda one: (one.rho, one.name))
     chosen = (*planned.choice.chosen, best)
     return best.name, Choice(chosen=chosen, price=planned.choice.price + best.running_price)
-
-
-def _as(windows: Windows, planned: Outcome, choice: Choice) -> Outcome:
-    return windows.outcome(planned.staleness, planned.kappa, choice)
 
 
 def _fewer_rollouts(setting: Setting, share: float) -> int | None:

@@ -8,7 +8,7 @@ last peer left goes on with what is in its buffer. What the run did not show is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,16 @@ def _fitted(source: str, events: Sequence[Recorded], config: SwarmConfig | None,
         train_s=seen.train_s,
         broadcast_s=seen.broadcast_s,
         generation_s=seen.generation_s,
-        peers=tuple(_peers(seen, names)),
+        peers=tuple(
+            Peer(
+                name=names[one.peer],
+                price=one.price,
+                rate=one.rate(),
+                broadcast_s=one.broadcast_s,
+                generation_s=one.generation_s,
+            )
+            for one in seen.profiles()
+        ),
         silent=len(names) - len(supplying),
         steady=steps_of(steps),
         left_out=left_out,
@@ -175,9 +184,7 @@ def _pool(seen: SwarmEstimator, supplying: Sequence[Candidate], names: Mapping[s
 def _settings(seen: SwarmEstimator, began: Began, config: SwarmConfig | None) -> dict[str, Any]:
     found: dict[str, Any] = {"rollouts": began.rollouts, "staleness": began.staleness}
     estimates = {"train_s": seen.train_s, "broadcast_s": seen.broadcast_s, "generation_s": seen.generation_s}
-    found |= {key: estimate.value for key, estimate in estimates.items() if estimate is not None}
-    if not found.get("train_s"):
-        found.pop("train_s", None)
+    found |= {key: one.value for key, one in estimates.items() if one is not None and (one.value or key != "train_s")}
     if seen.broadcast_s is not None and seen.source_s is not None:
         found["source_s"] = seen.source_s
     if config is not None and config.price.per_hour:
@@ -185,17 +192,6 @@ def _settings(seen: SwarmEstimator, began: Began, config: SwarmConfig | None) ->
     if config is not None and config.learn.max_batches_ahead is not None:
         found["ahead"] = config.learn.max_batches_ahead
     return found
-
-
-def _peers(seen: SwarmEstimator, names: Mapping[str, str]) -> Iterator[Peer]:
-    for one in seen.profiles():
-        yield Peer(
-            name=names[one.peer],
-            price=one.price,
-            rate=one.rate(),
-            broadcast_s=one.broadcast_s,
-            generation_s=one.generation_s,
-        )
 
 
 def _predicted(

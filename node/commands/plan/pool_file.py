@@ -86,17 +86,13 @@ def _list(path: Path, raw: Mapping[str, Any], name: str) -> list[Row]:
 
 
 def _read_csv(path: Path, data: bytes) -> Tables:
-    return Tables(swarm={}, machines=_csv_lines(path, text_of(data)))
-
-
-def _csv_lines(path: Path, text: str) -> list[Row]:
-    reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
+    reader = csv.reader(io.StringIO(text_of(data), newline=""), skipinitialspace=True, strict=True)
     try:
         rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
     except csv.Error as error:
         raise UsageError(f"{path}, line {reader.line_num}: {error}. The file is no CSV from there on.") from None
     if not rows:
-        return []
+        return Tables(swarm={}, machines=[])
     _, header = rows[0]
     if doubled := {name for name in header if header.count(name) > 1}:
         raise UsageError(f"{path}, line {rows[0][0]}: the column {shown(min(doubled))} is there twice.")
@@ -106,7 +102,7 @@ def _csv_lines(path: Path, text: str) -> list[Row]:
         raise UsageError(
             f"{path}, line {rows[0][0]}: there is no {shown(unknown[0])}.{parted} Known are: {', '.join(known)}."
         )
-    return list(_csv_rows(path, header, rows[1:]))
+    return Tables(swarm={}, machines=list(_csv_rows(path, header, rows[1:])))
 
 
 def _csv_rows(path: Path, header: Sequence[str], rows: Sequence[tuple[int, list[str]]]) -> Iterator[Row]:

@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-
 from learner.artifacts.regular_file import open_file
 from learner.provisioning.estimation.recording import Began, Recorded, RecordingError, encode_line, read_lines
 from learner.simulation.world import SIMULATED
@@ -27,8 +25,9 @@ from node.commands.simulate.overrides import FIGURES
 from node.commands.simulate.pool_machines import HOUR_S, swarm_of
 from node.commands.simulate.recorded_swarm import Replay, read_replay
 from node.commands.simulate.result import Story, tell
-from node.commands.simulate.scenario import USUAL, Swarm, WhatIf
+from node.commands.simulate.scenario import AS_IT_IS, USUAL, Swarm, WhatIf
 from node.commands.simulate.text import as_text
+from node.reports.text.tables import SCREEN
 from node.runtime.atomic_files import cannot_write, require_own, require_place, write_whole
 from node.runtime.errors import UsageError
 from node.runtime.stdout import is_screen
@@ -58,28 +57,17 @@ def answer(
     source: Path | None,
     *,
     options: Mapping[str, Any],
-    mode: Mode | None = None,
-    p2p: bool = True,
-    cost: bool = True,
-    plan: bool | None = None,
+    asked: WhatIf = AS_IT_IS,
     compare: bool = False,
     record: bool = False,
     picture: bool = False,
     seed: int = 0,
 ) -> Answer:
-    """Simulate the pool in `path`, or the run at `source`. `options` are those of OPTIONS; None was not given.
-    Raises UsageError.
+    """Simulate the pool in `path`, or the run at `source`, if what is `asked` were so, and what `options` say: those of
+    OPTIONS, of which None was not given. Raises UsageError.
     """
     said = judged_options(OPTIONS, options)
-    asked = WhatIf(
-        mode=mode,
-        staleness=said.get("staleness"),
-        kappa=said.get("kappa"),
-        p2p=p2p,
-        cost=cost,
-        machines=said.get("machines", 1.0),
-        plan=plan,
-    )
+    asked = replace(asked, **{key: said[key] for key in ("staleness", "kappa", "machines") if key in said})
     command = {key.name: said[key.name] for key in OF_SWARM if key.name in said}
     swarm, replay = _swarm(path, source, command)
     if replay is not None:
@@ -98,11 +86,8 @@ def show(found: Answer, *, as_json_text: bool) -> str:
     currency = found.swarm.currency
     if as_json_text:
         return as_json(found.stories, currency=currency, seed=found.seed, replay=found.replay)
-    if not is_screen():
-        return as_text(found.stories, currency=currency, replay=found.replay)
-    return as_text(
-        found.stories, currency=currency, replay=found.replay, width=screen_width(), box=SIMPLE_HEAD, color=True
-    )
+    look: dict[str, Any] = {"width": screen_width(), "box": SCREEN, "color": True} if is_screen() else {}
+    return as_text(found.stories, currency=currency, replay=found.replay, **look)
 
 
 def require_recording(path: Path) -> None:
@@ -175,12 +160,12 @@ def _limit(swarm: Swarm, said: Mapping[str, Any]) -> tuple[int | None, float]:
 
 def _others(swarm: Swarm, asked: WhatIf, *, replayed: bool, compare: bool) -> list[WhatIf]:
     """What is simulated beside what was asked: as it is, and each difference alone."""
-    as_it_is, parts = WhatIf(), asked.parts()
+    parts = asked.parts()
     if not compare:
-        return [as_it_is] if replayed and parts else []
+        return [AS_IT_IS] if replayed and parts else []
     if not parts:
         return [other for other in USUAL if _differs(swarm, other)]
-    return [as_it_is, *(parts if len(parts) > 1 else [])]
+    return [AS_IT_IS, *(parts if len(parts) > 1 else [])]
 
 
 def _differs(swarm: Swarm, other: WhatIf) -> bool:

@@ -27,10 +27,10 @@ BACK_S = 300.0
 HOUR_S = 3600.0
 
 
-def swarm_of(pool: Pool, command: Mapping[str, Any], run: Mapping[str, Any] | None = None) -> Swarm:
+def swarm_of(pool: Pool, command: Mapping[str, Any]) -> Swarm:
     """The swarm that a pool describes, under what the command line says. Raises UsageError."""
-    terms = terms_of(pool, command, run)
-    said = {**(run or {}), **pool.settings, **command}
+    terms = terms_of(pool, command)
+    said = {**pool.settings, **command}
     setting, group = terms.setting, said.get("group_size", GROUP_SIZE)
     install_s = said.get("install_s", 0.0)
     rows = {name: row for row in pool.machines for name in row.names}

@@ -35,52 +35,34 @@ def machines_of(
     """Of one start, which begins with `Began`: who delivered something or said how fast it is, by its name in `names`.
     `unseen_s` is T_bcast where no peer showed any."""
     profiles = {peer: profile for peer in names if (profile := seen.profile(peer)) is not None}
-    past = _Past.of(events, profiles, unseen_s)
+    past = _Past(events, profiles, unseen_s)
     for peer, profile in profiles.items():
         if (rate := _rate(profile)) > 0:
             yield _machine(past, peer, profile, names[peer], rate)
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Past:
     """A run by peer; `usual_` is the median, for who showed nothing of its own."""
 
-    began: Began
-    until_s: float
-    deliveries: Mapping[str, list[Delivered]]
-    comings: Mapping[str, list[Joined | Left]]
-    switched: Mapping[str, list[_Change]]
-    usual_install_s: float
-    usual_s: float
-    is_delay_known: bool
-    spread: float
-
-    @classmethod
-    def of(cls, events: Sequence[Recorded], profiles: Mapping[str, Profile], unseen_s: float) -> _Past:
+    def __init__(self, events: Sequence[Recorded], profiles: Mapping[str, Profile], unseen_s: float) -> None:
         began = events[0]
         assert isinstance(began, Began)
-        deliveries: defaultdict[str, list[Delivered]] = defaultdict(list)
-        comings: defaultdict[str, list[Joined | Left]] = defaultdict(list)
+        self.began, self.until_s = began, events[-1].at_s
+        self.deliveries: defaultdict[str, list[Delivered]] = defaultdict(list)
+        self.comings: defaultdict[str, list[Joined | Left]] = defaultdict(list)
         for event in events:
             if isinstance(event, Delivered):
-                deliveries[event.peer].append(event)
+                self.deliveries[event.peer].append(event)
             elif isinstance(event, Joined | Left):
-                comings[event.peer].append(event)
-        switched = _changes_of_version(events)
-        installs = [took for peer in profiles if (took := _install_s(switched.get(peer, []))) is not None]
+                self.comings[event.peer].append(event)
+        self.switched = _changes_of_version(events)
+        installs = [took for peer in profiles if (took := _install_s(self.switched.get(peer, []))) is not None]
         delays = [one.broadcast_s.value for one in profiles.values() if one.broadcast_s is not None]
-        spreads = [spread for peer in profiles if (spread := _spread(deliveries[peer])) is not None]
-        return cls(
-            began=began,
-            until_s=events[-1].at_s,
-            deliveries=deliveries,
-            comings=comings,
-            switched=switched,
-            usual_install_s=median(installs) if installs else 0.0,
-            usual_s=median(delays) if delays else unseen_s,
-            is_delay_known=bool(delays),
-            spread=median(spreads) if spreads else SPREAD,
-        )
+        spreads = [spread for peer in profiles if (spread := _spread(self.deliveries[peer])) is not None]
+        self.usual_install_s = median(installs) if installs else 0.0
+        self.usual_s = median(delays) if delays else unseen_s
+        self.is_delay_known = bool(delays)
+        self.spread = median(spreads) if spreads else SPREAD
 
 
 def _rate(profile: Profile) -> float:

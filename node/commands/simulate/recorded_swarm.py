@@ -14,7 +14,6 @@ from statistics import fmean, pstdev
 from learner.provisioning.estimation.estimator import SwarmEstimator, fit
 from learner.provisioning.estimation.recording import Began, Joined, Planned, Recorded, Stepped
 from learner.provisioning.estimation.step_stats import Steps, steady, steps_of
-from learner.simulation.plan_driver import Order
 from learner.simulation.trace import NEVER_S, Learning
 from node.commands.plan.recordings import find_recording, peer_names, read_events
 from node.commands.simulate.recorded_machines import machines_of
@@ -67,13 +66,13 @@ def read_replay(target: Path, *, learner_price: float | None = None, broadcast_s
         train_spread=train_spread,
         publish_s=publish_s,
     )
-    orders = tuple(
-        Order(
+    plans = tuple(
+        Planned(
             at_s=event.at_s - began.at_s,
-            active=frozenset(names[peer] for peer in event.active if peer in names),
+            active=sorted({names[peer] for peer in event.active if peer in names}),
             kappa=min(event.kappa, max(1, began.staleness)),
             price=event.price,
-            reasons=tuple(event.reasons),
+            reasons=event.reasons,
         )
         for event in events
         if isinstance(event, Planned)
@@ -85,9 +84,9 @@ def read_replay(target: Path, *, learner_price: float | None = None, broadcast_s
         currency=began.currency,
         copy_s=learning.broadcast_s,
         seconds=max(seconds, 1.0),
-        kappa=None if orders else learning.kappa,
-        orders=orders,
-        is_planned=bool(orders),
+        kappa=None if plans else learning.kappa,
+        plans=plans,
+        is_planned=bool(plans),
     )
     steps = steps_of(stepped)
     return Replay(source=str(path), swarm=swarm, steps=steps, seconds=seconds, silent=len(names) - len(machines))

@@ -7,14 +7,15 @@ name of its own and thereby its own luck, in every answer the same.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from learner.provisioning.estimation.recording import Planned
 from learner.provisioning.model.capacity import Supplier
 from learner.provisioning.planner.constants import REVIEW_S
 from learner.provisioning.planner.planner import Planner, Settings
 from learner.provisioning.planner.publish_period import Publishing, choose_kappa, usual_delay_s
 from learner.simulation.machines import Machine
-from learner.simulation.plan_driver import Blind, Order, Reviews, Script
+from learner.simulation.plan_driver import Blind, Reviews, Script
 from learner.simulation.trace import Learning
 from learner.simulation.world import Steering
 from node.commands.simulate.options import Mode
@@ -40,7 +41,7 @@ class Swarm:
         currency: of all prices.
         copy_s: how long a copy takes that the source sends to one machine.
         seconds: how long it is simulated if nobody says.
-        orders: what a recorded run decided.
+        plans: what a recorded run decided.
         is_planned: whether there is a plan at all, if nobody says.
     """
 
@@ -51,7 +52,7 @@ class Swarm:
     copy_s: float
     seconds: float
     kappa: int | None = None
-    orders: tuple[Order, ...] = field(default=())
+    plans: tuple[Planned, ...] = ()
     is_planned: bool = True
 
 
@@ -106,6 +107,8 @@ class WhatIf:
         for key, value in self.figures:
             yield told(key, value), WhatIf(figures=((key, value),))
 
+
+AS_IT_IS = WhatIf()
 
 USUAL = (
     WhatIf(mode=Mode.SEQUENTIAL),
@@ -226,8 +229,8 @@ def _copy(machine: Machine, number: int, taken: set[str]) -> Machine:
 
 
 def _steering(swarm: Swarm, asked: WhatIf, settings: Settings, seed: int) -> Steering | None:
-    if asked.plan is None and swarm.orders and asked in (WhatIf(), WhatIf(p2p=False)):
-        return Script(swarm.orders)
+    if asked.plan is None and swarm.plans and asked in (AS_IT_IS, WhatIf(p2p=False)):
+        return Script(swarm.plans)
     if not (swarm.is_planned if asked.plan is None else asked.plan):
         return None
     return Reviews(Planner(settings) if asked.cost else Blind(settings, seed), review_s=REVIEW_S)

@@ -20,7 +20,7 @@ from node.commands.plan.number_text import KIND_CHARS, KINDS_LISTED
 from node.commands.simulate.json_export import mode_of
 from node.commands.simulate.recorded_swarm import Replay
 from node.commands.simulate.result import Story
-from node.commands.simulate.scenario import WhatIf
+from node.commands.simulate.scenario import AS_IT_IS
 from node.reports.text.tables import DASHES, FILE_WIDTH, drawn, pairs, table, titled
 from node.runtime import formatting as words
 
@@ -53,7 +53,7 @@ def _parts(
 ) -> Iterator[RenderableType]:
     asked = stories[-1]
     if replay is not None:
-        as_it_is = next(story for story in stories if story.asked == WhatIf())
+        as_it_is = next(story for story in stories if story.asked == AS_IT_IS)
         yield titled(f"Replayed: {replay.source}", _side_by_side(replay, as_it_is, box))
     yield titled(f"Simulated: {asked.asked.name}", Constrain(pairs(_story(asked, currency)), width - 1))
     yield titled("Machines", _machines(asked, currency, box))

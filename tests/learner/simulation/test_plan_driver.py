@@ -7,7 +7,7 @@ import pytest
 from learner.provisioning.estimation.recording import Delivered, Installed, Planned, Stepped
 from learner.provisioning.planner.planner import Settings
 from learner.simulation.machines import Absence
-from learner.simulation.plan_driver import Blind, Order, Reviews, Script
+from learner.simulation.plan_driver import Blind, Reviews, Script
 from learner.simulation.world import World
 from tests.support.simulated_swarms import LEARNING, machine, machines, of, world
 
@@ -74,8 +74,8 @@ def test_without_an_eye_for_prices_it_costs_more() -> None:
 
 def test_a_script_says_what_was_said() -> None:
     orders = [
-        Order(at_s=300.0, active=frozenset({"m0", "m1"}), kappa=3),
-        Order(at_s=600.0, active=frozenset({"m1"}), kappa=1),
+        Planned(at_s=300.0, active=["m0", "m1"], kappa=3, price=0.0, reasons=[]),
+        Planned(at_s=600.0, active=["m1"], kappa=1, price=0.0, reasons=[]),
     ]
     events: list[object] = []
     simulated = World(LEARNING, machines(3), watch=events.append, steering=Script(orders))  # type: ignore[arg-type]

@@ -155,7 +155,7 @@ def test_a_picture_that_cannot_be_written_is_trouble_at_run_time(tmp_path: Path)
 
 def test_the_picture_shows_the_last_steps_of_some_machines(tmp_path: Path) -> None:
     many = '\n[[machine]]\nname = "slow"\nprice = 0\nrate = 0.1\ncount = 80\n'
-    found = answer(pool(tmp_path, many), None, options={"steps": 20}, picture=True, plan=False)
+    found = answer(pool(tmp_path, many), None, options={"steps": 20}, picture=True, asked=WhatIf(plan=False))
     from_s, until_s = stretch(found.asked)
     trained = [span for span in found.asked.outcome.spans if span.row == LEARNER]
     assert (from_s, until_s) == (trained[-STEPS_SHOWN].from_s, trained[-1].until_s)

@@ -6,12 +6,14 @@ paper's did; nothing is fitted to the ten.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 
 from benchmarks.swarms.table2 import BROADCAST_S, GIVEN_WAIT_S, KAPPA, STALENESS, TRAIN_S
 from learner.simulation.machines import Machine
-from learner.simulation.world import Learning, World
+from learner.simulation.trace import Learning, Outcome
+from learner.simulation.world import World
 
 ROLLOUTS, GROUP = 2048, 8
 """Not told for that table; eight of a prompt, some of them at once on each machine."""
@@ -25,6 +27,18 @@ _HALVINGS = 12
 
 HOUR_S = 3600.0
 MANY = 1000
+
+
+def waits_s(outcome: Outcome, skip: int = 0) -> float:
+    """Seconds that the learner waited per training step, without the first `skip`."""
+    waited = outcome.waited_s[skip:]
+    return math.fsum(waited) / len(waited) if waited else math.inf
+
+
+def busy(outcome: Outcome, skip: int = 0) -> float:
+    """The share of its time that the learner trained, without the first `skip` steps."""
+    trained, waited = math.fsum(outcome.busy_s[skip:]), math.fsum(outcome.waited_s[skip:])
+    return trained / (trained + waited) if trained + waited > 0 else 0.0
 
 
 def table2_wait_s() -> float:
@@ -51,7 +65,7 @@ def _wait_s(machines: int, over_balance: float) -> float:
         Machine(name=f"m{number}", rate=rate, batch_rollouts=AT_ONCE, broadcast_s=journey_s)
         for number in range(machines)
     ]
-    return World(learning, nodes).run(steps=_STEPS).wait_s(_SKIPPED)
+    return waits_s(World(learning, nodes).run(steps=_STEPS), _SKIPPED)
 
 
 def thousand(seed: int) -> tuple[Learning, list[Machine]]:
@@ -87,4 +101,4 @@ def hour(seed: int) -> tuple[float, float, int]:
     learning, machines = thousand(seed)
     began = time.perf_counter()
     outcome = World(learning, machines, seed=seed).run(until_s=HOUR_S)
-    return time.perf_counter() - began, outcome.utilisation(3), outcome.completed
+    return time.perf_counter() - began, busy(outcome, 3), outcome.completed

@@ -16,7 +16,7 @@ from learner.provisioning.model.machine_selection import Candidate
 from learner.provisioning.model.windows import Timings
 from learner.provisioning.planner.publish_period import Publishing, choose_kappa, usual_delay_s
 from learner.simulation.machines import Machine
-from learner.simulation.world import Learning
+from learner.simulation.trace import Learning
 
 TRAIN_S = 60.0
 TRAIN_SPREAD = 0.05

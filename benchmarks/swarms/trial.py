@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from benchmarks.swarms.bounds import busy, waits_s
 from benchmarks.swarms.draw import POOL, RICH_POOL, Swarm, candidate, drawn, only, planned, supplier, timings
 from benchmarks.swarms.draw import usual_generation as generation_of
 from learner.provisioning.estimation.estimator import SwarmEstimator
@@ -17,7 +18,8 @@ from learner.provisioning.model import echo2 as paper
 from learner.provisioning.model.capacity import Supplier, period_s
 from learner.provisioning.model.expected_lag import expected_lag
 from learner.provisioning.model.machine_selection import Requirement, Shortage, cheapest
-from learner.simulation.world import Outcome, World
+from learner.simulation.trace import Outcome
+from learner.simulation.world import World
 
 SKIPPED = 20
 """Steps before the swarm is looked at: rates are learnt, and the first versions have travelled."""
@@ -121,7 +123,7 @@ def predict(seed: int, steps: int = STEPS) -> Prediction:
         broadcast=swarm.broadcast,
         generation=generation_of(swarm.machines),
         supply=swarm.supply,
-        waited=outcome.wait_s(SKIPPED) / learning.train_s,
+        waited=waits_s(outcome, SKIPPED) / learning.train_s,
         predicted=waits(suppliers),
         as_measured=waits(one.supplier() for one in seen.candidates()),
         without_batches=waits(replace(one, lump_s=0.0) for one in suppliers),
@@ -169,7 +171,7 @@ def _provisioned(pool: Swarm, steps: int, *, with_paper: bool = False) -> Provis
         cost=None if isinstance(choice, Shortage) else choice.price,
         paper_kappa=paper_kappa,
         paper_cost=paper_cost,
-        busy=outcome.utilisation(SKIPPED),
+        busy=busy(outcome, SKIPPED),
         lag_most=max(outcome.lags, default=0),
         stale=outcome.stale,
         completed=outcome.completed,

@@ -6,7 +6,6 @@ stands by costs nothing; the learner is paid all the time.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 
@@ -89,16 +88,6 @@ class Outcome:
     cost: float = 0.0
     ended_s: float = 0.0
     spans: deque[Span] = field(default_factory=deque)
-
-    def wait_s(self, skip: int = 0) -> float:
-        """Seconds that the learner waited per training step, without the first `skip`."""
-        waited = self.waited_s[skip:]
-        return math.fsum(waited) / len(waited) if waited else math.inf
-
-    def utilisation(self, skip: int = 0) -> float:
-        """The share of its time that the learner trained."""
-        busy, waited = math.fsum(self.busy_s[skip:]), math.fsum(self.waited_s[skip:])
-        return busy / (busy + waited) if busy + waited > 0 else 0.0
 
     @property
     def stale_share(self) -> float:

@@ -25,13 +25,11 @@ from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
 from learner.scheduling.lease_scheduler import LeaseScheduler
 from learner.simulation.event_queue import Calendar
 from learner.simulation.machines import Machine, log_normal
-from learner.simulation.rollout_node import SILENCE_S, Node
+from learner.simulation.rollout_node import Node
 from learner.simulation.trace import LEARNER, NEVER_S, Learning, Outcome, Span
 from learner.simulation.uplink import Source
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 from protocol.versions.staleness import Admissibility, Chain, judge
-
-__all__ = ["SILENCE_S", "Learning", "Node", "Outcome", "Span", "Steering", "World"]
 
 _PROMPT = Prompt(task="simulated", index=0, tokens=(1,))
 _MANIFEST = ManifestHash(bytes(32))

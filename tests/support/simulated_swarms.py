@@ -9,7 +9,8 @@ from learner.provisioning.estimation.recording import Recorded
 from learner.provisioning.planner.planner import Planner, Settings
 from learner.simulation.machines import Machine
 from learner.simulation.plan_driver import Reviews
-from learner.simulation.world import Learning, World
+from learner.simulation.trace import Learning
+from learner.simulation.world import World
 
 LEARNING = Learning(rollouts=64, group_size=4, staleness=3, kappa=1, train_s=30.0, broadcast_s=5.0)
 """Takes 2.13 rollouts a second."""

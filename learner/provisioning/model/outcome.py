@@ -33,8 +33,8 @@ class Outcome:
 
     @property
     def bubble(self) -> float:
-        """The share of its time that the learner waits, 0 to 1."""
-        return 1 - self.train_s / self.period_s
+        """The share of its time that the learner waits, 0 to 1; not below 0 by the last digits of a float."""
+        return max(0.0, 1 - self.train_s / self.period_s)
 
     @property
     def wait_s(self) -> float:

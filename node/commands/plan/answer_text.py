@@ -62,7 +62,7 @@ def answer(plan: Plan) -> Lines:
 
 def _waits(outcome: Outcome) -> str:
     step = f"{numbers.seconds(round(outcome.wait_s, 3))} of {numbers.seconds(outcome.period_s)} a step"
-    return f"{step}, a bubble of {words.share(numbers.nil(outcome.bubble))}"
+    return f"{step}, a bubble of {words.share(outcome.bubble)}"
 
 
 def _counted(plan: Plan, outcome: Outcome) -> str:
@@ -134,10 +134,7 @@ def together(plan: Plan) -> str:
 def _with_all(outcome: Outcome, currency: str, margin: float) -> str:
     cost = words.money(outcome.cost_per_step, currency)
     period = numbers.seconds(outcome.period_s)
-    said = (
-        f"the learner waits {words.share(numbers.nil(outcome.bubble))} of its time, a step takes {period} and costs "
-        f"{cost}"
-    )
+    said = f"the learner waits {words.share(outcome.bubble)} of its time, a step takes {period} and costs {cost}"
     # Rates that are met exactly keep nobody waiting on paper: without a word the two lines contradict each other.
     lacks = f"; what is missing is the reserve of {margin:g} times what it takes" if outcome.bubble <= WAITS else ""
     return f"{said}{lacks}"

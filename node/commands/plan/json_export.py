@@ -127,8 +127,7 @@ def _outcome(plan: Plan, outcome: Outcome | Infeasible | None) -> dict[str, Any]
         "exact": outcome.choice.exact,
         "rate": outcome.choice.rate,
         **fields(outcome, ("asked", "over_balance", "price", "cost_per_step", "period_s", "wait_s")),
-        "bubble": max(0.0, outcome.bubble),
-        **fields(outcome, ("lag", "lag_bound")),
+        **fields(outcome, ("bubble", "lag", "lag_bound")),
     }
 
 
@@ -148,6 +147,6 @@ def _measured(measured: Measured) -> dict[str, Any]:
         "late_bubble": late.bubble,
         "late_lag": late.lag,
         **fields(steady, ("bubble", "lag", "lags", "stale_share")),
-        "predicted_bubble": predicted and max(0.0, predicted.bubble),
+        "predicted_bubble": predicted and predicted.bubble,
         "predicted_lag": predicted and predicted.lag,
     }

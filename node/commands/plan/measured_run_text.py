@@ -34,7 +34,7 @@ def judged(measured: Measured) -> Iterator[tuple[str, str]]:
     alone = f"; {words.count(measured.alone)} after them left out, when no peer was here" if measured.alone else ""
     predicted_steps = "the last is predicted" if late.count == 1 else f"the last {late.count} are predicted"
     yield "steps", f"{steady.count:,}, of which {predicted_steps}{skipped}{alone}"
-    said = "" if predicted is None else f", {words.share(numbers.nil(predicted.bubble))} predicted for those"
+    said = "" if predicted is None else f", {words.share(predicted.bubble)} predicted for those"
     yield (
         "bubble",
         f"{words.share(steady.bubble)} measured, {words.share(late.bubble)} over the last {late.count}{said}",
@@ -61,15 +61,8 @@ def peers(plan: Plan, measured: Measured, box: Box) -> RenderableType:
          _value(one.broadcast_s), _value(one.generation_s)]
         for one in measured.peers[:KINDS_LISTED]
     ]  # fmt: skip
-    headings = [
-        "peer",
-        f"{measured.began.currency}\nan hour",
-        "rollouts\nper s",
-        "between",
-        "and",
-        "T_bcast\ns",
-        "T_gen\ns",
-    ]
+    currency = measured.began.currency
+    headings = ["peer", f"{currency}\nan hour", "rollouts\nper s", "between", "and", "T_bcast\ns", "T_gen\ns"]
     drawn = table(headings, rows, box)
     left = len(measured.peers) - len(rows)
     said = [f"and {left} more"] if left else []

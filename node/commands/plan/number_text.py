@@ -51,11 +51,6 @@ def signed(amount: float, currency: str) -> str:
     return f"{'+' if amount > 0 else '-'}{words.money(abs(amount), currency)}"
 
 
-def nil(value: float) -> float:
-    """A share without the last digits of a float, which may be below 0."""
-    return max(0.0, value)
-
-
 def seconds(value: float) -> str:
     """With its unit."""
     return f"{figure(value)} s"

@@ -103,7 +103,7 @@ def _window(plan: Plan, window: Window) -> list[str]:
     machines = TOO_FEW if ours is window.everyone else str(len(ours.choice.chosen))
     return [
         f"{mark}{window.staleness}", str(ours.kappa), over, machines, words.money(ours.price, ""),
-        words.money(ours.cost_per_step, ""), words.share(numbers.nil(ours.bubble)), f"{ours.lag:.1f}",
+        words.money(ours.cost_per_step, ""), words.share(ours.bubble), f"{ours.lag:.1f}",
     ]  # fmt: skip
 
 
@@ -129,5 +129,5 @@ def _change_cells(name: str, outcome: Outcome | Infeasible, planned: Outcome) ->
     return [
         name, str(outcome.kappa), str(len(outcome.choice.chosen)), words.money(outcome.price, ""),
         words.money(outcome.cost_per_step, ""), "" if outcome is planned else numbers.signed(more, ""),
-        words.share(numbers.nil(outcome.bubble)), f"{outcome.lag:.1f}",
+        words.share(outcome.bubble), f"{outcome.lag:.1f}",
     ]  # fmt: skip

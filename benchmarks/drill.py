@@ -44,7 +44,7 @@ from node.commands.drill.results import Outcome, outcome_of
 from node.commands.drill.swarm import DrillSetup, perform
 from node.commands.drill.text import as_json, as_text
 from node.config.loader import read_swarm_config
-from node.learner_role.preflight import checked
+from node.learner_role.preflight import check_config
 from node.learner_role.training.tiny_model import MODEL, StartingModel
 from node.learner_role.training.warm_start import TINY_QWEN3
 from node.runtime.events import EventLog
@@ -152,7 +152,7 @@ async def play(
     )
     path.write_text(text, encoding="utf-8")
     config = read_swarm_config(path)
-    schooling = checked(config, path)
+    schooling = check_config(config, path)
     poison = TextCodec.load(directory / MODEL).encode_answer(f" {POISON}")[:-1]
     cheats = round(scene.cheats * peers)
     cast = DrillSetup(

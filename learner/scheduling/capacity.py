@@ -2,7 +2,7 @@
 
 A pure core. Batches are formed oldest version first, and a rollout of version v is of use up to the batch that is
 trained on at version v + S: an earliest-deadline-first queue, of which a lease is a promise. What always holds of what
-is leased within `_room` and `_due`:
+is leased within `room` and `due`:
 
 - as many batches are formed before its version is too old as all that is leased or waits of that version or an older
   one needs (the condition of earliest deadline first: it then displaces nothing);
@@ -90,21 +90,21 @@ class LeaseCapacity:
     @property
     def minimum(self) -> PolicyVersion:
         """The oldest version of which the next batch may hold rollouts: published, or else to be."""
-        coming = PolicyVersion(self.chain.head.incarnation, self._oldest)
-        return next(iter(self._versions(None)), coming)
+        coming = PolicyVersion(self.chain.head.incarnation, self.oldest)
+        return next(iter(self.versions(None)), coming)
 
     @property
-    def _oldest(self) -> int:
+    def oldest(self) -> int:
         """The oldest training step of a version of which the next batch may hold rollouts."""
         return max(0, self.collecting - self.window)
 
     @property
-    def _next_chain(self) -> Chain:
+    def next_chain(self) -> Chain:
         """The chain when the next batch is formed: `collecting` is the head, or the step after it while that is being
         trained."""
         return self.chain if self.collecting <= self.chain.head.version else self.chain.advance()
 
-    def _versions(self, installed: PolicyVersion | None) -> list[PolicyVersion]:
+    def versions(self, installed: PolicyVersion | None) -> list[PolicyVersion]:
         """Versions that a lease may ask for, oldest first: what the peer has, and what was published since.
 
         A lease says "or newer", and to a peer a version that a restart cut off is newer than all before it.
@@ -118,24 +118,24 @@ class LeaseCapacity:
             if v.version >= oldest and (v > least or v == installed) and v > cut_off and self.chain.contains(v)
         )
 
-    def _room(self) -> int:
+    def room(self) -> int:
         """Rollouts that may be leased now."""
         under_way = self.leasing.open_rollouts + len(self.episodes)
-        return math.floor((self.pace - len(self.buffer) - self.buffer.held) / self._kept) - under_way
+        return math.floor((self.pace - len(self.buffer) - self.buffer.held) / self.kept) - under_way
 
     @property
-    def _kept(self) -> float:
+    def kept(self) -> float:
         """What one leased rollout is counted on for; exactly 1 where nothing is dropped for teaching nothing."""
         return self.buffer.kept if self.window else 1.0
 
-    def _due(self, minimum: PolicyVersion) -> int:
+    def due(self, minimum: PolicyVersion) -> int:
         """Rollouts of that version that may still be leased, so that everything leased or waiting is used in time.
 
         Up to the batch at version x + S, (x + S - collecting + 1) R rollouts are trained on: as many as there may be of
         version x and those before it, for every x from this version on. Only where some are of x itself is it strict;
         and who says that it begins with version 2^50 must not have us count up to that.
         """
-        kept, leased = self._kept, self.leasing.by_version
+        kept, leased = self.kept, self.leasing.by_version
         waiting = self.buffer.by_version
         if self.buffer.held:
             waiting = waiting + self.buffer.held_by_version
@@ -153,14 +153,14 @@ class LeaseCapacity:
     def _there(self) -> float:
         """Rollouts that wait, are held, or will come of those that are leased."""
         made = self.leasing.open_rollouts + len(self.episodes) - self.episodes.stuck
-        return len(self.buffer) + self.buffer.held + self._kept * made
+        return len(self.buffer) + self.buffer.held + self.kept * made
 
     @property
-    def _short(self) -> float:
+    def short(self) -> float:
         """Rollouts that nobody makes yet while the learner waits for them."""
         return 0.0 if self.busy else max(0.0, self.batch - self._there)
 
-    def _window_s(self, rate: float, minimum: PolicyVersion, start_ms: float, now_ms: int) -> float:
+    def window_s(self, rate: float, minimum: PolicyVersion, start_ms: float, now_ms: int) -> float:
         """How long after `start_ms` rollouts of that version, by a peer of this rate, are still in time."""
         tempo = self.tempo
         if tempo.train_s <= 0:
@@ -168,12 +168,12 @@ class LeaseCapacity:
         batches = minimum.version + self.window - self.collecting  # so many may be formed before
         next_ms = max(now_ms, self.busy_since_ms + 1000 * tempo.train_s) if self.busy else now_ms
         until_ms = next_ms + 1000 * tempo.train_s * batches
-        if self._short:
+        if self.short:
             return math.inf  # whoever makes what nobody makes yet is in time
         # And none is formed before its rollouts are there, however quickly the others make them.
         missing = (batches + 1) * self.batch - self._there
         if missing > 0:
             others = 1 - rate / tempo.supply.rate if tempo.supply.rate > rate else 0.0
-            to_make = missing / self._kept
+            to_make = missing / self.kept
             until_ms = max(until_ms, now_ms + 1000 * tempo.supply.time(to_make / others) if others else math.inf)
         return (until_ms - start_ms) / 1000

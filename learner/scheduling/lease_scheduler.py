@@ -57,10 +57,11 @@ TOGETHER_MS = 250
 
 
 @dataclass(kw_only=True)
-class LeaseScheduler(LeaseCapacity):
+class LeaseScheduler:
     """See the module's paragraph. `next_prompt` gives the task's next, None while that is being written; `peer_share`:
     of one peer, 1 is no bound."""
 
+    capacity: LeaseCapacity
     next_prompt: Callable[[], Prompt | None]
     peer_share: float = 1.0
     workers: dict[PeerId, Worker] = field(default_factory=dict)
@@ -73,7 +74,7 @@ class LeaseScheduler(LeaseCapacity):
 
     def __post_init__(self) -> None:
         self._prompts = Prompts(
-            draw=lambda: self.next_prompt(), key=hmac.digest(self.leasing.secret, b"prompts", "sha256")
+            draw=lambda: self.next_prompt(), key=hmac.digest(self.capacity.leasing.secret, b"prompts", "sha256")
         )
 
     # Who is there
@@ -89,13 +90,13 @@ class LeaseScheduler(LeaseCapacity):
 
     def started(self, peer: PeerId, lease: LeaseId, version: PolicyVersion, now_ms: int) -> bool:
         """The peer generates `lease` with `version`; whether that is the first word on it."""
-        if not self.leasing.started(lease, peer, version):
+        if not self.capacity.leasing.started(lease, peer, version):
             return False
         worker = self.worker(peer)
         if worker.newest is None or now_ms - worker.newest.began_ms > TOGETHER_MS:
             worker.newest = Together(began_ms=now_ms)
         self._together[lease] = together = worker.newest
-        together.rollouts += len(self.leasing.open[lease].lease.seeds)
+        together.rollouts += len(self.capacity.leasing.open[lease].lease.seeds)
         together.left += 1
         return True
 
@@ -115,8 +116,8 @@ class LeaseScheduler(LeaseCapacity):
     def given_back(self, peer: PeerId, leases: Iterable[LeaseId], now_ms: int) -> list[GrantedLease]:
         """The peer will not deliver those of `leases` that are its own and open; return them."""
         named = list(dict.fromkeys(leases))
-        recalled = self.leasing.recalled.keys() & named
-        back = self._withdrawn(self.leasing.give_back(peer, named))
+        recalled = self.capacity.leasing.recalled.keys() & named
+        back = self._withdrawn(self.capacity.leasing.give_back(peer, named))
         self._brought_nothing(peer, sum(granted.id not in recalled for granted in back), End.RETURNED, now_ms)
         if (worker := self.workers.get(peer)) is not None:
             self._see_free(peer, worker, now_ms)
@@ -124,16 +125,16 @@ class LeaseScheduler(LeaseCapacity):
 
     def release(self, peer: PeerId, now_ms: int) -> list[GrantedLease]:
         """The peer is gone: withdraw all its leases; return them."""
-        recalled = set(self.leasing.recalled)
-        released = self._withdrawn(self.leasing.release(peer))
+        recalled = set(self.capacity.leasing.recalled)
+        released = self._withdrawn(self.capacity.leasing.release(peer))
         self._brought_nothing(peer, sum(granted.id not in recalled for granted in released), End.LOST, now_ms)
         return released
 
     def expire(self, now_ms: int, grace_ms: int) -> list[GrantedLease]:
         """Withdraw leases whose deadline passed more than `grace_ms` ago, and of which nothing has arrived; return
         them."""
-        recalled = set(self.leasing.recalled)
-        expired = self._withdrawn(self.leasing.expire(now_ms, grace_ms))
+        recalled = set(self.capacity.leasing.recalled)
+        expired = self._withdrawn(self.capacity.leasing.expire(now_ms, grace_ms))
         by_peer = Counter(granted.peer for granted in expired if granted.id not in recalled)
         for peer, leases in by_peer.items():
             self._brought_nothing(peer, leases, End.EXPIRED, now_ms)
@@ -156,7 +157,7 @@ class LeaseScheduler(LeaseCapacity):
     def grant_again(self, granted: GrantedLease) -> None:
         """The peer of an open lease has lost it and is granted it once more."""
         self._parted(granted)
-        self.leasing.grant_again(granted)
+        self.capacity.leasing.grant_again(granted)
 
     def can_still(self, peer: PeerId, leases: Sequence[GrantedLease], now_ms: int) -> bool:
         """Whether the peer delivers these before the first deadline among them, if it begins now, by what is known."""
@@ -168,7 +169,7 @@ class LeaseScheduler(LeaseCapacity):
         """These will not be delivered, so none waits for them to know how fast their peer is; what they were to go on
         with waits for another."""
         for granted in leases:
-            self.episodes.lost(granted)
+            self.capacity.episodes.lost(granted)
             self._parted(granted)
         return leases
 
@@ -185,19 +186,19 @@ class LeaseScheduler(LeaseCapacity):
         groups with such tokens: they are given up, and what is under way for them is nobody's loss but ours.
         """
         if only is not None:
-            looked_at = [self.leasing.open[only]] if only in self.leasing.open else []
+            looked_at = [self.capacity.leasing.open[only]] if only in self.capacity.leasing.open else []
         elif (
             not self.give_up()
-            and len(self.chain.bases) == 1
-            and min(self.leasing.by_version, default=math.inf) >= self._oldest
+            and len(self.capacity.chain.bases) == 1
+            and min(self.capacity.leasing.by_version, default=math.inf) >= self.capacity.oldest
         ):
             return []  # usually so: nothing was cut off, and all is made with what is new enough
         else:
-            looked_at = list(self.leasing.open.values())
+            looked_at = list(self.capacity.leasing.open.values())
         hopeless = list(self._hopeless(looked_at))
         begun: dict[tuple[PeerId, int], Together] = {}
         for granted in hopeless:
-            self.leasing.recall(granted.id)
+            self.capacity.leasing.recall(granted.id)
             if (together := self._together.get(granted.id)) is not None:
                 begun[granted.peer, together.began_ms] = together
         for (peer, _), together in begun.items():  # or who is slower than it seems would never be seen to be
@@ -206,9 +207,9 @@ class LeaseScheduler(LeaseCapacity):
 
     def give_up(self) -> bool:
         """Give up the groups of episodes that the next batch cannot hold; whether there were any."""
-        ended = self.episodes.give_up(self._next_chain, self.window)
+        ended = self.capacity.episodes.give_up(self.capacity.next_chain, self.capacity.window)
         for group in ended:
-            self.buffer.give_up(group.root, group.reason, group.episodes)
+            self.capacity.buffer.give_up(group.root, group.reason, group.episodes)
         return bool(ended)
 
     def take_up(self, episodes: Episodes) -> list[GrantedLease]:
@@ -216,42 +217,42 @@ class LeaseScheduler(LeaseCapacity):
 
         Return leases withdrawn since their turn is over, or another's that was leased later.
         """
-        self.episodes, doubled = episodes, []
-        for granted in sorted(self.leasing.open.values(), key=lambda one: one.lease.issued_ms, reverse=True):
+        self.capacity.episodes, doubled = episodes, []
+        for granted in sorted(self.capacity.leasing.open.values(), key=lambda one: one.lease.issued_ms, reverse=True):
             if not episodes.leased(granted):
-                doubled += self._withdrawn(self.leasing.give_back(granted.peer, [granted.id]))
+                doubled += self._withdrawn(self.capacity.leasing.give_back(granted.peer, [granted.id]))
         self.give_up()
         return doubled
 
     def _hopeless(self, leases: Iterable[GrantedLease]) -> Iterator[GrantedLease]:
         """Those that were not recalled and that the next batch cannot hold."""
-        chain = self._next_chain
+        chain = self.capacity.next_chain
         fates: dict[PolicyVersion, Admissibility] = {}
         for granted in leases:
-            if granted.id in self.leasing.recalled:
+            if granted.id in self.capacity.leasing.recalled:
                 continue
             worker = self.workers.get(granted.peer)
-            version = self.leasing.made_with(granted, worker.has if worker else None)
+            version = self.capacity.leasing.made_with(granted, worker.has if worker else None)
             if version is None:
                 continue
             if version not in fates:
-                fates[version] = judge(chain, [version], self.window)
+                fates[version] = judge(chain, [version], self.capacity.window)
             if fates[version] in (Admissibility.STALE, Admissibility.ORPHANED):
                 yield granted
 
     def _see_free(self, peer: PeerId, worker: Worker, now_ms: int) -> None:
-        pending = self.leasing.pending(peer)
+        pending = self.capacity.leasing.pending(peer)
         rest_s = worker.speed.seconds(pending) if pending else 0.0
         worker.free_ms = min(worker.free_ms, now_ms + 1000 * rest_s)
 
     def measure(self, train_s: float) -> None:
         """Take stock of how fast everybody is; a training step takes `train_s` now."""
-        group = self.leasing.terms.group_size
+        group = self.capacity.leasing.terms.group_size
         known = [one for one in self.workers.values() if not one.standby and one.speed.is_known]
-        turns = self.episodes.mean_turns
+        turns = self.capacity.episodes.mean_turns
         rates = [one.speed.rate / turns for one in known]
         taken = [rate * one.speed.seconds(one.asked) * turns for rate, one in zip(rates, known, strict=True)]
-        self.tempo = Tempo(
+        self.capacity.tempo = Tempo(
             train_s=train_s,
             generation_s=sum(taken) / total if (total := sum(rates)) else 0.0,
             supply=Supply((rate, one.speed.seconds(group) * turns) for rate, one in zip(rates, known, strict=True)),
@@ -274,7 +275,7 @@ class LeaseScheduler(LeaseCapacity):
         version published, a lease lost, a prompt written.
         """
         for peer in list(self._asks) if only is None else [only]:
-            if self._room() <= 0 and not self.episodes.waits:
+            if self.capacity.room() <= 0 and not self.capacity.episodes.waits:
                 return
             if peer in self._asks and (leases := self._serve(peer, self._asks[peer], now_ms)):
                 del self._asks[peer]
@@ -293,7 +294,7 @@ class LeaseScheduler(LeaseCapacity):
             return Held.AUDIT
         if self._left_of_share(peer) < SMALLEST_GROUP:
             return Held.SHARE
-        if self._room() <= 0:
+        if self.capacity.room() <= 0:
             return Held.ROOM
         return Held.PROMPT if self.lacks_prompts else Held.VERSION
 
@@ -306,7 +307,7 @@ class LeaseScheduler(LeaseCapacity):
         rollouts = min(rollouts, self._left_of(peer, worker), self._left_of_debt(peer, now_ms))
         if rollouts < 1:
             return []
-        if not self.episodes.waits:
+        if not self.capacity.episodes.waits:
             return self._begin(peer, worker, rollouts, frame, now_ms)
         granted = self._go_on(peer, worker, rollouts, frame, now_ms)
         rollouts -= sum(len(one.lease.seeds) for one in granted)
@@ -322,21 +323,21 @@ class LeaseScheduler(LeaseCapacity):
         """
         granted: list[GrantedLease] = []
         most, taken = self._in_hours(worker, rollouts, now_ms, step=1), 0
-        start_ms, versions = max(worker.free_ms, now_ms), self._versions(worker.has)
-        for waiting in self.episodes.waiting():
+        start_ms, versions = max(worker.free_ms, now_ms), self.capacity.versions(worker.has)
+        for waiting in self.capacity.episodes.waiting():
             minimum = next((version for version in versions if version >= waiting.oldest), None)
             if taken >= most or minimum is None or not (may_wait or worker.has in (minimum, None)):
                 break
-            window_s = self._window_s(worker.speed.rate, waiting.oldest, start_ms, now_ms)
-            left = max(1.0, self.episodes.mean_turns - waiting.place.turn)
+            window_s = self.capacity.window_s(worker.speed.rate, waiting.oldest, start_ms, now_ms)
+            left = max(1.0, self.capacity.episodes.mean_turns - waiting.place.turn)
             slots = worker.speed.within(window_s / LATE_MARGIN / left, most, 1) - taken
             if slots <= 0:
                 continue  # a younger group has more time
             prompt, place = waiting.prompt, waiting.share(slots)
             if not frame.takes(prompt, len(place.slots)):
                 break
-            lease = self.leasing.grant(peer, prompt, minimum, now_ms, size=len(place.slots), place=place)
-            self.episodes.leased(lease)
+            lease = self.capacity.leasing.grant(peer, prompt, minimum, now_ms, size=len(place.slots), place=place)
+            self.capacity.episodes.leased(lease)
             granted.append(lease)
             taken += len(place.slots)
         worker.free_ms = start_ms + 1000 * worker.speed.seconds(taken) if taken else worker.free_ms
@@ -344,18 +345,18 @@ class LeaseScheduler(LeaseCapacity):
 
     def _begin(self, peer: PeerId, worker: Worker, rollouts: int, frame: Frame, now_ms: int) -> list[GrantedLease]:
         """New prompts for this request, none while it has to wait."""
-        group, turns = self.leasing.terms.group_size, self.episodes.mean_turns
-        if self._room() <= 0:
+        group, turns = self.capacity.leasing.terms.group_size, self.capacity.episodes.mean_turns
+        if self.capacity.room() <= 0:
             return []
         most = min(math.ceil(rollouts / group) * group, self._left_of(peer, worker))
         wanted = self._in_hours(worker, most, now_ms)
         if wanted < SMALLEST_GROUP:
             return []
-        for minimum in self._versions(worker.has):
-            if self._due(minimum) <= 0:
+        for minimum in self.capacity.versions(worker.has):
+            if self.capacity.due(minimum) <= 0:
                 continue
             start_ms = max(worker.free_ms, now_ms)
-            window_s = self._window_s(worker.speed.rate, minimum, start_ms, now_ms)
+            window_s = self.capacity.window_s(worker.speed.rate, minimum, start_ms, now_ms)
             count = worker.speed.within(window_s / LATE_MARGIN / turns, wanted, group)
             if count >= SMALLEST_GROUP:
                 granted = self._grant(peer, minimum, count, count < wanted, frame, now_ms)
@@ -372,8 +373,8 @@ class LeaseScheduler(LeaseCapacity):
         """Rollouts that may be leased to it for all that its leases brought: of one that owes, a group at a time."""
         if not self.give_backs.is_owing(peer):
             return MAX_ROLLOUTS
-        is_free = self.leasing.pending(peer) == 0 and self.give_backs.wait_ms(peer, now_ms) == 0
-        return self.leasing.terms.group_size if is_free else 0
+        is_free = self.capacity.leasing.pending(peer) == 0 and self.give_backs.wait_ms(peer, now_ms) == 0
+        return self.capacity.leasing.terms.group_size if is_free else 0
 
     def _left_of_share(self, peer: PeerId) -> int:
         """Rollouts that may be leased to it until it has its share."""
@@ -381,23 +382,25 @@ class LeaseScheduler(LeaseCapacity):
             return MAX_ROLLOUTS
         active = sum(not worker.standby for worker in self.workers.values())
         share = max(self.peer_share, 1 / max(1, active))
-        most = max(self.leasing.terms.group_size, math.ceil(share * self.pace))
-        waiting = self.buffer.by_peer[peer] + self.buffer.held_by_peer[peer]
-        left = math.floor((most - waiting) / self._kept) - self.leasing.pending(peer)
-        return max(0, left, math.ceil(self._short / self._kept))  # or who delivers nothing could stop the learner
+        most = max(self.capacity.leasing.terms.group_size, math.ceil(share * self.capacity.pace))
+        waiting = self.capacity.buffer.by_peer[peer] + self.capacity.buffer.held_by_peer[peer]
+        left = math.floor((most - waiting) / self.capacity.kept) - self.capacity.leasing.pending(peer)
+        return max(
+            0, left, math.ceil(self.capacity.short / self.capacity.kept)
+        )  # or who delivers nothing could stop the learner
 
     def _left_of_quota(self, peer: PeerId, worker: Worker) -> int:
         """Rollouts that may be leased to it beside those that are, or that wait for their audit."""
         if worker.quota == math.inf:
             return MAX_ROLLOUTS
-        return max(0, int(worker.quota) - self.leasing.pending(peer) - self.buffer.held_by_peer[peer])
+        return max(0, int(worker.quota) - self.capacity.leasing.pending(peer) - self.capacity.buffer.held_by_peer[peer])
 
     def _in_hours(self, worker: Worker, rollouts: int, now_ms: int, step: int | None = None) -> int:
         """How many of so many it makes before its owner's hours end, once it has done what it holds."""
         if worker.until_ms <= now_ms:
             return 0
         left_s = (worker.until_ms - max(worker.free_ms, now_ms)) / 1000
-        return worker.speed.within(left_s / LATE_MARGIN, rollouts, step or self.leasing.terms.group_size)
+        return worker.speed.within(left_s / LATE_MARGIN, rollouts, step or self.capacity.leasing.terms.group_size)
 
     def _grant(
         self, peer: PeerId, minimum: PolicyVersion, count: int, slow: bool, frame: Frame, now_ms: int
@@ -408,10 +411,10 @@ class LeaseScheduler(LeaseCapacity):
         room is too small for one, or groups of odd sizes could leave a batch forever short of its last rollout.
         """
         granted: list[GrantedLease] = []
-        while count >= SMALLEST_GROUP and not frame.is_full and self._room() > 0:
-            if (due := self._due(minimum)) <= 0:
+        while count >= SMALLEST_GROUP and not frame.is_full and self.capacity.room() > 0:
+            if (due := self.capacity.due(minimum)) <= 0:
                 break
-            size = max(SMALLEST_GROUP, min(self.leasing.terms.group_size, count, due))
+            size = max(SMALLEST_GROUP, min(self.capacity.leasing.terms.group_size, count, due))
             prompt = self._prompts.take(short=slow)
             self.lacks_prompts = prompt is None
             if prompt is None:
@@ -419,7 +422,7 @@ class LeaseScheduler(LeaseCapacity):
             if not frame.takes(prompt, size):
                 self._prompts.put_back(prompt)
                 break
-            granted.append(self.leasing.grant(peer, prompt, minimum, now_ms, size=size))
+            granted.append(self.capacity.leasing.grant(peer, prompt, minimum, now_ms, size=size))
             count -= size
         return granted
 
@@ -427,5 +430,5 @@ class LeaseScheduler(LeaseCapacity):
         """`next_prompt` is where it was some time ago, and gave these prompts since, which were leased, perhaps others
         that were not.
         """
-        under_way = (granted.prompt_index for granted in self.leasing.open.values() if granted.place is None)
+        under_way = (granted.prompt_index for granted in self.capacity.leasing.open.values() if granted.place is None)
         self._prompts.recover({*given, *under_way})

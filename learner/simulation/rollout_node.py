@@ -234,7 +234,7 @@ class Node:
         began_s = world.now_s
         for granted in leases:
             world.workload.started(self.peer, granted.id, version, world.now_ms)
-        if version < world.workload.minimum:  # else there is nothing to recall, and looking is dear
+        if version < world.workload.capacity.minimum:  # else there is nothing to recall, and looking is dear
             for granted in leases:
                 world.recall(granted.id)
         seconds = self.luck.generation_s(sum(len(granted.lease.seeds) for granted in leases), self.speed)

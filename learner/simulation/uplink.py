@@ -29,7 +29,11 @@ class Source:
     @property
     def newest(self) -> PolicyVersion | None:
         """What who comes now can fetch."""
-        return self._sending[0] if self._sending is not None else max(self._world.workload.manifests, default=None)
+        return (
+            self._sending[0]
+            if self._sending is not None
+            else max(self._world.workload.capacity.manifests, default=None)
+        )
 
     def publish(self, version: PolicyVersion) -> None:
         """Send it as soon as what is being sent is done; what waited until now is overtaken."""

@@ -22,6 +22,7 @@ from learner.provisioning.estimation.recording import Began, Delivered, Publishe
 from learner.rollouts.admission import GrantedLease
 from learner.rollouts.buffer import Buffer, Completion, Group
 from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
+from learner.scheduling.capacity import LeaseCapacity
 from learner.scheduling.lease_scheduler import LeaseScheduler
 from learner.simulation.event_queue import Calendar
 from learner.simulation.machines import Machine, log_normal
@@ -76,7 +77,7 @@ class World(Calendar):
         self.outcome = Outcome(spans=deque(maxlen=spans))
         self._watch = watch
         self._random = random.Random(f"{seed}/learner")
-        self.workload = LeaseScheduler(
+        capacity = LeaseCapacity(
             window=learning.staleness,
             batch=learning.rollouts,
             chain=Chain(bases=(0,), head=PolicyVersion(1, 0)),
@@ -92,9 +93,9 @@ class World(Calendar):
                 secret=bytes(32),
                 new_id=lambda: next(numbers).to_bytes(16, "big"),
             ),
-            next_prompt=lambda: _PROMPT,
             ahead=learning.ahead,
         )
+        self.workload = LeaseScheduler(capacity=capacity, next_prompt=lambda: _PROMPT)
         self.nodes = {PeerId(machine.name): Node(self, machine) for machine in machines}
         self.source = Source(self)
         self._waiting_since = 0.0
@@ -155,10 +156,12 @@ class World(Calendar):
     # The learner
 
     def _publish(self) -> None:
-        version = self.workload.chain.head
+        version = self.workload.capacity.chain.head
         oldest = version.version - self.learning.staleness
-        self.workload.manifests = {v: m for v, m in self.workload.manifests.items() if v.version >= oldest}
-        self.workload.manifests[version] = _MANIFEST
+        self.workload.capacity.manifests = {
+            v: m for v, m in self.workload.capacity.manifests.items() if v.version >= oldest
+        }
+        self.workload.capacity.manifests[version] = _MANIFEST
         self.tell(Published(at_s=self.now_s, version=version.version))
         self.source.publish(version)
 
@@ -173,28 +176,29 @@ class World(Calendar):
 
     def _is_level(self) -> bool:
         """Whether everybody who works has the newest version."""
-        head = self.workload.chain.head
+        head = self.workload.capacity.chain.head
         return all(node.installed in (None, head) for node in self.nodes.values() if node.is_on)
 
     def collect(self) -> None:
         """Take a batch if it is complete."""
-        work = self.workload
-        if work.busy:
+        capacity = self.workload.capacity
+        if capacity.busy:
             return
-        before = len(work.buffer)
-        batch = work.buffer.take(work.batch, work.chain)
+        before = len(capacity.buffer)
+        batch = capacity.buffer.take(capacity.batch, capacity.chain)
         if batch is None:
-            if (stale := before - len(work.buffer)) > 0:
+            if (stale := before - len(capacity.buffer)) > 0:
                 self._drop(stale)
                 self.serve()
             return
-        self._drop(before - len(work.buffer) - batch.rollouts)
+        self._drop(before - len(capacity.buffer) - batch.rollouts)
         self._batch_lags = Counter()
         for group in batch.groups:
             self._batch_lags[batch.lags[group.lease]] += len(group.completions)
         self.outcome.waited_s.append(self.now_s - self._waiting_since)
         self._busy_since = self.now_s
-        work.busy, work.busy_since_ms, work.collecting = True, self.now_ms, work.chain.head.version + 1
+        capacity.busy, capacity.busy_since_ms = True, self.now_ms
+        capacity.collecting = capacity.chain.head.version + 1
         self.recall()
         self.serve()
         self.after(self.learning.train_s * log_normal(self._random, self.learning.train_spread), self._trained)
@@ -204,10 +208,10 @@ class World(Calendar):
         self._stale_now += stale
 
     def _trained(self) -> None:
-        work = self.workload
-        work.chain = work.chain.advance()
-        if work.chain.head.version >= self._published + self.kappa:
-            self._published = work.chain.head.version
+        capacity = self.workload.capacity
+        capacity.chain = capacity.chain.advance()
+        if capacity.chain.head.version >= self._published + self.kappa:
+            self._published = capacity.chain.head.version
             self.after(self.learning.publish_s, lambda: self._ready(published=True))
         else:
             self._ready(published=False)
@@ -216,14 +220,14 @@ class World(Calendar):
         work, outcome = self.workload, self.outcome
         if published:
             self._publish()
-        work.busy = False
+        work.capacity.busy = False
         outcome.busy_s.append(self.now_s - self._busy_since)
         outcome.lags += self._batch_lags
-        self.mark(LEARNER, self._busy_since, work.chain.head.version)
+        self.mark(LEARNER, self._busy_since, work.capacity.chain.head.version)
         self.tell(
             Stepped(
                 at_s=self.now_s,
-                step=work.chain.head.version,
+                step=work.capacity.chain.head.version,
                 waited_s=outcome.waited_s[-1],
                 busy_s=outcome.busy_s[-1],
                 publish_s=self.learning.publish_s if published else 0.0,
@@ -243,13 +247,13 @@ class World(Calendar):
         """A lease arrived, and is judged."""
         work, size = self.workload, len(granted.lease.seeds)
         self.outcome.completed += size
-        if work.leasing.take(granted.id, node.peer) is None:
+        if work.capacity.leasing.take(granted.id, node.peer) is None:
             self._drop(size)
             return
-        admitted = judge(work.chain, [version], work.window) is Admissibility.ADMISSIBLE
+        admitted = judge(work.capacity.chain, [version], work.capacity.window) is Admissibility.ADMISSIBLE
         if admitted:
             made = Completion(tokens=(1,), logprobs=(0.0,), reward=0.0, spans=((1, version),))
-            work.buffer.add(
+            work.capacity.buffer.add(
                 Group(
                     lease=granted.id,
                     peer=node.peer,
@@ -262,7 +266,7 @@ class World(Calendar):
             self.outcome.made[node.machine.name] += size
         else:
             self._drop(size)
-        work.leasing.close(granted.id)
+        work.capacity.leasing.close(granted.id)
         work.delivered(node.peer, granted.id, self.now_ms)
         work.judged_lease(node.peer, is_admitted=admitted, now_ms=self.now_ms)
         self.tell(
@@ -287,7 +291,7 @@ class World(Calendar):
         for granted in self.workload.recall(self.now_ms, only):
             by_peer.setdefault(granted.peer, []).append(granted.id)
         for peer, leases in by_peer.items():
-            self.nodes[peer].recalled(leases, self.workload.minimum)
+            self.nodes[peer].recalled(leases, self.workload.capacity.minimum)
 
     def give_back(self, peer: PeerId, leases: Sequence[GrantedLease], status: str) -> None:
         """Leases that were recalled are given back."""

@@ -7,40 +7,36 @@ the learner's line carried and its machine took.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import trio
 
-from learner.ledger.ledger import Ledger
 from learner.ledger.rows import PeerRow, StayRow
 from node.config.invite_text import INVITE_FILE
 from node.config.swarm_config import SwarmConfig
+from node.energy.monitor import EnergyWatch
+from node.learner_role.shared.context import Service
 from node.network.transport import machine_name
 from node.runtime.atomic_files import write_durably
 from node.runtime.errors import UsageError
-from node.runtime.events import Clock, EventLog
 from node.state.learner_state import LearnerStateDir
-from protocol.accounting.claims import MICROS, EnergySource
+from protocol.accounting.claims import MICROS
 from protocol.core.errors import LocalProtocolError
 from protocol.core.invite import Invite, write_invite
+from swarm.transfer.serving import Serving
 
 PRESENCE_S = 2.0
 """How often the learner's own presence and byte counts are written."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LearnerAnnouncer:
-    """See the module's paragraph. `served_bytes`: what the learner has sent of chunks since it started, `joules` what
-    its machine took of the mains, by source.
-    """
+@dataclass(kw_only=True, eq=False)
+class LearnerAnnouncer(Service):
+    """See the module's paragraph. `energy`: what this machine takes of the mains, told where the operator wants it."""
 
     config: SwarmConfig
     home: LearnerStateDir
-    ledger: Ledger
-    served_bytes: Callable[[], int]
-    events: EventLog
-    joules: Callable[[], Mapping[EnergySource, float]] = dict
+    serving: Serving
+    energy: EnergyWatch
 
     def write_invite(self, addresses: list[str]) -> str:
         """Write the invite to the state directory, and return it. Raises UsageError, RunError.
@@ -66,18 +62,20 @@ class LearnerAnnouncer:
             micros_per_hour=round(self.config.price.per_hour * MICROS),
             currency=self.config.price.currency,
         )
-        return await trio.to_thread.run_sync(self.ledger.peers.peer_joined, row, Clock.now_ms())
+        return await trio.to_thread.run_sync(self.ledger.peers.peer_joined, row, self.context.now_ms())
 
-    async def tell(self, stay: int) -> None:
+    async def run(self, stay: int) -> None:
         """Keep the stay of that id up to date until cancelled. Raises LedgerError."""
         told = 0
         while True:
-            up = self.served_bytes()
+            up = self.serving.served_bytes
             if up != told:
                 self.events.emit("traffic", bytes_up=up, bytes_down=0)
                 told = up
-            row = StayRow(presence=stay, bytes_up=up, bytes_down=0, energy=self.joules())
-            await trio.to_thread.run_sync(self.ledger.peers.peers_present, [row], Clock.now_ms())
+            row = StayRow(
+                presence=stay, bytes_up=up, bytes_down=0, energy=self.energy.joules if self.config.energy.report else {}
+            )
+            await trio.to_thread.run_sync(self.ledger.peers.peers_present, [row], self.context.now_ms())
             await trio.sleep(PRESENCE_S)
 
 

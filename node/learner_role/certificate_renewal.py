@@ -21,6 +21,8 @@ from enum import Enum
 
 import trio
 
+from node.learner_role.shared.context import LearnerIdentity
+from node.learner_role.shared.signals import CertificateRenewed, LearnerSignals
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import EventLog
 from node.state.learner_state import BACKDATED_MS, OPERATOR_KEY, LearnerStateDir, certify, keep_certificate
@@ -60,34 +62,30 @@ def care(word: LearnerCertificate, now_ms: int, *, renewable: bool) -> Care:
 
 @dataclass(kw_only=True)
 class CertificateWatch:
-    """See the module's paragraph.
-
-    Args:
-        renewed: told of each new certificate before `look` returns.
-        leave: awaited before the run ends, so that what is being written becomes whole.
-    """
+    """See the module's paragraph. It renews the certificate of `identity`, and tells so before `look` returns. It is
+    built before the context, whose `signing_ms` it is."""
 
     home: LearnerStateDir
     certificate_days: float
-    renewed: Callable[[bytes], None]
-    leave: Callable[[], Awaitable[None]]
+    identity: LearnerIdentity
+    signals: LearnerSignals
     now_ms: Callable[[], int]
     events: EventLog
-    certificate: bytes = b""
     _word: LearnerCertificate = field(init=False)
     _warned_s: float | None = None
     _refused: str = ""
 
     def __post_init__(self) -> None:
-        self._take(self.certificate or self.home.certificate)
+        self._word = open_certificate(self.identity.certificate, self.identity.authority)
 
-    async def watch(self) -> None:
-        """Look again and again, until cancelled. Raises RunError when the certificate has ended."""
+    async def run(self, leave: Callable[[], Awaitable[None]]) -> None:
+        """Look again and again, until cancelled. Raises RunError when the certificate has ended, after `leave`, so that
+        what is being written becomes whole."""
         while True:
             try:
                 self.look(self.now_ms())
             except RunError:
-                await self.leave()
+                await leave()
                 raise
             await trio.sleep(LOOK_EVERY_S)
 
@@ -107,7 +105,7 @@ class CertificateWatch:
         """The time now, at which something is about to be signed: the certificate that is in force then covers it, also
         when the clock was set a moment ago. Raises RunError where none does."""
         now_ms = self.now_ms()
-        if trio.lowlevel.in_trio_run():  # who asks on a thread has asked here before, or is looked after by `watch`
+        if trio.lowlevel.in_trio_run():  # who asks on a thread has asked here before, or is looked after by `run`
             self.look(now_ms)
         return now_ms
 
@@ -127,9 +125,9 @@ class CertificateWatch:
             keep_certificate(self.home.root, raw)
         except RunError as error:
             self.events.emit("trouble", text=f"The renewed certificate is used, and not kept: {error}")
-        self._take(raw)
+        self.identity.certificate, self._word = raw, open_certificate(raw, self.identity.authority)
         self._warned_s, self._refused = None, ""
-        self.renewed(raw)
+        self.signals.certificate_renewed.emit(CertificateRenewed())
         self.events.emit("certificate_renewed", until=moment(self._word.not_after_ms))
 
     def _warn(self, now_ms: int) -> None:
@@ -160,6 +158,3 @@ class CertificateWatch:
             f"any more. Put {OPERATOR_KEY} into {self.home.root}, or set the clock if that is wrong, then start again: "
             f"it goes on from the newest checkpoint.{self._refused}"
         )
-
-    def _take(self, raw: bytes) -> None:
-        self.certificate, self._word = raw, open_certificate(raw, self.home.authority)

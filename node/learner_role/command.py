@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from node.learner_role.app import LearnerOutcome, run_learner
+from node.learner_role.app import run_learner
 from node.learner_role.preflight import look_at
-from node.learner_role.scheduling.run_state import RunState
+from node.learner_role.services import LearnerServices
 from node.learner_role.training.resume import (
     fork,
     unfork,
@@ -19,10 +18,8 @@ from node.reports.model.report import Role
 from node.runtime import formatting as words
 from node.runtime.errors import NodeError, about_keys_of
 from node.runtime.events import Clock, EventLog
-from node.runtime.loop_watch import spare_collections
-from node.runtime.shutdown import Stopped
 from node.ui.live_view import ViewState
-from node.ui.terminal import go_on, open_terminal, run_shown
+from node.ui.terminal import go_on, open_terminal, run_session
 from node.ui.view_updates import follow
 
 EVENTS_FILE = "events.jsonl"
@@ -58,11 +55,11 @@ async def learn(
     )
     follow(state, events)
     with open_terminal(state, plain=plain) as terminal:
-        running: RunState | None = None
+        running: LearnerServices | None = None
 
-        def ready(invite: str, run: RunState) -> None:
+        def ready(invite: str, services: LearnerServices) -> None:
             nonlocal running
-            running = run
+            running = services
             terminal.say(
                 f"Invite for volunteers (run it there):\n\n  volery join {invite}\n" if invite else NOBODY_JOINS
             )
@@ -71,21 +68,18 @@ async def learn(
             if running is not None:
                 await running.leave()
 
-        spare_collections()
-        outcome: LearnerOutcome | None = None
         try:
-            with about_keys_of(path), suppress(Stopped):
-                outcome = await run_shown(
+            with about_keys_of(path):
+                outcome = await run_session(
                     terminal,
+                    events,
                     lambda: run_learner(config, schooling, events, ready, trainer=trainer, trial=trial),
-                    leave=leave,
+                    leave,
                 )
         except NodeError:
-            if fork_from and (running is None or not running.opened.is_set()):
+            if fork_from and (running is None or not running.state.opened.is_set()):
                 unfork(state_directory)
             raise
-        finally:
-            events.close()
     told = f"Since this start: {state.sum}. Who did what: volery report {shlex.quote(str(path))}"
     if outcome is None:
         after = f"Stopped after step {state.step} of {state.steps}. " if state.step else ""

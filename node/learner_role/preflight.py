@@ -32,7 +32,7 @@ from node.tasks.task_suite import TaskSuite, open_task_suite
 from node.verifiers.dispatch import require_here
 
 
-def checked(config: SwarmConfig, path: Path) -> TaskSuite:
+def check_config(config: SwarmConfig, path: Path) -> TaskSuite:
     """The tasks of `config`, which `path` holds, once all that can be looked at was. Raises UsageError, TaskError and
     RunError, naming the file and the key.
     """
@@ -71,7 +71,7 @@ def look_at(path: Path, *, resume: bool = False, fork_from: str = "") -> Start:
     """
     config = read_swarm_config(path)
     require_clock(Clock.now_ms())
-    schooling = checked(config, path)
+    schooling = check_config(config, path)
     state = Path(config.swarm.state)
     authority = require_home(state, now_ms=Clock.now_ms())
     require_one(resume=resume, fork_from=fork_from)
@@ -83,7 +83,7 @@ def look_at(path: Path, *, resume: bool = False, fork_from: str = "") -> Start:
     if fork_from:
         origin = find_origin(fork_from, config, schooling.restore)
     with about_keys_of(path):
-        rows = [origin.row] if origin else gone_on_from(config, schooling, state)
+        rows = [origin.row] if origin else rows_to_resume(config, schooling, state)
         note = base_note(config, state / LEDGER)
     return Start(
         path=path,
@@ -96,7 +96,7 @@ def look_at(path: Path, *, resume: bool = False, fork_from: str = "") -> Start:
     )
 
 
-def gone_on_from(config: SwarmConfig, schooling: TaskSuite, state: Path) -> list[CheckpointRow]:
+def rows_to_resume(config: SwarmConfig, schooling: TaskSuite, state: Path) -> list[CheckpointRow]:
     """The run's own durable states, which must be of these tasks and settings."""
     require_fixed(config, state / LEDGER, (SEED,))
     require_groups(config, state / LEDGER)

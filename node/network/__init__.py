@@ -5,5 +5,6 @@
 - `introductions`: which peers are named to a peer as neighbours
 - `invites`: the invite of a learner, shown once more
 - `known_members`: where members came from, kept over a restart
+- `swarm_peer`: what every member does for the others
 - `transport`: the libp2p transport of this node
 """

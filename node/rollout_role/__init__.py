@@ -1,6 +1,6 @@
 """The rollout node: it leases prompts, generates with the newest version it holds, signs and delivers.
 
-- `app`: the composition root
+- `app`: opens what the services stand on, and runs them
 - `availability`: whether the node may work now
 - `command`: `volery join`
 - `dry_run`: `volery join --dry-run`
@@ -10,6 +10,7 @@
 - `receipt_revisions`: verdicts that were revised
 - `resource_limits`: how much of the machine it may take
 - `retries`: how long it goes on trying what fails
+- `services`: all services of a node, built
 - `serving_version`: which version is in service
 - `worker`: its loops
 - `yield_to_programs`: makes room for programs of its owner

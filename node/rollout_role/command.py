@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,17 @@ from node.config.loader import read_node_config, replaced, require_hours
 from node.config.node_config import NodeConfig
 from node.config.preflight import require_addresses, require_clock
 from node.reports.model.report import Role
-from node.rollout_role.app import RolloutOutcome, run_rollout
+from node.rollout_role.app import run_rollout
 from node.rollout_role.dry_run import show_join
 from node.rollout_role.worker import RolloutCounts, RolloutWorker
 from node.runtime import formatting as words
 from node.runtime.errors import about_keys_of
 from node.runtime.events import Clock, EventLog
-from node.runtime.loop_watch import spare_collections
-from node.runtime.shutdown import Stopped
 from node.runtime.stdout import say
 from node.state.owner_orders import owner_signals
 from node.state.rollout_state import RolloutStateDir
 from node.ui.live_view import ViewState
-from node.ui.terminal import go_on, open_terminal, run_shown
+from node.ui.terminal import go_on, open_terminal, run_session
 from node.ui.view_updates import follow
 
 
@@ -58,7 +56,7 @@ async def join(
     """`volery join`; with `dry_run` only what that would mean is printed."""
     require_clock(Clock.now_ms())
     word = open_invite(invite, now_ms=Clock.now_ms())
-    settings = adjusted(read_node_config(config), overrides)
+    settings = adjust(read_node_config(config), overrides)
     with nullcontext() if config is None else about_keys_of(config):
         require_addresses(settings.network.listen, settings.network.announce)
     if dry_run:
@@ -80,26 +78,19 @@ async def join(
             if node is not None:
                 await node.leave()
 
-        spare_collections()
-        outcome: RolloutOutcome | None = None
-        try:
-            with suppress(Stopped):
-                outcome = await run_shown(
-                    terminal,
-                    lambda: run_rollout(
-                        word, settings, events, state=state, wait_s=wait_s, on_ready=ready, signals=signals
-                    ),
-                    leave=leave,
-                )
-        finally:
-            events.close()
+        outcome = await run_session(
+            terminal,
+            events,
+            lambda: run_rollout(word, settings, events, state=state, wait_s=wait_s, on_ready=ready, signals=signals),
+            leave,
+        )
     if outcome is None:
         return terminal.say_stopped("" if node is None else work_of(node.counts, root), go_on("the same command"))
     terminal.say(f"{outcome.reason} {work_of(outcome.counts, outcome.state)}")
     return 0
 
 
-def adjusted(config: NodeConfig, given: Overrides) -> NodeConfig:
+def adjust(config: NodeConfig, given: Overrides) -> NodeConfig:
     """The configuration with what the command line says on top. Raises UsageError naming the option."""
     changes: dict[str, Any] = {}
     if given.name:

@@ -56,7 +56,7 @@ class Owner:
         self.orders.forget_drain()
         self._heed_pause()
 
-    async def obey(self) -> None:
+    async def run(self) -> None:
         """Do as told until cancelled; wakes on a signal, and every LOOK_S. Raises Drained."""
         board = StatusFile(self.root)
         try:

@@ -46,11 +46,11 @@ class ProofKeeper:
     events: EventLog
     _news: trio.Event = field(default_factory=trio.Event)
 
-    def news(self) -> None:
+    def look(self) -> None:
         """There may be proofs that we do not have: a new line is up, or a version was published."""
         self._news.set()
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         """Ask and keep until cancelled."""
         while True:
             await self._news.wait()
@@ -92,11 +92,11 @@ class ProofKeeper:
     def _checked(
         self, request: ProofRequest, answer: Proofs
     ) -> tuple[list[KeptProof], list[KeptNote], KeptReputation | None]:
-        notes = checked_notes(request, answer, self.authority, self.peer)
-        reputation = checked_reputation(request, answer, self.authority, self.peer)
+        notes = check_notes(request, answer, self.authority, self.peer)
+        reputation = check_reputation(request, answer, self.authority, self.peer)
         if not answer.proofs:
             return [], notes, reputation
-        checked = checked_proofs(request, answer, self.authority, self.peer)
+        checked = check_proofs(request, answer, self.authority, self.peer)
         held = self.tally_held(checked[0].version)
         if held is not None and held != answer.tally:
             raise PeerError(
@@ -105,7 +105,7 @@ class ProofKeeper:
         return checked, notes, reputation
 
 
-def checked_reputation(
+def check_reputation(
     request: ProofRequest, answer: Proofs, authority: Authority, peer: PeerId
 ) -> KeptReputation | None:
     """The reputation note in the answer to `request`, checked, on `peer`; None if there is none. Raises PeerError."""
@@ -119,7 +119,7 @@ def checked_reputation(
     return KeptReputation(note=note, raw=answer.reputation)
 
 
-def checked_notes(request: ProofRequest, answer: Proofs, authority: Authority, peer: PeerId) -> list[KeptNote]:
+def check_notes(request: ProofRequest, answer: Proofs, authority: Authority, peer: PeerId) -> list[KeptNote]:
     """The credit notes in the answer to `request`, each checked, all naming `peer` as a relay. Raises PeerError."""
     after, checked = request.notes, []
     for one in answer.notes:
@@ -133,7 +133,7 @@ def checked_notes(request: ProofRequest, answer: Proofs, authority: Authority, p
     return checked
 
 
-def checked_proofs(request: ProofRequest, answer: Proofs, authority: Authority, peer: PeerId) -> list[KeptProof]:
+def check_proofs(request: ProofRequest, answer: Proofs, authority: Authority, peer: PeerId) -> list[KeptProof]:
     """The proofs in the answer to `request`, each checked, all of records of `peer`. Raises PeerError."""
     tally = open_tally(answer.tally, authority)
     after = (request.version, request.place - 1)

@@ -28,14 +28,14 @@ class Revisions:
     events: EventLog
     _channel: Channel = field(default_factory=lambda: trio.open_memory_channel[ReceiptRevised](WAITING))
 
-    def heard(self, change: ReceiptRevised) -> None:
+    def keep(self, change: ReceiptRevised) -> None:
         """The learner told this one; does not wait."""
         try:
             self._channel[0].send_nowait(change)
         except trio.WouldBlock:
             self.events.emit("revision_dropped", lease=change.receipt.lease.hex()[:8])
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         """Write what is told, until cancelled."""
         async for change in self._channel[1]:
             receipt = change.receipt

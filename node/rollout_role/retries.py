@@ -116,7 +116,7 @@ class Patience:
         before = self.told
         match event:
             case Failed():
-                self._failed(event, now_s)
+                self._fail(event, now_s)
             case Worked(kind=TroubleKind.INSTALL):
                 self._rows.pop(TroubleKind.INSTALL, None)
                 self._begin_anew(TroubleKind.LEASE, TroubleKind.ENGINE)
@@ -168,7 +168,7 @@ class Patience:
             f"The last reason: {row.last.reason.rstrip('.')}. {ADVICE[ended[0]]}"
         )
 
-    def _failed(self, event: Failed, now_s: float) -> None:
+    def _fail(self, event: Failed, now_s: float) -> None:
         reason = one_line(event.reason, MAX_TROUBLE_CHARS) or "no reason given"
         told = Failed(
             kind=event.kind, reason=reason, version=event.version, is_final=event.is_final, may_pass=event.may_pass

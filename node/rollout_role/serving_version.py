@@ -81,7 +81,7 @@ class ServingVersion:
 
     async def run(self) -> None:
         """Keep the newest version in service until cancelled. Raises EngineError when the engine cannot go on."""
-        self.engine.on_restart = self._restarted
+        self.engine.on_restart = self._prove_again
         with first_cause():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._install)
@@ -158,7 +158,7 @@ class ServingVersion:
         try:
             await self._bring_into_service(version, signed)
         except (InstallFailed, EngineCrashed) as error:
-            return self._failed(signed, str(error))
+            return self._fail(signed, str(error))
         seconds = round(trio.current_time() - began, 3)
         self.events.emit("version_installed", version=str(version.name), seconds=seconds)
         if not is_owed:
@@ -169,7 +169,7 @@ class ServingVersion:
         await trio.to_thread.run_sync(self.store.evict, self._keep())
         return None
 
-    def _failed(self, signed: SignedManifest, reason: str) -> float | None:
+    def _fail(self, signed: SignedManifest, reason: str) -> float | None:
         """It could not be installed, or is not what it is called; when to try again, None for never."""
         is_final = signed.hash in self._disproven
         self.happened(
@@ -184,7 +184,7 @@ class ServingVersion:
         )
         return again_s
 
-    def _restarted(self) -> None:
+    def _prove_again(self) -> None:
         """The engine's process is another one: what it has loaded is proven before anything made with it is signed,
         and what it could not load is loaded as soon as it can."""
         if (found := self.engine.installed) is not None:

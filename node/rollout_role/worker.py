@@ -141,7 +141,7 @@ class RolloutWorker:
             on_change=self._stir,
             on_installed=self.line.beat_now,
             patience=self.patience,
-            happened=self._happened,
+            happened=self._note,
         )
 
     @property
@@ -149,7 +149,7 @@ class RolloutWorker:
         """The version in service (`ServingVersion.installed`)."""
         return self.service.installed
 
-    def arrived(self, arrival: Arrival) -> None:
+    def arrive(self, arrival: Arrival) -> None:
         """A version is complete in the store; the newest one is installed next."""
         self.events.emit(
             "version_fetched",
@@ -163,10 +163,10 @@ class RolloutWorker:
         self.service.offer(arrival.signed)
         self._thank(arrival)
 
-    def fetch_failed(self, version: PolicyVersion, reason: str) -> None:
+    def note_fetch_failure(self, version: PolicyVersion, reason: str) -> None:
         """The newest version could not be fetched. That may be up to the line, to others, or to the disk, so it is told
         and never given up for."""
-        self._happened(Failed(kind=TroubleKind.FETCH, reason=first_line(reason), version=version, may_pass=True))
+        self._note(Failed(kind=TroubleKind.FETCH, reason=first_line(reason), version=version, may_pass=True))
 
     async def run(self) -> None:
         """Work until cancelled. Raises EngineError when the engine cannot go on at all, and GaveUp, after a goodbye,
@@ -183,7 +183,7 @@ class RolloutWorker:
                     nursery.start_soon(self._lease, send)
                     nursery.start_soon(self._generate, receive, nursery)
         except EngineError as lost:  # the learner hears why, while there is still a line
-            self._happened(Failed(kind=ENGINE, reason=first_line(str(lost)), version=self.installed, is_final=True))
+            self._note(Failed(kind=ENGINE, reason=first_line(str(lost)), version=self.installed, is_final=True))
             await self._end(str(lost))
             raise
 
@@ -214,7 +214,7 @@ class RolloutWorker:
         with trio.move_on_after(GOODBYE_S):
             await self.line.leave(reason)
 
-    def _happened(self, event: Event) -> None:
+    def _note(self, event: Event) -> None:
         """Something failed, or worked: the learner is told what changes by it."""
         if self.patience.handle(event, trio.current_time()):
             self.line.beat_now()
@@ -298,7 +298,7 @@ class RolloutWorker:
         else:
             self.events.emit("hours_ended", again_at=self.shift.turns_at)
         self._paused = bool(self.shift.held)
-        self._happened(Lent(is_on=self.shift.is_on))
+        self._note(Lent(is_on=self.shift.is_on))
         if not self.shift.is_on:
             self._stop_making(self._why_not)
         self.line.beat_now()
@@ -318,7 +318,7 @@ class RolloutWorker:
                 continue
             if version is None:
                 failed = Failed(kind=LEASE, reason=NOT_HERE, version=self.installed, may_pass=True)
-                self._failed(granted, failed)
+                self._fail(granted, failed)
                 continue
             if late := self._late(granted):
                 self._give_up(late, LATE if self.shift.left_s is None else LATE_IN_HOURS)
@@ -334,20 +334,20 @@ class RolloutWorker:
                     self._give_up(self._held(granted), str(error))
                     raise  # given up: to lease more would only be to give it back
                 kind = ENGINE if isinstance(error, EngineCrashed) else LEASE
-                self._failed(granted, Failed(kind=kind, reason=first_line(str(error)), version=version))
+                self._fail(granted, Failed(kind=kind, reason=first_line(str(error)), version=version))
                 continue
             finally:
                 self._begun = None
             if not await self.service.trusts(
                 span.version.manifest for _, mine in made for one in mine for span in one.spans
             ):
-                self._failed(granted, Failed(kind=LEASE, reason=UNTRUE, version=version))
+                self._fail(granted, Failed(kind=LEASE, reason=UNTRUE, version=version))
                 continue
             if any(span.version.name < version for _, mine in made for one in mine for span in one.spans):
-                self._failed(granted, Failed(kind=LEASE, reason=FELL_BACK, version=version))
+                self._fail(granted, Failed(kind=LEASE, reason=FELL_BACK, version=version))
                 continue
             if made:
-                self._happened(Worked(kind=LEASE))
+                self._note(Worked(kind=LEASE))
                 self._speed.observe(sum(len(mine) for _, mine in made), (self.now_ms() - started_ms) / 1000)
             made = [(grant, mine) for grant, mine in made if self._in_hand.pop(LeaseId(grant.lease.id), None)]
             for grant, mine in made:
@@ -393,19 +393,19 @@ class RolloutWorker:
         self.counts.engine_s += sum(completion.generation_s for _, mine in shares for completion in mine)
         return shares
 
-    def recalled(self, recall: LeaseRecall) -> None:
+    def recall(self, recall: LeaseRecall) -> None:
         """Give back those of the leases that were begun with a version too old to be of use, or would be now; stop the
         engine when nothing is left of what it generates. Others, and what is being delivered, stay as they are.
         """
         named = [grant for lease in recall.leases if (grant := self._in_hand.get(LeaseId(lease))) is not None]
-        hopeless = [grant for grant in named if self._made_with(grant) < recall.minimum]
+        hopeless = [grant for grant in named if self._version_of(grant) < recall.minimum]
         if hopeless:
             self._give_up(hopeless, f"the learner takes only what {recall.minimum} or a newer version makes")
             self._stir()
             if self._begun is not None and not self._begun.leases & self._in_hand.keys():
                 self._begun.scope.cancel()
 
-    def _made_with(self, grant: Granted) -> PolicyVersion:
+    def _version_of(self, grant: Granted) -> PolicyVersion:
         """The version that the lease was begun with, or would be now."""
         if self._begun is not None and LeaseId(grant.lease.id) in self._begun.leases:
             return self._begun.version
@@ -441,12 +441,12 @@ class RolloutWorker:
             self.events.emit("engine_crashed", reason=first_line(str(crash)))
             return await self.engine.generate(requests)
 
-    def _failed(self, granted: Sequence[Granted], failed: Failed) -> None:
+    def _fail(self, granted: Sequence[Granted], failed: Failed) -> None:
         """Give back those of the leases that are still held; with none it is nobody's failure: all were recalled, or
         went back as the owner needs the machine."""
         if held := self._held(granted):
             self._give_up(held, failed.reason)
-            self._happened(failed)
+            self._note(failed)
 
     def _give_up(self, granted: Sequence[Granted], reason: str) -> None:
         if not granted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,6 +12,8 @@ import rich.console
 import trio
 
 from node.runtime.errors import RunError
+from node.runtime.events import EventLog
+from node.runtime.loop_watch import spare_collections
 from node.runtime.safe_console import HarmlessConsole
 from node.runtime.shutdown import STOPPED_EXIT_CODE, Stopped, stop_when_told
 from node.ui.live_view import ViewState, shown
@@ -85,6 +87,19 @@ async def run_shown(
         terminal.state.activity = "stopped"
         raise
     return outcome
+
+
+async def run_session(
+    terminal: Terminal, events: EventLog, program: Callable[[], Awaitable[T]], leave: Callable[[], Awaitable[None]]
+) -> T | None:
+    """Run a role as `run_shown` does, and close its log; None when somebody stopped it, after `leave`."""
+    spare_collections()
+    try:
+        with suppress(Stopped):
+            return await run_shown(terminal, program, leave=leave)
+        return None
+    finally:
+        events.close()
 
 
 @contextmanager

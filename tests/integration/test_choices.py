@@ -21,7 +21,8 @@ from learner.trust.selection_test import CompletionValue, DeliveryOutcome
 from learner.trust.sequential_test import History, is_convicted, log_evidence
 from learner.trust.standing import TrustLevel
 from node.engine.interface import EngineRefused, InstalledVersion
-from node.learner_role.trust.selection_checker import ChoiceLoop
+from node.learner_role.shared.signals import LeaseClosed, RecordsAdmitted
+from node.learner_role.trust.selection_checker import SelectionLoop
 from node.learner_role.trust.selection_service import (
     MAX_OF_A_PEER,
     MAX_ROUTINE,
@@ -67,11 +68,19 @@ def lease_row(of: GrantedLease) -> LeaseRow:
     )  # fmt: skip
 
 
+def close(desk: SelectionService, lease: GrantedLease, begun: PolicyVersion | None, status: str) -> None:
+    desk.context.signals.lease_closed.emit(LeaseClosed(granted=lease, begun=begun, status=status))
+
+
+def admit(desk: SelectionService, lease: GrantedLease, group: Sequence[AdmittedRecord]) -> None:
+    desk.context.signals.records_admitted.emit(RecordsAdmitted(granted=lease, group=group))
+
+
 def forget(desk: SelectionService) -> None:
     """All that waits there."""
     while waiting := desk.next():
         for one in waiting:
-            desk.over(one)
+            desk.end(one)
 
 
 def worth(lease: Lease) -> float:
@@ -142,7 +151,7 @@ async def test_who_sends_the_best_of_its_versions_is_banned(tmp_path: Path) -> N
     honest, choosy = FakePeer(draw=lively), FakePeer(key=OTHER, draw=lively, picks=best)
     async with open_learner(tmp_path, AS_LONG_AS_IT_TAKES, judge=Judge(draws=lively)) as learner:
         assert learner.choices is not None
-        learner.choices.desk.share = learner.choices.time.routine = 1.0
+        learner.choices.service.share = learner.choices.budget.routine = 1.0
         await train_until_somebody_is_banned(learner, honest, choosy)
         [banned] = learner.logged("peer_banned")
         assert banned["peer"] == choosy.id
@@ -158,7 +167,7 @@ async def test_who_always_takes_the_oldest_version_is_not(tmp_path: Path) -> Non
     slow = FakePeer(key=OTHER, draw=lively, picks=lambda lease, admitted: min(admitted))
     async with open_learner(tmp_path, LONG, judge=Judge(draws=lively)) as learner:
         assert learner.choices is not None
-        learner.choices.desk.share = learner.choices.time.routine = 1.0
+        learner.choices.service.share = learner.choices.budget.routine = 1.0
         await learner.train(FakePeer(draw=lively), slow)
         assert learner.logged("peer_banned") == []
         assert learner.ledger.trust.choice_history(slow.id).audits > 5
@@ -195,9 +204,9 @@ async def test_who_is_pardoned_begins_anew(tmp_path: Path) -> None:
     OperatorDecisions(tmp_path).give(Pardon(peer=OTHER.peer_id))
     async with open_learner(tmp_path, LONG) as again:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(again.trust.watch)
+            nursery.start_soon(again.operator.run)
             await until(lambda: bool(again.logged("peer_pardoned")))
-            await until(lambda: not again.trust or again.trust.standing(OTHER.peer_id) is TrustLevel.NEWCOMER)
+            await until(lambda: not again.trust or again.trust.standings.level(OTHER.peer_id) is TrustLevel.NEWCOMER)
             nursery.cancel_scope.cancel()
         assert again.ledger.trust.choice_history(OTHER.peer_id).audits == 0
     assert rows(tmp_path, "SELECT count(*) FROM choices WHERE heard < 0") == heard
@@ -207,7 +216,7 @@ async def test_who_is_pardoned_while_its_ban_waits_is_not_banned(tmp_path: Path)
     async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
         await learner.train(FakePeer())
         assert learner.choices is not None
-        desk, peer = learner.choices.desk, OTHER.peer_id
+        desk, peer = learner.choices.service, OTHER.peer_id
         await learner.trust.welcome(peer)
         desk._known[peer] = ALMOST_SURE
         lease = granted(999, size=2, peer=peer)
@@ -215,7 +224,7 @@ async def test_who_is_pardoned_while_its_ban_waits_is_not_banned(tmp_path: Path)
         of_other = InstalledVersion(name=version("1.1"), manifest=manifest(version("1.1")))
         doubt = SelectionSuspect(granted=lease, withheld=0.5, other=of_other)
         worst = [CompletionValue(tokens=2, reward=reward) for reward in (0.0, 0.0, *[1.0] * 6)]
-        async with trio.open_nursery() as nursery, learner.trust._one:  # the operator's order is being obeyed
+        async with trio.open_nursery() as nursery, learner.trust.standings.lock:  # the operator's order is being obeyed
             nursery.start_soon(desk.conclude, doubt, worst)
             await until(lambda: bool(learner.logged("choice_drawn")))
             await desk.forgive(peer)
@@ -232,13 +241,13 @@ async def test_who_is_pardoned_while_its_ban_waits_is_not_banned(tmp_path: Path)
 
 async def test_of_who_is_banned_or_pardoned_nothing_waits_to_be_drawn(tmp_path: Path) -> None:
     async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
-        desk, newest = choices.desk, max(learner.run.manifests)
+        desk, newest = choices.service, max(learner.capacity.manifests)
         for number, ends in ((901, "banned"), (902, "pardoned")):
-            desk.delivered(*delivered(learner, newest, newest, number=number))
-            desk.withdrawn(granted(number + 50, size=2, peer=PEER.peer_id), newest, "lost")
+            admit(desk, *delivered(learner, newest, newest, number=number))
+            close(desk, granted(number + 50, size=2, peer=PEER.peer_id), newest, "lost")
             assert len(desk) == 2
             if ends == "banned":
-                await learner.trust.convict(PEER.peer_id, "it chooses")
+                await learner.bans.convict(PEER.peer_id, "it chooses")
             else:
                 await desk.forgive(PEER.peer_id)
             assert (len(desk), desk.next(), desk._withheld) == (0, [], {})
@@ -264,7 +273,7 @@ async def test_a_ban_that_a_crash_came_before_follows_with_the_next_group(tmp_pa
         learner.ledger.trust.choice_drawn(sure)
     async with open_learner(tmp_path, Settings(audits=True, steps=2)) as again:
         assert again.choices is not None
-        desk, next_one = again.choices.desk, granted(999, size=2, peer=OTHER.peer_id)
+        desk, next_one = again.choices.service, granted(999, size=2, peer=OTHER.peer_id)
         await again.trust.welcome(OTHER.peer_id)
         best_ones = [CompletionValue(tokens=2, reward=reward) for reward in (1.0, 1.0, *[0.0] * 6)]
         await desk.conclude(SelectionSuspect(granted=next_one, withheld=0.5, other=None), best_ones)
@@ -290,19 +299,19 @@ async def test_one_peer_cannot_crowd_out_the_others(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
         await learner.train(FakePeer())
         assert learner.choices is not None
-        desk, published = learner.choices.desk, learner.run.published
+        desk, published = learner.choices.service, learner.run.published
         assert published is not None
         for number in range(1, 2 * MAX_OF_A_PEER):
             lease = granted(number, minimum=published.version)
-            desk.withdrawn(lease, published.version, "returned")
+            close(desk, lease, published.version, "returned")
         assert len(desk) == MAX_OF_A_PEER
-        desk.withdrawn(granted(99, minimum=published.version), published.version, "recalled")
+        close(desk, granted(99, minimum=published.version), published.version, "recalled")
         other = granted(100, minimum=published.version, peer=OTHER.peer_id)
-        desk.withdrawn(other, None, "expired")
+        close(desk, other, None, "expired")
         assert len(desk) == MAX_OF_A_PEER + 1
         assert len(desk.next()) == MAX_OF_A_PEER + 1, "all of one version together"
         for one in desk.next():
-            desk.over(one)
+            desk.end(one)
         assert len(desk) == 0
         assert desk.next() == []
 
@@ -322,7 +331,7 @@ def delivered(
             index,
             tokens=honest_tokens(seed),
             logprobs=pack_logprobs([-0.5] * 3),
-            spans=[Span(0, 3, name, learner.run.manifests[name])],
+            spans=[Span(0, 3, name, learner.capacity.manifests[name])],
         )
         for index, (seed, name) in enumerate(zip(lease.lease.seeds, names, strict=True))
     ]
@@ -330,47 +339,49 @@ def delivered(
 
 
 @asynccontextmanager
-async def choosing(root: Path, settings: Settings, *, share: float = 1.0) -> AsyncIterator[tuple[Learner, ChoiceLoop]]:
+async def choosing(
+    root: Path, settings: Settings, *, share: float = 1.0
+) -> AsyncIterator[tuple[Learner, SelectionLoop]]:
     """A learner that has trained, which looks at that share of what is delivered, and at nothing yet."""
     async with open_learner(root, settings) as learner:
         await learner.train(FakePeer())
         assert learner.choices is not None
-        learner.choices.desk.share = share
-        forget(learner.choices.desk)
+        learner.choices.service.share = share
+        forget(learner.choices.service)
         yield learner, learner.choices
 
 
 async def test_without_a_reason_the_newest_are_looked_at_and_no_more_than_a_few_wait(tmp_path: Path) -> None:
     async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
-        desk = choices.desk
-        newest = max(learner.run.manifests)
-        pinned = learner.store._pins[learner.run.manifests[newest]]
+        desk = choices.service
+        newest = max(learner.capacity.manifests)
+        pinned = learner.store._pins[learner.capacity.manifests[newest]]
         for number in range(3 * MAX_ROUTINE):
             peer = PeerId(f"peer {number % 3}")
-            desk.delivered(*delivered(learner, newest, newest, number=number + 1000, peer=peer))
+            admit(desk, *delivered(learner, newest, newest, number=number + 1000, peer=peer))
         assert [one.granted.id for one in desk.next()] == [
             lease_id(number + 1000) for number in range(2 * MAX_ROUTINE, 3 * MAX_ROUTINE)
         ]
         assert desk.next(routine=False) == [], "nothing speaks against them"
         begun = desk.next()[:3]
         desk.begin(begun)
-        desk.delivered(*delivered(learner, newest, newest, number=5000))
+        admit(desk, *delivered(learner, newest, newest, number=5000))
         assert [one for one in desk.next() if one in begun] == begun, "the store keeps what is being drawn"
         forget(desk)
-        assert learner.store._pins[learner.run.manifests[newest]] == pinned
+        assert learner.store._pins[learner.capacity.manifests[newest]] == pinned
 
 
 async def test_who_has_evidence_against_it_is_looked_at_as_many_times_more(tmp_path: Path) -> None:
     async with choosing(tmp_path, Settings(audits=True, steps=2), share=1 / 8) as (learner, choices):
-        desk = choices.desk
-        newest = max(learner.run.manifests)
+        desk = choices.service
+        newest = max(learner.capacity.manifests)
         desk._known[OTHER.peer_id] = History(audits=50, log_wealth=(math.log(24.0), -math.inf))
         desk._known[THIRD] = History(audits=50, log_wealth=(-5.0, -5.0))
         assert 8 < math.exp(log_evidence(desk._known[OTHER.peer_id])) < 100
         looked_at = dict.fromkeys((PEER.peer_id, OTHER.peer_id, THIRD), 0)
         for place, peer in enumerate(looked_at):
             for number in range(1000 + 400 * place, 1200 + 400 * place):
-                desk.delivered(*delivered(learner, newest, newest, number=number, peer=peer))
+                admit(desk, *delivered(learner, newest, newest, number=number, peer=peer))
                 looked_at[peer] += len(desk)
                 forget(desk)
         assert looked_at[OTHER.peer_id] == 200
@@ -380,13 +391,13 @@ async def test_who_has_evidence_against_it_is_looked_at_as_many_times_more(tmp_p
 
 async def test_without_a_reason_who_has_least_against_it_makes_room(tmp_path: Path) -> None:
     async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
-        desk = choices.desk
-        newest = max(learner.run.manifests)
+        desk = choices.service
+        newest = max(learner.capacity.manifests)
         desk._known[OTHER.peer_id] = History(audits=50, log_wealth=(2.0, 2.0))
         number = iter(range(1000, 2000))
 
         def deliver(peer: PeerId) -> None:
-            desk.delivered(*delivered(learner, newest, newest, number=next(number), peer=peer))
+            admit(desk, *delivered(learner, newest, newest, number=next(number), peer=peer))
 
         def waiting() -> list[PeerId]:
             return [one.granted.peer for one in desk._waiting]
@@ -404,16 +415,16 @@ async def test_without_a_reason_who_has_least_against_it_makes_room(tmp_path: Pa
 
 async def test_who_is_suspected_or_withholds_is_not_routine(tmp_path: Path) -> None:
     async with choosing(tmp_path, Settings(audits=True, steps=2), share=0.999) as (learner, choices):
-        desk = choices.desk
-        newest = max(learner.run.manifests)
+        desk = choices.service
+        newest = max(learner.capacity.manifests)
         desk._known[OTHER.peer_id] = History(audits=50, log_wealth=(0.0, 12.0))
         for number in range(1000, 1020):
-            desk.withdrawn(granted(number, minimum=newest, peer=THIRD), newest, "returned")
+            close(desk, granted(number, minimum=newest, peer=THIRD), newest, "returned")
         for place, peer in enumerate((PEER.peer_id, OTHER.peer_id, THIRD)):
             forget(desk)
             desk.share = 1 / 8 if peer == THIRD else 1.0
             for number in range(2000 + 100 * place, 2040 + 100 * place):
-                desk.delivered(*delivered(learner, newest, newest, number=number, peer=peer))
+                admit(desk, *delivered(learner, newest, newest, number=number, peer=peer))
             assert desk.next()
             assert bool(desk.next(routine=False)) is (peer != PEER.peer_id)
 
@@ -421,59 +432,59 @@ async def test_who_is_suspected_or_withholds_is_not_routine(tmp_path: Path) -> N
 async def test_a_group_that_used_every_version_there_is_ends_nothing(tmp_path: Path) -> None:
     """The other version is then one that made a part of it as well."""
     async with choosing(tmp_path, Settings(audits=True, steps=4, staleness=1)) as (learner, choices):
-        desk, run = choices.desk, learner.run
-        could = [of for of in sorted(run.manifests) if judge(run.chain, [of], run.window) is Admissibility.ADMISSIBLE]
+        desk, own = choices.service, learner.capacity
+        could = [of for of in sorted(own.manifests) if judge(own.chain, [of], own.window) is Admissibility.ADMISSIBLE]
         assert len(could) == 2
         before = desk.drawn
-        desk.delivered(*delivered(learner, *could))
+        admit(desk, *delivered(learner, *could))
         [doubt] = desk.next()
         assert doubt.other in [one.version for one in doubt.made]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(choices.work)
+            nursery.start_soon(choices.run)
             await until(lambda: desk.drawn > before)
             nursery.cancel_scope.cancel()
 
 
 async def test_a_version_that_is_named_in_pieces_is_one_version(tmp_path: Path) -> None:
     async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
-        newest = max(learner.run.manifests)
+        newest = max(learner.capacity.manifests)
         lease, group = delivered(learner, newest, newest)
-        cut = [Span(place, place + 1, newest, learner.run.manifests[newest]) for place in range(3)]
+        cut = [Span(place, place + 1, newest, learner.capacity.manifests[newest]) for place in range(3)]
         raws = [record(lease.lease, one.signed.record.index, tokens=one.signed.tokens, spans=cut) for one in group]
         pieces = [AdmittedRecord(signed=read_record(raw, SWARM.authority.swarm), reply=None) for raw in raws]
-        choices.desk.delivered(lease, pieces)
-        [doubt] = choices.desk.next()
+        admit(choices.service, lease, pieces)
+        [doubt] = choices.service.next()
         assert [made.index for made in doubt.made] == [0, 1]
 
 
 @pytest.mark.parametrize(("rule", "looks"), [("settings", True), ("recalled", False), ("orphaned", False)])
 async def test_what_is_answered_by_nothing_of_use_is_withheld(tmp_path: Path, rule: str, looks: bool) -> None:
     async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices), trio.open_nursery() as nursery:
-        nursery.start_soon(learner.intake.work, learner.arriving)
-        newest = max(learner.run.manifests)
+        nursery.start_soon(learner.intake.run, learner.arriving)
+        newest = max(learner.capacity.manifests)
         lease = granted(999, size=1, minimum=newest, prompt_index=0)
         learner.ledger.work.leases_issued([lease_row(lease)])
-        learner.run.leasing.recover(lease)
+        learner.capacity.leasing.recover(lease)
         if rule == "recalled":
-            learner.run.leasing.recall(lease.id)
+            learner.capacity.leasing.recall(lease.id)
         if rule == "orphaned":
-            learner.run.chain = learner.run.chain.restart(newest.version - 1)
-        spans = [Span(0, 3, newest, learner.run.manifests[newest])]
+            learner.capacity.chain = learner.capacity.chain.restart(newest.version - 1)
+        spans = [Span(0, 3, newest, learner.capacity.manifests[newest])]
         raw = record(lease.lease, 0, spans=spans, sampler=Sampler(temperature=0.25))
         await hand_in(learner, PEER.peer_id, Delivery(lease=lease.id, records=[raw]))
-        found = [doubt.granted.id for doubt in choices.desk.next()]
+        found = [doubt.granted.id for doubt in choices.service.next()]
         assert found == ([lease.id] if looks else [])
         nursery.cancel_scope.cancel()
 
 
 async def test_what_is_put_together_again_is_not_looked_at_twice(tmp_path: Path) -> None:
     async with choosing(tmp_path, Settings(audits=True, steps=2)) as (learner, choices):
-        desk = choices.desk
-        newest = max(learner.run.manifests)
+        desk = choices.service
+        newest = max(learner.capacity.manifests)
         group = delivered(learner, newest, newest)
-        assert learner.trust.admitted(*group)
+        assert learner.trust.admit(*group)
         [doubt] = desk.next()
-        desk.over(doubt)
+        desk.end(doubt)
         await learner.trust.recover([group])
         assert desk.next() == []
         assert learner.trust.agenda.next() is not None, "its audit is as owed as before"
@@ -483,7 +494,7 @@ async def test_completions_of_several_versions_are_each_drawn_again_with_their_o
     async with open_learner(tmp_path, Settings(audits=True, steps=2)) as learner:
         await learner.train(FakePeer())
         assert learner.choices is not None
-        desk, lease = learner.choices.desk, granted(999, size=3, peer=OTHER.peer_id)
+        desk, lease = learner.choices.service, granted(999, size=3, peer=OTHER.peer_id)
         older, newer, other = (
             InstalledVersion(name=version(name), manifest=manifest(version(name))) for name in ("1.1", "1.2", "1.3")
         )

@@ -69,8 +69,8 @@ class Bench:
         self.learner = learner
         self.numbers = count(1)
         open_chain(learner)
-        learner.run.chain = Chain(bases=(0, 2), head=version(MADE_BY))
-        learner.run.manifests = {one: manifest(one) for one in map(version, ("1.3", "2.2", MADE_BY))}
+        learner.capacity.chain = Chain(bases=(0, 2), head=version(MADE_BY))
+        learner.capacity.manifests = {one: manifest(one) for one in map(version, ("1.3", "2.2", MADE_BY))}
 
     def lease(self) -> GrantedLease:
         """The next lease, which nobody has yet: hypothesis may give an example up while it draws."""
@@ -156,10 +156,10 @@ def require_lawful(lease: GrantedLease, raws: Sequence[bytes], verdicts: Sequenc
 
 def require_settled(learner: Learner) -> None:
     """Nothing is under way, and what the ledger, the buffer and the receipts say was admitted is the same."""
-    assert learner.run.leasing.open_rollouts == 0
-    assert (learner.run.leasing.judging, learner.run.asked) == ({}, 0)
+    assert learner.capacity.leasing.open_rollouts == 0
+    assert (learner.capacity.leasing.judging, learner.run.asked) == ({}, 0)
     waiting = learner.ledger.work.unconsumed()
-    assert len(waiting) == len(learner.run.buffer)
+    assert len(waiting) == len(learner.capacity.buffer)
     told = [
         verdict.record
         for raw in learner.ledger.evidence.newest_receipts(10**6)
@@ -172,7 +172,7 @@ def require_settled(learner: Learner) -> None:
 async def beside(learner: Learner, work: Callable[[], None]) -> None:
     """Run `work` on a thread while the learner judges what it hands in."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         await trio.to_thread.run_sync(work)
         nursery.cancel_scope.cancel()
 

@@ -29,6 +29,7 @@ from trio.testing import MockClock
 from node import reports
 from node.learner_role.peers import session_service as learner_desk
 from node.learner_role.peers.session_service import WELCOME_EVERY_S, WELCOMES_AT_ONCE
+from node.learner_role.shared.signals import connect_peers
 from node.reports import swarm_report
 from protocol.accounting.claims import MAX_ENERGY_SOURCES, Energy, EnergySource, Price
 from protocol.accounting.relay_receipt import RelayReceipt, sign_relay_receipt
@@ -194,6 +195,7 @@ class Stage:
     honest: FakePeer = field(default_factory=lambda: FakePeer(key=OTHER))
     faults: list[tuple[PeerId, Fault, str]] = field(default_factory=list)
     hostile: Any = None
+    server: Any = None
 
     async def speak(self, greeting: bytes, said: Sequence[bytes]) -> int:
         """Say all of that on one line; return how many answers came before it ended."""
@@ -210,14 +212,14 @@ class Stage:
             pass
         finally:
             await stream.abort()
-        await until(lambda: PEER.peer_id not in self.learner.desk.reception._lines)  # type: ignore[union-attr]
+        await until(lambda: PEER.peer_id not in self.server._lines)
         await self.settle()
         return heard
 
     async def settle(self, pass_s: float = WELCOME_EVERY_S) -> None:
         """Let some time pass: what is to be written is, who is silent is lost, and who was here may come again."""
         await until(lambda: not self.learner.arriving.statistics().current_buffer_used)
-        await until(lambda: not self.learner.run.leasing.judging)
+        await until(lambda: not self.learner.capacity.leasing.judging)
         before = self.learner.desk.rounds
         self.clock.jump(pass_s)
         await until(lambda: self.learner.desk.rounds > before and not self.learner.desk.writing)
@@ -228,27 +230,28 @@ async def staged(root: Path, clock: MockClock, settings: Settings = ROOMY) -> As
     async with open_learner(root, settings) as learner:
         stage = Stage(learner=learner, clock=clock)
         await learner.training.begin()
-        learner.desk.reception = WorkServer(
+        stage.server = WorkServer(
             transport=learner.transport,
             desk=learner.desk,
             inbox=learner.inbox,
             report=lambda peer, fault, detail: stage.faults.append((peer, fault, detail)),
         )
-        learner.desk.reception.start()
+        connect_peers(learner.context.signals, stage.server)
+        stage.server.start()
         async with (
             learner.transport.network.node("hostile", peer_id=PEER.peer_id) as stage.hostile,
             trio.open_nursery() as nursery,
         ):
             await stage.hostile.dial(learner.transport.addresses())
             for loop in (
-                learner.desk.watch,
-                learner.desk.leases.serve,
-                learner.desk.relays.work,
-                learner.desk.proofs.work,
+                learner.desk.run,
+                learner.desk.leases.run,
+                learner.desk.relays.run,
+                learner.desk.proofs.run,
             ):
                 nursery.start_soon(loop)
-            nursery.start_soon(learner.intake.work, learner.arriving)
-            nursery.start_soon(learner.trust.watch)
+            nursery.start_soon(learner.intake.run, learner.arriving)
+            nursery.start_soon(learner.operator.run)
             yield stage
             nursery.cancel_scope.cancel()
 
@@ -350,11 +353,11 @@ async def test_a_thousand_messages_of_no_use_leave_nothing_behind(tmp_path: Path
                     await stage.settle(1.0)
                 await frames.send_bytes(corpus[place % len(corpus)])
             # Whatever was said last, the peer has a version now, and has just been answered all that it asked.
-            await frames.send_bytes(encode(Heartbeat(bytes_up=first + number, installed=learner.run.chain.head)))
+            await frames.send_bytes(encode(Heartbeat(bytes_up=first + number, installed=learner.capacity.chain.head)))
             await until(partial(_has_heard, learner, first + number))
             await stage.settle(1.0)
             proofs = learner.desk.proofs
-            await until(lambda: not proofs._asked and not learner.desk.reception._waiting)
+            await until(lambda: not proofs._asked and not stage.server._waiting)
             proofs._paid.clear()
             await frames.send_bytes(encode(ProofRequest(version=PolicyVersion(0, 0))))
             await until(lambda: proofs._paid != {} and not proofs._asked)

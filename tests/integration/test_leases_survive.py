@@ -65,7 +65,7 @@ class World:
                 await self.ask(peer, 1 + number)
             case "begin" if held:
                 lease = held[number % len(held)]
-                made_by = self.learner.run.chain.head
+                made_by = self.learner.capacity.chain.head
                 self.learner.desk.take_start(peer, Started(lease=lease, version=made_by))
                 if lease not in self.model.begun:
                     self.model.begun[lease] = made_by
@@ -129,10 +129,10 @@ class World:
         self.model.end(peer, lease)
 
     def check(self) -> None:
-        assert set(self.learner.run.leasing.open) == self.model.open
+        assert set(self.learner.capacity.leasing.open) == self.model.open
         for peer in PEERS:
             mine = [*self.model.held[peer], *self.model.lost[peer]]
-            assert self.learner.run.leasing.pending(peer) == sum(len(self.model.said[one].seeds) for one in mine)
+            assert self.learner.capacity.leasing.pending(peer) == sum(len(self.model.said[one].seeds) for one in mine)
 
 
 async def live(root: Path, operations: list[tuple[str, PeerId, int]]) -> None:
@@ -151,8 +151,8 @@ async def live(root: Path, operations: list[tuple[str, PeerId, int]]) -> None:
             model.begun = {lease: begun for lease, begun in recovered.items() if begun is not None}
             model.unwritten.clear()
             await learner.training.begin()
-            tasks.start_soon(learner.intake.work, learner.arriving)
-            tasks.start_soon(learner.desk.leases.serve)
+            tasks.start_soon(learner.intake.run, learner.arriving)
+            tasks.start_soon(learner.desk.leases.run)
             world = World(learner, model)
             for peer in PEERS:
                 await world.come_back(peer)

@@ -78,7 +78,7 @@ async def train(root: Path, steps: int) -> None:
         learner.watch.events.listen(partial(_copy, log))
         learner.watch.samples = 1
         sinks = [SqliteSink(path=root / METRICS, most=ROWS)]
-        async with learner.watch.feeding(sinks, SampleSink(path=root / SAMPLES, most=LOG_BYTES)):
+        async with learner.watch.feed(sinks, SampleSink(path=root / SAMPLES, most=LOG_BYTES)):
             await _train_audited(learner)
     log.close()
 

@@ -13,11 +13,11 @@ import pytest
 
 from learner.ledger.training import checkpoints_of
 from node.config.swarm_config import LearnSection, ModelSection, SwarmConfig, SwarmSection
+from node.learner_role.shared.signals import StepTrained, VersionPublished
 from node.learner_role.training import checkpoints
 from node.learner_role.training.resume import find_origin
 from node.reports import as_json, as_text, swarm_report
 from protocol.core.ids import PolicyVersion
-from protocol.versions.manifest import SignedManifest
 from tests.node.learner_role.training.test_loop import kill, require_sound
 from tests.support.learner_fixture import FakePeer, FakeTrainer, Learner, Settings, open_learner
 from tests.support.trainer_fixture import NOW_MS
@@ -33,15 +33,13 @@ SCORES = {2: 0.4, 5: 0.9, 8: 0.7, 11: 0.6}
 
 def evaluating(learner: Learner, scores: dict[int, float]) -> None:
     """Evaluate the versions of these steps as soon as they are published."""
-    published = learner.training.published
 
-    async def noted(signed: SignedManifest) -> None:
-        step = signed.version.version
+    def note(news: VersionPublished) -> None:
+        step = news.signed.version.version
         if step in scores:
-            learner.ledger.training.evaluated(signed.version, NOW_MS, prompts=8, greedy=0.5, sampled=scores[step])
-        await published(signed)
+            learner.ledger.training.evaluated(news.signed.version, NOW_MS, prompts=8, greedy=0.5, sampled=scores[step])
 
-    learner.training.published = noted
+    learner.context.signals.version_published.subscribe(note)
 
 
 def kept(root: Path) -> list[int]:
@@ -70,16 +68,14 @@ async def test_a_checkpoint_stays_while_its_version_is_being_evaluated(tmp_path:
     """The score of 4 comes long after the newest two have left it behind."""
     async with open_learner(tmp_path, BEST) as learner:
         evaluating(learner, {2: 0.4})
-        saving = learner.training.saving
-        saving.evaluating = lambda: {4} if learner.run.chain.head.version < 9 else ()
-        stepped = learner.training.stepped
+        learner.run.evaluating[4] = 1
 
-        def scored(*args: Any) -> None:
-            stepped(*args)
-            if learner.run.chain.head.version == 9:
+        def score(news: StepTrained) -> None:
+            if news.row.step == 9:
                 learner.ledger.training.evaluated(PolicyVersion(1, 4), NOW_MS, prompts=8, greedy=0.5, sampled=0.9)
+                learner.run.evaluating[4] = 0
 
-        learner.training.stepped = scored
+        learner.context.signals.step_trained.subscribe(score)
         await learner.train(FakePeer())
         assert kept(tmp_path) == [4, 11, 12]
 
@@ -146,7 +142,7 @@ async def test_a_start_that_has_nothing_better_goes_on_from_a_milestone(tmp_path
         again.desk.recover_leases()
         await again.train(peer)
         assert again.ledger.training.incarnations() == [(1, 0), (2, 6)]
-        assert again.run.chain.head == PolicyVersion(2, 12)
+        assert again.capacity.chain.head == PolicyVersion(2, 12)
         assert kept(tmp_path) == [3, 6, 9, 11, 12]
 
 

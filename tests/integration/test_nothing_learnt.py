@@ -70,7 +70,7 @@ async def test_where_no_batch_takes_such_groups_it_is_told_without_a_step(tmp_pa
         while not told(learner):
             await learner.run.wait_changed()
         dropped = [one for one in learner.logged("delivery_judged") if one["dropped"] == "uninformative"]
-        assert len(dropped) * 2 <= (LIMITS.barren + 2) * learner.run.batch
+        assert len(dropped) * 2 <= (LIMITS.barren + 2) * learner.capacity.batch
         assert learner.logged("step") == []
         [alarm] = told(learner)
         assert alarm["step"] == 0

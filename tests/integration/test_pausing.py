@@ -52,7 +52,7 @@ class Owned:
 
     async def obey(self) -> None:
         await self.here.wait()
-        await self.owner.obey()
+        await self.owner.run()
 
     def told(self, name: str) -> list[dict[str, Any]]:
         return [fields for event, fields in self.log if event == name]
@@ -100,22 +100,22 @@ async def test_paused_it_gives_back_says_so_and_resumed_it_works(tmp_path: Path)
 
     async def check(learner: Learner) -> None:
         role = owned.role
-        await until(lambda: bool(learner.run.leasing.open) and role._begun is not None)
+        await until(lambda: bool(learner.capacity.leasing.open) and role._begun is not None)
         owned.orders.pause("`volery pause`")
         owned.look()
         await until(lambda: not role.shift.is_on)
         assert owned.told("paused") == [{"why": "paused by `volery pause`"}]
         assert role.holding == set()
         [peer] = learner.run.present
-        await until(lambda: learner.run.worker(peer).until_ms <= learner.wall.ms)  # by its heartbeat
+        await until(lambda: learner.scheduler.worker(peer).until_ms <= learner.wall.ms)  # by its heartbeat
         assert {fields["reason"] for fields in owned.told("leases_given_back")} == {HELD}
-        await until(lambda: not learner.run.leasing.open)
+        await until(lambda: not learner.capacity.leasing.open)
         await until(lambda: owned.doing == "paused by `volery pause`")
         withdrawn = [event for event in learner.recorded() if isinstance(event, Withdrawn)]
         assert {event.status for event in withdrawn} == {"returned"}
         owned.orders.resume()
         owned.look()
-        await until(lambda: bool(learner.run.leasing.open) and role._begun is not None)
+        await until(lambda: bool(learner.capacity.leasing.open) and role._begun is not None)
         assert owned.told("resumed") == [{}]
         assert owned.told("engine_rests") == [], "a short pause costs no more than it lasts"
         await until(lambda: owned.doing == "at work")
@@ -163,7 +163,7 @@ async def test_who_was_paused_before_it_started_begins_with_nothing(tmp_path: Pa
         await until(lambda: owned.role.installed is not None)
         await until(lambda: owned.told("paused") != [])
         assert owned.told("speed_measured") == []
-        assert not learner.run.leasing.open
+        assert not learner.capacity.leasing.open
         owned.orders.resume()
         owned.look()
         await until(lambda: owned.role.counts.admitted > 0)
@@ -203,7 +203,7 @@ async def test_a_drain_that_takes_too_long_gives_the_rest_back(tmp_path: Path) -
 
     async def check(learner: Learner) -> None:
         role = owned.role
-        await until(lambda: bool(learner.run.leasing.open) and role._begun is not None)
+        await until(lambda: bool(learner.capacity.leasing.open) and role._begun is not None)
         owned.orders.drain(Drain(deadline_ms=0))
         owned.look()
         await until(lambda: owned.told("drained") != [])
@@ -219,7 +219,7 @@ async def test_a_drain_without_an_end_can_be_given_one(tmp_path: Path) -> None:
 
     async def check(learner: Learner) -> None:
         role = owned.role
-        await until(lambda: bool(learner.run.leasing.open) and role._begun is not None)
+        await until(lambda: bool(learner.capacity.leasing.open) and role._begun is not None)
         owned.orders.drain(Drain())
         owned.look()
         await until(lambda: role.is_draining)

@@ -18,7 +18,7 @@ from node.learner_role.peers import proof_service as proof_desk
 from node.learner_role.peers.proof_service import PAUSE_S, ProofService
 from node.reports.readers.receipts_report import own_report
 from node.reports.text.report_text import own_story
-from node.rollout_role.proof_client import checked_notes, checked_proofs, checked_reputation, tally_in
+from node.rollout_role.proof_client import check_notes, check_proofs, check_reputation, tally_in
 from node.rollout_role.worker import RolloutWorker
 from node.runtime.events import EventLog
 from node.state.receipt_queries import ReceiptQueries
@@ -44,17 +44,24 @@ START = ProofRequest(version=PolicyVersion(0, 0))
 pytestmark = pytest.mark.usefixtures("mock_clock")
 
 
+class Reputed:
+    """Has a note on everybody, of one moment."""
+
+    def note(self, peer: PeerId, after_ms: int) -> bytes | None:
+        return reputation(peer) if after_ms < NOW_MS else None
+
+
 class Asker:
     """Asks a desk as a peer would, and keeps what it is told."""
 
     def __init__(self, desk: ProofService) -> None:
         self.desk = desk
         self.told: list[tuple[PeerId, FromLearner]] = []
-        desk.tell = lambda peer, message: self.told.append((peer, message))
+        desk.context.signals.peer_told.subscribe(lambda news: self.told.append((news.peer, news.message)))
 
     async def ask(self, peer: PeerId, request: ProofRequest) -> Proofs:
         before = len(self.told)
-        self.desk.asked(peer, request)
+        self.desk.ask(peer, request)
         await until(lambda: len(self.told) > before)
         who, message = self.told[-1]
         assert isinstance(message, Proofs)
@@ -87,7 +94,7 @@ def consumed(root: Path, peer: PeerId) -> set[tuple[bytes, int]]:
 
 async def asked_of(learner: Learner, *peers: PeerId) -> list[list[tuple[PolicyVersion, int, TrainedRecord]]]:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(learner.desk.proofs.work)
+        nursery.start_soon(learner.desk.proofs.run)
         asker = Asker(learner.desk.proofs)
         found = [await asker.everything(peer) for peer in peers]
         nursery.cancel_scope.cancel()
@@ -149,20 +156,20 @@ async def test_one_peer_is_answered_its_latest_question_and_not_too_often(
         await learner.train(FakePeer())
         desk = learner.desk.proofs
         asker = Asker(desk)
-        nursery.start_soon(desk.work)
+        nursery.start_soon(desk.run)
         first = await asker.ask(HERE, START)
         assert first.proofs
         for place in range(100):
-            desk.asked(HERE, ProofRequest(version=version("1.2"), place=place))
-        desk.asked(HERE, START)
+            desk.ask(HERE, ProofRequest(version=version("1.2"), place=place))
+        desk.ask(HERE, START)
         await asker.ask(THERE, START)
         await wait_all_tasks_blocked()
         assert [who for who, _ in asker.told] == [HERE, THERE], "who asks too often does not keep others waiting"
         mock_clock.jump(PAUSE_S)
         await until(lambda: len(asker.told) == 3)
         assert asker.told[2] == (HERE, first)
-        desk.asked(THERE, START)
-        desk.left(THERE)
+        desk.ask(THERE, START)
+        desk.forget(THERE)
         mock_clock.jump(PAUSE_S)
         await wait_all_tasks_blocked()
         assert len(asker.told) == 3
@@ -176,15 +183,15 @@ async def test_who_has_asked_for_little_catches_up_at_once(
     async with open_learner(tmp_path, Settings(steps=3)) as learner, trio.open_nursery() as nursery:
         await learner.train(FakePeer())
         asker = Asker(learner.desk.proofs)
-        nursery.start_soon(learner.desk.proofs.work)
+        nursery.start_soon(learner.desk.proofs.run)
         assert await asker.everything(HERE), "three versions, and the empty answer"
         await asker.ask(HERE, START)
-        learner.desk.proofs.asked(HERE, START)
+        learner.desk.proofs.ask(HERE, START)
         await wait_all_tasks_blocked()
         assert len(asker.told) == 5
         mock_clock.jump(PAUSE_S)
         await until(lambda: len(asker.told) == 6)
-        learner.desk.proofs.asked(HERE, START)
+        learner.desk.proofs.ask(HERE, START)
         await wait_all_tasks_blocked()
         assert len(asker.told) == 6, "and then one at a time"
         nursery.cancel_scope.cancel()
@@ -240,7 +247,7 @@ async def an_answer(root: Path) -> Proofs:
     async with open_learner(root, Settings(steps=2)) as learner:
         await learner.train(FakePeer())
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(learner.desk.proofs.work)
+            nursery.start_soon(learner.desk.proofs.run)
             answer = await Asker(learner.desk.proofs).ask(HERE, START)
             nursery.cancel_scope.cancel()
         return answer
@@ -250,12 +257,12 @@ async def test_what_does_not_hold_is_not_kept(tmp_path: Path) -> None:
     answer = await an_answer(tmp_path)
     first, *rest = answer.proofs
     assert rest
-    assert len(checked_proofs(START, answer, SWARM.authority, HERE)) == len(answer.proofs)
+    assert len(check_proofs(START, answer, SWARM.authority, HERE)) == len(answer.proofs)
     replace = msgspec.structs.replace
 
     def fault(changed: Proofs, request: ProofRequest = START, peer: PeerId = HERE) -> Fault:
         with pytest.raises(PeerError) as caught:
-            checked_proofs(request, changed, SWARM.authority, peer)
+            check_proofs(request, changed, SWARM.authority, peer)
         return caught.value.fault
 
     assert fault(answer, peer=THERE) is Fault.BROKEN_PROMISE
@@ -324,7 +331,7 @@ def test_credit_that_does_not_hold_is_not_kept() -> None:
     after = ProofRequest(version=PolicyVersion(0, 0), notes=3)
 
     def checked(*notes: NumberedNote) -> list[int]:
-        return [one.number for one in checked_notes(after, Proofs(notes=list(notes)), SWARM.authority, HERE)]
+        return [one.number for one in check_notes(after, Proofs(notes=list(notes)), SWARM.authority, HERE)]
 
     assert checked() == []
     assert checked(note(4), note(9)) == [4, 9]
@@ -348,7 +355,7 @@ def reputation(peer: PeerId = HERE, *, issued_ms: int = NOW_MS, signer: Keypair 
 def test_a_reputation_that_does_not_hold_is_not_kept() -> None:
     def checked(raw: bytes, reputed: int | None = 0) -> KeptReputation | None:
         request = ProofRequest(version=PolicyVersion(0, 0), reputed=reputed)
-        return checked_reputation(request, Proofs(reputation=raw), SWARM.authority, HERE)
+        return check_reputation(request, Proofs(reputation=raw), SWARM.authority, HERE)
 
     assert checked(b"") is None
     kept = checked(reputation())
@@ -367,8 +374,8 @@ def test_a_reputation_that_does_not_hold_is_not_kept() -> None:
 
 async def test_who_does_not_ask_for_its_reputation_is_not_told(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(steps=2)) as learner, trio.open_nursery() as nursery:
-        learner.desk.proofs.reputed = lambda peer, after_ms: reputation(peer) if after_ms < NOW_MS else None
-        nursery.start_soon(learner.desk.proofs.work)
+        learner.desk.proofs.reputations = Reputed()
+        nursery.start_soon(learner.desk.proofs.run)
         asker = Asker(learner.desk.proofs)
         assert (await asker.ask(HERE, START)).is_empty
         asked = msgspec.structs.replace(START, reputed=0)
@@ -385,7 +392,7 @@ async def test_a_node_keeps_how_it_stands_and_states_it(tmp_path: Path) -> None:
         open_node(network, SWARM, tmp_path, "worker", follows=True) as worker,
         trio.open_nursery() as nursery,
     ):
-        learner.desk.proofs.reputed = lambda peer, after_ms: reputation(peer) if after_ms < NOW_MS else None
+        learner.desk.proofs.reputations = Reputed()
         serve(learner)
         await worker.transport.dial(learner.transport.addresses())
 
@@ -417,7 +424,7 @@ async def test_a_relay_is_told_of_its_own_credit_from_where_it_was(
     monkeypatch.setattr(proof_desk, "MAX_NOTES", 2)
     async with open_learner(tmp_path, Settings(steps=1)) as learner, trio.open_nursery() as nursery:
         await learner.train(FakePeer(), FakePeer(key=OTHER))
-        nursery.start_soon(learner.desk.proofs.work)
+        nursery.start_soon(learner.desk.proofs.run)
         asker = Asker(learner.desk.proofs)
         signed = {}
         for number in range(1, 6):

@@ -84,12 +84,12 @@ async def test_what_comes_too_late_is_stopped_and_leased_to_others(tmp_path: Pat
         nursery.start_soon(work_with, node, learner, tmp_path, NEVER_S, slow)
         await learner.train(Second(after=slow.generating))
         nursery.cancel_scope.cancel()
-        assert learner.run.chain.head.version == ROOMY.steps
+        assert learner.capacity.chain.head.version == ROOMY.steps
         returned = [event for event in learner.logged("leases_returned") if event["peer"] == node.peer]
         told = [event for event in learner.logged("leases_recalled") if event["peer"] == node.peer]
         assert sum(int(str(event["recalled"])) for event in returned) >= 2
         assert sum(int(str(event["rollouts"])) for event in told) >= 4
-        assert learner.run.leasing.recalled == {} or told[-1]["minimum"] == str(learner.run.minimum)
+        assert learner.capacity.leasing.recalled == {} or told[-1]["minimum"] == str(learner.capacity.minimum)
         events = learner.recorded()
     reasons = slow.given_back()
     assert reasons
@@ -112,24 +112,24 @@ async def test_a_node_drops_only_what_it_holds_and_what_is_too_old_for_it(tmp_pa
     ):
         serve(learner)
         await learner.training.begin()
-        nursery.start_soon(learner.desk.watch)
-        nursery.start_soon(learner.desk.leases.serve)
+        nursery.start_soon(learner.desk.run)
+        nursery.start_soon(learner.desk.leases.run)
         nursery.start_soon(work_with, node, learner, tmp_path, NEVER_S, slow)
         await slow.generating.wait()
         role = slow.role
         first, second = sorted(role._begun.leases) if role._begun else []
         held = set(role.holding)
-        role.recalled(LeaseRecall(leases=[first, second, lease_id(99)], minimum=version("1.0")))
-        role.recalled(LeaseRecall(leases=[lease_id(99)], minimum=version("9.9")))
-        role.recalled(LeaseRecall(leases=[], minimum=version("9.9")))
+        role.recall(LeaseRecall(leases=[first, second, lease_id(99)], minimum=version("1.0")))
+        role.recall(LeaseRecall(leases=[lease_id(99)], minimum=version("9.9")))
+        role.recall(LeaseRecall(leases=[], minimum=version("9.9")))
         assert role.holding == held
-        role.recalled(LeaseRecall(leases=[first], minimum=version("1.1")))
+        role.recall(LeaseRecall(leases=[first], minimum=version("1.1")))
         assert role.holding == held - {first}
         assert role._begun is not None, "the other one is still being made"
-        role.recalled(LeaseRecall(leases=[first], minimum=version("1.1")))
+        role.recall(LeaseRecall(leases=[first], minimum=version("1.1")))
         assert len(slow.given_back()) == 1
         slow.generating = trio.Event()
-        role.recalled(LeaseRecall(leases=sorted(held), minimum=version("9.9")))
+        role.recall(LeaseRecall(leases=sorted(held), minimum=version("9.9")))
         assert role.holding == set()
         await slow.generating.wait()  # it leases anew, and works: a learner that lies costs work and no more
         assert not role.holding & held
@@ -146,17 +146,17 @@ async def test_a_recall_that_a_broken_line_lost_is_told_on_the_next_one(tmp_path
     ):
         serve(learner)
         await learner.training.begin()
-        nursery.start_soon(learner.desk.watch)
+        nursery.start_soon(learner.desk.run)
         nursery.start_soon(work_with, node, learner, tmp_path, NEVER_S, slow)
         await slow.generating.wait()
-        while not learner.run.leasing._started:
+        while not learner.capacity.leasing._started:
             await trio.lowlevel.checkpoint()
-        begun: set[LeaseId] = set(learner.run.leasing._started)
+        begun: set[LeaseId] = set(learner.capacity.leasing._started)
         for lease in begun:
-            learner.run.leasing.recall(lease)  # and nobody was told
-        learner.run.collecting = learner.run.chain.head.version + 3
+            learner.capacity.leasing.recall(lease)  # and nobody was told
+        learner.capacity.collecting = learner.capacity.chain.head.version + 3
         network.cut(learner.transport.peer_id, node.peer)
-        while begun & set(learner.run.leasing.open):
+        while begun & set(learner.capacity.leasing.open):
             await trio.lowlevel.checkpoint()
         assert slow.given_back()
         nursery.cancel_scope.cancel()

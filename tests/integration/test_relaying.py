@@ -43,7 +43,7 @@ async def test_who_passed_a_version_on_is_credited_when_it_was_worked_with(tmp_p
         nursery.start_soon(work_with, worker, learner, tmp_path)
         await learner.train()
         nursery.cancel_scope.cancel()
-        assert learner.run.chain.head.version == SETTINGS.steps
+        assert learner.capacity.chain.head.version == SETTINGS.steps
         first = worker.arrivals[0].signed
         taken = {one.signed.hash: sum(one.obtained.fetched.by_peer.values()) for one in worker.arrivals}
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db:

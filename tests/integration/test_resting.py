@@ -52,17 +52,17 @@ class Lent:
 
 async def others_train(learner: Learner, steps: int) -> None:
     """Somebody else comes, makes what so many steps take, and goes: more than a few would outrun who is followed."""
-    head = learner.run.chain.head.version
+    head = learner.capacity.chain.head.version
     async with trio.open_nursery() as nursery:
         nursery.start_soon(FakePeer().work, learner)
-        await until(lambda: learner.run.chain.head.version >= head + steps)
+        await until(lambda: learner.capacity.chain.head.version >= head + steps)
         nursery.cancel_scope.cancel()
     learner.desk.note_departure(PEER.peer_id, IN_GOOD_ORDER)
 
 
 def installed(learner: Learner, peer: PeerId) -> int:
     """What the learner has heard of."""
-    version = learner.run.worker(peer).installed
+    version = learner.scheduler.worker(peer).installed
     return -1 if version is None else version.version
 
 
@@ -77,7 +77,7 @@ async def test_it_works_rests_keeps_the_newest_version_and_works_again(tmp_path:
         nursery.start_soon(work_with, node, learner, tmp_path, 0.0, lent)
         nursery.start_soon(learner.train)
         await lent.here.wait()
-        role, worker = lent.role, learner.run.worker(node.peer)
+        role, worker = lent.role, learner.scheduler.worker(node.peer)
         await until(lambda: role.counts.admitted > 0)
         lent.set("07:30")
         assert lent.told("hours_ended") == [{"again_at": "19:00"}]
@@ -92,7 +92,7 @@ async def test_it_works_rests_keeps_the_newest_version_and_works_again(tmp_path:
         await until(lambda: installed(learner, node.peer) >= has + 2)
         assert worker.asked == -1, "it asks for nothing"
         assert role.counts.admitted == made
-        assert not [granted for granted in learner.run.leasing.open.values() if granted.peer == node.peer]
+        assert not [granted for granted in learner.capacity.leasing.open.values() if granted.peer == node.peer]
         learner.wall.ms += round(11.5 * 3_600_000)
         lent.set("19:00")
         assert lent.told("hours_began") == [{"until": "07:30"}]
@@ -116,18 +116,18 @@ async def test_what_is_unfinished_when_they_end_goes_back_at_once(tmp_path: Path
 
         nursery.start_soon(work_with, node, learner, tmp_path, NEVER_S, begun)
         nursery.start_soon(learner.train)
-        await until(lambda: bool(learner.run.leasing.open) and lent.role._begun is not None)
+        await until(lambda: bool(learner.capacity.leasing.open) and lent.role._begun is not None)
         held = len(lent.role.holding)
         lent.set("07:30")
         assert lent.role.holding == set()
         assert lent.role.counts.pending == 0
         assert [(fields["leases"], fields["reason"]) for fields in lent.told("leases_given_back")] == [(held, OVER)]
-        await until(lambda: not learner.run.leasing.open)
+        await until(lambda: not learner.capacity.leasing.open)
         await until(lambda: lent.role._begun is None)
         withdrawn = [event for event in learner.recorded() if isinstance(event, Withdrawn)]
         assert {event.status for event in withdrawn} == {"returned"}
         lent.set("19:00")
-        await until(lambda: bool(learner.run.leasing.open) and lent.role._begun is not None)
+        await until(lambda: bool(learner.capacity.leasing.open) and lent.role._begun is not None)
         nursery.cancel_scope.cancel()
 
 
@@ -144,7 +144,7 @@ async def test_who_comes_outside_its_hours_waits_for_them_without_a_trial(tmp_pa
         await until(lambda: installed(learner, node.peer) >= 0)
         assert lent.told("hours_ended") == [{"again_at": "19:00"}]
         assert lent.told("speed_measured") == []
-        assert learner.run.worker(node.peer).asked == 0
+        assert learner.scheduler.worker(node.peer).asked == 0
         lent.set("19:00")
         await until(lambda: lent.role.counts.admitted > 0)
         assert len(lent.told("speed_measured")) == 1
@@ -203,7 +203,7 @@ async def test_leases_that_come_as_they_end_go_back(tmp_path: Path) -> None:
         await until(lambda: lent.told("leases_given_back") != [])
         assert lent.told("leases_given_back")[0]["reason"] == OVER
         assert (lent.role.holding, lent.role.counts.pending) == (set(), 0)
-        await until(lambda: not learner.run.leasing.open)
+        await until(lambda: not learner.capacity.leasing.open)
         nursery.cancel_scope.cancel()
 
 

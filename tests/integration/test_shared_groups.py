@@ -60,8 +60,8 @@ async def working(root: Path) -> AsyncIterator[Learner]:
         trio.open_nursery() as nursery,
     ):
         await learner.training.begin()
-        nursery.start_soon(learner.intake.work, learner.arriving)
-        nursery.start_soon(learner.trust.watch)
+        nursery.start_soon(learner.intake.run, learner.arriving)
+        nursery.start_soon(learner.operator.run)
         yield learner
         nursery.cancel_scope.cancel()
 
@@ -83,7 +83,7 @@ async def audit(learner: Learner) -> None:
     """All that is on the agenda."""
     assert learner.audits is not None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(learner.audits.work)
+        nursery.start_soon(learner.audits.run)
         await until(lambda: learner.log[-1][0] == "audits_made" and not len(learner.trust.agenda))
         nursery.cancel_scope.cancel()
     assert not learner.trust.under_audit(), "what was signed is forgotten in time"
@@ -122,7 +122,7 @@ def require_only_one_is_blamed(root: Path, guilty: PeerId, partner: FakePeer) ->
 async def require_nothing_is_left(root: Path) -> None:
     """Also a restart finds nothing that waits."""
     async with working(root) as learner:
-        assert len(learner.run.buffer) == learner.run.buffer.held == len(learner.run.episodes) == 0
+        assert len(learner.capacity.buffer) == learner.capacity.buffer.held == len(learner.capacity.episodes) == 0
         assert len(learner.trust.agenda) == 0
 
 
@@ -134,11 +134,11 @@ async def test_for_a_failed_audit_only_its_peer_is_blamed(
     honest, cheat = FakePeer(draw=alike), FakePeer(key=OTHER, draw=draw)
     async with working(tmp_path) as learner:
         await make(learner, *((cheat, honest) if opens else (honest, cheat)))
-        assert learner.run.buffer.held == 2
+        assert learner.capacity.buffer.held == 2
         await audit(learner)
         assert learner.trust.failed >= 1
-        assert learner.trust.standing(cheat.id) is standing
-        assert learner.run.buffer.held == len(learner.run.buffer) == 0
+        assert learner.trust.standings.level(cheat.id) is standing
+        assert learner.capacity.buffer.held == len(learner.capacity.buffer) == 0
         told = [open_receipt(raw, SWARM.authority) for _, raw in learner.ledger.trust.untold_revisions(cheat.id, 10)]
         assert {verdict.rule for one in told for verdict in one.verdicts} <= {Rule.AUDIT, Rule.BANNED}
         assert learner.ledger.trust.untold_revisions(honest.id, 10) == []
@@ -169,9 +169,9 @@ async def test_a_ban_takes_every_turn_of_its_peer_and_blames_nobody_else(
         await make(learner, *((banned, honest) if opens else (honest, banned)))
         if is_audited:
             await audit(learner)
-            assert len(learner.run.buffer) == 2, "nothing of it waits for an audit any more"
-        await learner.trust.convict(banned.id, "the operator has seen it")
-        assert len(learner.run.buffer) == learner.run.buffer.held == 0
+            assert len(learner.capacity.buffer) == 2, "nothing of it waits for an audit any more"
+        await learner.bans.convict(banned.id, "the operator has seen it")
+        assert len(learner.capacity.buffer) == learner.capacity.buffer.held == 0
     assert rules_of(tmp_path, banned.id) == {"banned"}
     require_only_one_is_blamed(tmp_path, banned.id, honest)
     await require_nothing_is_left(tmp_path)
@@ -184,12 +184,12 @@ async def test_a_ban_takes_what_goes_on(tmp_path: Path) -> None:
         for lease in await lend(learner, banned):
             await banned.answer(learner, lease)
         await audit(learner)
-        assert len(learner.run.episodes) == 2
-        await learner.trust.convict(banned.id, "the operator has seen it")
+        assert len(learner.capacity.episodes) == 2
+        await learner.bans.convict(banned.id, "the operator has seen it")
         await learner.desk.welcome(honest.id, hello())
         for lease in await lend(learner, honest):
             await honest.answer(learner, lease)
-        assert len(learner.run.buffer) == learner.run.buffer.held == len(learner.run.episodes) == 0
+        assert len(learner.capacity.buffer) == learner.capacity.buffer.held == len(learner.capacity.episodes) == 0
     assert rules_of(tmp_path, banned.id) == {"banned"}
     require_only_one_is_blamed(tmp_path, banned.id, honest)
 
@@ -201,23 +201,23 @@ async def test_what_comes_of_a_peer_that_was_just_banned_blames_nobody_else(tmp_
         if opens:
             await learner.desk.welcome(late.id, hello())
             [lease] = await lend(learner, late)
-            learner.trust._known[late.id] = AuditHistory(banned="made up")
+            learner.trust.standings._known[late.id] = AuditHistory(banned="made up")
             await late.answer(learner, lease)
             await learner.desk.welcome(honest.id, hello())
             for lease in await lend(learner, honest):
                 await honest.answer(learner, lease)
         else:
-            learner.trust._known[late.id] = AuditHistory()
+            learner.trust.standings._known[late.id] = AuditHistory()
             await learner.desk.welcome(honest.id, hello())
             [lease] = await lend(learner, honest)
             await honest.answer(learner, lease)
             await learner.desk.welcome(late.id, hello())
             leases = await lend(learner, late)
-            learner.trust._known[late.id] = AuditHistory(banned="made up")
+            learner.trust.standings._known[late.id] = AuditHistory(banned="made up")
             for lease in leases:
                 await late.answer(learner, lease)
         await until(lambda: rules_of(tmp_path, late.id) == {"banned"})
-        assert len(learner.run.buffer) == learner.run.buffer.held == 0
+        assert len(learner.capacity.buffer) == learner.capacity.buffer.held == 0
     require_only_one_is_blamed(tmp_path, late.id, honest)
     await require_nothing_is_left(tmp_path)
 
@@ -231,7 +231,7 @@ async def test_a_ban_that_a_restart_finds_blames_nobody_else(tmp_path: Path, ope
         learner.ledger.trust.confidence_written(banned.id, replace(known, banned="made up"), NOW_MS)
     async with working(tmp_path) as learner:
         await until(lambda: rules_of(tmp_path, banned.id) == {"banned"})
-        assert len(learner.run.buffer) == learner.run.buffer.held == len(learner.run.episodes) == 0
+        assert len(learner.capacity.buffer) == learner.capacity.buffer.held == len(learner.capacity.episodes) == 0
     require_only_one_is_blamed(tmp_path, banned.id, honest)
     await require_nothing_is_left(tmp_path)
 

@@ -57,7 +57,7 @@ async def test_ten_steps_of_a_mixture_of_all(tmp_path: Path) -> None:
     async with open_learner(tmp_path, settings) as learner:
         verifiers = Verifiers(schooling=schooling, section=VerifiersSection(workers=1), events=learner.desk.events)
         assert set(verifiers.pooled) == {"legs", "sums", "code", "math"}
-        learner.run.next_prompt = schooling.next_prompt
+        learner.scheduler.next_prompt = schooling.next_prompt
         object.__setattr__(learner.intake, "ask", verifiers.replies)
         learner.training.environment = verifiers.environment
         async with verifiers.open():

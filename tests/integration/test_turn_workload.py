@@ -34,16 +34,16 @@ GOES_ON, IS_OVER = Answered(tokens=(9, 9)), Ended(reward=1.0)
 
 def deliver(made: LeaseScheduler, granted: GrantedLease, *replies: Answered | Ended, now_ms: int = NOW_MS) -> None:
     """The lease is delivered and admitted, by the version that it asked for; what was said differs by slot."""
-    assert made.leasing.take(granted.id, granted.peer) is not None
-    made.leasing.close(granted.id)
+    assert made.capacity.leasing.take(granted.id, granted.peer) is not None
+    made.capacity.leasing.close(granted.id)
     made.delivered(granted.peer, granted.id, now_ms)
     made.judged_lease(granted.peer, is_admitted=True, now_ms=now_ms)
     said = [
         Utterance(tokens=(20 + slot, 0), logprobs=(-1.0,) * 2, spans=((2, granted.lease.minimum),), reply=reply)
         for slot, reply in enumerate(replies)
     ]
-    if (group := made.episodes.admitted(granted, said)) is not None:
-        made.buffer.add(group)
+    if (group := made.capacity.episodes.admitted(granted, said)) is not None:
+        made.capacity.buffer.add(group)
 
 
 def turns(leases: list[GrantedLease]) -> list[int]:
@@ -55,7 +55,7 @@ def test_later_turns_come_before_new_prompts_and_take_no_room() -> None:
     first, second = ask(made, 4)
     assert (turns([first, second]), ask(made, 4)) == ([0, 0], []), "a batch is leased"
     deliver(made, first, GOES_ON, GOES_ON)
-    assert made.leasing.open_rollouts + len(made.episodes) == BATCH
+    assert made.capacity.leasing.open_rollouts + len(made.capacity.episodes) == BATCH
     one, other = ask(made, 4, THERE)
     assert turns([one, other]) == [1, 1]
     assert [granted.place.slots for granted in (one, other) if granted.place] == [(0,), (1,)]
@@ -64,9 +64,9 @@ def test_later_turns_come_before_new_prompts_and_take_no_room() -> None:
     deliver(made, one, GOES_ON)
     deliver(made, other, IS_OVER)
     [third] = ask(made, 4)
-    assert (turns([third]), len(made.buffer)) == ([2], 0)
+    assert (turns([third]), len(made.capacity.buffer)) == ([2], 0)
     deliver(made, third, IS_OVER)
-    assert (len(made.buffer), len(made.episodes), made.leasing.open_rollouts) == (2, 0, 2)
+    assert (len(made.capacity.buffer), len(made.capacity.episodes), made.capacity.leasing.open_rollouts) == (2, 0, 2)
 
 
 def test_a_request_is_filled_with_new_prompts() -> None:
@@ -76,7 +76,7 @@ def test_a_request_is_filled_with_new_prompts() -> None:
     found = ask(made, 5)
     assert (turns(found), sizes(found)) == ([1, 0, 0], [1, 2, 2])
     assert ask(made, 9, THERE)[-1].place is None
-    assert made._room() == 0
+    assert made.capacity.room() == 0
 
 
 def test_a_turn_is_made_with_no_older_version_than_its_group() -> None:
@@ -98,7 +98,7 @@ def test_what_is_lost_waits_and_whoever_asks_goes_on() -> None:
     first, _ = ask(made, 4)
     deliver(made, first, GOES_ON, GOES_ON)
     lost = ask(made, 2, THERE)
-    assert made.episodes.waits is False
+    assert made.capacity.episodes.waits is False
     made.release(THERE, NOW_MS)
     again = ask(made, 2)
     assert [granted.place for granted in again] == [granted.place for granted in lost]
@@ -129,12 +129,12 @@ def test_groups_that_no_batch_can_hold_are_given_up_and_what_is_under_way_is_not
     later = ask(made, 1)
     begin(made, later)
     assert made.recall(NOW_MS) == []
-    made.collecting += 1  # a batch is taken
+    made.capacity.collecting += 1  # a batch is taken
     assert made.recall(NOW_MS) == []
-    assert (len(made.episodes), made.episodes.waits) == (0, False)
-    assert later[0].id in made.leasing.open, "its record will be credited"
+    assert (len(made.capacity.episodes), made.capacity.episodes.waits) == (0, False)
+    assert later[0].id in made.capacity.leasing.open, "its record will be credited"
     waits(made, BATCH, "1.4")
-    batch = made.buffer.take(BATCH, made.chain.advance())
+    batch = made.capacity.buffer.take(BATCH, made.capacity.chain.advance())
     assert batch is not None
     assert (dict(batch.dropped), batch.stale) == ({first.id: "stale"}, 2)
 
@@ -146,13 +146,13 @@ def test_a_slow_peer_may_go_on_when_the_learner_waits_for_what_nobody_makes() ->
     for granted in (first, second):
         deliver(made, granted, GOES_ON, IS_OVER)
     made.worker(THERE).speed.prior = 0.001
-    assert len(made.episodes) == BATCH
+    assert len(made.capacity.episodes) == BATCH
     assert sizes(ask(made, 1, THERE)) == [1], "a whole batch is open, and nobody goes on with it"
 
 
 def test_a_turn_that_would_come_too_late_is_left_to_others() -> None:
     made = workload("1.3", "1.4", head="1.4", window=2, busy=True, ahead=9.0)
-    made.tempo = type(made.tempo)(train_s=10.0)
+    made.capacity.tempo = type(made.capacity.tempo)(train_s=10.0)
     [first] = ask(made, 2)
     assert str(first.lease.minimum) == "1.3"
     deliver(made, first, GOES_ON, GOES_ON)
@@ -167,11 +167,11 @@ def test_turns_count_in_what_is_measured() -> None:
     made = workload("1.0", head="1.0", window=3, ahead=None)
     made.worker(HERE).speed.prior, made.worker(HERE).asked = 1.0, 4
     made.measure(2.0)
-    one_turn = made.tempo
-    made.episodes.mean_turns = 4.0
+    one_turn = made.capacity.tempo
+    made.capacity.episodes.mean_turns = 4.0
     made.measure(2.0)
-    assert made.tempo.supply.rate == pytest.approx(one_turn.supply.rate / 4)
-    assert made.tempo.generation_s == pytest.approx(one_turn.generation_s * 4)
+    assert made.capacity.tempo.supply.rate == pytest.approx(one_turn.supply.rate / 4)
+    assert made.capacity.tempo.generation_s == pytest.approx(one_turn.generation_s * 4)
 
 
 def test_after_a_restart_a_turn_that_was_leased_twice_is_the_later_ones() -> None:
@@ -180,14 +180,14 @@ def test_after_a_restart_a_turn_that_was_leased_twice_is_the_later_ones() -> Non
     first, _ = ask(made, 4)
     deliver(made, first, GOES_ON, IS_OVER)
     [lost] = ask(made, 1, THERE)
-    episodes = made.episodes
+    episodes = made.capacity.episodes
     made.release(THERE, NOW_MS)
     [again] = ask(made, 1, now_ms=NOW_MS + 5)
-    made.leasing.recover(lost)
+    made.capacity.leasing.recover(lost)
     episodes.lost(again)
     assert [granted.id for granted in made.take_up(episodes)] == [lost.id]
-    assert again.id in made.leasing.open
-    assert (made.episodes.waits, lost.id in made.leasing.open) == (False, False)
+    assert again.id in made.capacity.leasing.open
+    assert (made.capacity.episodes.waits, lost.id in made.capacity.leasing.open) == (False, False)
 
 
 @dataclass
@@ -207,21 +207,21 @@ class Run:
 
     def ask(self) -> None:
         made, peer = self.made, self.luck.choice([HERE, THERE])
-        made.worker(peer).installed = self.luck.choice([None, max(made.manifests)])
-        before = made.leasing.open_rollouts + len(made.episodes)
+        made.worker(peer).installed = self.luck.choice([None, max(made.capacity.manifests)])
+        before = made.capacity.leasing.open_rollouts + len(made.capacity.episodes)
         found = ask(made, self.luck.randint(1, 9), peer, self.now_ms)
         begin(made, found, self.now_ms)
         self.held += found
         new = sum(sizes([granted for granted in found if granted.place is None]))
-        going = made.leasing.open_rollouts + len(made.episodes)
+        going = made.capacity.leasing.open_rollouts + len(made.capacity.episodes)
         assert going == before + new, "a later turn takes no room"
-        assert not new or going + len(made.buffer) < made.pace + GROUP
+        assert not new or going + len(made.capacity.buffer) < made.capacity.pace + GROUP
 
     def deliver(self) -> None:
         if self.held:
             granted = self.held.pop(self.luck.randrange(len(self.held)))
             replies = [self.luck.choice([GOES_ON, IS_OVER]) for _ in granted.lease.seeds]
-            if self.made.episodes.said(granted) is not None:
+            if self.made.capacity.episodes.said(granted) is not None:
                 deliver(self.made, granted, *replies, now_ms=self.now_ms)
 
     def lose(self) -> None:
@@ -232,17 +232,18 @@ class Run:
 
     def train(self) -> None:
         made = self.made
-        if made.busy:
-            made.chain = made.chain.advance()
-            oldest = made.chain.head.version - made.window
-            made.manifests = {v: m for v, m in made.manifests.items() if v.version >= oldest}
-            made.manifests[made.chain.head] = manifest(made.chain.head)
-            made.busy = False
+        if made.capacity.busy:
+            made.capacity.chain = made.capacity.chain.advance()
+            oldest = made.capacity.chain.head.version - made.capacity.window
+            made.capacity.manifests = {v: m for v, m in made.capacity.manifests.items() if v.version >= oldest}
+            made.capacity.manifests[made.capacity.chain.head] = manifest(made.capacity.chain.head)
+            made.capacity.busy = False
             made.measure(self.luck.choice([0.5, 30.0]))
-        elif (batch := made.buffer.take(made.batch, made.chain)) is not None:
-            assert all(0 <= lag <= made.window for lag in batch.lags.values())
+        elif (batch := made.capacity.buffer.take(made.capacity.batch, made.capacity.chain)) is not None:
+            assert all(0 <= lag <= made.capacity.window for lag in batch.lags.values())
             self.steps += 1
-            made.busy, made.busy_since_ms, made.collecting = True, self.now_ms, made.chain.head.version + 1
+            made.capacity.busy, made.capacity.busy_since_ms = True, self.now_ms
+            made.capacity.collecting = made.capacity.chain.head.version + 1
             made.recall(self.now_ms)
 
 

@@ -126,12 +126,12 @@ async def test_episodes_are_trained_on_whole_whoever_made_their_turns(tmp_path: 
     trainer, peers = NotingTrainer(), (FakePeer(), FakePeer(key=OTHER, rollouts=1))
     async with open_learner(tmp_path, settings, trainer=trainer, environment=environment) as learner:
         await learner.train(*peers)
-        assert learner.run.chain.head == PolicyVersion(1, settings.steps)
+        assert learner.capacity.chain.head == PolicyVersion(1, settings.steps)
         turns = require_true(trainer.batches)
         assert max(turns) > 1, "some went on"
         require_sound(learner, trainer.batches)
         assert all(int(batch["lags"].max()) <= settings.staleness for batch in trainer.batches)
-        assert learner.run.episodes.mean_turns > 1
+        assert learner.capacity.episodes.mean_turns > 1
         receipts = [verdict for peer in peers for receipt in peer.receipts.values() for verdict in receipt.verdicts]
         admitted = [verdict for verdict in receipts if verdict.admitted]
         assert len(admitted) == len(turns_in(tmp_path / "ledger.sqlite")), "every turn is credited when it is made"
@@ -161,7 +161,7 @@ async def test_killed_in_mid_episode_nothing_is_lost_and_nothing_doubled(
         again.desk.recover_leases()
         base = max((row.step for row in again.ledger.training.checkpoints()), default=0)
         await again.train(peer)
-        assert again.run.chain.head.version == settings.steps
+        assert again.capacity.chain.head.version == settings.steps
         require_true(trainer.batches)
         rows = turns_in(tmp_path / "ledger.sqlite")
         assert {row[:3] for row in before} <= {row[:3] for row in rows}, "what was admitted stays so"
@@ -187,7 +187,7 @@ async def test_a_start_with_fewer_turns_ends_the_episodes_that_are_longer_where_
     async with open_learner(tmp_path, settings, trainer=trainer, environment=shorter) as again:
         again.desk.recover_leases()
         await again.train(peer)
-        assert again.run.chain.head.version == settings.steps
+        assert again.capacity.chain.head.version == settings.steps
         for said, read, reward in (episode for batch in trainer.batches for episode in episodes_of(batch)):
             assert len(said) == len(read)
             assert reward == pytest.approx(_return(tuple(map(tuple, said))))
@@ -255,8 +255,8 @@ async def test_a_turn_whose_peer_is_gone_is_leased_again_under_another_name(tmp_
     settings, leaving, staying = Settings(staleness=0, ahead=1.0, prompts=1), FakePeer(), FakePeer(key=OTHER)
     async with open_learner(tmp_path, settings, environment=two_turns) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
-        nursery.start_soon(learner.intake.work, learner.arriving)
-        nursery.start_soon(learner.desk.watch)
+        nursery.start_soon(learner.intake.run, learner.arriving)
+        nursery.start_soon(learner.desk.run)
         for peer in (leaving, staying):
             await learner.desk.welcome(peer.id, hello())
         [first] = await lend(learner, leaving)
@@ -268,7 +268,7 @@ async def test_a_turn_whose_peer_is_gone_is_leased_again_under_another_name(tmp_
         assert not {seed for lease in again for seed in lease.seeds} & {seed for lease in lost for seed in lease.seeds}
         for lease in again:
             await staying.answer(learner, lease)
-        batch = learner.run.buffer.take(2, learner.run.chain)
+        batch = learner.capacity.buffer.take(2, learner.capacity.chain)
         nursery.cancel_scope.cancel()
     assert batch is not None
     assert [one.turns for one in batch.groups[0].completions] == [2, 2]

@@ -24,13 +24,14 @@ import numpy as np
 import trio
 
 from learner.artifacts.checkpoint_retention import Keep
-from learner.artifacts.publisher import Publisher
 from learner.curriculum.offline_stream import Logged, LoggedGroup, OfflineStream
 from learner.ledger.ledger import Ledger
 from learner.provisioning.estimation.recording import FILE, Began, Recorded, read_lines
 from learner.rollouts.buffer import Buffer
 from learner.rollouts.environment import Environment, Question, Reply, one_turn
 from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
+from learner.scheduling.capacity import LeaseCapacity
+from learner.scheduling.lease_scheduler import LeaseScheduler
 from learner.trust.standing import TrustLevel
 from node.engine.interface import (
     Claim,
@@ -49,27 +50,32 @@ from node.learner_role.peers.session_service import SessionService
 from node.learner_role.scheduling.lease_service import LeaseService
 from node.learner_role.scheduling.peer_recorder import PeerRecorder
 from node.learner_role.scheduling.recorder import RunRecorder
-from node.learner_role.scheduling.run_state import RunState
-from node.learner_role.training.loop import TrainingLoop, TrainingTerms
+from node.learner_role.shared.context import LearnerContext, LearnerIdentity
+from node.learner_role.shared.run_state import RunState
+from node.learner_role.shared.signals import LearnerSignals, TrainerDied, TrainerSpoke
+from node.learner_role.training.loop import TrainingLoop, TrainingTerms, Trial
 from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.auditor import AuditLoop
+from node.learner_role.trust.bans import Bans, OperatorService
 from node.learner_role.trust.engine_budget import EngineBudget
-from node.learner_role.trust.selection_checker import ChoiceLoop
+from node.learner_role.trust.peer_standings import PeerStandings
+from node.learner_role.trust.receipt_revisions import ReceiptRevisions
+from node.learner_role.trust.reputation import ReputationService
+from node.learner_role.trust.selection_checker import SelectionLoop
 from node.learner_role.trust.selection_service import SelectionService
 from node.learner_role.trust.version_retention import VersionRetention
+from node.network.budget_reports import FaultLog
 from node.processes.outcomes import ChildCrashed, ChildExit, ChildRefused, OnFrame
 from node.runtime.events import EventLog, Field
 from node.state.operator_orders import OperatorDecisions
 from node.verifiers.interface import Ask
 from protocol.accounting.claims import Price
-from protocol.accounting.tally import tally_of
 from protocol.core.codec import pack_logprobs
 from protocol.core.digest import digest_of
 from protocol.core.identity import Keypair
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 from protocol.core.limits import PROTOCOL_VERSION
 from protocol.core.pipe import Arrays, Header
-from protocol.versions.manifest import SignedManifest
 from protocol.versions.staleness import Admissibility, Chain, judge
 from protocol.work import (
     Acknowledgement,
@@ -383,7 +389,7 @@ class DyingBook:
 
 
 @dataclass(kw_only=True)
-class CountingDesk(SessionService):
+class CountingSessions(SessionService):
     """A desk that tells how often it has written, and whether it is at it: only then may a test move its clock."""
 
     rounds: int = 0
@@ -408,7 +414,7 @@ class Learner:
     trainer: FakeTrainer
     transport: MemoryTransport
     recorder: RunRecorder
-    desk: CountingDesk
+    desk: CountingSessions
     intake: IntakeLoop
     training: TrainingLoop
     watch: LearnerMonitor
@@ -419,7 +425,20 @@ class Learner:
     prompts: list[int]
     trust: AuditService
     audits: AuditLoop | None
-    choices: ChoiceLoop | None
+    choices: SelectionLoop | None
+    context: LearnerContext
+    bans: Bans
+    operator: OperatorService
+    struck: Struck
+    trial: Trial | None = None
+
+    @property
+    def capacity(self) -> LeaseCapacity:
+        return self.run.capacity
+
+    @property
+    def scheduler(self) -> LeaseScheduler:
+        return self.run.scheduler
 
     def logged(self, event: str) -> list[dict[str, Field]]:
         return [fields for name, fields in self.log if name == event]
@@ -436,19 +455,19 @@ class Learner:
     async def train(self, *peers: FakePeer) -> None:
         """Run all loops with these peers until the last step, or until somebody is killed."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.intake.work, self.arriving)
-            nursery.start_soon(self.desk.watch)
-            nursery.start_soon(self.desk.leases.serve)
-            nursery.start_soon(self.desk.relays.work)
-            nursery.start_soon(self.desk.proofs.work)
+            nursery.start_soon(self.intake.run, self.arriving)
+            nursery.start_soon(self.desk.run)
+            nursery.start_soon(self.desk.leases.run)
+            nursery.start_soon(self.desk.relays.run)
+            nursery.start_soon(self.desk.proofs.run)
             if self.audits is not None:
-                nursery.start_soon(self.audits.work)
-            nursery.start_soon(self.trust.watch)
+                nursery.start_soon(self.audits.run)
+            nursery.start_soon(self.operator.run)
             if self.choices is not None:
-                nursery.start_soon(self.choices.work)
+                nursery.start_soon(self.choices.run)
             for peer in peers:
                 nursery.start_soon(peer.work, self)
-            await self.training.work()
+            await self.training.run(self.trial)
             await self.desk.proofs.wait_settled()
             nursery.cancel_scope.cancel()
 
@@ -533,28 +552,20 @@ def _wire(
         prompts[0] += 1
         return Prompt(task="even", index=prompts[0], tokens=(5, 6, 7))
 
-    run = RunState(
+    capacity = LeaseCapacity(
         window=settings.staleness,
         batch=batch,
         ahead=settings.ahead,
         chain=Chain(bases=(0,), head=PolicyVersion(1, 0)),
         buffer=Buffer(window=settings.staleness, informative_only=settings.informative_only),
         leasing=Leasing(terms=terms, secret=bytes(32), new_id=lambda: next(ids).to_bytes(16, "big")),
-        next_prompt=next_prompt,
+    )
+    state = RunState(
+        scheduler=LeaseScheduler(capacity=capacity, next_prompt=next_prompt),
         kappa=settings.publish_every,
         membership=Membership(silence_s=SILENCE_S),
     )
     send, receive = trio.open_memory_channel[Incoming](INBOX)
-
-    async def published(signed: SignedManifest) -> None:
-        await trio.lowlevel.checkpoint()
-        desk.published(tally_of(signed.manifest) or b"")
-
-    def restore_curriculum(state: Mapping[str, Any]) -> None:
-        prompts[0] = state["ordinal"]
-        if offline is not None:
-            offline.restore(state["offline"])
-
     began = Began(
         at_s=0,
         swarm="even",
@@ -570,84 +581,44 @@ def _wire(
         trouble=lambda text: events.emit("trouble", text=text),
         clock=lambda: wall.ms / 1000,
     )
-    witness = PeerRecorder(run, recorder, events, max_new_tokens=terms.max_new_tokens)
-    relays = RelayCreditService(
-        run=run,
-        ledger=ledger,
-        store=store,
-        keypair=SWARM.learner,
-        authority=SWARM.authority,
-        certificate=SWARM.certificate,
-        now_ms=wall.now_ms,
-        events=events,
-    )
-    leases = LeaseService(
-        run=run,
-        ledger=ledger,
-        witness=witness,
-        keypair=SWARM.learner,
-        swarm=SWARM.authority.swarm,
-        now_ms=wall.now_ms,
-        events=events,
-    )
+    context = context_of(ledger=ledger, store=store, state=state, events=events, now_ms=wall.now_ms)
+    witness = PeerRecorder(context=context, recorder=recorder, max_new_tokens=terms.max_new_tokens)
+    struck = Struck()
+    standings = PeerStandings(context=context, quarantine=struck, audits=settings.audits)
     trust = AuditService(
-        run=run,
-        ledger=ledger,
+        context=context,
         kept=VersionRetention(store=store),
-        keypair=SWARM.learner,
-        swarm=SWARM.authority.swarm,
-        certificate=SWARM.certificate,
-        secret=bytes(32),
+        standings=standings,
+        revisions=ReceiptRevisions(context=context, standings=standings),
         floor=1.0,
-        audits=settings.audits,
-        orders=OperatorDecisions(root),
-        now_ms=wall.now_ms,
-        events=events,
-        used=relays.used,
     )
-    desk = CountingDesk(
-        run=run,
-        ledger=ledger,
+    leases = LeaseService(context=context, witness=witness)
+    desk = CountingSessions(
+        context=context,
         leases=leases,
-        relays=relays,
-        proofs=ProofService(ledger=ledger, authority=SWARM.authority),
+        relays=RelayCreditService(context=context),
+        proofs=ProofService(context=context, reputations=ReputationService(context=context)),
         witness=witness,
         token=settings.token,
         heartbeat_s=HEARTBEAT_S,
         trust=trust,
-        now_ms=wall.now_ms,
-        events=events,
+        faults=FaultLog(events=events),
     )
+    bans = Bans(context=context, audits=trust)
+    selection = SelectionService(context=context, kept=trust.kept, bans=bans, looks=settings.audits)
+    operator = OperatorService(context=context, bans=bans, selection=selection, orders=OperatorDecisions(root))
+    curriculum = FakeCurriculum(prompts=prompts, offline=offline)
     intake = IntakeLoop(
-        run=run,
+        context=context,
         witness=witness,
-        ledger=ledger,
-        keypair=SWARM.learner,
-        swarm=SWARM.authority.swarm,
-        certificate=SWARM.certificate,
+        leases=leases,
         ask=ask_on_a_thread(environment),
-        observe=lambda index, mean: None,
-        expected=lambda index: 0.25,
+        problems=curriculum,
         trust=trust,
-        used=relays.used,
-        ended=lambda granted, begun, status: leases.ended(granted, begun, status),
-        closing=leases.write,
-        now_ms=wall.now_ms,
-        events=events,
     )
-    watch = LearnerMonitor(
-        run=run,
-        ledger=ledger,
-        recorder=recorder,
-        events=events,
-        now_ms=wall.now_ms,
-        task_of=lambda index: "even",
-    )
+    watch = LearnerMonitor(context=context, recorder=recorder, task_of=lambda index: "even")
     training = TrainingLoop(
-        run=run,
-        ledger=ledger,
-        store=store,
-        publisher=Publisher(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate),
+        context=context,
         trainer=trainer,
         transport=transport,
         trust=trust,
@@ -665,46 +636,85 @@ def _wire(
         checkpoints=root / "checkpoints",
         exports=root / "exports",
         environment=environment,
-        curriculum_state=lambda: {"ordinal": prompts[0], **({"offline": offline.state()} if offline else {})},
-        restore_curriculum=restore_curriculum,
-        offline=offline,
-        opened=watch.began,
-        stepped=watch.stepped,
-        published=published,
-        now_ms=wall.now_ms,
-        events=events,
+        curriculum=curriculum,
+        open_incarnation=watch.begin,
         recorder=recorder,
     )
     audits = choices = None
     if settings.audits:
-        lock, time = trio.Lock(), EngineBudget(share=1.0)
-        audits = AuditLoop(engine=judge, lock=lock, store=store, desk=trust, time=time, events=events)
-        choice_desk = SelectionService(
-            run=run,
-            ledger=ledger,
-            kept=trust.kept,
-            secret=bytes(32),
-            convict=trust.convict,
-            now_ms=wall.now_ms,
-            events=events,
-        )
-        leases.ended, trust.forgiven = choice_desk.withdrawn, choice_desk.forgive
-        trust.delivered, trust.banned = choice_desk.delivered, choice_desk.drop
-        choices = ChoiceLoop(
+        lock, budget = trio.Lock(), EngineBudget(share=1.0)
+        audits = AuditLoop(context=context, engine=judge, lock=lock, service=trust, budget=budget)
+        choices = SelectionLoop(
+            context=context,
             engine=judge,
             lock=lock,
-            store=store,
-            desk=choice_desk,
+            service=selection,
             ask=ask_on_a_thread(environment),
-            time=time,
-            events=events,
+            budget=budget,
         )
-    trainer.on_frame, trainer.died = training.saving.heard, training.saving.died
+    trainer.on_frame = lambda header, arrays: context.signals.trainer_spoke.emit(TrainerSpoke(header=header))
+    trainer.died = lambda: context.signals.trainer_died.emit(TrainerDied())
     return Learner(
-        settings=settings, root=root, run=run, ledger=ledger, store=store, trainer=trainer, transport=transport,
+        settings=settings, root=root, run=state, ledger=ledger, store=store, trainer=trainer, transport=transport,
         recorder=recorder, desk=desk, intake=intake, training=training, watch=watch, inbox=send, arriving=receive,
-        wall=wall, log=log, prompts=prompts, trust=trust, audits=audits, choices=choices,
+        wall=wall, log=log, prompts=prompts, trust=trust, audits=audits, choices=choices, context=context,
+        bans=bans, operator=operator, struck=struck,
     )  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class FakeCurriculum:
+    """Prompts in their order; of each a quarter of the reward is expected."""
+
+    prompts: list[int]
+    offline: OfflineStream | None = None
+
+    def state(self) -> dict[str, Any]:
+        return {"ordinal": self.prompts[0], **({"offline": self.offline.state()} if self.offline else {})}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.prompts[0] = state["ordinal"]
+        if self.offline is not None:
+            self.offline.restore(state["offline"])
+
+    def observe(self, index: int, mean: float) -> None:
+        pass
+
+    def expected_reward(self, index: int) -> float | None:
+        return 0.25
+
+
+@dataclass(kw_only=True)
+class Struck:
+    """Peers against whom soft strikes stand."""
+
+    peers: set[PeerId] = field(default_factory=set)
+
+    def is_quarantined(self, peer: PeerId) -> bool:
+        return peer in self.peers
+
+
+def context_of(
+    *, ledger: Ledger, store: ChunkStore | None = None, events: EventLog | None = None, **changes: Any
+) -> LearnerContext:
+    """What a service of this swarm's learner is given; what a test leaves out it does not use, or has its own of."""
+    now_ms = changes.pop("now_ms", lambda: NOW_MS)
+    identity = LearnerIdentity(
+        keypair=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate, secret=bytes(32)
+    )
+    return LearnerContext(
+        **{
+            "identity": identity,
+            "state": None,
+            "ledger": ledger,
+            "store": store,
+            "events": events or EventLog(),
+            "signals": LearnerSignals(),
+            "now_ms": now_ms,
+            "signing_ms": now_ms,
+        }
+        | changes
+    )
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -742,7 +752,7 @@ class FakePeer:
 
     async def work(self, learner: Learner) -> None:
         """Join, deliver what is left from before, then work until cancelled."""
-        while learner.trust.standing(self.id) is not TrustLevel.BANNED:
+        while learner.trust.standings.level(self.id) is not TrustLevel.BANNED:
             if self.id not in learner.run.present:  # at first, and when it was thought gone
                 welcome = await learner.desk.welcome(self.id, hello(leases=sorted(self.undelivered)))
                 if isinstance(welcome, Refused):
@@ -759,10 +769,12 @@ class FakePeer:
         run = learner.run
         while run.published is None or run.published.version < lease.minimum:
             await run.wait_changed()
-        there = [one for one in run.manifests if lease.minimum <= one <= run.published.version]
-        admissible = [one for one in there if judge(run.chain, [one], run.window) is Admissibility.ADMISSIBLE]
+        there = [one for one in run.capacity.manifests if lease.minimum <= one <= run.published.version]
+        admissible = [
+            one for one in there if judge(run.capacity.chain, [one], run.capacity.window) is Admissibility.ADMISSIBLE
+        ]
         made_by = self.picks(lease, admissible or there)  # a node works with what it has until it is told
-        manifest = run.manifests[made_by]
+        manifest = run.capacity.manifests[made_by]
         learner.desk.take_start(self.id, Started(lease=lease.id, version=made_by))
         if not self.keeps(lease):
             learner.desk.take_return(self.id, LeaseReturn(leases=[lease.id], reason="its owner needs the machine"))

@@ -10,6 +10,7 @@ from pathlib import Path
 import trio
 
 from node.engine.fake import FakeConfig, open_fake_engine
+from node.learner_role.shared.signals import connect_peers
 from node.rollout_role.line_events import line_reporter
 from node.rollout_role.proof_client import ProofKeeper, tally_in
 from node.rollout_role.worker import RolloutWorker
@@ -30,17 +31,19 @@ def ignore(*told: object) -> None:
     pass
 
 
-def serve(learner: Learner) -> None:
+def serve(learner: Learner) -> WorkServer:
     """Have the learner answer questions, give chunks, and take work lines, as `node.learner_role.app` has it."""
     Serving(
         transport=learner.transport,
         store=learner.store,
-        knowledge=Knowledge(genesis=SWARM.genesis, newest=lambda: learner.training.newest, peers=list),
+        knowledge=Knowledge(genesis=SWARM.genesis, newest=lambda: learner.run.announcement, peers=list),
         report=ignore,
         trouble=ignore,
     ).start()
-    learner.desk.reception = WorkServer(transport=learner.transport, desk=learner.desk, inbox=learner.inbox)
-    learner.desk.reception.start()
+    server = WorkServer(transport=learner.transport, desk=learner.desk, inbox=learner.inbox)
+    connect_peers(learner.context.signals, server)
+    server.start()
+    return server
 
 
 async def work_with(
@@ -68,9 +71,9 @@ async def work_with(
             troubles=role.patience.told,
         ),
         now_ms=lambda: NOW_MS,
-        on_event=line_reporter(events, ignore, lambda recall: role.recalled(recall), ignore),
+        on_event=line_reporter(events, ignore, lambda recall: role.recall(recall), ignore),
         report=ignore,
-        on_proofs=lambda: keeper.news(),
+        on_proofs=lambda: keeper.look(),
     )
     with closing(Receipts(root / "receipts.sqlite")) as receipts:  # closed after all loops that write to it
         async with (
@@ -101,7 +104,7 @@ async def work_with(
             arrive(node, role)
             nursery.start_soon(line.run)
             if keeps_proofs:
-                nursery.start_soon(keeper.work)
+                nursery.start_soon(keeper.run)
             await role.run()
 
 
@@ -110,8 +113,8 @@ def arrive(node: SwarmNode, role: RolloutWorker) -> None:
 
     def arrived(arrival: Arrival) -> None:
         node.arrivals.append(arrival)
-        role.arrived(arrival)
+        role.arrive(arrival)
 
     for arrival in node.arrivals:
-        role.arrived(arrival)
+        role.arrive(arrival)
     node.following.on_arrival = arrived

@@ -24,7 +24,7 @@ from node.commands.drill.text import as_json, as_text
 from node.config.loader import read_swarm_config
 from node.config.swarm_config import SwarmConfig
 from node.engine.interface import EngineError
-from node.learner_role.preflight import checked
+from node.learner_role.preflight import check_config
 from node.learner_role.training.tiny_model import MODEL, StartingModel
 from node.learner_role.training.warm_start import TINY_QWEN3
 from node.reports.model.report import Role
@@ -170,7 +170,7 @@ async def _drill(terms: Terms, config: SwarmConfig | None, events: EventLog, ter
         path = await small_swarm(terms.out, steps=terms.steps, seed=terms.seed, events=events)
         config = read_swarm_config(path)
     config = adapt_config(config, terms.out / STATE, terms.steps)
-    schooling = checked(config, path)
+    schooling = check_config(config, path)
     terminal.state.batch, terminal.state.staleness = config.swarm_rollouts, config.learn.staleness
     follow(terminal.state, events)
     poison = await trio.to_thread.run_sync(lambda: TextCodec.load(Path(config.model.directory)).encode_answer(POISON))

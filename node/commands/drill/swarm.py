@@ -25,7 +25,7 @@ from node.config.node_config import EngineSection
 from node.config.swarm_config import NetworkSection, SwarmConfig
 from node.engine.factory import open_verifying_engine
 from node.learner_role.app import LearnerOutcome, run_learner
-from node.learner_role.scheduling.run_state import RunState
+from node.learner_role.shared.run_state import RunState
 from node.runtime.events import EventLog
 from node.tasks.task_suite import TaskSuite
 from protocol.core.identity import Keypair
@@ -122,7 +122,7 @@ class _Drill:
             self._config,
             self._schooling,
             self._events,
-            lambda invite, run: ready.send_nowait((invite, run)),
+            lambda invite, services: ready.send_nowait((invite, services.state)),
             transport=self._move_in,
         )
         scope.cancel()
@@ -177,7 +177,7 @@ async def _follow(run: RunState, foundry: SharedEngine, versions: Path) -> None:
 
 def _worth(run: RunState, schooling: TaskSuite, lease: LeaseId, tokens: Sequence[int]) -> float:
     """What these tokens are worth as the answer to an open lease; 0 if it is open no more."""
-    if (granted := run.leasing.open.get(lease)) is None:
+    if (granted := run.capacity.leasing.open.get(lease)) is None:
         return 0.0
     reply = schooling.environment(granted.prompt_index, (tuple(tokens),), len(tokens))
     return reply.reward if isinstance(reply, EpisodeEnded) else 0.0
@@ -185,7 +185,7 @@ def _worth(run: RunState, schooling: TaskSuite, lease: LeaseId, tokens: Sequence
 
 def _answer(run: RunState, schooling: TaskSuite, lease: LeaseId) -> tuple[int, ...]:
     """The right answer to an open lease, without its end."""
-    if (granted := run.leasing.open.get(lease)) is None:
+    if (granted := run.capacity.leasing.open.get(lease)) is None:
         return ()
     inner, name = schooling.place(granted.prompt_index)
     return schooling.tasks[name].answer(inner)[:-1]

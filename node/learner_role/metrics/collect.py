@@ -15,7 +15,7 @@ from learner.provisioning.estimation.estimator import SwarmEstimator
 from learner.rollouts.buffer import Batch
 from node.learner_role.metrics.board import Board
 from node.learner_role.metrics.catalogue import METRICS, Kind
-from node.learner_role.scheduling.run_state import RunState
+from node.learner_role.shared.run_state import RunState
 from node.runtime.events import Fields
 from node.runtime.loop_delay import LoopFigures
 from protocol.core.ids import short
@@ -163,11 +163,11 @@ def follow_run(board: Board, run: RunState, seen: SwarmEstimator, still_s: float
     board.set("still_seconds", still_s)
     board.set("peers", len(run.present))
     board.set("peers_active", sum(stay.is_on for stay in run.present.values()))
-    board.set("rollouts_buffered", len(run.buffer))
-    board.set("informative", run.buffer.kept)
-    board.set("rollouts_leased", run.leasing.open_rollouts)
-    board.set("episodes_open", len(run.episodes))
-    board.set("leases_fruitless", run.fruitless.ends.total())
+    board.set("rollouts_buffered", len(run.capacity.buffer))
+    board.set("informative", run.capacity.buffer.kept)
+    board.set("rollouts_leased", run.capacity.leasing.open_rollouts)
+    board.set("episodes_open", len(run.capacity.episodes))
+    board.set("leases_fruitless", run.scheduler.fruitless.ends.total())
     for kind, number in run.troubles.count(run.present).items():
         board.set("nodes_troubled", number, kind=kind.value)
     board.set("period", run.kappa)

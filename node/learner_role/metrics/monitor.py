@@ -18,23 +18,23 @@ from typing import Any
 
 import trio
 
-from learner.ledger.ledger import Ledger
 from learner.ledger.rows import StepRow
 from learner.ledger.troubles import Unable
 from learner.monitoring import fruitless_leases as fruitless
 from learner.monitoring.alarms import HISTORY, AlarmMonitor, Change, observation
 from learner.monitoring.fruitless_leases import Loop
 from learner.monitoring.thresholds import Alarm
-from learner.rollouts.buffer import UNINFORMATIVE, Batch
+from learner.rollouts.buffer import UNINFORMATIVE
 from node.learner_role.metrics.board import Board, Row
 from node.learner_role.metrics.collect import follow_event, follow_loop, follow_run, follow_step
 from node.learner_role.metrics.sample_selection import kept_of
 from node.learner_role.metrics.sample_store import Sample
-from node.learner_role.metrics.sinks import Sink, SinkQueue, fed
+from node.learner_role.metrics.sinks import Sink, SinkQueue, feed_queues
 from node.learner_role.metrics.stall_detector import Stillness, waits_for
 from node.learner_role.scheduling.recorder import RunRecorder
-from node.learner_role.scheduling.run_state import RunState
-from node.runtime.events import EventLog, Fields
+from node.learner_role.shared.context import Service
+from node.learner_role.shared.signals import StepTrained
+from node.runtime.events import Fields
 from node.runtime.loop_watch import LoopWatch
 from protocol.core.ids import PolicyVersion
 
@@ -48,8 +48,8 @@ EVALUATED = ("greedy", "sampled", "pass_at", "greedy_of_task", "sampled_of_task"
 """Metrics that belong to the step of the version that was evaluated, not to the newest."""
 
 
-@dataclass(kw_only=True)
-class LearnerMonitor:
+@dataclass(kw_only=True, eq=False)
+class LearnerMonitor(Service):
     """See the module's paragraph.
 
     Args:
@@ -59,11 +59,7 @@ class LearnerMonitor:
         loop: watches the event loop.
     """
 
-    run: RunState
-    ledger: Ledger
     recorder: RunRecorder
-    events: EventLog
-    now_ms: Callable[[], int]
     task_of: Callable[[int], str]
     samples: int = 0
     advantage: str = ""
@@ -80,41 +76,42 @@ class LearnerMonitor:
     _still: Stillness = field(default_factory=lambda: Stillness(began_s=trio.current_time()))
 
     def __post_init__(self) -> None:
-        self.events.listen(self._heard)
+        self.events.listen(self._note_event)
+        self.signals.step_trained.subscribe(self._note_step)
 
-    async def look(self) -> None:
+    async def run(self) -> None:
         """Measure how things stand, step or no step, until cancelled or the run is over."""
-        while not self.run.finished:
+        while not self.state.finished:
             await trio.sleep(LOOK_S)
             self._measure()
             self._look_at_leases()
             self._look_at_nodes()
             now_s = trio.current_time()
-            if not self.run.finished and self._still.is_news(now_s):
-                still_s, step = round(self._still.seconds(now_s)), self.run.chain.head.version
+            if not self.state.finished and self._still.is_news(now_s):
+                still_s, step = round(self._still.seconds(now_s)), self.capacity.chain.head.version
                 self.events.emit(
                     "standing_still",
                     step=step,
                     seconds=still_s,
-                    text=f"No training step for {still_s} s. {waits_for(self.run, self.now_ms())}",
+                    text=f"No training step for {still_s} s. {waits_for(self.state, self.now_ms())}",
                 )
 
     @asynccontextmanager
-    async def feeding(self, sinks: Sequence[Sink[Row]], keeper: Sink[Sample] | None = None) -> AsyncIterator[None]:
+    async def feed(self, sinks: Sequence[Sink[Row]], keeper: Sink[Sample] | None = None) -> AsyncIterator[None]:
         """Feed these sinks, and `keeper` with samples, while inside."""
         self._outlets = [
-            SinkQueue(sink=sink, events=self.events, lost=partial(self._lost, sink.name)) for sink in sinks
+            SinkQueue(sink=sink, events=self.events, lost=partial(self._count_lost, sink.name)) for sink in sinks
         ]
         if keeper is not None:
-            self._keeping = SinkQueue(sink=keeper, events=self.events, lost=partial(self._lost, keeper.name))
-        async with fed(self._all):
+            self._keeping = SinkQueue(sink=keeper, events=self.events, lost=partial(self._count_lost, keeper.name))
+        async with feed_queues(self._all):
             yield
 
     @property
     def _all(self) -> list[SinkQueue[Any]]:
         return [*self._outlets] if self._keeping is None else [*self._outlets, self._keeping]
 
-    async def began(self, incarnation: int, base: int) -> None:
+    async def begin(self, incarnation: int, base: int) -> None:
         """An incarnation goes on from step `base`."""
         rows = await trio.to_thread.run_sync(self.ledger.training.newest_steps, HISTORY)
         self._watchman, self._evaluation, self._diverged = AlarmMonitor(), {}, 0
@@ -130,8 +127,8 @@ class LearnerMonitor:
         for outlet in self._all:
             outlet.begin(incarnation, base)
 
-    def stepped(self, row: StepRow, batch: Batch) -> None:
-        """A training step is over, and its version published if one was due."""
+    def _note_step(self, news: StepTrained) -> None:
+        row, batch = news.row, news.batch
         follow_step(self.board, row, batch, self.task_of)
         self._still.stepped(trio.current_time())
         self._measure()
@@ -147,12 +144,12 @@ class LearnerMonitor:
             self._keeping.put(Sample(incarnation=row.incarnation, step=row.step, at_ms=self.now_ms(), groups=groups))
 
     def _measure(self) -> None:
-        follow_run(self.board, self.run, self.recorder.observatory, self._still.seconds(trio.current_time()))
+        follow_run(self.board, self.state, self.recorder.observatory, self._still.seconds(trio.current_time()))
         follow_loop(self.board, self.loop.latest)
 
     def _look_at_leases(self) -> None:
         """Raise the alarm that leases bring no record, or clear it. No training step is needed for that."""
-        before, self._loop = self._loop, self.run.fruitless.loop
+        before, self._loop = self._loop, self.scheduler.fruitless.loop
         if (before is None) == (self._loop is None):
             return
         self.board.set("alarm", float(self._loop is not None), rule=fruitless.ALARM)
@@ -161,12 +158,12 @@ class LearnerMonitor:
         self._say_loop(self._loop)
 
     def _say_loop(self, loop: Loop | None) -> None:
-        said = self.run.unable().text or self.run.troubles.gave_back_for
+        said = self.state.unable().text or self.state.troubles.gave_back_for
         reason = f" {said.rstrip('.')}." if said else " No node says why."
         self.events.emit(
             "alarm_cleared" if loop is None else "alarm_raised",
             alarm=fruitless.ALARM,
-            step=self.run.chain.head.version,
+            step=self.capacity.chain.head.version,
             measured=0 if loop is None else loop.leases,
             usual=0,
             text="leases bring records again" if loop is None else f"{loop}{reason} {fruitless.ADVICE}",
@@ -175,7 +172,7 @@ class LearnerMonitor:
     def _look_at_nodes(self) -> None:
         """Say which nodes cannot work, when that is another: at once when it is another number of them, else not too
         often, since what they say is up to them."""
-        before, now, now_s = self._unable, self.run.unable(), trio.current_time()
+        before, now, now_s = self._unable, self.state.unable(), trio.current_time()
         is_as_many = (before.nodes, before.is_everyone) == (now.nodes, now.is_everyone)
         if now == before or (is_as_many and now_s - self._unable_said_s < NODES_AGAIN_S):
             return
@@ -203,24 +200,24 @@ class LearnerMonitor:
             text=change.said,
         )
 
-    def _heard(self, event: str, fields: Fields) -> None:
+    def _note_event(self, event: str, fields: Fields) -> None:
         follow_event(self.board, event, fields)
         match event, fields:
             case "batch_dropped", _:
                 self._diverged += 1
             case "delivery_judged", {"dropped": dropped, "reward": reward} if dropped == UNINFORMATIVE:
-                self._dropped_at_once(reward)
+                self._note_dropped(reward)
             case "evaluated", {"version": name, "sampled": sampled, "completions": completions}:
                 self._evaluation = {"evaluation": sampled, "evaluated_on": completions}
                 version = PolicyVersion(*map(int, name.split(".")))
-                if self.run.chain.contains(version):  # else a restart has cut it off meanwhile
-                    self._put(self.run.chain.head.incarnation, version.version, EVALUATED)
+                if self.capacity.chain.contains(version):  # else a restart has cut it off meanwhile
+                    self._put(self.capacity.chain.head.incarnation, version.version, EVALUATED)
 
-    def _dropped_at_once(self, reward: float | None) -> None:
+    def _note_dropped(self, reward: float | None) -> None:
         """A group that teaches nothing was dropped: of a task in which all are, no step would ever tell."""
-        groups = self.run.batch / self.run.leasing.terms.group_size
-        batches = self.run.buffer.alike / groups
-        for change in self._watchman.without_a_step(self.run.chain.head.version, batches, reward):
+        groups = self.capacity.batch / self.capacity.leasing.terms.group_size
+        batches = self.capacity.buffer.alike / groups
+        for change in self._watchman.without_a_step(self.capacity.chain.head.version, batches, reward):
             self._say(change)
 
     def _put(self, incarnation: int, step: int, only: Sequence[str] = ()) -> None:
@@ -228,7 +225,7 @@ class LearnerMonitor:
         for outlet in self._outlets:
             outlet.put(row)
 
-    def _lost(self, sink: str, rows: int) -> None:
+    def _count_lost(self, sink: str, rows: int) -> None:
         if rows:
             self.board.add("rows_lost", rows, sink=sink)
 

@@ -65,7 +65,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 @contextmanager
-def served(address: str, board: Board) -> Iterator[int]:
+def serve(address: str, board: Board) -> Iterator[int]:
     """Answer scrapes at `address` while inside; yields the port. Raises RunError when that cannot be listened on."""
     host, port = split_address(address)
     registry = CollectorRegistry()

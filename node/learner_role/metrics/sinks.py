@@ -128,7 +128,7 @@ class SinkQueue(Generic[R]):
             self.lost(1)
         self._wake.set()
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         """Feed the sink until cancelled, and say what it notices."""
         is_said = False
         while True:
@@ -195,11 +195,11 @@ class SinkQueue(Generic[R]):
 
 
 @asynccontextmanager
-async def fed(outlets: Sequence[SinkQueue[Any]]) -> AsyncIterator[None]:
+async def feed_queues(outlets: Sequence[SinkQueue[Any]]) -> AsyncIterator[None]:
     """Feed all `outlets` while inside, and let them finish, within CLOSE_S, however it ends."""
     async with trio.open_nursery() as nursery:
         for outlet in outlets:
-            nursery.start_soon(outlet.work)
+            nursery.start_soon(outlet.run)
         try:
             yield
         finally:

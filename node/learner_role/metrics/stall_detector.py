@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from learner.monitoring import fruitless_leases as fruitless
-from node.learner_role.scheduling.run_state import RunState
+from node.learner_role.shared.run_state import RunState
 from node.runtime.formatting import counted
 
 STILL_S = 300.0
@@ -54,6 +54,7 @@ class Stillness:
 
 def waits_for(run: RunState, now_ms: int) -> str:
     """What the next training step waits for, and what to do, in a few sentences. `now_ms` on the learner's clock."""
+    capacity = run.capacity
     if run.waits:
         return run.waits
     if not run.opened.is_set():
@@ -61,13 +62,15 @@ def waits_for(run: RunState, now_ms: int) -> str:
             "The trainer is loading the model: if its size does not explain that, look at the disk of [model] "
             "directory, and at what the trainer's process does."
         )
-    if run.steps and run.chain.head.version >= run.steps:
+    if capacity.steps and capacity.chain.head.version >= capacity.steps:
         return "All steps are taken; the last checkpoint is being written."
-    if run.busy:
-        return f"The trainer is at step {run.collecting}, or loads what it goes on from: see what its process does."
-    leased = run.leasing.open_rollouts
+    if capacity.busy:
+        step = capacity.collecting
+        return f"The trainer is at step {step}, or loads what it goes on from: see what its process does."
+    leased = capacity.leasing.open_rollouts
+    there = len(capacity.buffer)
     told = (
-        f"{len(run.buffer)} of {counted(run.batch, 'rollout')} {'is' if len(run.buffer) == 1 else 'are'} there, "
+        f"{there} of {counted(capacity.batch, 'rollout')} {'is' if there == 1 else 'are'} there, "
         f"{leased} {'is' if leased == 1 else 'are'} leased, to {counted(len(run.present), 'peer')}."
     )
     if run.asked:
@@ -81,12 +84,12 @@ def waits_for(run: RunState, now_ms: int) -> str:
         return f"{told} Nobody can work: {unable.text}.{gone} {fruitless.ADVICE}"
     if not run.present:
         return f"{told} Nobody is here: hand out the invite, and dial its addresses from outside."
-    if run.lacks_prompts:
+    if run.scheduler.lacks_prompts:
         return f"{told} The task is still writing the next prompts: see how long it takes for one."
-    if (loop := run.fruitless.loop) is not None:
+    if (loop := run.scheduler.fruitless.loop) is not None:
         reason = unable.text or run.troubles.gave_back_for or "no node says why"
         return f"{told} {loop} {reason}. {fruitless.ADVICE}"
-    if run.leasing.open_rollouts == 0:
+    if run.capacity.leasing.open_rollouts == 0:
         why = ", ".join(_idle(run, now_ms)) or "nobody asks for leases, or may have any: see what the nodes say"
         told = f"{told} Nothing is leased: {why}."
     return f"{told} {unable.text}." if unable.nodes else told
@@ -95,7 +98,7 @@ def waits_for(run: RunState, now_ms: int) -> str:
 def _idle(run: RunState, now_ms: int) -> Iterator[str]:
     """Why those who are here hold no lease, by reason, as far as it is known."""
     reasons = Counter[str]()
-    for worker in map(run.worker, run.present):
+    for worker in map(run.scheduler.worker, run.present):
         if worker.until_ms <= now_ms:
             reasons["outside their owners' hours, or paused"] += 1
         elif worker.standby:

@@ -15,21 +15,16 @@ Invariants:
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
 
-from learner.ledger.ledger import Ledger
-from node.learner_role.scheduling.run_state import RunState
-from node.runtime.events import EventLog
+from node.learner_role.shared.context import Service
 from protocol.core.errors import Fault, PeerError
-from protocol.core.genesis import Authority
 from protocol.core.ids import PeerId, PolicyVersion, PublicKey
 from protocol.versions import exchange
 from protocol.versions.announcement import SignedAnnouncement, open_own_announcement
-from swarm.store import ChunkStore
 from swarm.transport.interface import PeerConnected, Report, StreamBroken, StreamRefused, Transport
 from swarm.versions.manifest_search import ask
 
@@ -52,35 +47,32 @@ ADVICE = (
 )
 
 
-@dataclass(kw_only=True)
-class Forgotten:
-    """See the module's paragraph. `newest` is what a member holds is compared with first: our own announcement."""
+@dataclass(kw_only=True, eq=False)
+class Forgotten(Service):
+    """See the module's paragraph."""
 
-    run: RunState
-    ledger: Ledger
-    authority: Authority
-    learner: PublicKey
     transport: Transport
-    newest: Callable[[], bytes]
     report: Report
-    now_ms: Callable[[], int]
-    events: EventLog
     rng: random.Random = field(default_factory=random.Random)
     _asking: set[PeerId] = field(default_factory=set)
     _known: set[bytes] = field(default_factory=set)
     """Announcements that the ledger knows, or that were acted on: of the peers that are here, so at most one each."""
 
-    def look_here(self, store: ChunkStore, checkpoints: Path) -> None:
+    def look_here(self, checkpoints: Path) -> None:
         """Compare the ledger with what lies beside it. Reads the disk: for a worker thread, at the start."""
         begun = max((number for number, _ in self.ledger.training.incarnations()), default=0)
-        held = [one.version for one in store.versions() if not self.ledger.training.published(one.version, one.hash)]
-        saved = [found for one in checkpoints.glob("*.*") if (found := _named(one.name)) is not None]
+        held = [
+            one.version
+            for one in self.context.store.versions()
+            if not self.ledger.training.published(one.version, one.hash)
+        ]
+        saved = [found for one in checkpoints.glob("*.*") if (found := _version_of(one.name)) is not None]
         if newer := [found for found in (*held, *saved) if begun < found.incarnation <= begun + MAX_JUMP]:
             self._note(max(newer))
             self._tell(max(newer), "The state directory holds")
-        self.run.forgotten = self.ledger.training.incarnations_seen()
+        self.state.forgotten = self.ledger.training.incarnations_seen()
 
-    async def watch(self) -> None:
+    async def run(self) -> None:
         """Ask whoever connects, and somebody now and then; until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._ask_now_and_then)
@@ -102,7 +94,7 @@ class Forgotten:
         try:
             answer = await ask(self.transport, peer, exchange.AskNewest(), timeout_s=QUESTION_TIMEOUT_S)
             if isinstance(answer, exchange.TellNewest) and answer.announcement:
-                await self.heard(answer.announcement)
+                await self.hear(answer.announcement)
         except (StreamBroken, StreamRefused, trio.TooSlowError):
             pass
         except PeerError as error:
@@ -110,12 +102,14 @@ class Forgotten:
         finally:
             self._asking.discard(peer)
 
-    async def heard(self, raw: bytes) -> None:
+    async def hear(self, raw: bytes) -> None:
         """A member holds this announcement. Raises PeerError when it is none of a learner of this swarm."""
-        if raw == self.newest() or raw in self._known:
+        if raw == self.state.announcement or raw in self._known:
             return
-        told = open_own_announcement(raw, self.authority, learner=self.learner, now_ms=self.now_ms())
-        begun = self.run.chain.head.incarnation
+        me = self.identity
+        learner = PublicKey(me.keypair.public)
+        told = open_own_announcement(raw, me.authority, learner=learner, now_ms=self.context.now_ms())
+        begun = self.capacity.chain.head.incarnation
         if told.version.incarnation > begun + MAX_JUMP:
             raise PeerError(Fault.BROKEN_PROMISE, f"it tells of version {told.version}, and {begun} is at work")
         is_news = await trio.to_thread.run_sync(self._judge, told)
@@ -123,9 +117,9 @@ class Forgotten:
             self._known.clear()
         self._known.add(raw)
         if is_news:
-            self.run.forgotten = max(self.run.forgotten, told.version.incarnation)
+            self.state.forgotten = max(self.state.forgotten, told.version.incarnation)
             self._tell(told.version, "Members of the swarm hold")
-            self.run.notify()
+            self.state.notify()
 
     def _judge(self, told: SignedAnnouncement) -> bool:
         """Whether the ledger knows nothing of it; then it is written that its incarnation is taken."""
@@ -148,7 +142,7 @@ class Forgotten:
         )
 
 
-def _named(name: str) -> PolicyVersion | None:
+def _version_of(name: str) -> PolicyVersion | None:
     """The version that a checkpoint's directory is named after."""
     incarnation, _, step = name.partition(".")
     if not (incarnation.isdecimal() and step.isdecimal() and len(name) <= 32 and name.isascii()):

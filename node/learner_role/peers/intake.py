@@ -12,13 +12,13 @@ meanwhile, MAX_UNDER_WAY deliveries at a time, and written once it is known.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import trio
 
-from learner.ledger.ledger import Ledger
 from learner.ledger.rows import RecordRow
 from learner.rollouts.admission import (
     CheckedDelivery,
@@ -32,14 +32,14 @@ from learner.rollouts.buffer import UNINFORMATIVE, VOID
 from learner.rollouts.environment import Question, Reply, Said
 from learner.rollouts.episodes import utterance_of
 from learner.scheduling import lease_backoff as givebacks
+from node.learner_role.scheduling.lease_service import LeaseService
 from node.learner_role.scheduling.peer_recorder import PeerRecorder
-from node.learner_role.scheduling.run_state import RunState
+from node.learner_role.shared.context import Service
+from node.learner_role.shared.signals import LeaseClosed, RecordsBelieved
 from node.learner_role.trust.audit_service import AUDIT_REASON, AuditService, GroupDecision
 from node.reports.model.verdict_meanings import BLAMED
-from node.runtime.events import EventLog
 from node.verifiers.interface import Ask
-from protocol.core.identity import Keypair
-from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId, SwarmId, short
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId, short
 from protocol.work import Acknowledgement, InboxFull, Receipt, Rule, SignedRecord, Verdict, sign_receipt
 from swarm.transport.error_groups import first_cause
 from swarm.work.server import INBOX_RETRY_MS, Incoming
@@ -90,7 +90,7 @@ def _key(incoming: Incoming) -> _Key:
     return LeaseId(incoming.delivery.lease), incoming.peer
 
 
-def _owed(judged: JudgedDelivery, *, was_recalled: bool) -> int:
+def _debt_of(judged: JudgedDelivery, *, was_recalled: bool) -> int:
     """Leases that the peer owes for this one if nothing of it was admitted."""
     rules = {verdict.rule for verdict in judged.verdicts}
     if rules & BLAMED - {Rule.INCOMPLETE} or rules == {Rule.INCOMPLETE}:  # what others of its group were refused for
@@ -158,35 +158,31 @@ class _Answer:
         return LeaseId(self.incoming.delivery.lease)
 
 
+class Problems(Protocol):
+    """What a curriculum knows of problems, by the index of a prompt."""
+
+    def expected_reward(self, index: int) -> float | None:
+        """The reward that was expected of it before."""
+
+    def observe(self, index: int, mean: float) -> None:
+        """A complete group had this mean reward."""
+
+
 @dataclass(kw_only=True, eq=False)
-class IntakeLoop:
-    """See the module's paragraph. `observe` is told the mean reward of each complete group, by the index of its prompt,
-    `used` of which versions a peer has just had records admitted, `ended` of a lease that was answered by nothing of
-    use, with the version it was begun with; `expected` is asked what was known of a group's prompt before; `trust` says
-    which groups wait for an audit, None: everybody is believed. `closing` returns what writes down, on a thread, which
-    leases have ended."""
+class IntakeLoop(Service):
+    """See the module's paragraph. `trust` says which groups wait for an audit, None: everybody is believed."""
 
-    run: RunState
     witness: PeerRecorder
-    ledger: Ledger
-    keypair: Keypair
-    swarm: SwarmId
-    certificate: bytes
+    leases: LeaseService
     ask: Ask
-    observe: Callable[[int, float], None]
-    expected: Callable[[int], float | None]
+    problems: Problems
     trust: AuditService | None
-    used: Callable[[PeerId, Collection[ManifestHash]], None]
-    now_ms: Callable[[], int]
-    events: EventLog
-    ended: Callable[[GrantedLease, PolicyVersion | None, str], None] = lambda granted, begun, status: None
-    closing: Callable[[], Callable[[], None]] = lambda: lambda: None
 
-    async def work(self, inbox: trio.MemoryReceiveChannel[Incoming]) -> None:
+    async def run(self, inbox: trio.MemoryReceiveChannel[Incoming]) -> None:
         """Judge what arrives until cancelled or the inbox is closed."""
-        await self.run.opened.wait()
+        await self.state.opened.wait()
         async for first in inbox:
-            async with self.run.judging:
+            async with self.state.judging:
                 await self._judge([first, *_at_hand(inbox, MAX_UNDER_WAY - 1)], inbox)
 
     async def _judge(self, batch: list[Incoming], inbox: trio.MemoryReceiveChannel[Incoming]) -> None:
@@ -208,7 +204,7 @@ class IntakeLoop:
         """What to begin with now. Waits for it, or until something was heard, unless all is answered."""
         batch: list[Incoming] = []
         # Who wants to put another chain in place waits for what was begun with, and no longer.
-        takes_more = way.room > 0 and not way.is_closed and not self.run.judging.statistics().tasks_waiting
+        takes_more = way.room > 0 and not way.is_closed and not self.state.judging.statistics().tasks_waiting
         if not takes_more or not (batch := _at_hand(inbox, way.room)):
             if way.heard or way.room == MAX_UNDER_WAY:
                 return []
@@ -229,29 +225,32 @@ class IntakeLoop:
             if way.is_repeat(incoming):
                 continue
             way.room -= 1
-            one = self._handed_in(incoming)
+            one = self._take_in(incoming)
             if one.granted is not None:
                 way.repeats[_key(incoming)] = deque()
             handed_in.append(one)
         if not handed_in:
             return []
         terms = Terms(
-            swarm=self.swarm,
-            chain=self.run.chain,
-            window=self.run.window,
-            manifests=dict(self.run.manifests),
-            vocab_size=self.run.vocab_size,
-            forgotten=self.run.forgotten,
+            swarm=self.identity.swarm,
+            chain=self.capacity.chain,
+            window=self.capacity.window,
+            manifests=dict(self.capacity.manifests),
+            vocab_size=self.state.vocab_size,
+            forgotten=self.state.forgotten,
         )
-        now_ms = self.now_ms()
+        now_ms = self.context.signing_ms()
         return await trio.to_thread.run_sync(lambda: [self._check(one, terms, now_ms) for one in handed_in])
 
-    def _handed_in(self, incoming: Incoming) -> _HandedIn:
+    def _take_in(self, incoming: Incoming) -> _HandedIn:
         lease = LeaseId(incoming.delivery.lease)
-        begun, was_recalled = self.run.leasing.begun([lease]).get(lease), lease in self.run.leasing.recalled
-        granted = self.run.leasing.take(lease, incoming.peer)
-        arrived_ms = self.run.leasing.arrived.get(lease, self.now_ms())
-        said = None if granted is None else self.run.episodes.said(granted)
+        begun, was_recalled = (
+            self.capacity.leasing.begun([lease]).get(lease),
+            lease in self.capacity.leasing.recalled,
+        )
+        granted = self.capacity.leasing.take(lease, incoming.peer)
+        arrived_ms = self.capacity.leasing.arrived.get(lease, self.context.signing_ms())
+        said = None if granted is None else self.capacity.episodes.said(granted)
         return _HandedIn(
             incoming=incoming,
             granted=granted,
@@ -280,11 +279,11 @@ class IntakeLoop:
         return _Checked(handed_in=one, delivery=checked, terms=terms, checked_ms=now_ms, sketches=sketches)
 
     async def _ask(self, checked: _Checked, way: _UnderWay) -> None:
-        self.run.asked += len(checked.questions)
+        self.state.asked += len(checked.questions)
         try:
             replies = await self.ask(checked.questions)
         finally:
-            self.run.asked -= len(checked.questions)
+            self.state.asked -= len(checked.questions)
         way.hear(checked, replies)
 
     async def _finish(self, way: _UnderWay) -> None:
@@ -292,10 +291,10 @@ class IntakeLoop:
         heard, way.heard = way.heard, []
         if any(one.delivery is not None and one.handed_in.granted is None for one, _ in heard):
             with trio.CancelScope(shield=True):  # what is taken to be written is written
-                await trio.to_thread.run_sync(self.closing())
-        answers, judged = await trio.to_thread.run_sync(self._write_all, heard, self.now_ms())
+                await trio.to_thread.run_sync(self.leases.write())
+        answers, judged = await trio.to_thread.run_sync(self._write_all, heard, self.context.signing_ms())
         # No await until the curriculum has heard of all of them, or a checkpoint would be between two verdicts.
-        self.run.judged, dropped = judged, False
+        self.state.judged, dropped = judged, False
         for answer in answers:
             dropped = self._admit(answer) or dropped
             incoming = answer.incoming
@@ -304,8 +303,8 @@ class IntakeLoop:
                 one.answer(Acknowledgement(lease=answer.lease, receipt=answer.receipt))
             way.room += 1
         # Rollouts that wait to be trained on take the room that they took while they were leased.
-        leasable = dropped or self.run.episodes.waits or any(_frees_room(answer) for answer in answers)
-        self.run.notify(leasable=leasable)
+        leasable = dropped or self.capacity.episodes.waits or any(_frees_room(answer) for answer in answers)
+        self.state.notify(leasable=leasable)
 
     def _write_all(self, heard: Sequence[tuple[_Checked, Sequence[Reply]]], now_ms: int) -> tuple[list[_Answer], int]:
         """Put checked deliveries and replies together, and write; return the answers, and how many records the ledger
@@ -345,32 +344,33 @@ class IntakeLoop:
             issued_ms=now_ms,
             tokens=judged.credited_tokens,
             verdicts=list(judged.verdicts),
-            certificate=self.certificate,
+            certificate=self.identity.certificate,
         )
-        raw = sign_receipt(self.keypair, self.swarm, receipt)
+        raw = sign_receipt(self.identity.keypair, self.identity.swarm, receipt)
         return _Answer(handed_in=checked.handed_in, judged=judged, receipt=raw, sketches=checked.sketches)
 
     def _admit(self, answer: _Answer) -> bool:
         """Do what the verdicts say; whether a group was admitted and dropped at once."""
         judged, granted = answer.judged, answer.granted
         if granted is not None:
-            self.run.leasing.close(granted.id)
+            self.capacity.leasing.close(granted.id)
             used = (version for one in judged.group for version in one.signed.behaviour) if judged else ()
-            self.run.delivered(granted.peer, granted.id, self.now_ms(), max(used, default=None))
+            self.scheduler.delivered(granted.peer, granted.id, self.context.signing_ms(), max(used, default=None))
             if judged is not None and not judged.orphaned_tokens:  # else a restart of ours has spoilt it
-                self.run.judged_lease(
+                self.scheduler.judged_lease(
                     granted.peer,
                     is_admitted=bool(judged.group),
-                    owed=_owed(judged, was_recalled=answer.handed_in.was_recalled),
-                    now_ms=self.now_ms(),
+                    owed=_debt_of(judged, was_recalled=answer.handed_in.was_recalled),
+                    now_ms=self.context.signing_ms(),
                 )
         if judged is None:
             return False
         if granted is not None and answer.is_withheld:
-            self.ended(granted, answer.handed_in.begun, "refused")
+            closed = LeaseClosed(granted=granted, begun=answer.handed_in.begun, status="refused")
+            self.signals.lease_closed.emit(closed)
         dropped, why = self._go_on(granted, judged, answer.sketches) if granted is not None else (0, None)
         if granted is not None:
-            self.witness.judged(granted, judged, dropped=dropped)
+            self.witness.note_delivery(granted, judged, dropped=dropped)
         rewards = [record.reward for record in judged.group if record.reward is not None]
         mean = sum(rewards) / len(rewards) if rewards else None
         refused = next((verdict for verdict in judged.verdicts if not verdict.admitted), None)
@@ -397,24 +397,25 @@ class IntakeLoop:
         Return how many rollouts were dropped at once, and why: their group teaches nothing, or is void.
         """
         if not judged.group:
-            self.run.episodes.lost(granted)
+            self.capacity.episodes.lost(granted)
             return 0, None
-        if self.trust is None or not self.trust.admitted(granted, judged.group, sketches):
-            self.used(granted.peer, manifests_of(judged.group))
+        if self.trust is None or not self.trust.admit(granted, judged.group, sketches):
+            believed = RecordsBelieved(peer=granted.peer, manifests=manifests_of(judged.group))
+            self.signals.records_believed.emit(believed)
         said = [utterance_of(one.signed, one.reply) for one in judged.group if one.reply is not None]
-        if not said or (group := self.run.episodes.admitted(granted, said)) is None:
+        if not said or (group := self.capacity.episodes.admitted(granted, said)) is None:
             return 0, None
         rewards = [completion.reward for completion in group.completions if not completion.void]
         is_void = len(rewards) < len(group.completions)
         # Before its own rewards are known of: what they say of the policy is not to be laid to the problem.
-        group = replace(group, expected=self.expected(group.prompt_index))
+        group = replace(group, expected=self.problems.expected_reward(group.prompt_index))
         if not is_void:
-            self.observe(group.prompt_index, sum(rewards) / len(rewards))
-        fate = GroupDecision.ACCEPT if self.trust is None else self.trust.fate(group.lease)
+            self.problems.observe(group.prompt_index, sum(rewards) / len(rewards))
+        fate = GroupDecision.ACCEPT if self.trust is None else self.trust.decide(group.lease)
         if fate is GroupDecision.DROP:
-            self.run.buffer.give_up(group.lease, AUDIT_REASON, len(group.completions))
+            self.capacity.buffer.give_up(group.lease, AUDIT_REASON, len(group.completions))
             return len(group.completions), AUDIT_REASON
-        if self.run.buffer.add(group, hold=fate is GroupDecision.HOLD):
+        if self.capacity.buffer.add(group, hold=fate is GroupDecision.HOLD):
             return 0, None
         return len(group.completions), VOID if is_void else UNINFORMATIVE
 

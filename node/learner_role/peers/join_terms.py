@@ -7,12 +7,11 @@ learner, and only its name and kind are told.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from node.config.swarm_config import SwarmConfig
-from node.runtime.events import Clock
+from node.learner_role.shared.context import LearnerContext
 from node.tasks.registry import find_kind
 from protocol.core.limits import MAX_NAME_CHARS, MAX_REASON_CHARS
 from protocol.versions.exchange import NotTold, TaskTerms, TellTerms
@@ -27,15 +26,11 @@ def is_token(given: str, wanted: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerTerms:
-    """Answers `AskTerms`. `step` is asked how many training steps were taken; `max_turns` is 1 without turns; `now_ms`
-    is the learner's clock.
-    """
+    """Answers `AskTerms`. `max_turns` is 1 without turns."""
 
+    context: LearnerContext
     config: SwarmConfig
-    certificate: bytes
     max_turns: int
-    step: Callable[[], int]
-    now_ms: Callable[[], int] = Clock.now_ms
 
     def answer(self, token: str) -> TellTerms | NotTold:
         """What whoever brings this join token is told."""
@@ -43,16 +38,16 @@ class LearnerTerms:
             return NotTold(reason=WRONG_TOKEN)
         learn = self.config.learn
         return TellTerms(
-            certificate=self.certificate,
+            certificate=self.context.identity.certificate,
             model=Path(self.config.model.directory).name[:MAX_NAME_CHARS],
             tasks=tasks_of(self.config),
-            step=self.step(),
+            step=self.context.state.capacity.chain.head.version,
             steps=learn.steps,
             staleness=learn.staleness,
             group_size=learn.group_size,
             max_new_tokens=learn.max_new_tokens,
             max_turns=self.max_turns,
-            now_ms=self.now_ms(),
+            now_ms=self.context.now_ms(),
             ext=self.config.engines.ext,
         )
 

@@ -3,30 +3,30 @@ answered from the ledger; how it stands, by who looks after reputations.
 
 What always holds: a peer is told of its own records, credit and reputation alone; of one peer there is one question at
 most, the latest, and it is answered every PAUSE_S in the long run, ANSWERS_SAVED times at once; one answer is made at a
-time, on a worker thread, so that neither training nor intake ever waits for this desk; nothing is told that the
+time, on a worker thread, so that neither training nor intake ever waits for this service; nothing is told that the
 ledger's tally does not bear out.
 
-Loop: `work` consumes questions, wakes when there is one whose turn has come.
+Loop: `run` consumes questions, wakes when there is one whose turn has come.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 import trio
 
-from learner.ledger.ledger import Ledger
 from learner.ledger.rows import TallyRow
 from learner.ledger.sqlite.column_values import signed_in
+from node.learner_role.shared.context import Service
 from protocol.accounting.merkle import MerkleTree
 from protocol.accounting.tally import in_order, open_tally, proofs_for, tree_of
-from protocol.core.genesis import Authority
 from protocol.core.ids import PeerId, PolicyVersion
-from protocol.work import MAX_NOTES, MAX_PROOFS, FromLearner, NumberedNote, ProofRequest, Proofs
+from protocol.work import MAX_NOTES, MAX_PROOFS, NumberedNote, ProofRequest, Proofs
 
 PAUSE_S = 0.2
 """Between two answers to one peer in the long run: one is about one version, of which there are fewer."""
@@ -49,15 +49,18 @@ class _Counted:
     places: Mapping[PeerId, Sequence[int]]
 
 
-@dataclass(kw_only=True)
-class ProofService:
-    """See the module's paragraph. `tell` sends something to a peer, if it is here. `reputed`: the signed note on how a
-    peer stands, if there is one that is newer than of that moment."""
+class Notes(Protocol):
+    """Who knows how peers stand."""
 
-    ledger: Ledger
-    authority: Authority
-    tell: Callable[[PeerId, FromLearner], None] = lambda peer, message: None
-    reputed: Callable[[PeerId, int], bytes | None] = lambda peer, after_ms: None
+    def note(self, peer: PeerId, after_ms: int) -> bytes | None:
+        """The signed note on how `peer` stands, if there is one that is newer than of that moment. On any thread."""
+
+
+@dataclass(kw_only=True, eq=False)
+class ProofService(Service):
+    """See the module's paragraph."""
+
+    reputations: Notes
     _asked: dict[PeerId, ProofRequest] = field(default_factory=dict)
     _paid: dict[PeerId, float] = field(default_factory=dict)
     _behind: set[PeerId] = field(default_factory=set)
@@ -66,29 +69,29 @@ class ProofService:
     _settled: trio.Event = field(default_factory=trio.Event)
     _known: dict[PolicyVersion, _Counted] = field(default_factory=dict)
 
-    def asked(self, peer: PeerId, request: ProofRequest) -> None:
+    def ask(self, peer: PeerId, request: ProofRequest) -> None:
         """Take in a question; it replaces the one before."""
         self._asked[peer] = request
         self._news.set()
 
-    def left(self, peer: PeerId) -> None:
+    def forget(self, peer: PeerId) -> None:
         """The peer's line ended: nobody waits for an answer."""
         self._asked.pop(peer, None)
-        self._caught_up(peer)
+        self._note_caught_up(peer)
 
-    def published(self, tally: bytes, peers: Sequence[PeerId]) -> None:
+    def announce(self, tally: bytes, peers: Sequence[PeerId]) -> None:
         """Tell `peers`, who understand it, that a version was published, so that they ask what of theirs it is."""
         self._versions += 1
         self._behind.update(peers)
         for peer in peers:
-            self.tell(peer, Proofs(tally=tally))
+            self.signals.tell(peer, Proofs(tally=tally))
 
     async def wait_settled(self) -> None:
         """Wait until all who were told of a version have everything of theirs, or have left."""
         while self._behind:
             await self._settled.wait()
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         """Answer until cancelled."""
         while True:
             self._news = trio.Event()
@@ -100,8 +103,8 @@ class ProofService:
                 answer = await trio.to_thread.run_sync(self._answer, peer, self._asked.pop(peer))
                 # Of a version that came meanwhile the answer may know nothing: then the peer asks once more.
                 if answer.is_empty and before == self._versions:
-                    self._caught_up(peer)
-                self.tell(peer, answer)
+                    self._note_caught_up(peer)
+                self.signals.tell(peer, answer)
                 continue
             with trio.move_on_at(min(map(self._due, self._asked), default=math.inf)):
                 await self._news.wait()
@@ -110,7 +113,7 @@ class ProofService:
         """When `peer` may be answered next. Each answer pays for PAUSE_S, and ANSWERS_SAVED may be had in advance."""
         return self._paid.get(peer, -math.inf) - (ANSWERS_SAVED - 1) * PAUSE_S
 
-    def _caught_up(self, peer: PeerId) -> None:
+    def _note_caught_up(self, peer: PeerId) -> None:
         """Who asks on from where the last answer ended has kept it, and is told that there is no more."""
         self._behind.discard(peer)
         self._settled.set()
@@ -121,14 +124,14 @@ class ProofService:
     def _answer(self, peer: PeerId, request: ProofRequest) -> Proofs:
         found = self.ledger.evidence.notes_for(peer, request.notes, MAX_NOTES)
         proofs = self._proofs(peer, request)
-        note = None if request.reputed is None else self.reputed(peer, request.reputed)
+        note = None if request.reputed is None else self.reputations.note(peer, request.reputed)
         notes = [NumberedNote(number, raw) for number, raw in found]
         return msgspec.structs.replace(proofs, notes=notes, reputation=note or b"")
 
     def _proofs(self, peer: PeerId, request: ProofRequest) -> Proofs:
         version, place = request.version, request.place
         while (row := self.ledger.evidence.tally_for(peer, version)) is not None:
-            counted = self._counted(row)
+            counted = self._count(row)
             mine = () if counted is None else counted.places.get(peer, ())
             first = bisect_left(mine, place if row.version == version else 0)
             if counted is not None and (places := mine[first : first + MAX_PROOFS]):
@@ -136,13 +139,13 @@ class ProofService:
             version, place = PolicyVersion(row.version.incarnation, row.version.version + 1), 0
         return Proofs()
 
-    def _counted(self, row: TallyRow) -> _Counted | None:
+    def _count(self, row: TallyRow) -> _Counted | None:
         """What a tally counts; None where a restart has freed the records since it was read."""
         if (known := self._known.get(row.version)) is not None:
             return known
         trained = self.ledger.evidence.trained(row.after, row.version.version)
         leaves, tree = tree_of(trained)
-        tally = signed_in("tallies.envelope", row.envelope, lambda raw: open_tally(raw, self.authority))
+        tally = signed_in("tallies.envelope", row.envelope, lambda raw: open_tally(raw, self.identity.authority))
         if (tally.records, tally.root) != (tree.size, tree.root):
             return None
         places: dict[PeerId, list[int]] = {}

@@ -2,23 +2,22 @@
 
 What always holds: a receipt is believed to be of its sender only after its signature was checked, and then
 `learner.trust.relay_credit` decides; a credit is in the ledger once, with our signed note of it, whatever was credited
-before a restart. Neither what is heard nor what is admitted ever waits for this desk. A crash loses the receipts that
+before a restart. Neither what is heard nor what is admitted ever waits for it. A crash loses the receipts that
 wait for a record; nodes say the latest again when they come back, and whose records were trained on before is read from
 the ledger.
 
-Loop: `work` consumes what was heard and admitted, wakes when there is some.
+Loop: `run` consumes what was heard and admitted, wakes when there is some.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 import trio
 
-from learner.ledger.ledger import Ledger
 from learner.trust.relay_credit import (
     MAX_VERSIONS,
     Credit,
@@ -28,15 +27,12 @@ from learner.trust.relay_credit import (
     VersionOffered,
     VersionRetired,
 )
-from node.learner_role.scheduling.run_state import RunState
-from node.runtime.events import EventLog
+from node.learner_role.shared.context import Service
+from node.learner_role.shared.signals import RecordsBelieved
 from protocol.accounting.credit_note import CreditNote, RelayShare, sign_credit_note
 from protocol.accounting.relay_receipt import RelayReceipt, open_relay_receipt
 from protocol.core.digest import digest_of
-from protocol.core.genesis import Authority
-from protocol.core.identity import Keypair
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
-from swarm.store import ChunkStore
 from swarm.work.client import RELAYED_KEPT
 
 MAX_HEARD = 1024
@@ -58,40 +54,32 @@ class _Heard:
     raw: bytes
 
 
-@dataclass(kw_only=True)
-class RelayCreditService:
-    """See the module's paragraph. Credit is noted under `keypair`, by the operator's `certificate` for it."""
+@dataclass(kw_only=True, eq=False)
+class RelayCreditService(Service):
+    """See the module's paragraph."""
 
-    run: RunState
-    ledger: Ledger
-    store: ChunkStore
-    keypair: Keypair
-    authority: Authority
-    certificate: bytes
-    now_ms: Callable[[], int]
-    events: EventLog
     _heard: list[_Heard] = field(default_factory=list)
     _used: set[tuple[PeerId, ManifestHash]] = field(default_factory=set)
     _news: trio.Event = field(default_factory=trio.Event)
 
     def __post_init__(self) -> None:
-        self._core = RelayCredit(learner=self.keypair.peer_id)
+        self._core = RelayCredit(learner=self.identity.keypair.peer_id)
+        self.signals.records_believed.subscribe(self._note_believed)
 
-    def heard(self, peer: PeerId, raw: bytes) -> None:
+    def hear(self, peer: PeerId, raw: bytes) -> None:
         """Take in a receipt that `peer` brought, if there is room; PeerError when it is not one of its own."""
         if self._has_room_for(peer, raw):
-            receipt = open_relay_receipt(raw, self.authority.swarm, receiver=peer)
+            receipt = open_relay_receipt(raw, self.identity.authority.swarm, receiver=peer)
             self._heard.append(_Heard(peer=peer, receipt=receipt, raw=raw))
             self._news.set()
 
-    def used(self, peer: PeerId, manifests: Collection[ManifestHash]) -> None:
-        """Take in that records of `peer` were admitted which these versions made."""
-        self._used.update((peer, manifest) for manifest in manifests)
+    def _note_believed(self, news: RecordsBelieved) -> None:
+        self._used.update((news.peer, manifest) for manifest in news.manifests)
         self._news.set()
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         """Credit what can be credited, until cancelled; what was heard by then is not forgotten."""
-        await self.run.opened.wait()
+        await self.state.opened.wait()
         try:
             await trio.to_thread.run_sync(self._recover, self._window())
             while True:
@@ -107,7 +95,7 @@ class RelayCreditService:
 
     def _window(self) -> Window:
         """The newest versions whose rollouts may still be admissible."""
-        return dict(sorted(self.run.manifests.items(), reverse=True)[:MAX_VERSIONS])
+        return dict(sorted(self.capacity.manifests.items(), reverse=True)[:MAX_VERSIONS])
 
     async def _settle(self) -> None:
         self._news = trio.Event()
@@ -115,7 +103,7 @@ class RelayCreditService:
         used, self._used = self._used, set()
         window = self._window()
         with trio.CancelScope(shield=True):  # or what was just taken out would be lost when the learner stops
-            credits = await trio.to_thread.run_sync(self._credit, heard, used, window, self.now_ms())
+            credits = await trio.to_thread.run_sync(self._credit, heard, used, window, self.context.signing_ms())
         for credit in credits:
             self.events.emit(
                 "relays_credited",
@@ -156,9 +144,9 @@ class RelayCreditService:
             receiver=credit.receiver,
             shares=[RelayShare(relay, size) for relay, size in sorted(credit.shares.items())],
             issued_ms=now_ms,
-            certificate=self.certificate,
+            certificate=self.identity.certificate,
         )
-        return sign_credit_note(self.keypair, self.authority, note)
+        return sign_credit_note(self.identity.keypair, self.identity.authority, note)
 
     def _event(self, heard: _Heard) -> ReceiptHeard:
         return ReceiptHeard(
@@ -176,7 +164,7 @@ class RelayCreditService:
         for manifest in known - fresh:
             self._core.handle(VersionRetired(manifest=manifest))
         for manifest in fresh - known:
-            if (signed := self.store.manifest(manifest)) is not None:
+            if (signed := self.context.store.manifest(manifest)) is not None:
                 sizes = array("I", (chunk.size for chunk in signed.manifest.chunks))
                 total_bytes = signed.manifest.total_bytes
                 self._core.handle(VersionOffered(manifest=manifest, sizes=sizes, total_bytes=total_bytes))

@@ -3,7 +3,7 @@
 What always holds: a peer that said goodbye, or fell silent for too long, has lost its leases; one whose line broke has
 until then to come back and go on with what it still holds, and is granted again what it has lost. What becomes of
 leases is `node.learner_role.scheduling.lease_service`'s. The trio thread never waits for the disk: what peers tell us
-in passing is written by `watch`, a moment later.
+in passing is written by `run`, a moment later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 import trio
 
 from learner.ledger.departures import BANNED, EXCUSED, OUT_OF_HOURS
-from learner.ledger.ledger import Ledger
 from learner.ledger.rows import PeerRow, StayRow
 from node.config.engine_requirements import EngineTerms
 from node.learner_role.peers.join_terms import WRONG_TOKEN, is_token
@@ -23,11 +22,14 @@ from node.learner_role.peers.proof_service import ProofService
 from node.learner_role.peers.relay_credits import RelayCreditService
 from node.learner_role.scheduling.lease_service import LeaseService
 from node.learner_role.scheduling.peer_recorder import PeerRecorder
-from node.learner_role.scheduling.run_state import PeerSession, RunState
+from node.learner_role.shared.context import Service
+from node.learner_role.shared.run_state import PeerSession
+from node.learner_role.shared.signals import PeerBanned, PeerDismissed, PeersChanged, VersionPublished
 from node.learner_role.trust.audit_service import AuditService
+from node.learner_role.trust.peer_standings import ban_notice
 from node.network.budget_reports import FaultLog
-from node.runtime.events import EventLog
 from protocol.accounting.claims import EnergySource
+from protocol.accounting.tally import tally_of
 from protocol.core.ids import LeaseId, PeerId
 from protocol.core.limits import MAX_PEERS_TOLD, PROTOCOL_VERSION
 from protocol.versions.exchange import PeerAddresses
@@ -38,7 +40,6 @@ from protocol.work import (
     RECEIPT_REVISIONS,
     RELAY_RECEIPTS,
     Farewell,
-    FromLearner,
     Grant,
     Heartbeat,
     Hello,
@@ -54,7 +55,6 @@ from protocol.work import (
 from swarm.transport.event_rate import Buckets, Rate
 from swarm.work.membership import Awaited, Gone, Heard, Joined, Lost, Opened, Tick
 from swarm.work.neighbour_graph import neighbourhoods
-from swarm.work.server import WorkServer
 
 TICK_S = 1.0
 """How often silence and deadlines are looked at."""
@@ -75,24 +75,18 @@ ledger, a line in the recording and one in the log, so who comes and goes withou
 line breaks again and again comes back every 11 s at most."""
 
 
-@dataclass(kw_only=True)
-class SessionService:
+@dataclass(kw_only=True, eq=False)
+class SessionService(Service):
     """Implements `swarm.work.server.WorkHandler`; see the module's paragraph."""
 
-    run: RunState
-    ledger: Ledger
     leases: LeaseService
     relays: RelayCreditService
     proofs: ProofService
     witness: PeerRecorder
     token: str
     heartbeat_s: float
-    now_ms: Callable[[], int]
-    events: EventLog
+    faults: FaultLog
     trust: AuditService | None = None
-    peers_changed: Callable[[], None] = lambda: None
-    reception: WorkServer | None = None
-    faults: FaultLog | None = None
     engines: EngineTerms = field(default_factory=EngineTerms)
     _ended: list[StayRow] = field(default_factory=list)
     _counted: dict[PeerId, Heartbeat | None] = field(default_factory=dict)
@@ -103,9 +97,8 @@ class SessionService:
     _over: bool = False
 
     def __post_init__(self) -> None:
-        self.leases.tell = self.proofs.tell = self._tell
-        if self.trust is not None:
-            self.trust.tell, self.trust.dismiss = self._tell, self._dismiss
+        self.signals.peer_banned.subscribe(self._dismiss)
+        self.signals.version_published.subscribe(self._announce)
 
     async def welcome(self, peer: PeerId, hello: Hello) -> Welcome | Refused:
         """Check protocol and join token; a Welcome makes the peer present."""
@@ -117,8 +110,8 @@ class SessionService:
             return Refused(reason=WRONG_TOKEN)
         if (objection := self.engines.objection(hello.ext)) is not None:
             return Refused(reason=objection)
-        if self.trust is not None and (banned := await self.trust.welcome(peer)) is not None:
-            return banned
+        if self.trust is not None and (banned := await self.trust.welcome(peer)):
+            return Refused(reason=ban_notice(banned))
         if (wait_s := self._too_often(peer)) > 0:
             return Refused(
                 reason=f"You came {WELCOMES_AT_ONCE} times in a short while: see why your line breaks, and come again "
@@ -126,16 +119,16 @@ class SessionService:
                 retry_after_ms=math.ceil(wait_s) * 1000,
             )
         known, row = await trio.to_thread.run_sync(self._write_joined, peer, hello)
-        if self.trust is not None and (banned := await self.trust.still_banned(peer)) is not None:
+        if self.trust is not None and (banned := await self.trust.standings.recall_banned(peer)):
             self._ended.append(StayRow(presence=row, bytes_up=0, bytes_down=0, reason=BANNED))
-            return banned
+            return Refused(reason=ban_notice(banned))
         # No await from here on, or a ban would find no line to end, and then the peer would be here.
         if known:
             self._counted.setdefault(peer, None)
-        for lost in self.run.membership.handle(Joined(peer=peer), trio.current_time()):
+        for lost in self.state.membership.handle(Joined(peer=peer), trio.current_time()):
             self._end_presence(peer, lost.reason)
         self.leases.recollect(peer, {LeaseId(lease) for lease in hello.leases})
-        self.run.present[peer] = PeerSession(
+        self.state.present[peer] = PeerSession(
             row=row,
             name=hello.name,
             addresses=tuple(hello.addresses),
@@ -144,19 +137,19 @@ class SessionService:
             takes_revisions=RECEIPT_REVISIONS in hello.ext,
         )
         if self.trust is not None:
-            self.trust.joined(peer)
+            self.trust.standings.set_quota(peer)
         self.events.emit("peer_joined", peer=peer, name=hello.name, engine=hello.engine, machine=hello.machine)
-        self.witness.joined(peer, hello)
-        self.peers_changed()
+        self.witness.note_joining(peer, hello)
+        self.signals.peers_changed.emit(PeersChanged())
         self._introduce()
-        self.run.notify()
+        self.state.notify()
         return Welcome(
             protocol=PROTOCOL_VERSION,
             now_ms=self.now_ms(),
             heartbeat_ms=round(self.heartbeat_s * 1000),
-            staleness=self.run.window,
-            publish_every=self.run.kappa,
-            newest=self.run.published.version if self.run.published else None,
+            staleness=self.capacity.window,
+            publish_every=self.state.kappa,
+            newest=self.state.published.version if self.state.published else None,
             peers=self._neighbours()[peer],
             ext={RELAY_RECEIPTS: b"", PROOFS: b""},
         )
@@ -167,10 +160,10 @@ class SessionService:
 
     def take_heartbeat(self, peer: PeerId, heartbeat: Heartbeat) -> None:
         """Note a sign of life and the counts that came with it."""
-        self.run.membership.handle(Heard(peer=peer, installed=heartbeat.installed), trio.current_time())
-        if (presence := self.run.present.get(peer)) is None:
+        self.state.membership.handle(Heard(peer=peer, installed=heartbeat.installed), trio.current_time())
+        if (presence := self.state.present.get(peer)) is None:
             return
-        left_s, worker = heartbeat.hours_left_s, self.run.worker(peer)
+        left_s, worker = heartbeat.hours_left_s, self.scheduler.worker(peer)
         was_over = worker.until_ms <= self.now_ms()
         worker.until_ms = math.inf if left_s is None else self.now_ms() + 1000 * left_s
         is_back = was_over and left_s != 0  # it may have asked before it said so
@@ -181,12 +174,12 @@ class SessionService:
             self.leases.serve_now(peer)
         self.leases.remind(peer)
         if self.trust is not None:
-            self.trust.heard(peer)
+            self.trust.revisions.tell(peer)
         self._count(peer, presence, heartbeat)
         self._hear_troubles(peer, presence, heartbeat)
-        self.witness.heard(peer, heartbeat)
-        if self.witness.heard_hours(peer, left_s):
-            self.peers_changed()
+        self.witness.note_heartbeat(peer, heartbeat)
+        if self.witness.note_hours(peer, left_s):
+            self.signals.peers_changed.emit(PeersChanged())
         if not self._beats.of(peer).admit(trio.current_time()):
             return
         self.events.emit(
@@ -201,40 +194,40 @@ class SessionService:
 
     def take_start(self, peer: PeerId, started: Started) -> None:
         """Note which version a lease is generated with."""
-        self.leases.started(peer, started)
+        self.leases.note_start(peer, started)
 
     def note_delivery(self, peer: PeerId, lease: LeaseId) -> None:
         """Note when a delivery came, which waits to be judged."""
-        self.run.leasing.arrives(lease, peer, self.now_ms())
+        self.capacity.leasing.arrives(lease, peer, self.now_ms())
 
     def take_return(self, peer: PeerId, leases: LeaseReturn) -> None:
         """Take leases back."""
-        self.run.troubles.gave_back(peer, leases.reason, self.run.present)
-        self.leases.returned(peer, leases)
+        self.state.troubles.gave_back(peer, leases.reason, self.state.present)
+        self.leases.accept_return(peer, leases)
 
     def take_relay_receipt(self, peer: PeerId, relayed: Relayed) -> None:
         """Hand on who relayed a version to the peer."""
-        self.relays.heard(peer, relayed.receipt)
+        self.relays.hear(peer, relayed.receipt)
 
     def take_proof_request(self, peer: PeerId, request: ProofRequest) -> None:
         """Hand on which proofs the peer asks for."""
-        self.proofs.asked(peer, request)
+        self.proofs.ask(peer, request)
 
-    def published(self, tally: bytes) -> None:
-        """A version was published: whoever keeps proofs is told, and asks for its own."""
-        self.proofs.published(tally, [peer for peer, presence in self.run.present.items() if presence.takes_proofs])
+    def announce_tally(self, tally: bytes) -> None:
+        """A version was published with this tally: whoever keeps proofs is told, and asks for its own."""
+        self.proofs.announce(tally, [peer for peer, presence in self.state.present.items() if presence.takes_proofs])
 
     def note_departure(self, peer: PeerId, reason: str) -> None:
         """The peer's line ended. Who said goodbye, or was told that the run is over, is gone; others may come back."""
-        self.proofs.left(peer)
+        self.proofs.forget(peer)
         if reason == IN_GOOD_ORDER or self._over:
-            self._lose(self.run.membership.handle(Gone(peer=peer, reason=reason), trio.current_time()))
-        elif self._end_presence(peer, self._excused(peer, reason)):
+            self._lose(self.state.membership.handle(Gone(peer=peer, reason=reason), trio.current_time()))
+        elif self._end_presence(peer, self._reason_of(peer, reason)):
             self._forget(peer)
             self.events.emit("peer_left", peer=peer, reason=reason, leases_released=0)
             self._introduce()
 
-    async def watch(self) -> None:
+    async def run(self) -> None:
         """Look for silent peers and late leases, and write what changed; until cancelled.
 
         Wakes every TICK_S, and at once when a lease was withdrawn.
@@ -244,9 +237,9 @@ class SessionService:
                 with trio.move_on_after(TICK_S):
                     await self.leases.changed.wait()
                 self.leases.changed = trio.Event()
-                if self.run.opened.is_set() and not self.run.membership.is_open:
-                    self.run.membership.handle(Opened(), trio.current_time())
-                self._lose(self.run.membership.handle(Tick(), trio.current_time()))
+                if self.state.opened.is_set() and not self.state.membership.is_open:
+                    self.state.membership.handle(Opened(), trio.current_time())
+                self._lose(self.state.membership.handle(Tick(), trio.current_time()))
                 self.leases.expire()
                 await self._write()
         finally:
@@ -257,23 +250,22 @@ class SessionService:
         """After a restart: leases that are still open belong to peers that may come back. Who is not back in time once
         deliveries are judged loses them, which is held against nobody."""
         for peer in dict.fromkeys(self.leases.recover()):
-            self.run.membership.handle(Awaited(peer=peer), trio.current_time())
+            self.state.membership.handle(Awaited(peer=peer), trio.current_time())
 
-    def copied(self, peer: PeerId, hello: Hello) -> None:
+    def note_copy(self, peer: PeerId, hello: Hello) -> None:
         """A second process with the key of a peer that is here was turned away."""
-        if self.faults is None or self.faults.admit(peer) is not None:
+        if self.faults.admit(peer) is not None:
             self.events.emit("key_copied", peer=peer, name=hello.name, machine=hello.machine)
 
     def farewell(self, reason: str) -> None:
         """Tell everybody that the run is over: whose line ends now has left."""
         self._over = True
-        if self.reception is not None:
-            for peer in list(self.run.present):
-                self.reception.dismiss(peer, Farewell(reason=reason))
+        for peer in list(self.state.present):
+            self.signals.peer_dismissed.emit(PeerDismissed(peer=peer, last_word=Farewell(reason=reason)))
 
     def peers(self) -> list[PeerAddresses]:
         """Those present, as many as one answer names, with the addresses they may be dialled at."""
-        told = list(self.run.present.items())[:MAX_PEERS_TOLD]
+        told = list(self.state.present.items())[:MAX_PEERS_TOLD]
         return [PeerAddresses(peer=peer, addresses=list(presence.addresses)) for peer, presence in told]
 
     def _too_often(self, peer: PeerId) -> float:
@@ -314,17 +306,17 @@ class SessionService:
         presence.bytes_up = min(presence.bytes_up + now.bytes_up - before.bytes_up, COUNTED_MOST)
         presence.bytes_down = min(presence.bytes_down + now.bytes_down - before.bytes_down, COUNTED_MOST)
         presence.engine_s = min(presence.engine_s + now.engine_s - before.engine_s, float(COUNTED_MOST))
-        for source, joules in _gained(before, now).items():
+        for source, joules in _energy_since(before, now).items():
             presence.energy[source] = min(presence.energy.get(source, 0.0) + joules, float(COUNTED_MOST))
         self._counted[peer] = now
         if len(self._counted) > PEERS_REMEMBERED:
-            self._counted = {one: beat for one, beat in self._counted.items() if one in self.run.present}
+            self._counted = {one: beat for one, beat in self._counted.items() if one in self.state.present}
 
     def _hear_troubles(self, peer: PeerId, presence: PeerSession, heartbeat: Heartbeat) -> None:
         """Note what the node cannot do, and log what is news of it."""
         now_s, now_ms = trio.current_time(), self.now_ms()
-        for trouble in self.run.troubles.heard(
-            peer, heartbeat.troubles, now_s=now_s, now_ms=now_ms, present=self.run.present
+        for trouble in self.state.troubles.heard(
+            peer, heartbeat.troubles, now_s=now_s, now_ms=now_ms, present=self.state.present
         ):
             self.events.emit(
                 "node_trouble",
@@ -336,67 +328,67 @@ class SessionService:
                 reason=trouble.reason,
             )
 
-    def _dismiss(self, peer: PeerId, last_word: Refused) -> None:
+    def _announce(self, news: VersionPublished) -> None:
+        self.announce_tally(tally_of(news.signed.manifest) or b"")
+
+    def _dismiss(self, news: PeerBanned) -> None:
         """The peer is not welcome any more: it loses its leases and its line."""
-        self._lose(self.run.membership.handle(Gone(peer=peer, reason=BANNED), trio.current_time()), last_word)
+        losses = self.state.membership.handle(Gone(peer=news.peer, reason=BANNED), trio.current_time())
+        self._lose(losses, Refused(reason=ban_notice(news.why)))
 
     def _lose(self, losses: Sequence[Lost], last_word: Refused | None = None) -> None:
         for lost in losses:
-            reason = self._excused(lost.peer, lost.reason)  # before what it said of its hours is forgotten
-            self.run.forget(lost.peer)
+            reason = self._reason_of(lost.peer, lost.reason)  # before what it said of its hours is forgotten
+            self.scheduler.forget(lost.peer)
             released = self.leases.release(lost.peer)
             self._end_presence(lost.peer, reason)
             self._forget(lost.peer)
             self.events.emit("peer_left", peer=lost.peer, reason=lost.reason, leases_released=released)
-            if self.reception is not None:
-                self.reception.dismiss(lost.peer, last_word or Refused(reason=lost.reason, retry_after_ms=1000))
+            said = last_word or Refused(reason=lost.reason, retry_after_ms=1000)
+            self.signals.peer_dismissed.emit(PeerDismissed(peer=lost.peer, last_word=said))
         if losses:
             self._introduce()
 
-    def _excused(self, peer: PeerId, reason: str) -> str:
+    def _reason_of(self, peer: PeerId, reason: str) -> str:
         """Why its stay ended, as the ledger has it: nobody vanishes while nothing is expected of him."""
-        worker = self.run.workers.get(peer)
+        worker = self.scheduler.workers.get(peer)
         is_over = worker is not None and worker.until_ms <= self.now_ms()
         return OUT_OF_HOURS if is_over and reason not in EXCUSED else reason
 
     def _end_presence(self, peer: PeerId, reason: str) -> bool:
         """Whether the peer was present until now."""
-        if (presence := self.run.present.pop(peer, None)) is None:
+        if (presence := self.state.present.pop(peer, None)) is None:
             return False
         presence.switch(on=presence.is_on, now_s=trio.current_time())
         self._ended.append(replace(_stay(presence), reason=reason))
-        self.peers_changed()
-        self.witness.left(peer, reason)
-        self.run.notify()
+        self.signals.peers_changed.emit(PeersChanged())
+        self.witness.note_leaving(peer, reason)
+        self.state.notify()
         return True
 
     def _forget(self, peer: PeerId) -> None:
         """What waited for this line to be told."""
         if self.trust is not None:
-            self.trust.left(peer)
-
-    def _tell(self, peer: PeerId, message: FromLearner) -> None:
-        if self.reception is not None:
-            self.reception.tell(peer, message)
+            self.trust.forget(peer)
 
     def _introduce(self) -> None:
         """Tell everybody whose neighbours have changed who they are now."""
         neighbours = self._neighbours()
         for peer, told in neighbours.items():
             if self._introduced.get(peer) != told:
-                self._tell(peer, Introduction(peers=told))
+                self.signals.tell(peer, Introduction(peers=told))
         self._introduced = neighbours
 
     def _neighbours(self) -> dict[PeerId, list[PeerAddresses]]:
         """For everybody present, whom to exchange chunks with."""
-        present = self.run.present
+        present = self.state.present
         return {
             peer: [PeerAddresses(peer=other, addresses=list(present[other].addresses)) for other in sorted(others)]
             for peer, others in neighbourhoods(present).items()
         }
 
     def write_rest(self) -> None:
-        """Write what happened after `watch` was told to stop: called when nothing else can happen."""
+        """Write what happened after `run` was told to stop: called when nothing else can happen."""
         self._unwritten()()
 
     async def _write(self) -> None:
@@ -406,12 +398,12 @@ class SessionService:
     def _unwritten(self) -> Callable[[], None]:
         """What the ledger does not know yet, to be called on a thread."""
         ended, self._ended = self._ended, []
-        for presence in self.run.present.values():
+        for presence in self.state.present.values():
             presence.switch(on=presence.is_on, now_s=trio.current_time())
-        stays = [*ended, *(_stay(presence) for presence in self.run.present.values())]
+        stays = [*ended, *(_stay(presence) for presence in self.state.present.values())]
         write_leases, now_ms = self.leases.write(), self.now_ms()
-        write_trust = None if self.trust is None else self.trust.write()
-        troubles = self.run.troubles.unwritten()
+        write_trust = None if self.trust is None else self.trust.revisions.write()
+        troubles = self.state.troubles.unwritten()
 
         def write() -> None:
             write_leases()
@@ -425,7 +417,7 @@ class SessionService:
         return write
 
 
-def _gained(before: Heartbeat, now: Heartbeat) -> dict[EnergySource, float]:
+def _energy_since(before: Heartbeat, now: Heartbeat) -> dict[EnergySource, float]:
     """Joules by source beyond those told before; a sum that has shrunk began anew."""
     told, known = _joules(before), _joules(now)
     return {

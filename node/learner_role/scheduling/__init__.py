@@ -1,4 +1,4 @@
-"""The state of a run, its leases, and which peers are active.
+"""The leases of a run, and which peers are active.
 
 - `lease_service`: grants leases
 - `peer_recorder`: records what peers do
@@ -6,5 +6,4 @@
 - `provisioner`: applies the plan
 - `recorder`: records what the run does
 - `recovery`: leases and rollouts that a restart finds in the ledger
-- `run_state`: what all services of a run share
 """

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 
 import trio
 
-from learner.ledger.ledger import Ledger
 from learner.ledger.rows import LeaseRow
 from learner.rollouts.admission import GrantedLease
 from learner.rollouts.leases import GRANT_BYTES
@@ -25,13 +24,12 @@ from learner.scheduling.lease_backoff import FREE_LEASES
 from learner.scheduling.worker import Held
 from node.learner_role.scheduling.peer_recorder import PeerRecorder
 from node.learner_role.scheduling.recovery import granted_in
-from node.learner_role.scheduling.run_state import RunState
-from node.runtime.events import EventLog
+from node.learner_role.shared.context import Service
+from node.learner_role.shared.signals import LeaseClosed
 from protocol.core.envelope import OVERHEAD_BYTES
-from protocol.core.identity import Keypair
-from protocol.core.ids import LeaseId, PeerId, PolicyVersion, SwarmId
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.core.limits import MAX_LEASES_PER_GRANT
-from protocol.work import FromLearner, Grant, LeaseRecall, LeaseRequest, LeaseReturn, Started, lease_bytes, sign_lease
+from protocol.work import Grant, LeaseRecall, LeaseRequest, LeaseReturn, Started, lease_bytes, sign_lease
 
 GRANT_WAIT_S = 10.0
 """How long a request for leases is held open before it is answered with none."""
@@ -57,20 +55,11 @@ class _Waiting:
     pause: trio.CancelScope = field(default_factory=trio.CancelScope)
 
 
-@dataclass(kw_only=True)
-class LeaseService:
-    """See the module's paragraph. `tell` says something to a peer, if its line is up; `ended` is told of each lease
-    that ends without a delivery, the version that it was begun with, if it was, and how it ended."""
+@dataclass(kw_only=True, eq=False)
+class LeaseService(Service):
+    """See the module's paragraph."""
 
-    run: RunState
-    ledger: Ledger
     witness: PeerRecorder
-    keypair: Keypair
-    swarm: SwarmId
-    now_ms: Callable[[], int]
-    events: EventLog
-    tell: Callable[[PeerId, FromLearner], None] = lambda peer, message: None
-    ended: Callable[[GrantedLease, PolicyVersion | None, str], None] = lambda granted, begun, status: None
     changed: trio.Event = field(default_factory=trio.Event)
     """Something is to be written."""
     _closed: dict[LeaseId, str] = field(default_factory=dict)
@@ -85,11 +74,11 @@ class LeaseService:
     _returned: set[PeerId] = field(default_factory=set)
     """Who has been here since, of those whose leases these are."""
 
-    async def serve(self) -> None:
+    async def run(self) -> None:
         """Recall what has become hopeless and serve those who wait, whenever there may be more to lease; until
         cancelled."""
         while True:
-            await self.run.wait_leasable()
+            await self.state.wait_leasable()
             self._recall_all()
             self.serve_now()
 
@@ -98,14 +87,19 @@ class LeaseService:
 
         First comes what the peer was granted before and has lost.
         """
-        if lost := self._lost_by(peer, request.rollouts):
-            return Grant(leases=[sign_lease(self.keypair, self.swarm, one.lease) for one in lost], now_ms=self.now_ms())
+        if lost := self._grant_lost(peer, request.rollouts):
+            return Grant(
+                leases=[sign_lease(self.identity.keypair, self.identity.swarm, one.lease) for one in lost],
+                now_ms=self.now_ms(),
+            )
         leases = await self._wait_granted(peer, request.rollouts)
         if not leases:
-            why = "The run is finished." if self.run.finished else self._why_not(peer)
-            retry_ms = max(GRANT_RETRY_MS, self.run.give_backs.wait_ms(peer, self.now_ms()))
+            why = "The run is finished." if self.state.finished else self._why_not(peer)
+            retry_ms = max(GRANT_RETRY_MS, self.scheduler.give_backs.wait_ms(peer, self.now_ms()))
             return Grant(leases=[], now_ms=self.now_ms(), reason=why, retry_after_ms=retry_ms)
-        issued = [(granted, sign_lease(self.keypair, self.swarm, granted.lease)) for granted in leases]
+        issued = [
+            (granted, sign_lease(self.identity.keypair, self.identity.swarm, granted.lease)) for granted in leases
+        ]
         ids = [granted.id for granted, _ in issued]
         rows = [_row(granted, raw) for granted, raw in issued]
         try:
@@ -116,48 +110,48 @@ class LeaseService:
         finally:
             self._unissued.difference_update(ids)
         # What was withdrawn while we wrote was closed before it was there; close it again.
-        self._close([lease for lease in ids if lease not in self.run.leasing.open], "lost")
+        self._close([lease for lease in ids if lease not in self.capacity.leasing.open], "lost")
         return Grant(leases=[raw for _, raw in issued], now_ms=self.now_ms())
 
     def serve_now(self, only: PeerId | None = None) -> None:
         """Hand out what can be leased now; with the run over, tell all that wait."""
-        if self.run.finished:
+        if self.state.finished:
             for waiting in self._waiting.values():
                 waiting.answered.set()
             return
-        for peer, leases in self.run.serve(self.now_ms(), only):
+        for peer, leases in self.scheduler.serve(self.now_ms(), only):
             waiting = self._waiting[peer]
             waiting.leases = leases
             self._unissued.update(granted.id for granted in leases)
             waiting.answered.set()
 
-    def started(self, peer: PeerId, started: Started) -> None:
+    def note_start(self, peer: PeerId, started: Started) -> None:
         """Note which version a lease is generated with; the first word counts. A hopeless one is recalled at once."""
         lease = LeaseId(started.lease)
-        if self.run.started(peer, lease, started.version, self.now_ms()):
+        if self.scheduler.started(peer, lease, started.version, self.now_ms()):
             self._started[lease] = started.version
-            self.witness.started(lease)
-            if recalled := self.run.recall(self.now_ms(), lease):
+            self.witness.note_start(lease)
+            if recalled := self.scheduler.recall(self.now_ms(), lease):
                 self._recall(peer, recalled)
-                self.run.notify()
+                self.state.notify()
 
-    def returned(self, peer: PeerId, leases: LeaseReturn) -> None:
+    def accept_return(self, peer: PeerId, leases: LeaseReturn) -> None:
         """Take leases back. Those that were recalled are nobody's fault."""
         back, recalled = self._take_back(peer, [LeaseId(lease) for lease in leases.leases], "returned")
         self.events.emit("leases_returned", peer=peer, leases=back, recalled=recalled, reason=leases.reason)
 
     def remind(self, peer: PeerId) -> None:
         """Tell the peer again what was recalled and is open still."""
-        if mine := [granted for granted in self.run.leasing.recalled.values() if granted.peer == peer]:
+        if mine := [granted for granted in self.capacity.leasing.recalled.values() if granted.peer == peer]:
             self._tell(peer, mine)
 
     def release(self, peer: PeerId) -> int:
         """The peer is gone: withdraw all its leases; return how many."""
         self._forgotten.pop(peer, None)
-        begun = self.run.leasing.begun()
-        self._excuse([granted for granted in self.run.leasing.open.values() if granted.peer == peer])
-        released = self.run.release(peer, self.now_ms())
-        self._withdrawn(released, "lost", begun)
+        begun = self.capacity.leasing.begun()
+        self._excuse([granted for granted in self.capacity.leasing.open.values() if granted.peer == peer])
+        released = self.scheduler.release(peer, self.now_ms())
+        self._note_withdrawn(released, "lost", begun)
         return len(released)
 
     def withdraw(self, peer: PeerId, leases: Iterable[LeaseId]) -> None:
@@ -169,32 +163,32 @@ class LeaseService:
         that its own restart lost) it is granted again when it asks. Withdrawn is what it could not deliver any more,
         and what was about to be granted on the line before.
         """
-        theirs = [granted for granted in self.run.leasing.open.values() if granted.peer == peer]
+        theirs = [granted for granted in self.capacity.leasing.open.values() if granted.peer == peer]
         if any(granted.id in self._before for granted in theirs):
             self._returned.add(peer)
         lost = [granted for granted in theirs if granted.id not in held]
-        spent = self.run.leasing.recalled.keys() | self._unissued
+        spent = self.capacity.leasing.recalled.keys() | self._unissued
         useful = [granted for granted in lost if granted.id not in spent]
-        while useful and not self.run.can_still(peer, useful, self.now_ms()):
+        while useful and not self.scheduler.can_still(peer, useful, self.now_ms()):
             useful.pop()
         self._forgotten[peer] = [granted.id for granted in useful]
         self.withdraw(peer, [granted.id for granted in lost if granted not in useful])
 
     def expire(self) -> None:
         """Withdraw what is not delivered in time; nothing before deliveries are judged."""
-        if not self.run.opened.is_set():
+        if not self.state.opened.is_set():
             return
-        begun, now_ms, leasing = self.run.leasing.begun(), self.now_ms(), self.run.leasing
+        begun, now_ms, leasing = self.capacity.leasing.begun(), self.now_ms(), self.capacity.leasing
         late = [granted for granted in leasing.open.values() if now_ms > granted.deadline_ms + LATE_GRACE_MS]
         self._excuse([granted for granted in late if granted.id not in leasing.arrived])
-        self._withdrawn(self.run.expire(now_ms, LATE_GRACE_MS), "expired", begun)
+        self._note_withdrawn(self.scheduler.expire(now_ms, LATE_GRACE_MS), "expired", begun)
 
     def recover(self) -> list[PeerId]:
         """After a restart: take up the leases that are still open; return whose they are."""
         rows = self.ledger.work.open_leases()
         for row in rows:
-            granted = granted_in(row, self.swarm)
-            self.run.leasing.recover(granted, row.started)
+            granted = granted_in(row, self.identity.swarm)
+            self.capacity.leasing.recover(granted, row.started)
             self._before.add(granted.id)
         return [row.peer for row in rows]
 
@@ -217,18 +211,18 @@ class LeaseService:
 
         return write
 
-    def _lost_by(self, peer: PeerId, rollouts: int) -> list[GrantedLease]:
+    def _grant_lost(self, peer: PeerId, rollouts: int) -> list[GrantedLease]:
         """What the peer has lost and is granted again now: of so many rollouts, but one at least, and no more than one
         grant holds.
         """
         waiting, again, size_bytes = self._forgotten.pop(peer, []), list[GrantedLease](), 0
-        while waiting and rollouts > 0 and not self.run.finished and len(again) < MAX_LEASES_PER_GRANT:
-            if (granted := self.run.leasing.lookup(waiting[0], peer)) is not None:
+        while waiting and rollouts > 0 and not self.state.finished and len(again) < MAX_LEASES_PER_GRANT:
+            if (granted := self.capacity.leasing.lookup(waiting[0], peer)) is not None:
                 seeds = len(granted.lease.seeds)
                 size_bytes += lease_bytes(len(granted.lease.prompt) // 4, seeds) + OVERHEAD_BYTES
                 if again and size_bytes > GRANT_BYTES:
                     break
-                self.run.grant_again(granted)
+                self.scheduler.grant_again(granted)
                 self._started.pop(granted.id, None)
                 again.append(granted)
                 rollouts -= seeds
@@ -242,10 +236,10 @@ class LeaseService:
 
     async def _wait_granted(self, peer: PeerId, rollouts: int) -> list[GrantedLease]:
         """Ask the workload for the peer, and wait for its turn; nothing after GRANT_WAIT_S, or when the run is over."""
-        if self.run.finished or peer not in self.run.present:
+        if self.state.finished or peer not in self.state.present:
             return []
         waiting = self._waiting[peer] = _Waiting()
-        self.run.ask(peer, rollouts)
+        self.scheduler.ask(peer, rollouts)
         try:
             with trio.move_on_after(GRANT_WAIT_S):
                 while not waiting.answered.is_set():
@@ -261,17 +255,18 @@ class LeaseService:
         finally:
             if self._waiting.get(peer) is waiting:
                 del self._waiting[peer]
-                self.run.withdraw(peer)
+                self.scheduler.withdraw(peer)
 
     def _end_with_pause(self, peer: PeerId) -> None:
         """Look at the peer again, if it waits and owes, when its pause is over, since nothing else happens then."""
-        if (waiting := self._waiting.get(peer)) and (wait_ms := self.run.give_backs.wait_ms(peer, self.now_ms())):
+        wait_ms = self.scheduler.give_backs.wait_ms(peer, self.now_ms())
+        if wait_ms and (waiting := self._waiting.get(peer)):
             waiting.pause.deadline = trio.current_time() + wait_ms / 1000
 
     def _why_not(self, peer: PeerId) -> str:
-        match self.run.held(peer, self.now_ms()):
+        match self.scheduler.held(peer, self.now_ms()):
             case Held.STANDBY:
-                return self.run.worker(peer).standby
+                return self.scheduler.worker(peer).standby
             case Held.HOURS:
                 return (
                     "By what your node told last, your machine is not lent now (outside your hours, or paused), or not "
@@ -292,12 +287,12 @@ class LeaseService:
 
     def _recall_all(self) -> None:
         """Recall what a batch that was taken, or a restart, has made hopeless."""
-        now = self.run.collecting, self.run.chain.bases
+        now = self.capacity.collecting, self.capacity.chain.bases
         if now == self._recalled_at:
             return
         self._recalled_at = now
         by_peer: dict[PeerId, list[GrantedLease]] = {}
-        for granted in self.run.recall(self.now_ms()):
+        for granted in self.scheduler.recall(self.now_ms()):
             by_peer.setdefault(granted.peer, []).append(granted)
         for peer, recalled in by_peer.items():
             self._recall(peer, recalled)
@@ -308,58 +303,61 @@ class LeaseService:
             peer=peer,
             leases=len(recalled),
             rollouts=sum(len(granted.lease.seeds) for granted in recalled),
-            minimum=str(self.run.minimum),
+            minimum=str(self.capacity.minimum),
         )
         self._tell(peer, recalled)
 
     def _tell(self, peer: PeerId, recalled: Sequence[GrantedLease]) -> None:
-        presence = self.run.present.get(peer)
+        presence = self.state.present.get(peer)
         if presence is None or not presence.takes_recalls:
             return
         for first in range(0, len(recalled), MAX_LEASES_PER_GRANT):
             some: list[bytes] = [granted.id for granted in recalled[first : first + MAX_LEASES_PER_GRANT]]
-            self.tell(peer, LeaseRecall(leases=some, minimum=self.run.minimum))
+            self.signals.tell(peer, LeaseRecall(leases=some, minimum=self.capacity.minimum))
 
     def _take_back(self, peer: PeerId, leases: Iterable[LeaseId], status: str) -> tuple[int, int]:
         """How many were the peer's and open, and how many of these had been recalled."""
         leases = list(leases)
-        known = self.run.leasing.recalled.keys() & leases
-        begun = self.run.leasing.begun(leases)
-        theirs = [self.run.leasing.lookup(lease, peer) for lease in leases]
+        known = self.capacity.leasing.recalled.keys() & leases
+        begun = self.capacity.leasing.begun(leases)
+        theirs = [self.capacity.leasing.lookup(lease, peer) for lease in leases]
         self._excuse([granted for granted in theirs if granted is not None])
-        back = self.run.given_back(peer, leases, self.now_ms())
+        back = self.scheduler.given_back(peer, leases, self.now_ms())
         recalled = [granted for granted in back if granted.id in known]
-        self._withdrawn(recalled, "recalled", begun)
-        self._withdrawn([granted for granted in back if granted.id not in known], status, begun)
+        self._note_withdrawn(recalled, "recalled", begun)
+        self._note_withdrawn([granted for granted in back if granted.id not in known], status, begun)
         return len(back), len(recalled)
 
     def _excuse(self, leases: Sequence[GrantedLease]) -> None:
         """Of leases that are about to be withdrawn, recall first what is held against nobody: it is no debt, either."""
         for granted in leases:
             if self._is_excused(granted):
-                self.run.leasing.recall(granted.id)
+                self.capacity.leasing.recall(granted.id)
 
-    def _withdrawn(self, leases: Sequence[GrantedLease], status: str, begun: Mapping[LeaseId, PolicyVersion]) -> None:
+    def _note_withdrawn(
+        self, leases: Sequence[GrantedLease], status: str, begun: Mapping[LeaseId, PolicyVersion]
+    ) -> None:
         for peer in {granted.peer for granted in leases}:
             self._end_with_pause(peer)
         excused = {granted.id for granted in leases if self._is_excused(granted)}
         self._before.difference_update(granted.id for granted in leases)
-        self._ended([granted for granted in leases if granted.id in excused], "recalled", begun)
-        self._ended([granted for granted in leases if granted.id not in excused], status, begun)
+        self._end([granted for granted in leases if granted.id in excused], "recalled", begun)
+        self._end([granted for granted in leases if granted.id not in excused], status, begun)
 
     def _is_excused(self, granted: GrantedLease) -> bool:
         """Whether a restart of ours is why: its peer, who knows what was signed, may have taken it to be worthless
         before it could be back, or has not been back."""
         if granted.id not in self._before:
             return False
-        back_ms = min(self.run.opened_ms, self.now_ms()) + 1000 * self.run.membership.returns_s
+        back_ms = min(self.state.opened_ms, self.now_ms()) + 1000 * self.state.membership.returns_s
         return granted.peer not in self._returned or granted.lease.deadline_ms <= back_ms
 
-    def _ended(self, leases: Sequence[GrantedLease], status: str, begun: Mapping[LeaseId, PolicyVersion]) -> None:
-        self.witness.withdrawn(leases, status)
+    def _end(self, leases: Sequence[GrantedLease], status: str, begun: Mapping[LeaseId, PolicyVersion]) -> None:
+        self.witness.note_withdrawal(leases, status)
         for granted in leases:
             if granted.id not in self._unissued:  # else its peer has never seen it
-                self.ended(granted, begun.get(granted.id), status)
+                news = LeaseClosed(granted=granted, begun=begun.get(granted.id), status=status)
+                self.signals.lease_closed.emit(news)
         self._close([granted.id for granted in leases], status)
 
     def _close(self, leases: Sequence[LeaseId], status: str) -> None:
@@ -367,7 +365,7 @@ class LeaseService:
         if leases:
             self._closed.update(dict.fromkeys(leases, status))
             self.changed.set()
-            self.run.notify()
+            self.state.notify()
 
 
 def _row(granted: GrantedLease, envelope: bytes) -> LeaseRow:

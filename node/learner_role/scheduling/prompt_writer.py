@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import trio
 
 from learner.rollouts.leases import Prompt
+from node.learner_role.shared.signals import LearnerSignals, PromptsReady
 from node.tasks.task_suite import TaskSuite, Written
 from swarm.transport.error_groups import first_cause
 
@@ -34,21 +35,20 @@ TOGETHER = 8
 
 
 @dataclass(kw_only=True)
-class PromptDesk:
+class PromptWriter:
     """See the module's paragraph.
 
     Args:
         write: says what prompts say, in order; `node.verifiers.dispatch.Verifiers.prompts`.
         alone: whether that of this index is better asked for alone, since it takes its time in a process.
         writers: how many are asked for at a time.
-        ready: called when prompts are there again for which somebody has waited.
     """
 
     schooling: TaskSuite
     write: Callable[[Sequence[int]], Awaitable[list[Written]]]
     alone: Callable[[int], bool]
     writers: int
-    ready: Callable[[], None]
+    signals: LearnerSignals
     _shelf: dict[int, Written] = field(default_factory=dict)
     _writing: set[int] = field(default_factory=set)
     _is_missed: bool = False
@@ -58,15 +58,15 @@ class PromptDesk:
     _wake: trio.Event = field(default_factory=trio.Event)
 
     def __post_init__(self) -> None:
-        self.schooling.on_progress = self._moved
+        self.schooling.on_progress = self._look_again
 
     def next_prompt(self) -> Prompt | None:
         """The next prompt to lease; None while it is being written. Raises TaskError, see `TaskSuite.draw`."""
-        prompt = self.schooling.draw(self._taken)
+        prompt = self.schooling.draw(self._take)
         self._is_missed = prompt is None
         return prompt
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         """Write what comes next until cancelled. Raises RunError, see `node.verifiers.dispatch.FAILED_IN_A_ROW`."""
         with first_cause():
             async with trio.open_nursery() as nursery:
@@ -75,7 +75,7 @@ class PromptDesk:
 
     async def _write(self) -> None:
         while True:
-            if not (some := self._claimed()):
+            if not (some := self._claim()):
                 await self._wake.wait()
                 continue
             try:
@@ -85,18 +85,18 @@ class PromptDesk:
             self._shelf.update(zip(some, written, strict=True))
             if self._is_missed and self.schooling.upcoming(1)[0] in self._shelf:
                 self._is_missed = False
-                self.ready()
+                self.signals.prompts_ready.emit(PromptsReady())
 
-    def _taken(self, index: int) -> Written | None:
+    def _take(self, index: int) -> Written | None:
         """What was written of that prompt, which leaves the shelf."""
         return self._shelf.pop(index, None)
 
-    def _moved(self) -> None:
+    def _look_again(self) -> None:
         """Other prompts come next. Those who write look again."""
         self._wake.set()
         self._wake = trio.Event()
 
-    def _claimed(self) -> list[int]:
+    def _claim(self) -> list[int]:
         """What to write now, and it is being written from here on; nothing while enough is there."""
         [first] = self.schooling.upcoming(1)
         is_there = first in self._shelf or first in self._writing

@@ -9,48 +9,45 @@ stands by and what would change that; every change is an event, and a line in th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
 import trio
 
-from learner.ledger.ledger import Ledger
 from learner.ledger.rows import PlanRow
 from learner.provisioning.estimation.recording import Planned
 from learner.provisioning.planner.constants import SOON_S
 from learner.provisioning.planner.planner import Planner
 from learner.provisioning.planner.review import Decision, situation_of
 from node.learner_role.scheduling.recorder import RunRecorder
-from node.learner_role.scheduling.run_state import RunState
-from node.runtime.events import EventLog
+from node.learner_role.shared.context import Service
 from protocol.accounting.claims import MICROS
 from protocol.core.ids import PeerId
 from protocol.core.limits import MAX_REASON_CHARS
 
 
-@dataclass(kw_only=True)
-class Provisioner:
+@dataclass(kw_only=True, eq=False)
+class Provisioner(Service):
     """See the module's paragraph. `review_s`: the planner's, from one review to the next."""
 
-    run: RunState
-    ledger: Ledger
     recorder: RunRecorder
     planner: Planner
     review_s: float
-    now_ms: Callable[[], int]
-    events: EventLog
     _last: Decision | None = None
     _resting: frozenset[str] = frozenset()
     _called: trio.Event = field(default_factory=trio.Event)
+
+    def __post_init__(self) -> None:
+        self.signals.peers_changed.subscribe(lambda _: self.call())
 
     def call(self) -> None:
         """Somebody came or left: look at once."""
         self._called.set()
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         """Review until cancelled."""
-        await self.run.opened.wait()
+        await self.state.opened.wait()
         while True:
             began_s = trio.current_time()
             self._called = trio.Event()
@@ -64,10 +61,10 @@ class Provisioner:
         situation = situation_of(self.recorder.observatory, self.recorder.now_s())
         decision = await trio.to_thread.run_sync(self.planner.review, situation)
         is_new = self._is_new(decision)
-        standing = [peer for peer in self.run.present if peer not in decision.active]
+        standing = [peer for peer in self.state.present if peer not in decision.active]
         others = self._resting.symmetric_difference(situation.resting)  # why they stand by is another thing now
         self._resting = frozenset(situation.resting)
-        to_tell = [peer for peer in standing if is_new or peer in others or not self.run.worker(peer).standby]
+        to_tell = [peer for peer in standing if is_new or peer in others or not self.scheduler.worker(peer).standby]
         # On a thread as well: an answer looks at the whole pool.
         told = await trio.to_thread.run_sync(lambda: {peer: self.planner.explain(peer) for peer in to_tell})
         self._switch(decision, told)
@@ -78,14 +75,14 @@ class Provisioner:
     def _switch(self, decision: Decision, told: Mapping[PeerId, str]) -> None:
         """Serve those who are on, and no one else. Who has come meanwhile is served until the next review."""
         served = False
-        for peer, presence in self.run.present.items():
-            worker = self.run.worker(peer)
+        for peer, presence in self.state.present.items():
+            worker = self.scheduler.worker(peer)
             is_on = peer in decision.active or not (told.get(peer) or worker.standby)
             served = served or (is_on and not presence.is_on)
             presence.switch(on=is_on, now_s=trio.current_time())
             worker.standby = "" if is_on else told.get(peer, worker.standby)[:MAX_REASON_CHARS]
         if served:
-            self.run.notify()
+            self.state.notify()
 
     def _is_new(self, decision: Decision) -> bool:
         """Whether it is news; to a new incarnation, whose recording begins without a plan, whatever holds is."""
@@ -95,11 +92,11 @@ class Provisioner:
         return (decision.active, decision.kappa) != (last.active, last.kappa) or bool(decision.changes)
 
     async def _announce(self, decision: Decision) -> None:
-        if self.run.kappa != decision.kappa:
+        if self.state.kappa != decision.kappa:
             self.events.emit("period_changed", kappa=decision.kappa, reason=decision.kappa_reason)
-            self.run.kappa = decision.kappa
+            self.state.kappa = decision.kappa
         active = sorted(decision.active)
-        reasons = [*self._told(decision), *([decision.kappa_reason] if decision.kappa_reason else [])]
+        reasons = [*self._tell_changes(decision), *([decision.kappa_reason] if decision.kappa_reason else [])]
         self.recorder.record(
             Planned(
                 at_s=self.recorder.now_s(), kappa=decision.kappa, active=active, price=decision.price, reasons=reasons
@@ -114,11 +111,11 @@ class Provisioner:
         )
         await trio.to_thread.run_sync(partial(self.ledger.peers.planned, row))
 
-    def _told(self, decision: Decision) -> list[str]:
+    def _tell_changes(self, decision: Decision) -> list[str]:
         """Every change in a sentence, as an event as well."""
         told = []
         for change in decision.changes:
-            name = presence.name if (presence := self.run.present.get(PeerId(change.peer))) else ""
+            name = presence.name if (presence := self.state.present.get(PeerId(change.peer))) else ""
             self.events.emit(
                 "peer_activated" if change.on else "peer_released", peer=change.peer, name=name, reason=change.reason
             )

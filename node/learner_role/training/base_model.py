@@ -58,7 +58,7 @@ def base_note(config: SwarmConfig, ledger: Path) -> str:
         recorded = base_of(ledger)
     except LedgerError as error:
         raise RunError(str(error)) from error
-    return judged(recorded, digests_of(Path(config.model.directory)), config)
+    return compare_base(recorded, digests_of(Path(config.model.directory)), config)
 
 
 def hold_to_base(ledger: Ledger, config: SwarmConfig, base: int) -> str:
@@ -69,10 +69,10 @@ def hold_to_base(ledger: Ledger, config: SwarmConfig, base: int) -> str:
     if base == 0 or not recorded:
         ledger.training.begun_with(found)
         return ""
-    return judged(recorded, found, config)
+    return compare_base(recorded, found, config)
 
 
-def judged(recorded: Mapping[str, str], found: Mapping[str, str], config: SwarmConfig) -> str:
+def compare_base(recorded: Mapping[str, str], found: Mapping[str, str], config: SwarmConfig) -> str:
     """As `base_note`, of digests; nothing is known where `recorded` is empty."""
     names = recorded.keys() | found.keys() if recorded else set()
     other = sorted(name for name in names if recorded.get(name) != found.get(name))

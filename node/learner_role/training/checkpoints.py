@@ -21,13 +21,14 @@ from pathlib import Path
 import trio
 
 from learner.artifacts.checkpoint_retention import Keep, Stays, chosen
-from learner.ledger.ledger import Ledger
 from learner.ledger.rows import CheckpointRow
+from node.learner_role.shared.context import Service
+from node.learner_role.shared.signals import TrainerDied, TrainerSpoke
+from node.learner_role.trust.audit_service import AuditService
 from node.processes.outcomes import ChildRefused
 from node.runtime.errors import RunError
-from node.runtime.events import EventLog
 from protocol.core.ids import LeaseId, PolicyVersion
-from protocol.core.pipe import Arrays, Header
+from protocol.core.pipe import Header
 from protocol.versions.staleness import Chain, bases_of
 
 MAX_FAILED = 3
@@ -41,27 +42,22 @@ class TrainerLost(Exception):
     """The trainer is not the process that was loaded: all that it knew is gone. The message says why."""
 
 
-@dataclass(kw_only=True)
-class Checkpoints:
+@dataclass(kw_only=True, eq=False)
+class Checkpoints(Service):
     """See the module's paragraph.
 
     Args:
         ask: one request to the trainer. Raises TrainerLost, ChildRefused, RunError.
         describe: awaited for the row of a version's checkpoint: what the curriculum and the ledger are at now.
-        evaluating: the training steps of the versions whose evaluation is under way.
-        under_audit: the leases whose audits are not over: what was signed of them is not forgotten with a checkpoint.
+        audits: knows whose audits are not over: what was signed of them is not forgotten with a checkpoint.
         saved: the step of the newest durable state, 0 when there is none.
     """
 
     directory: Path
     keep: Keep
-    ledger: Ledger
     ask: Callable[[str, Mapping[str, object]], Awaitable[Header]]
     describe: Callable[[PolicyVersion], Awaitable[CheckpointRow]]
-    now_ms: Callable[[], int]
-    events: EventLog
-    under_audit: Callable[[], Collection[LeaseId]] = tuple
-    evaluating: Callable[[], Collection[int]] = tuple
+    audits: AuditService | None
     saved: int = 0
     _row: CheckpointRow | None = None
     _began_s: float = 0.0
@@ -73,18 +69,24 @@ class Checkpoints:
     _settled: trio.Event = field(default_factory=trio.Event)
     _concluding: trio.Lock = field(default_factory=trio.Lock)
 
-    def heard(self, header: Header, arrays: Arrays) -> None:
-        """What the trainer says unasked; other events than those of a checkpoint are not ours."""
-        if header.get("event") in ("saved", "save_failed"):
-            self._outcome = header
+    def __post_init__(self) -> None:
+        self.signals.trainer_spoke.subscribe(self._hear)
+        self.signals.trainer_died.subscribe(self._note_death)
+
+    def _hear(self, news: TrainerSpoke) -> None:
+        if news.header.get("event") in ("saved", "save_failed"):
+            self._outcome = news.header
             self._heard.set()
 
-    def died(self) -> None:
-        """The trainer's process ended: what it was writing will never be whole."""
+    def _note_death(self, news: TrainerDied) -> None:
+        """What it was writing will never be whole."""
         self._lost = self._row is not None
         self._settle()
 
-    async def work(self) -> None:
+    def _under_audit(self) -> Collection[LeaseId]:
+        return () if self.audits is None else self.audits.under_audit()
+
+    async def run(self) -> None:
         """Write down what the trainer says, until cancelled. Raises RunError when the disk refuses too often."""
         while True:
             await self._heard.wait()
@@ -158,7 +160,7 @@ class Checkpoints:
         if outcome["event"] == "save_failed":
             await self._fail(row.directory, str(outcome.get("error")))
             return
-        await trio.to_thread.run_sync(self._write_down, row, self.under_audit(), frozenset(self.evaluating()))
+        await trio.to_thread.run_sync(self._write_down, row, self._under_audit(), frozenset(+self.state.evaluating))
         self.saved, self._failed = row.step, 0
         self.events.emit(
             "checkpoint_saved",
@@ -209,7 +211,7 @@ class Checkpoints:
         self._failed += 1
         self.events.emit("checkpoint_failed", directory=name, reason=error)
         with suppress(OSError):
-            for one in await trio.to_thread.run_sync(self._make_room, self.under_audit()):
+            for one in await trio.to_thread.run_sync(self._make_room, self._under_audit()):
                 self.events.emit("milestone_given_up", directory=one.directory, step=one.step)
         self._row = None
         if self._failed >= MAX_FAILED:

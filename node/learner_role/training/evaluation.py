@@ -9,22 +9,21 @@ temperature; see `learner.monitoring.eval_scores`.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 
 import trio
 
-from learner.ledger.ledger import Ledger
 from learner.monitoring.eval_scores import Scores, score
 from node.engine.interface import EngineCrashed, EngineError, GenerationRequest, InstalledVersion, PolicyEngine
+from node.learner_role.shared.context import Service
 from node.learner_role.training.episode_player import play
-from node.runtime.events import EventLog, Field
+from node.runtime.events import Field
 from node.tasks.held_out import AskHeldOut, HeldOut, answer_on_a_thread
 from protocol.core.ids import PolicyVersion
 from protocol.versions.manifest import SignedManifest
-from swarm.store import ChunkStore, StoreError
+from swarm.store import StoreError
 
 EVALUATION_SEED = 1 << 40
 """Held-out prompt i is sampled with this seed plus i: any fixed numbers do that no lease is likely to use."""
@@ -73,22 +72,17 @@ async def evaluate(
     return score(rewards[:count], sampled, [held.task for held in prompts], terms.ks)
 
 
-@dataclass(kw_only=True)
-class Evaluation:
+@dataclass(kw_only=True, eq=False)
+class Evaluation(Service):
     """See the module's paragraph."""
 
     engine: PolicyEngine
-    store: ChunkStore
-    ledger: Ledger
     prompts: Sequence[HeldOut]
     terms: EvaluationTerms
-    now_ms: Callable[[], int]
-    events: EventLog
     ask: AskHeldOut = answer_on_a_thread
     lock: trio.Lock = field(default_factory=trio.Lock)
     """Held while the engine is used, which others may share: they wait for TOGETHER completions at most."""
     latest: Scores | None = None
-    _under_way: Counter[int] = field(default_factory=Counter)
     _published: int = 0
     _one: trio.Lock = field(default_factory=trio.Lock)
 
@@ -107,23 +101,18 @@ class Evaluation:
             return False
         return True
 
-    @property
-    def evaluating(self) -> frozenset[int]:
-        """The training steps of the versions whose evaluation has begun and is not over."""
-        return frozenset(+self._under_way)
-
-    async def run(self, signed: SignedManifest) -> None:
+    async def evaluate(self, signed: SignedManifest) -> None:
         """Evaluate one version, which must be in the store when this begins, and write the result."""
-        self._under_way[signed.version.version] += 1
+        self.state.evaluating[signed.version.version] += 1
         try:
-            await self._run(signed)
+            await self._evaluate(signed)
         finally:
-            self._under_way[signed.version.version] -= 1
+            self.state.evaluating[signed.version.version] -= 1
 
-    async def _run(self, signed: SignedManifest) -> None:
+    async def _evaluate(self, signed: SignedManifest) -> None:
         at_ms = self.now_ms()
         try:
-            with self.store.hold(signed.hash):
+            with self.context.store.hold(signed.hash):
                 async with self._one:
                     try:
                         scores = await self._scores(signed)
@@ -164,7 +153,7 @@ class Evaluation:
         async def turn() -> AsyncIterator[None]:
             async with self.lock:
                 if self.engine.installed != version:
-                    await self.engine.install(version, self.store.directory(signed.hash))
+                    await self.engine.install(version, self.context.store.directory(signed.hash))
                 yield
 
         return await evaluate(self.engine, self.prompts, self.terms, self.ask, turn)

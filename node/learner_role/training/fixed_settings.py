@@ -48,7 +48,7 @@ def require_fixed(config: SwarmConfig, ledger: Path, names: Collection[str] = (S
         recorded = settings_of(ledger)
     except LedgerError as error:
         raise RunError(str(error)) from error
-    if said := changed({name: value for name, value in recorded.items() if name in names}, config):
+    if said := explain_change({name: value for name, value in recorded.items() if name in names}, config):
         raise UsageError(said)
 
 
@@ -74,7 +74,7 @@ def note_fixed(ledger: Ledger, config: SwarmConfig, base: int) -> None:
         ledger.training.begun_under(fixed_settings(config))
 
 
-def changed(recorded: Mapping[str, Any], config: SwarmConfig) -> str:
+def explain_change(recorded: Mapping[str, Any], config: SwarmConfig) -> str:
     """What is not as recorded, with the key and what to do; "" if all is, or nothing is known."""
     now = fixed_settings(config)
     seed, tasks = (recorded.get(name, now[name]) for name in (SEED, TASKS))

@@ -16,7 +16,7 @@ told it from the ledger, since leases and verdicts are not undone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,30 +24,26 @@ from typing import Any, Protocol
 import trio
 
 from learner.artifacts.checkpoint_retention import Keep
-from learner.artifacts.publisher import Publisher
 from learner.curriculum.offline_stream import LoggedGroup, OfflineStream
-from learner.ledger.ledger import Ledger
-from learner.ledger.rows import CheckpointRow, StepRow
+from learner.ledger.rows import CheckpointRow
 from learner.provisioning.estimation.recording import Stepped
 from learner.rollouts.batch_arrays import batch_arrays, completed, missing, mixed, of_swarm, offline_arrays
 from learner.rollouts.buffer import Batch
 from learner.rollouts.environment import Environment
 from node.learner_role.scheduling.recorder import RunRecorder
 from node.learner_role.scheduling.recovery import read_unconsumed
-from node.learner_role.scheduling.run_state import RunState
+from node.learner_role.shared.context import Service
+from node.learner_role.shared.signals import StepTrained, VersionPublished
 from node.learner_role.training.checkpoints import Checkpoints, TrainerLost
-from node.learner_role.training.publisher import Publishing, step_row, told_figures
+from node.learner_role.training.publisher import VersionPublisher, event_figures, step_row
 from node.learner_role.training.restore import load_policy, restore_newest
 from node.learner_role.training.trainer_process import CallTrainer
 from node.learner_role.trust.audit_service import AUDIT_REASON, AuditService, GroupDecision
 from node.processes.outcomes import ChildCrashed, ChildGaveUp, ChildRefused
 from node.runtime.errors import RunError
-from node.runtime.events import EventLog
 from protocol.core.ids import PolicyVersion
 from protocol.core.pipe import Arrays, Header
-from protocol.versions.manifest import SignedManifest
 from protocol.versions.staleness import Chain, bases_of
-from swarm.store import ChunkStore
 from swarm.transport.error_groups import first_cause
 from swarm.transport.interface import Transport
 
@@ -72,6 +68,27 @@ class Trainer(Protocol):
     ) -> tuple[Header, Arrays]: ...
 
 
+class CurriculumState(Protocol):
+    """What gives out prompts. `offline`: logs of which each batch has a part; where they are all of it, R is 0."""
+
+    @property
+    def offline(self) -> OfflineStream | None: ...
+
+    def state(self) -> dict[str, Any]:
+        """What to save beside a checkpoint."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
+
+    def observe(self, index: int, mean: float) -> None:
+        """A group of this prompt, admitted after that, had this mean reward."""
+
+
+Trial = Callable[[Path, Header, CallTrainer], Awaitable[None]]
+"""Given the directory that the policy was exported to, the trainer's reply to `load`, and a way to ask the trainer;
+what it raises ends the run."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingTerms:
     """What the loop needs of the configuration. `load` is the trainer's load request."""
@@ -82,30 +99,17 @@ class TrainingTerms:
     load: Mapping[str, Any]
 
 
-@dataclass(kw_only=True)
-class TrainingLoop:
+@dataclass(kw_only=True, eq=False)
+class TrainingLoop(Service):
     """See the module's paragraph.
 
     Args:
         environment: what replays episodes that had begun.
-        curriculum_state: what to save beside a checkpoint; `restore_curriculum` takes it back, and `observe` what was
-            admitted after it: (index, mean reward).
+        curriculum: what it is goes into each checkpoint.
         trust: says which groups of before a restart wait for an audit; None: everybody is believed.
-        offline: logs of which each batch has a part; where they are all of it, `run.batch` is 0.
-        adopted: told of each version that the store has taken, before anybody else hears of it.
-        evaluating: the training steps of the versions whose evaluation is under way.
-        published: awaited after each publication.
-        tried: awaited once, before the first version is published, with the directory that it was exported to, the
-            trainer's reply to `load`, and a way to ask the trainer; what it raises ends the run. None: no trial.
-        opened: awaited with (incarnation, step) when an incarnation goes on from that step.
-        stepped: told of each training step when it is over, with what it was trained on.
-        look: sees that what is signed at this time is believed, or raises RunError.
+        open_incarnation: awaited with (incarnation, step) when an incarnation goes on from that step.
     """
 
-    run: RunState
-    ledger: Ledger
-    store: ChunkStore
-    publisher: Publisher
     trainer: Trainer
     transport: Transport
     terms: TrainingTerms
@@ -113,84 +117,65 @@ class TrainingLoop:
     checkpoints: Path
     exports: Path
     environment: Environment
-    curriculum_state: Callable[[], dict[str, Any]]
-    restore_curriculum: Callable[[Mapping[str, Any]], None]
-    published: Callable[[SignedManifest], Awaitable[None]]
-    now_ms: Callable[[], int]
-    events: EventLog
+    curriculum: CurriculumState
     recorder: RunRecorder
-    opened: Callable[[int, int], Awaitable[None]]
-    stepped: Callable[[StepRow, Batch], None]
-    tried: Callable[[Path, Header, CallTrainer], Awaitable[None]] | None = None
-    adopted: Callable[[SignedManifest], None] = lambda signed: None
-    observe: Callable[[int, float], None] = lambda index, mean: None
-    evaluating: Callable[[], Collection[int]] = tuple
-    offline: OfflineStream | None = None
-    look: Callable[[int], None] = lambda now_ms: None
+    open_incarnation: Callable[[int, int], Awaitable[None]]
+    _trial: Trial | None = None
     _diverged: int = 0
     _lost: int = 0
     _safe: int = 0
     _pid: int | None = None
 
     def __post_init__(self) -> None:
-        self._beginning = self.curriculum_state()
+        self._beginning = self.curriculum.state()
         self.saving = Checkpoints(
+            context=self.context,
             directory=self.checkpoints,
             keep=self.terms.keep,
-            ledger=self.ledger,
             ask=self._ask,
             describe=self._describe,
-            now_ms=self.now_ms,
-            events=self.events,
-            under_audit=(lambda: ()) if self.trust is None else self.trust.under_audit,
-            evaluating=self.evaluating,
+            audits=self.trust,
         )
-        self.publishing = Publishing(
-            run=self.run,
-            ledger=self.ledger,
-            store=self.store,
-            publisher=self.publisher,
+        self.publishing = VersionPublisher(
+            context=self.context,
             transport=self.transport,
             exports=self.exports,
             weights_dtype=self.terms.weights_dtype,
             ask=self._call,
-            adopted=self.adopted,
-            now_ms=self.now_ms,
-            events=self.events,
             recorder=self.recorder,
             kept=None if self.trust is None else self.trust.kept,
-            look=self.look,
         )
 
-    @property
-    def newest(self) -> bytes:
-        """The newest announcement, empty before the first."""
-        return self.publishing.newest
-
-    async def work(self) -> None:
-        """Train until the last step and until its state is durable, then return.
+    async def run(self, trial: Trial | None = None) -> None:
+        """Train until the last step and until its state is durable, then return. `trial` is awaited once, before the
+        first version is published.
 
         Raises UsageError when model or settings cannot be used, RunError when the trainer or the disk cannot go on.
         """
+        self._trial = trial
         with first_cause():
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.saving.work)
+                nursery.start_soon(self.saving.run)
                 await self._train()
                 nursery.cancel_scope.cancel()
 
     async def _train(self) -> None:
-        run, begun = self.run, False
-        while not begun or run.chain.head.version < self.terms.steps or self.saving.saved < run.chain.head.version:
+        run, begun = self.state, False
+        while (
+            not begun
+            or run.capacity.chain.head.version < self.terms.steps
+            or self.saving.saved < run.capacity.chain.head.version
+        ):
             try:
                 if not begun:
                     await self.begin()
                     begun = True
-                elif run.forgotten >= run.chain.head.incarnation:
+                elif run.forgotten >= run.capacity.chain.head.incarnation:
                     await self._begin_above()
-                elif run.chain.head.version < self.terms.steps:
+                elif run.capacity.chain.head.version < self.terms.steps:
                     await self._step()
                 else:
-                    await self.saving.complete(run.chain.head)
+                    await self.saving.complete(run.capacity.chain.head)
             except TrainerLost as loss:
                 begun = False
                 self._bear(loss)
@@ -211,38 +196,38 @@ class TrainingLoop:
     async def begin(self) -> None:
         """Load the policy, go on from the last durable state if there is one, publish under the next incarnation.
 
-        What `tried` refuses has changed nothing: the ledger knows of no new incarnation yet.
+        What the trial refuses has changed nothing: the ledger knows of no new incarnation yet.
         """
-        run = self.run
-        run.busy = True
+        run = self.state
+        run.capacity.busy = True
         self._pid = None
         reply = await load_policy(self._ask, self.terms.load)
         self._pid = self.trainer.pid
         await self.saving.forget()
         base = await self._restore()
-        await trio.to_thread.run_sync(self._swept, self.publishing.sweep)
-        if self.tried is not None:
-            await self.tried(await self.publishing.export_ahead(), reply, self._call)
-            self.tried = None
+        await trio.to_thread.run_sync(self._sweep, self.publishing.sweep)
+        if self._trial is not None:
+            await self._trial(await self.publishing.export_ahead(), reply, self._call)
+            self._trial = None
         async with run.judging:
-            run.vocab_size, run.steps = int(reply["vocab_size"]), self.terms.steps
+            run.vocab_size, run.capacity.steps = int(reply["vocab_size"]), self.terms.steps
             await self._open_chain(base)
             await self._recover_buffer()
         run.open(self.now_ms())
-        await trio.to_thread.run_sync(self._swept, self.saving.sweep)
+        await trio.to_thread.run_sync(self._sweep, self.saving.sweep)
         await self._publish()
-        run.busy = False
+        run.capacity.busy = False
         run.notify()
 
     async def _begin_above(self) -> None:
         """Go on under a number above every incarnation whose versions are out: members hold some that this ledger knows
         nothing of, and names only go up. The trainer keeps its state, and nothing that was admitted is lost."""
-        run = self.run
-        run.busy = True
+        run = self.state
+        run.capacity.busy = True
         async with run.judging:
-            await self._open_chain(run.chain.head.version)
+            await self._open_chain(run.capacity.chain.head.version)
         await self._publish()
-        run.busy = False
+        run.capacity.busy = False
         run.notify()
 
     async def _ask(self, op: str, header: Mapping[str, object], arrays: Arrays | None = None) -> Header:
@@ -265,12 +250,12 @@ class TrainingLoop:
     async def _restore(self) -> int:
         """Bring the trainer to the newest checkpoint that can be read; return its step, 0 when there never was one."""
         rows = await trio.to_thread.run_sync(self.ledger.training.checkpoints)
-        row = await restore_newest(self._ask, rows, self.checkpoints, self._passed_over)
+        row = await restore_newest(self._ask, rows, self.checkpoints, self._report_unusable)
         await self._recover_curriculum(row)
         self.saving.saved = 0 if row is None else row.step
         return self.saving.saved
 
-    def _passed_over(self, directory: Path, reason: str) -> None:
+    def _report_unusable(self, directory: Path, reason: str) -> None:
         self.events.emit("checkpoint_unusable", directory=str(directory), reason=reason)
 
     async def _recover_curriculum(self, row: CheckpointRow | None) -> None:
@@ -278,14 +263,14 @@ class TrainingLoop:
         leases and verdicts outlive a step that is lost.
         """
         leases, records = (0, 0) if row is None else (row.leases, row.records)
-        async with self.run.judging:
+        async with self.state.judging:
             # Without a checkpoint as it was at our start: what it saw since would otherwise count twice.
-            self.restore_curriculum(self._beginning if row is None else row.state)
+            self.curriculum.restore(self._beginning if row is None else row.state)
             given, seen = await trio.to_thread.run_sync(self.ledger.work.since, leases, records)
-            self.run.recover_prompts(given)
+            self.scheduler.recover_prompts(given)
             for index, mean in seen:
-                self.observe(index, mean)
-            _, self.run.judged = await trio.to_thread.run_sync(self.ledger.work.counts)
+                self.curriculum.observe(index, mean)
+            _, self.state.judged = await trio.to_thread.run_sync(self.ledger.work.counts)
 
     async def _describe(self, version: PolicyVersion) -> CheckpointRow:
         leases, _ = await trio.to_thread.run_sync(self.ledger.work.counts)
@@ -294,42 +279,42 @@ class TrainingLoop:
             step=version.version,
             incarnation=version.incarnation,
             directory=str(version),
-            state=self.curriculum_state(),
+            state=self.curriculum.state(),
             leases=leases,
-            records=self.run.judged,
+            records=self.state.judged,
         )
 
     async def _open_chain(self, base: int) -> None:
         """Begin the next incarnation at step `base`. The caller holds `judging`."""
-        run = self.run
+        run = self.state
         incarnation = await trio.to_thread.run_sync(self.ledger.training.begin_incarnation, base, self.now_ms())
         incarnations = await trio.to_thread.run_sync(self.ledger.training.incarnations)
         versions = await trio.to_thread.run_sync(self.ledger.training.versions)
-        run.chain = Chain(bases=bases_of(incarnations), head=PolicyVersion(incarnation, base))
-        run.collecting = base
+        run.capacity.chain = Chain(bases=bases_of(incarnations), head=PolicyVersion(incarnation, base))
+        run.capacity.collecting = base
         self.publishing.go_on(versions)
         self.events.emit("incarnation_began", incarnation=incarnation, step=base)
         self.recorder.begin(base)
-        await self.opened(incarnation, base)
+        await self.open_incarnation(incarnation, base)
 
     async def _recover_buffer(self) -> None:
         """Put back what was admitted and not trained on by a surviving step. The caller holds `judging`."""
-        run, swarm = self.run, self.publisher.authority.swarm
+        run, swarm = self.state, self.identity.swarm
         found = await trio.to_thread.run_sync(read_unconsumed, self.ledger, self.environment, swarm)
-        run.buffer.clear()
+        run.capacity.buffer.clear()
         if self.trust is not None:
             await self.trust.recover(found.leases)
         for group in found.groups:
-            fate = GroupDecision.ACCEPT if self.trust is None else self.trust.fate(group.lease)
+            fate = GroupDecision.ACCEPT if self.trust is None else self.trust.decide(group.lease)
             if fate is GroupDecision.DROP:
-                run.buffer.give_up(group.lease, AUDIT_REASON, len(group.completions))
+                run.capacity.buffer.give_up(group.lease, AUDIT_REASON, len(group.completions))
             else:
-                run.buffer.add(group, hold=fate is GroupDecision.HOLD)
-        if doubled := [granted.id for granted in run.take_up(found.episodes)]:
+                run.capacity.buffer.add(group, hold=fate is GroupDecision.HOLD)
+        if doubled := [granted.id for granted in run.scheduler.take_up(found.episodes)]:
             await trio.to_thread.run_sync(self.ledger.work.leases_closed, doubled, "recalled", self.now_ms())
-        self.events.emit("buffer_recovered", rollouts=len(run.buffer), episodes=len(run.episodes))
+        self.events.emit("buffer_recovered", rollouts=len(run.capacity.buffer), episodes=len(run.capacity.episodes))
 
-    def _swept(self, sweep: Callable[[], None]) -> None:
+    def _sweep(self, sweep: Callable[[], None]) -> None:
         """Remove what a crash left half-done: exports nobody adopted, or checkpoints the ledger does not know."""
         try:
             sweep()
@@ -337,14 +322,18 @@ class TrainingLoop:
             raise RunError(f"{error.filename} cannot be used: {error.strerror}. Check its disk and owner.") from error
 
     async def _step(self) -> None:
-        run = self.run
+        run = self.state
         waited = trio.current_time()
         if (batch := await self._collect()) is None:
             return
         began_ms, began = self.now_ms(), trio.current_time()
-        run.busy, run.busy_since_ms, run.collecting = True, began_ms, run.chain.head.version + 1
+        run.capacity.busy, run.capacity.busy_since_ms, run.capacity.collecting = (
+            True,
+            began_ms,
+            run.capacity.chain.head.version + 1,
+        )
         run.notify()  # taking the batch made room for leases
-        logged = self.offline.draw() if self.offline is not None else []
+        logged = [] if self.curriculum.offline is None else self.curriculum.offline.draw()
         try:
             arrays = await self._arrays(batch, logged)
             reply, found = await self._call("step", {}, arrays)
@@ -352,11 +341,11 @@ class TrainingLoop:
             await self._drop(batch, refused)
             return
         self._diverged = 0
-        run.chain = run.chain.advance()
-        row = step_row(batch, logged, run.chain.head, began_ms, began - waited, reply)
+        run.capacity.chain = run.capacity.chain.advance()
+        row = step_row(batch, logged, run.capacity.chain.head, began_ms, began - waited, reply)
         await trio.to_thread.run_sync(self.ledger.training.step_trained, row, batch.lags, batch.dropped)
         if self.trust is not None and (apart := of_swarm(found.get("apart"), arrays)) is not None:
-            self.trust.trained(batch, apart)
+            self.trust.note_trained(batch, apart)
         self.events.emit(
             "step",
             step=row.step,
@@ -367,18 +356,18 @@ class TrainingLoop:
             max_lag=max(batch.lags.values(), default=0),
             dropped=len(batch.dropped),
             uninformative=batch.uninformative,
-            buffered=len(run.buffer),
-            **told_figures(row.metrics),
+            buffered=len(run.capacity.buffer),
+            **event_figures(row.metrics),
         )
         publishing = trio.current_time()
         if is_due := row.step % run.kappa == 0 or row.step >= self.terms.steps:
             await self._publish()
         over = trio.current_time()
         self._record(batch, began - waited, over - began, over - publishing if is_due else 0.0)
-        self.stepped(row, batch)
+        self.signals.step_trained.emit(StepTrained(row=row, batch=batch))
         if (train_s := self.recorder.observatory.train_s) is not None:
-            run.measure(train_s.value)
-        run.busy = False
+            run.scheduler.measure(train_s.value)
+        run.capacity.busy = False
         run.notify()
 
     def _record(self, batch: Batch, waited_s: float, busy_s: float, publish_s: float) -> None:
@@ -388,7 +377,7 @@ class TrainingLoop:
         self.recorder.record(
             Stepped(
                 at_s=self.recorder.now_s(),
-                step=self.run.chain.head.version,
+                step=self.capacity.chain.head.version,
                 waited_s=round(waited_s, 6),
                 busy_s=round(busy_s, 6),
                 publish_s=round(publish_s, 6),
@@ -402,7 +391,7 @@ class TrainingLoop:
         """The trainer's arrays: what the swarm made, then what is logged. Raises as `_ask`."""
         parts = []
         if batch.groups:
-            parts.append(await trio.to_thread.run_sync(batch_arrays, batch, self.run.chain.head))
+            parts.append(await trio.to_thread.run_sync(batch_arrays, batch, self.capacity.chain.head))
         if logged:
             found = await trio.to_thread.run_sync(offline_arrays, logged)
             if (asked := missing(found)) is not None:
@@ -414,30 +403,30 @@ class TrainingLoop:
     async def _collect(self) -> Batch | None:
         """Wait for a batch; None when another incarnation is to begin first. Consumes groups from the buffer, wakes
         when one was added."""
-        run = self.run
-        while run.forgotten < run.chain.head.incarnation:
-            waiting = len(run.buffer)
-            if (batch := run.buffer.take(run.batch, run.chain)) is not None:
+        run = self.state
+        while run.forgotten < run.capacity.chain.head.incarnation:
+            waiting = len(run.capacity.buffer)
+            if (batch := run.capacity.buffer.take(run.capacity.batch, run.capacity.chain)) is not None:
                 return batch
-            if len(run.buffer) < waiting:
+            if len(run.capacity.buffer) < waiting:
                 run.notify()  # what had grown too old made room for leases
             await run.wait_changed()
         return None
 
     async def _drop(self, batch: Batch, refused: ChildRefused) -> None:
         """Do without a batch that makes the loss infinite; give up when one after the other does."""
-        run, self._diverged = self.run, self._diverged + 1
+        run, self._diverged = self.state, self._diverged + 1
         if refused.kind != "diverged" or self._diverged > MAX_DIVERGED:
-            raise RunError(f"The trainer refused step {run.collecting}: {refused.error}") from None
+            raise RunError(f"The trainer refused step {run.capacity.collecting}: {refused.error}") from None
         dropped = {**dict.fromkeys(batch.lags, "diverged"), **batch.dropped}
-        await trio.to_thread.run_sync(self.ledger.training.batch_dropped, run.collecting, dropped)
-        self.events.emit("batch_dropped", step=run.collecting, rollouts=batch.rollouts, reason=refused.error)
-        run.busy, run.collecting = False, run.chain.head.version
+        await trio.to_thread.run_sync(self.ledger.training.batch_dropped, run.capacity.collecting, dropped)
+        self.events.emit("batch_dropped", step=run.capacity.collecting, rollouts=batch.rollouts, reason=refused.error)
+        run.capacity.busy, run.capacity.collecting = False, run.capacity.chain.head.version
         run.notify()
 
     async def _publish(self) -> None:
         """Publish the policy, and have its state made durable."""
         signed = await self.publishing.publish()
-        await self.published(signed)
+        self.signals.version_published.emit(VersionPublished(signed=signed))
         await self.publishing.clean()
         await self.saving.save(signed.version)

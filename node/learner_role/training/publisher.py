@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +20,23 @@ import trio
 
 from learner.artifacts.publisher import Base, Publisher, new_bytes, patches_of
 from learner.curriculum.offline_stream import LoggedGroup
-from learner.ledger.ledger import Ledger
 from learner.ledger.rows import StepRow, TallyRow
 from learner.monitoring.alarms import known
 from learner.provisioning.estimation.recording import Published
 from learner.rollouts.buffer import Batch
 from node.learner_role.scheduling.recorder import RunRecorder
-from node.learner_role.scheduling.run_state import RunState
+from node.learner_role.shared.context import Service
+from node.learner_role.shared.signals import CertificateRenewed, VersionAdopted
 from node.learner_role.trust.version_retention import VersionRetention
 from node.processes.outcomes import ChildRefused
 from node.runtime.errors import RunError
-from node.runtime.events import EventLog
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.core.pipe import Arrays, Header
 from protocol.versions.announcement import Announcement, announce, topic_of
 from protocol.versions.manifest import SignedManifest
 from protocol.versions.probe import Probed
 from protocol.versions.safetensors_header import LayoutError
-from swarm.store import ChunkStore, StoreError, StoreFull
+from swarm.store import StoreError, StoreFull
 from swarm.transport.error_groups import first_cause
 from swarm.transport.interface import Transport
 
@@ -52,43 +51,34 @@ ANCHOR_EVERY = 8
 versions catch up in one step; the learner keeps its files for as long."""
 
 
-@dataclass(kw_only=True)
-class Publishing:
+@dataclass(kw_only=True, eq=False)
+class VersionPublisher(Service):
     """See the module's paragraph.
 
     Args:
         ask: one request to the trainer, for its header and arrays. Raises TrainerLost, ChildRefused, RunError.
-        adopted: told of each version that the store has taken, before anybody else hears of it.
-        newest: the newest announcement, empty before the first.
         kept: versions that stay to be looked at, as long as there is room.
-        look: sees that what is signed at this time is believed, or raises RunError.
     """
 
-    run: RunState
-    ledger: Ledger
-    store: ChunkStore
-    publisher: Publisher
     transport: Transport
     exports: Path
     weights_dtype: str
     ask: Callable[[str, Mapping[str, object]], Awaitable[tuple[Header, Arrays]]]
-    adopted: Callable[[SignedManifest], None]
-    now_ms: Callable[[], int]
-    events: EventLog
     recorder: RunRecorder
     kept: VersionRetention | None = None
-    look: Callable[[int], None] = lambda now_ms: None
-    newest: bytes = b""
     _said: Announcement | None = None
     _ahead: tuple[Header, Arrays] | None = None
     _previous: ManifestHash | None = None
     _after: int | None = None
     _pinned: ManifestHash | None = None
 
+    def __post_init__(self) -> None:
+        self.signals.certificate_renewed.subscribe(self._renew)
+
     def go_on(self, published: Sequence[tuple[PolicyVersion, ManifestHash]]) -> None:
         """These were published before, oldest first; what of them belongs to the chain of `run` is gone on from."""
-        self.run.manifests = dict(published)
-        kept = [(version.version, manifest) for version, manifest in published if self.run.chain.contains(version)]
+        self.capacity.manifests = dict(published)
+        kept = [(version.version, manifest) for version, manifest in published if self.capacity.chain.contains(version)]
         self._after, self._previous = kept[-1] if kept else (None, None)
         self._forget_manifests()
 
@@ -102,51 +92,56 @@ class Publishing:
         """Export the policy before it has a name, for a trial, and return the directory; `publish` takes it as it is,
         unless `sweep` comes first. Raises TrainerLost, RunError."""
         directory = self.exports / AHEAD
-        self._ahead = await self._written(directory, "The first version")
+        self._ahead = await self._export_to(directory, "The first version")
         return directory
 
-    def certified(self, certificate: bytes) -> None:
-        """What is signed from now on carries this certificate, the newest announcement among it."""
-        self.publisher = replace(self.publisher, certificate=certificate)
+    @property
+    def _signer(self) -> Publisher:
+        """Signs with the certificate that is in force."""
+        me = self.identity
+        return Publisher(learner=me.keypair, authority=me.authority, certificate=me.certificate)
+
+    def _renew(self, news: CertificateRenewed) -> None:
+        """The newest announcement carries the new certificate as well."""
         if self._said is not None:
-            self._announce(msgspec.structs.replace(self._said, certificate=certificate))
+            self._announce(msgspec.structs.replace(self._said, certificate=self.identity.certificate))
 
     def _announce(self, said: Announcement) -> None:
         """From now on this is the newest."""
         self._said = said
-        self.newest = announce(self.publisher.learner, self.publisher.authority, said)
+        self.state.announcement = announce(self.identity.keypair, self.identity.authority, said)
 
     async def announce_again(self) -> None:
         """Repeat the newest announcement until cancelled."""
         while True:
             await trio.sleep(REANNOUNCE_S)
-            if self.newest:
-                await self.transport.publish(topic_of(self.publisher.authority.swarm), self.newest)
+            if self.state.announcement:
+                await self.transport.publish(topic_of(self.identity.swarm), self.state.announcement)
 
     async def publish(self) -> SignedManifest:
         """Export the policy, sign it, adopt it into the store, announce it. Raises TrainerLost, RunError."""
-        run, version = self.run, self.run.chain.head
+        run, version = self.state, self.capacity.chain.head
         began = trio.current_time()
         export = self.exports / str(version)
         reply, names, tally = await self._export(version, export)
-        probed = _probed(reply.get("probe"))
+        probed = _read_probe(reply.get("probe"))
         signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export, names, probed, tally)
         self._pin(signed.hash)
-        self.adopted(signed)
+        self.signals.version_adopted.emit(VersionAdopted(signed=signed))
         self._announce(
             Announcement(
                 version=version,
                 manifest=signed.hash,
                 manifest_bytes=len(signed.raw),
                 total_bytes=signed.manifest.total_bytes,
-                certificate=self.publisher.certificate,
+                certificate=self.identity.certificate,
             )
         )
         run.published = signed
-        run.manifests[version] = self._previous = signed.hash
+        run.capacity.manifests[version] = self._previous = signed.hash
         self._after = version.version
         self._forget_manifests()
-        await self.transport.publish(topic_of(self.publisher.authority.swarm), self.newest)
+        await self.transport.publish(topic_of(self.identity.swarm), self.state.announcement)
         self.events.emit(
             "version_published",
             version=str(version),
@@ -168,7 +163,7 @@ class Publishing:
 
     async def clean(self) -> None:
         """Remove versions that no rollout may be made with any more from the store, but for the last anchor."""
-        keep = set(self.run.manifests.values())
+        keep = set(self.capacity.manifests.values())
         if self.kept is not None:
             self.kept.trim(keep)
         await trio.to_thread.run_sync(self._clean, keep)
@@ -186,7 +181,7 @@ class Publishing:
                 nursery.start_soon(count)
                 if ahead is not None:
                     await trio.to_thread.run_sync(self._name, export, version)
-                reply, names = ahead or await self._written(export, f"Version {version}")
+                reply, names = ahead or await self._export_to(export, f"Version {version}")
         return reply, names, tallies[0]
 
     def _name(self, export: Path, version: PolicyVersion) -> None:
@@ -198,7 +193,7 @@ class Publishing:
                 f"Version {version} cannot be published: {error}. Check the disk, then start again."
             ) from None
 
-    async def _written(self, export: Path, what: str) -> tuple[Header, Arrays]:
+    async def _export_to(self, export: Path, what: str) -> tuple[Header, Arrays]:
         try:
             return await self.ask("export", {"directory": str(export), "dtype": self.weights_dtype})
         except ChildRefused as refused:
@@ -209,14 +204,14 @@ class Publishing:
         """What the steps since the version before consumed, signed. 100,000 records take a second: for a thread."""
         after = version.version if self._after is None else self._after
         trained = self.ledger.evidence.trained(after, version.version)
-        signed = self.publisher.tally(version, after, trained, self.now_ms())
+        signed = self._signer.tally(version, after, trained, self.now_ms())
         return TallyRow(version=version, after=after, envelope=signed)
 
     def _pin(self, newest: ManifestHash) -> None:
         """Let the store never make room by evicting the newest version; older ones it may, if there is a quota."""
-        self.store.pin(newest)
+        self.context.store.pin(newest)
         if self._pinned is not None:
-            self.store.unpin(self._pinned)
+            self.context.store.unpin(self._pinned)
         self._pinned = newest
 
     def _seal(
@@ -226,11 +221,10 @@ class Publishing:
 
         Cancelled while it is read, which takes minutes for a large model, it ends with nothing adopted.
         """
-        before = None if self._previous is None else self.store.manifest(self._previous)
-        now_ms = self.now_ms()
-        trio.from_thread.run_sync(self.look, now_ms)
+        before = None if self._previous is None else self.context.store.manifest(self._previous)
+        now_ms = trio.from_thread.run_sync(self.context.signing_ms)
         try:
-            published = self.publisher.publish(
+            published = self._signer.publish(
                 export,
                 version,
                 self._previous,
@@ -267,7 +261,7 @@ class Publishing:
         StoreError."""
         while True:
             try:
-                self.store.adopt(signed, export, patches)
+                self.context.store.adopt(signed, export, patches)
                 return
             except StoreFull:
                 if self.kept is None or not trio.from_thread.run_sync(self.kept.yield_one):
@@ -276,26 +270,30 @@ class Publishing:
     def _bases(self) -> list[Base]:
         """The versions that patches start from, where they are held: the one before, and the last anchor."""
         wanted = dict.fromkeys(name for name in (self._previous, self._anchor()) if name is not None)
-        found = [(self.store.manifest(name), name) for name in wanted if self.store.is_complete(name)]
-        return [Base(manifest=signed, directory=self.store.directory(name)) for signed, name in found if signed]
+        found = [(self.context.store.manifest(name), name) for name in wanted if self.context.store.is_complete(name)]
+        return [Base(manifest=signed, directory=self.context.store.directory(name)) for signed, name in found if signed]
 
     def _anchor(self) -> ManifestHash | None:
         """The newest anchor that the store holds."""
-        every = ANCHOR_EVERY * self.run.kappa
-        anchors = [one.hash for one in self.store.versions() if one.complete and one.version.version % every == 0]
+        every = ANCHOR_EVERY * self.state.kappa
+        anchors = [
+            one.hash for one in self.context.store.versions() if one.complete and one.version.version % every == 0
+        ]
         return anchors[-1] if anchors else None
 
     def _forget_manifests(self) -> None:
         """Forget versions that no rollout may be made with any more."""
-        oldest = self.run.chain.head.version - self.run.window
-        self.run.manifests = {v: manifest for v, manifest in self.run.manifests.items() if v.version >= oldest}
+        oldest = self.capacity.chain.head.version - self.capacity.window
+        self.capacity.manifests = {
+            v: manifest for v, manifest in self.capacity.manifests.items() if v.version >= oldest
+        }
 
     def _clean(self, keep: set[ManifestHash]) -> None:
         """Remove all other versions but the last anchor from the store."""
-        self.store.evict(keep if (anchor := self._anchor()) is None else keep | {anchor})
+        self.context.store.evict(keep if (anchor := self._anchor()) is None else keep | {anchor})
 
 
-def _probed(told: Header | None) -> Probed | None:
+def _read_probe(told: Header | None) -> Probed | None:
     """What the trainer told of the probe, if it did (`learner.training.probe`)."""
     if told is None:
         return None
@@ -350,7 +348,7 @@ def step_row(
     )
 
 
-def told_figures(metrics: Mapping[str, Any]) -> dict[str, float | str]:
+def event_figures(metrics: Mapping[str, Any]) -> dict[str, float | str]:
     """Of a step's figures those that its event tells, if they are known."""
     told: dict[str, float | str] = {
         name: float(f"{metrics[name]:.4g}") for name in TOLD_FIGURES if isinstance(metrics.get(name), float)

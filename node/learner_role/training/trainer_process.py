@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -13,6 +15,11 @@ import msgspec
 from learner.trainer_api.presets import recipe_of
 from learner.trainer_api.requests import Hyperparameters
 from node.config.swarm_config import SwarmConfig, TrainerSection
+from node.learner_role.shared.context import Service
+from node.learner_role.shared.signals import TrainerDied, TrainerSpoke
+from node.processes.child import SupervisedChild, open_child
+from node.processes.event_log import child_events
+from node.processes.outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from node.processes.spec import READY_S, ChildSpec
 from protocol.core.pipe import Arrays, Header
 
@@ -21,6 +28,53 @@ TRAINER = (sys.executable, "-m", "learner.training.server")
 
 GRACE_S = 4.0
 """Ranks let go of each other one after the other, and torchrun looks at them ten times a second."""
+
+
+@dataclass(kw_only=True, eq=False)
+class TrainerProcess(Service):
+    """The trainer's process, to be asked while it is `open`; what it does unasked becomes signals."""
+
+    spec: ChildSpec
+    _child: SupervisedChild | None = None
+
+    def __post_init__(self) -> None:
+        self._log = child_events(self.events, "trainer")
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Have the process while inside. Raises as `open_child`."""
+        async with open_child(self.spec, on_event=self._note, on_frame=self._hear) as self._child:
+            yield
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
+
+    async def call(
+        self, op: str, header: Mapping[str, object] | None = None, arrays: Arrays | None = None
+    ) -> tuple[Header, Arrays]:
+        """See `SupervisedChild.call`."""
+        assert self._child is not None, "it is asked while it is open"
+        return await self._child.call(op, header, arrays)
+
+    def _note(self, event: ChildEvent) -> None:
+        self._log(event)
+        match event:
+            case ChildStarted():
+                self.state.waits = ""
+            case ChildRestarting():
+                self.state.waits = "The trainer's process is being started again."
+            case ChildDied():
+                self.signals.trainer_died.emit(TrainerDied())
+
+    def _hear(self, header: Header, arrays: Arrays) -> None:
+        if header["event"] == "waiting":
+            text = str(header.get("text"))
+            self.state.waits = f"{text[:1].upper()}{text[1:]}."
+            self.events.emit("trainer_waits", text=text)
+        else:
+            self.signals.trainer_spoke.emit(TrainerSpoke(header=header))
+
 
 _SHARED = [name for name in TrainerSection.__struct_fields__ if name in Hyperparameters.__struct_fields__]
 """Keys of [trainer] that the trainer's process knows by the same names."""
@@ -59,7 +113,7 @@ def child_spec(argv: Sequence[str], config: SwarmConfig) -> ChildSpec:
     """The child process; `argv` is the command of one rank."""
     return ChildSpec(
         name="trainer",
-        argv=launched(argv, config.trainer),
+        argv=launch_command(argv, config.trainer),
         threads=_threads(config.learn.threads),
         grace_s=GRACE_S,
         # Other machines are started by people: they are waited for as long as it takes, and named
@@ -68,7 +122,7 @@ def child_spec(argv: Sequence[str], config: SwarmConfig) -> ChildSpec:
     )
 
 
-def launched(argv: Sequence[str], trainer: TrainerSection) -> tuple[str, ...]:
+def launch_command(argv: Sequence[str], trainer: TrainerSection) -> tuple[str, ...]:
     """The command that starts all ranks of this machine, which is the first: torchrun's, unless there is but one."""
     if trainer.ranks * trainer.machines == 1 or tuple(argv) != TRAINER:
         return tuple(argv)

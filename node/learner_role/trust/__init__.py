@@ -3,7 +3,10 @@
 - `audit_replay`: tokens of an audit, generated once more
 - `audit_service`: audits and what follows from them
 - `auditor`: asks an engine
+- `bans`: when a peer is banned, and what the operator decides
 - `engine_budget`: how much engine time background audits may take
+- `peer_standings`: how far each peer is trusted, and its quota
+- `receipt_revisions`: receipts that are signed anew
 - `reputation`: reputations, and notes of them
 - `selection_checker`: regenerates what peers withheld
 - `selection_service`: what selective delivery leads to

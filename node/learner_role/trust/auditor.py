@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import trio
@@ -27,12 +27,12 @@ from node.engine.interface import (
     Verified,
     VerifyingEngine,
 )
+from node.learner_role.shared.context import Service
 from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.engine_budget import EngineBudget
 from node.runtime.errors import RunError
-from node.runtime.events import EventLog
 from protocol.core.ids import ManifestHash
-from swarm.store import ChunkStore, StoreError
+from swarm.store import StoreError
 
 MAX_FAILURES = 5
 """In a row, after each of which the engine was started again or told another version: more are no accident."""
@@ -87,55 +87,53 @@ async def found_by(
     return [found_of(one, passage) for one, (_, _, passage) in zip(verified, portion.passages, strict=True)]
 
 
-@dataclass(kw_only=True)
-class AuditLoop:
+@dataclass(kw_only=True, eq=False)
+class AuditLoop(Service):
     """See the module's paragraph."""
 
     engine: VerifyingEngine
     lock: trio.Lock
-    store: ChunkStore
-    desk: AuditService
-    time: EngineBudget
-    events: EventLog
-    _failures: int = field(default=0)
+    service: AuditService
+    budget: EngineBudget
+    _failures: int = 0
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         """Audit what is on the agenda, until cancelled. Raises RunError when the engine cannot be used."""
         while True:
-            self.desk.added = trio.Event()  # before we look, or what comes meanwhile would wake nobody
-            if (portion := self.desk.agenda.next()) is None:
-                await self.desk.added.wait()
+            self.service.added = trio.Event()  # before we look, or what comes meanwhile would wake nobody
+            if (portion := self.service.agenda.next()) is None:
+                await self.service.added.wait()
                 continue
-            is_awaited = self.desk.agenda.waiting > 0
-            if not is_awaited and (rest_s := self.time.rest_s()) > 0:
+            is_awaited = self.service.agenda.waiting > 0
+            if not is_awaited and (rest_s := self.budget.rest_s()) > 0:
                 with trio.move_on_after(rest_s):
-                    await self.desk.added.wait()
+                    await self.service.added.wait()
                 continue
             took_s = await self._audit(portion)
             if not is_awaited:
-                self.time.used(took_s)
+                self.budget.spend(took_s)
 
     async def _audit(self, portion: Portion) -> float:
         """Make these audits; returns how long the engine took."""
         async with self.lock:
             began = trio.current_time()
             try:
-                told = await found_by(self.engine, portion, self.store.directory)
+                told = await found_by(self.engine, portion, self.context.store.directory)
             except (EngineError, StoreError) as error:
                 self._bear(portion, error)
                 return trio.current_time() - began
             took_s = trio.current_time() - began
         self._failures = 0
-        await trio.to_thread.run_sync(self.desk.ledger.trust.engine_used, "audits", took_s)
-        over = self.desk.agenda.heard(portion, told)
+        await trio.to_thread.run_sync(self.ledger.trust.engine_used, "audits", took_s)
+        over = self.service.agenda.heard(portion, told)
         for work, found in over:
-            await self.desk.conclude(work, found)
-        self.events.emit("audits_made", groups=len(over), seconds=round(took_s, 4), waiting=len(self.desk.agenda))
+            await self.service.conclude(work, found)
+        self.events.emit("audits_made", groups=len(over), seconds=round(took_s, 4), waiting=len(self.service.agenda))
         return took_s
 
     def _bear(self, portion: Portion, error: Exception) -> None:
         """Go on without these audits, or try again if the engine's process ended; give up after MAX_FAILURES."""
-        if portion.manifest not in self.desk.kept:  # it was given up meanwhile, and may have gone while it was read
+        if portion.manifest not in self.service.kept:  # it was given up meanwhile, and may have gone while it was read
             return
         reason = str(error).splitlines()[0]
         self._failures += 1
@@ -149,6 +147,6 @@ class AuditLoop:
             return
         if isinstance(error, EngineRefused):
             for lease in {lease for lease, _, _ in portion.passages}:
-                self.desk.impossible(lease)
+                self.service.give_up(lease)
             return
-        self.desk.lost(portion.manifest)
+        self.service.lose(portion.manifest)

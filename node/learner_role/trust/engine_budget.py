@@ -30,7 +30,7 @@ class EngineBudget:
         free_s = max(self._free_s, self._routine_s) if routine else self._free_s
         return max(0.0, free_s - trio.current_time())
 
-    def used(self, seconds: float, *, routine: bool = False) -> None:
+    def spend(self, seconds: float, *, routine: bool = False) -> None:
         """It was used for so long, until now, by something that nobody waited for."""
         began_s = trio.current_time() - seconds
         self._free_s = max(self._free_s, began_s) + seconds / self.share  # another may have used it just before

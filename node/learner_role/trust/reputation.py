@@ -7,20 +7,18 @@ signed for a peer says how it stood at the last look.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import trio
 
 from learner.ledger.reputation import observed_days
 from learner.ledger.sqlite.database import LedgerError, snapshot
+from node.learner_role.shared.context import Service
+from node.learner_role.shared.signals import QuarantineChanged
 from node.reports.model.verdict_meanings import JUDGING
-from node.runtime.events import EventLog
 from protocol.accounting.reputation import DAY_MS, ObservedDay, SoftStrike, reputation_of
 from protocol.accounting.reputation_note import reputation_note, sign_reputation_note
-from protocol.core.genesis import Authority
-from protocol.core.identity import Keypair
 from protocol.core.ids import PeerId
 
 REVIEW_S = 300.0
@@ -38,22 +36,16 @@ class _Seen:
     days: Mapping[PeerId, list[ObservedDay]]
 
 
-@dataclass(kw_only=True)
-class ReputationService:
-    """See the module's paragraph. `present`: of whom notes may be asked; `changed` is told when somebody came into
-    quarantine, or out of it."""
+@dataclass(kw_only=True, eq=False)
+class ReputationService(Service):
+    """See the module's paragraph."""
 
-    ledger: Path
-    present: Container[PeerId]
-    keypair: Keypair
-    authority: Authority
-    certificate: bytes
-    now_ms: Callable[[], int]
-    events: EventLog
-    changed: Callable[[], None] = lambda: None
-    stirred: trio.Event = field(default_factory=trio.Event)
+    wakeup: trio.Event = field(default_factory=trio.Event)
     _quarantined: dict[PeerId, tuple[SoftStrike, ...]] = field(default_factory=dict)
     _seen: _Seen = field(default_factory=lambda: _Seen(at_ms=0, days={}))
+
+    def __post_init__(self) -> None:
+        self.signals.peer_judged.subscribe(lambda _: self.call())
 
     def is_quarantined(self, peer: PeerId) -> bool:
         """Whether soft strikes stood against it at the last look."""
@@ -70,21 +62,21 @@ class ReputationService:
             days=seen.days[peer],
             banned="",  # who is, is not here to ask
             issued_ms=seen.at_ms,
-            certificate=self.certificate,
+            certificate=self.identity.certificate,
         )
-        return sign_reputation_note(self.keypair, self.authority, note)
+        return sign_reputation_note(self.identity.keypair, self.identity.authority, note)
 
     def call(self) -> None:
         """Look again soon: an audit failed, or the operator decided something."""
-        self.stirred.set()
+        self.wakeup.set()
 
-    async def watch(self) -> None:
+    async def run(self) -> None:
         """Look every REVIEW_S, and when called; until cancelled."""
         while True:
-            self.stirred = trio.Event()  # before we look, or what comes meanwhile would wake nobody
+            self.wakeup = trio.Event()  # before we look, or what comes meanwhile would wake nobody
             await self.review()
             with trio.move_on_after(REVIEW_S):
-                await self.stirred.wait()
+                await self.wakeup.wait()
 
     async def review(self) -> None:
         """Look once. A ledger that cannot be read now leaves everybody where they are."""
@@ -100,13 +92,13 @@ class ReputationService:
         for peer in before.keys() - found.keys():
             self.events.emit("quarantine_over", peer=peer)
         if before.keys() != found.keys():
-            self.changed()
+            self.signals.quarantine_changed.emit(QuarantineChanged())
 
     def _look(self) -> dict[PeerId, tuple[SoftStrike, ...]]:
-        now_ms = self.now_ms()
-        with snapshot(self.ledger) as db:
+        now_ms = self.context.signing_ms()
+        with snapshot(self.ledger.path) as db:
             days = observed_days(db, now_ms, JUDGING)
-        self._seen = _Seen(at_ms=now_ms, days={peer: seen for peer, seen in days.items() if peer in self.present})
+        self._seen = _Seen(at_ms=now_ms, days={peer: seen for peer, seen in days.items() if peer in self.state.present})
         reputations = {peer: reputation_of(seen, now_ms // DAY_MS) for peer, seen in days.items()}
         return {peer: found.strikes for peer, found in reputations.items() if found.strikes}
 

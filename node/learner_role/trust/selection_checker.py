@@ -17,43 +17,41 @@ import trio
 from learner.rollouts.environment import Ended, Question, Reply
 from learner.trust.selection_test import CompletionValue
 from node.engine.interface import EngineError, VerifyingEngine
+from node.learner_role.shared.context import Service
 from node.learner_role.trust.engine_budget import EngineBudget
 from node.learner_role.trust.selection_service import SelectionService, SelectionSuspect
-from node.runtime.events import EventLog
 from node.verifiers.interface import Ask
-from swarm.store import ChunkStore, StoreError
+from swarm.store import StoreError
 
 
-@dataclass(kw_only=True)
-class ChoiceLoop:
+@dataclass(kw_only=True, eq=False)
+class SelectionLoop(Service):
     """See the module's paragraph. `ask`: what completions are worth."""
 
     engine: VerifyingEngine
     lock: trio.Lock
-    store: ChunkStore
-    desk: SelectionService
+    service: SelectionService
     ask: Ask
-    time: EngineBudget
-    events: EventLog
+    budget: EngineBudget
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         """Draw what waits, until cancelled."""
         while True:
-            self.desk.added = trio.Event()  # before we look, or what comes meanwhile would wake nobody
-            if (rest_s := self.time.rest_s()) > 0:
+            self.service.added = trio.Event()  # before we look, or what comes meanwhile would wake nobody
+            if (rest_s := self.budget.rest_s()) > 0:
                 await trio.sleep(rest_s)
                 continue
-            if not (doubts := self.desk.next(routine=self.time.rest_s(routine=True) <= 0)):
-                with trio.move_on_after(self.time.rest_s(routine=True) if len(self.desk) else math.inf):
-                    await self.desk.added.wait()
+            if not (doubts := self.service.next(routine=self.budget.rest_s(routine=True) <= 0)):
+                with trio.move_on_after(self.budget.rest_s(routine=True) if len(self.service) else math.inf):
+                    await self.service.added.wait()
                 continue
             took_s = await self._draw(doubts)
-            self.time.used(took_s, routine=all(one.is_routine for one in doubts))
-            await trio.to_thread.run_sync(self.desk.ledger.trust.engine_used, "choices", took_s)
+            self.budget.spend(took_s, routine=all(one.is_routine for one in doubts))
+            await trio.to_thread.run_sync(self.ledger.trust.engine_used, "choices", took_s)
 
     async def _draw(self, doubts: Sequence[SelectionSuspect]) -> float:
         """Draw them; returns how long the engine took."""
-        self.desk.begin(doubts)
+        self.service.begin(doubts)
         async with self.lock:
             began = trio.current_time()
             try:
@@ -64,7 +62,7 @@ class ChoiceLoop:
                 drawn = []
             finally:
                 for one in doubts:
-                    self.desk.over(one)
+                    self.service.end(one)
             took_s = trio.current_time() - began
         for one, completions in zip(doubts, drawn, strict=False):
             await self._conclude(one, completions)
@@ -79,18 +77,18 @@ class ChoiceLoop:
         )
         if (rewards := _rewards(replies)) is not None:
             each = zip(said, rewards, strict=True)
-            await self.desk.conclude(
+            await self.service.conclude(
                 one, [CompletionValue(tokens=len(tokens), reward=reward) for tokens, reward in each]
             )
 
     async def _generate(self, doubts: Sequence[SelectionSuspect]) -> list[list[tuple[int, ...]]]:
-        """Of each the completions that the desk asks for, in its order; a version is loaded once for all of them."""
-        asked = [self.desk.requests(one) for one in doubts]
+        """Of each the completions that the service asks for, in its order; a version is loaded once for all of them."""
+        asked = [self.service.requests(one) for one in doubts]
         parts = [part for one in asked for part in one]  # a version may be asked twice for one of them
         made: dict[int, list[tuple[int, ...]]] = {}
         for version in dict.fromkeys(version for version, _ in parts):
             if self.engine.installed != version:
-                await self.engine.install(version, self.store.directory(version.manifest))
+                await self.engine.install(version, self.context.store.directory(version.manifest))
             wanted = [(place, requests) for place, (of, requests) in enumerate(parts) if of == version]
             generations = iter(await self.engine.generate([request for _, requests in wanted for request in requests]))
             for place, requests in wanted:

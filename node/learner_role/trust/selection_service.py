@@ -11,13 +11,12 @@ from __future__ import annotations
 import hmac
 import math
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import trio
 
-from learner.ledger.ledger import Ledger
 from learner.ledger.rows import ChoiceRow
 from learner.rollouts.admission import AdmittedRecord, GrantedLease
 from learner.rollouts.leases import seed_of
@@ -34,9 +33,10 @@ from learner.trust.sequential_test import History, is_convicted, log_evidence
 from learner.trust.standing import SUSPECT_EVIDENCE
 from node.engine.interface import GenerationRequest, InstalledVersion
 from node.engine.lease_requests import requests_of
-from node.learner_role.scheduling.run_state import RunState
+from node.learner_role.shared.context import Service
+from node.learner_role.shared.signals import LeaseClosed, RecordsAdmitted
+from node.learner_role.trust.bans import Bans
 from node.learner_role.trust.version_retention import RetentionReason, VersionRetention
-from node.runtime.events import EventLog
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, short
 from protocol.versions.staleness import Admissibility, judge
 
@@ -108,18 +108,12 @@ class SelectionSuspect:
         return tuple(version.manifest for version in self.versions)
 
 
-@dataclass(kw_only=True)
-class SelectionService:
-    """See the module's paragraph. `convict` bans a peer, with the reason, if that holds still when its turn comes;
-    `secret` is the learner's; `looks`: whether anything is drawn; `share`: of delivered groups."""
+@dataclass(kw_only=True, eq=False)
+class SelectionService(Service):
+    """See the module's paragraph. `looks`: whether anything is drawn; `share`: of delivered groups."""
 
-    run: RunState
-    ledger: Ledger
     kept: VersionRetention
-    secret: bytes
-    convict: Callable[[PeerId, str, Callable[[], bool]], Awaitable[None]]
-    now_ms: Callable[[], int]
-    events: EventLog
+    bans: Bans
     looks: bool = True
     share: float = DELIVERED_SHARE
     added: trio.Event = field(default_factory=trio.Event)
@@ -133,40 +127,44 @@ class SelectionService:
     _writing: trio.Lock = field(default_factory=trio.Lock)
 
     def __post_init__(self) -> None:
-        self.kept.give_up.append(self.lost)
-        self._key = hmac.digest(self.secret, b"choices", "sha256")
+        self._key = hmac.digest(self.identity.secret, b"choices", "sha256")
+        self.kept.version_lost.subscribe(self.lose)
+        self.signals.lease_closed.subscribe(self._note_closed)
+        self.signals.records_admitted.subscribe(self._note_admitted)
+        self.signals.peer_banned.subscribe(lambda news: self.drop(news.peer))
 
     def __len__(self) -> int:
         """Groups that wait to be drawn."""
         return len(self._waiting)
 
-    def withdrawn(self, granted: GrantedLease, begun: PolicyVersion | None, status: str) -> None:
-        """A lease has ended so, which its peer began with that version, if it did."""
-        version = begun or granted.lease.minimum
-        manifest = self.run.manifests.get(version)
+    def _note_closed(self, news: LeaseClosed) -> None:
+        granted, status = news.granted, news.status
+        version = news.begun or granted.lease.minimum
+        manifest = self.capacity.manifests.get(version)
         if self.looks and status in LOOKED_AT and granted.place is None and manifest is not None:
-            share = self._ended(granted.peer, withheld=True)
+            share = self._note_end(granted.peer, withheld=True)
             began = InstalledVersion(name=version, manifest=manifest)
             self._add(SelectionSuspect(granted=granted, withheld=share, other=began))
 
-    def delivered(self, granted: GrantedLease, group: Sequence[AdmittedRecord]) -> None:
-        """A group was admitted. What several versions made of one completion cannot be drawn again, and is left out."""
+    def _note_admitted(self, news: RecordsAdmitted) -> None:
+        """What several versions made of one completion cannot be drawn again, and is left out."""
+        granted, group = news.granted, news.group
         if not self.looks or granted.place is not None:
             return
-        withheld = self._ended(granted.peer, withheld=False)
+        withheld = self._note_end(granted.peer, withheld=False)
         evidence = self._evidence(granted.peer)
         share = min(1.0, max(self.share * math.exp(min(max(evidence, 0.0), SUSPECT_EVIDENCE)), withheld))
-        made = sorted((_made(one) for one in group if len(set(one.signed.behaviour)) == 1), key=_by_version)
+        made = sorted((_completion_of(one) for one in group if len(set(one.signed.behaviour)) == 1), key=_by_version)
         waiting = sum(one.choice is DeliveryOutcome.DELIVERED for one in self._waiting)
         if not made or self._chance(granted) >= share or waiting >= MAX_DELIVERED:
             return
-        could = [version for version in sorted(self.run.manifests) if self._could_have_made(version, granted)]
+        could = [version for version in sorted(self.capacity.manifests) if self._could_have_made(version, granted)]
         used = {one.version.name for one in made}
         others = [version for version in could if version not in used] or (could if len(used) > 1 else [])
         other = None
         if others:
             name = others[int(self._chance(granted) / share * len(others))]
-            other = InstalledVersion(name=name, manifest=self.run.manifests[name])
+            other = InstalledVersion(name=name, manifest=self.capacity.manifests[name])
         calm = withheld <= self.share and evidence < SUSPECT_EVIDENCE
         if calm:
             routine = [one for one in self._waiting if one.is_routine and one.granted.id not in self._begun]
@@ -174,7 +172,7 @@ class SelectionService:
                 least = min(routine, key=lambda one: self._evidence(one.granted.peer))
                 if evidence < self._evidence(least.granted.peer):
                     return
-                self.over(least)
+                self.end(least)
         self._add(SelectionSuspect(granted=granted, withheld=withheld, other=other, made=tuple(made), is_routine=calm))
 
     def _evidence(self, peer: PeerId) -> float:
@@ -182,7 +180,7 @@ class SelectionService:
         known = self._known.get(peer)
         return 0.0 if known is None else log_evidence(known)
 
-    def _ended(self, peer: PeerId, *, withheld: bool) -> float:
+    def _note_end(self, peer: PeerId, *, withheld: bool) -> float:
         """One more lease of the peer has ended so; return the share that it withheld of late."""
         if len(self._withheld) >= PEERS_REMEMBERED and peer not in self._withheld:
             self._withheld.clear()
@@ -191,7 +189,7 @@ class SelectionService:
         return share
 
     def _could_have_made(self, version: PolicyVersion, granted: GrantedLease) -> bool:
-        fate = judge(self.run.chain, [version], self.run.window)
+        fate = judge(self.capacity.chain, [version], self.capacity.window)
         return version >= granted.lease.minimum and fate is Admissibility.ADMISSIBLE
 
     def _chance(self, granted: GrantedLease) -> float:
@@ -209,7 +207,7 @@ class SelectionService:
 
     def next(self, *, routine: bool = True) -> list[SelectionSuspect]:
         """What is to be drawn now: what has waited longest, and others that need no other versions, since to load one
-        takes longer than to draw a few groups; the same again until they are `over`. Unless `routine`, only what is
+        takes longer than to draw a few groups; the same again until they `end`. Unless `routine`, only what is
         not."""
         waiting = [one for one in self._waiting if routine or not one.is_routine]
         if not waiting:
@@ -221,7 +219,7 @@ class SelectionService:
         """These are being drawn."""
         self._begun = {one.granted.id for one in doubts}
 
-    def over(self, one: SelectionSuspect) -> None:
+    def end(self, one: SelectionSuspect) -> None:
         """It was drawn, cannot be, or need not; the first word counts."""
         if one not in self._waiting:
             return
@@ -232,16 +230,16 @@ class SelectionService:
             del self._of_peer[one.granted.peer]
         self.kept.release(one.manifests, RetentionReason.CHOICE)
 
-    def lost(self, manifest: ManifestHash) -> None:
+    def lose(self, manifest: ManifestHash) -> None:
         """A version is to go: what would be drawn with it is not, nor is what is being drawn waited for."""
         for one in [one for one in self._waiting if manifest in one.manifests]:
-            self.over(one)
+            self.end(one)
 
     def drop(self, peer: PeerId) -> None:
         """The peer is banned, or pardoned: nothing that waits of it need be drawn, and its leases that ended with that
         tell nothing."""
         for one in [one for one in self._waiting if one.granted.peer == peer]:
-            self.over(one)
+            self.end(one)
         self._withheld.pop(peer, None)
 
     def requests(self, one: SelectionSuspect) -> list[tuple[InstalledVersion, list[GenerationRequest]]]:
@@ -280,7 +278,7 @@ class SelectionService:
         theirs, ours = worth[:size], worth[size:whole]
         if one.made and one.other is not None:
             there, here = worth[whole : 2 * whole], worth[2 * whole :]
-            theirs, ours = _gained(theirs, here, there[:size]), _gained(ours, ours, there[size:])
+            theirs, ours = _with_gains(theirs, here, there[:size]), _with_gains(ours, ours, there[size:])
         if (found := seen(one.choice, theirs, ours, withheld=one.withheld)) is None:
             return
         peer = one.granted.peer
@@ -289,14 +287,14 @@ class SelectionService:
                 return
             history = await self._history(peer)
             if not is_convicted(history):  # or the learner has died between what it found and what follows
-                history = await self._heard(history, one, found, theirs, ours)
+                history = await self._write(history, one, found, theirs, ours)
         if is_convicted(history):
             self.drop(peer)
             odds = math.exp(min(700.0, log_evidence(history)))
             why = WHY.format(heard=history.audits, odds=odds)
-            await self.convict(peer, why, lambda: self._pardons[peer] == one.pardons)
+            await self.bans.convict(peer, why, lambda: self._pardons[peer] == one.pardons)
 
-    async def _heard(
+    async def _write(
         self,
         before: History,
         one: SelectionSuspect,
@@ -355,7 +353,7 @@ WHY = (
 """What a peer is told that is banned."""
 
 
-def _made(one: AdmittedRecord) -> DeliveredCompletion:
+def _completion_of(one: AdmittedRecord) -> DeliveredCompletion:
     """By the one version that it names."""
     span = one.signed.record.spans[0]
     version = InstalledVersion(name=span.version, manifest=ManifestHash(span.manifest))
@@ -366,7 +364,7 @@ def _by_version(one: DeliveredCompletion) -> tuple[PolicyVersion, int]:
     return one.version.name, one.index
 
 
-def _gained(
+def _with_gains(
     said: Sequence[CompletionValue], here: Sequence[CompletionValue], there: Sequence[CompletionValue]
 ) -> list[CompletionValue]:
     """Each with what its seed gains here over there, where both are drawn by us."""

@@ -9,10 +9,11 @@ first what has been kept longest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from node.runtime.signal import Signal
 from protocol.core.ids import ManifestHash
 from swarm.store import ChunkStore, StoreError
 
@@ -31,10 +32,10 @@ class RetentionReason(IntEnum):
 
 @dataclass(kw_only=True)
 class VersionRetention:
-    """See the module's paragraph. `give_up`: told that a version goes, and to release what needs it."""
+    """See the module's paragraph. `version_lost`: a version goes, and who needs it releases it at once."""
 
     store: ChunkStore
-    give_up: list[Callable[[ManifestHash], None]] = field(default_factory=list)
+    version_lost: Signal[ManifestHash] = field(default_factory=Signal)
     _uses: dict[ManifestHash, Counter[RetentionReason]] = field(default_factory=dict)
 
     def __contains__(self, manifest: ManifestHash) -> bool:
@@ -85,5 +86,4 @@ class VersionRetention:
         return sorted(self._uses, key=lambda manifest: max(self._uses[manifest]))
 
     def _release_all(self, manifest: ManifestHash) -> None:
-        for give_up in self.give_up:
-            give_up(manifest)
+        self.version_lost.emit(manifest)

@@ -216,8 +216,8 @@ async def test_the_log_the_ledger_the_report_and_the_metrics_say_what_nodes_say(
     trouble = Trouble(INSTALL, 1, NO, PolicyVersion(1, 0))
     async with open_learner(tmp_path, Settings()) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
-        nursery.start_soon(learner.watch.look)
-        nursery.start_soon(learner.desk.watch)
+        nursery.start_soon(learner.watch.run)
+        nursery.start_soon(learner.desk.run)
         for peer in (HERE, THERE):
             await learner.desk.welcome(peer, hello())
         await answer_heartbeats(learner, mock_clock, 3, trouble)
@@ -249,7 +249,7 @@ async def test_the_log_the_ledger_the_report_and_the_metrics_say_what_nodes_say(
 async def test_a_node_that_changes_its_story_does_not_fill_the_log(tmp_path: Path, mock_clock: MockClock) -> None:
     async with open_learner(tmp_path, Settings()) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
-        nursery.start_soon(learner.watch.look)
+        nursery.start_soon(learner.watch.run)
         await learner.desk.welcome(HERE, hello())
         for number in range(60):
             story = Trouble(INSTALL, number, f"story {number}", PolicyVersion(1, 0))
@@ -280,9 +280,9 @@ async def test_a_node_that_says_nothing_and_gives_all_back_is_an_alarm_and_costs
     mock_clock.autojump_threshold = 0.01
     async with open_learner(tmp_path, Settings(ahead=2.0)) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
-        nursery.start_soon(learner.watch.look)
-        nursery.start_soon(learner.desk.watch)
-        nursery.start_soon(learner.desk.leases.serve)
+        nursery.start_soon(learner.watch.run)
+        nursery.start_soon(learner.desk.run)
+        nursery.start_soon(learner.desk.leases.run)
         await learner.desk.welcome(HERE, hello())
         began_s, leases = trio.current_time(), 0
         while trio.current_time() < began_s + 60:

@@ -18,6 +18,7 @@ from learner.rollouts.buffer import UNINFORMATIVE, Buffer, Completion, Group
 from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
 from learner.rollouts.prompt_queue import PROMPTS_AHEAD
 from learner.scheduling.batch_speed import Speed
+from learner.scheduling.capacity import LeaseCapacity
 from learner.scheduling.lease_backoff import BLAMED, FIRST_PAUSE_MS, FREE_LEASES, LONGEST_PAUSE_MS
 from learner.scheduling.lease_scheduler import TOGETHER_MS, LeaseScheduler
 from learner.scheduling.worker import Held
@@ -47,7 +48,8 @@ def workload(
     """A learner at `head` that published these versions; when busy, it trains."""
     numbers, drawn = count(1), prompts(3)
     terms = LeaseTerms(group_size=GROUP, temperature=1.0, max_new_tokens=4, stop_ids=(0,), deadline_s=60)
-    made = LeaseScheduler(
+    own = {name: changes.pop(name) for name in ("next_prompt", "peer_share") if name in changes}
+    capacity = LeaseCapacity(
         **{
             "window": window,
             "batch": BATCH,
@@ -55,20 +57,20 @@ def workload(
             "chain": Chain(bases=bases, head=version(head)),
             "buffer": Buffer(window=window),
             "leasing": Leasing(terms=terms, secret=bytes(32), new_id=lambda: next(numbers).to_bytes(16, "big")),
-            "next_prompt": lambda: next(drawn),
             "manifests": {version(one): manifest(version(one)) for one in published},
         }
         | changes
     )
-    made.collecting = made.chain.head.version + busy
-    made.busy, made.busy_since_ms = busy, NOW_MS
+    made = LeaseScheduler(capacity=capacity, **{"next_prompt": lambda: next(drawn)} | own)
+    made.capacity.collecting = made.capacity.chain.head.version + busy
+    made.capacity.busy, made.capacity.busy_since_ms = busy, NOW_MS
     return made
 
 
 def waits(made: LeaseScheduler, rollouts: int, made_with: str) -> None:
     """So many rollouts of that version wait to be trained on."""
     group = Group(
-        lease=lease_id(len(made.buffer) + 1000),
+        lease=lease_id(len(made.capacity.buffer) + 1000),
         peer=HERE,
         prompt_index=0,
         prompt=(1,),
@@ -76,7 +78,7 @@ def waits(made: LeaseScheduler, rollouts: int, made_with: str) -> None:
         behaviour=frozenset([version(made_with)]),
     )
     if rollouts:
-        made.buffer.add(group)
+        made.capacity.buffer.add(group)
 
 
 def ask(made: LeaseScheduler, rollouts: int, peer: PeerId = HERE, now_ms: int = NOW_MS) -> list[GrantedLease]:
@@ -97,10 +99,10 @@ def begin(made: LeaseScheduler, leases: list[GrantedLease], now_ms: int = NOW_MS
 def finish(made: LeaseScheduler, leases: list[GrantedLease], now_ms: int, *, keep: bool = True) -> None:
     """The leases are delivered and admitted."""
     for granted in leases:
-        assert made.leasing.take(granted.id, granted.peer) is not None
+        assert made.capacity.leasing.take(granted.id, granted.peer) is not None
         if keep:
             waits(made, len(granted.lease.seeds), str(granted.lease.minimum))
-        made.leasing.close(granted.id)
+        made.capacity.leasing.close(granted.id)
         made.delivered(granted.peer, granted.id, now_ms)
 
 
@@ -192,9 +194,9 @@ def test_between_publications() -> None:
 
 def test_while_its_version_is_being_published_only_that_will_do_on_policy() -> None:
     made = workload("1.8", head="1.9", window=0, busy=True)
-    made.collecting = 9  # trained, not yet published
+    made.capacity.collecting = 9  # trained, not yet published
     assert minimum(made) is None
-    made.manifests[version("1.9")] = manifest(version("1.9"))
+    made.capacity.manifests[version("1.9")] = manifest(version("1.9"))
     assert minimum(made) == "1.9"
 
 
@@ -232,29 +234,29 @@ def test_no_more_than_the_pace(asked: int, waiting: int, groups: int) -> None:
     made = workload("1.9", head="1.9", window=5)
     waits(made, waiting, "1.9")
     assert sizes(ask(made, asked)) == [GROUP] * groups
-    assert made.pace == 8
+    assert made.capacity.pace == 8
 
 
 def test_the_last_steps_need_no_more_than_they_train_on() -> None:
     made = workload("1.9", head="1.9", window=3, steps=10)
-    assert made.pace == 4
-    made.collecting = 10
-    assert made.pace == 0
+    assert made.capacity.pace == 4
+    made.capacity.collecting = 10
+    assert made.capacity.pace == 0
 
 
 def test_the_pace_follows_what_is_measured() -> None:
     """One batch, and what is made while two are in a peer's hands; never more than the window has use for."""
     made = workload("1.9", head="1.9", window=3, ahead=None)
-    assert made.pace == 2 * BATCH, "before anything was measured"
+    assert made.capacity.pace == 2 * BATCH, "before anything was measured"
     made.worker(HERE).speed.observe(4, 5.0)
     made.worker(HERE).asked = 4
     made.measure(10.0)
-    assert made.pace == 2 * BATCH
+    assert made.capacity.pace == 2 * BATCH
     made.measure(100.0)
-    assert made.pace == round(1.1 * BATCH)
+    assert made.capacity.pace == round(1.1 * BATCH)
     made.measure(0.1)
-    assert made.pace == 4 * BATCH
-    assert workload(head="1.9", window=0, ahead=None).pace == BATCH
+    assert made.capacity.pace == 4 * BATCH
+    assert workload(head="1.9", window=0, ahead=None).capacity.pace == BATCH
 
 
 def test_who_asked_first_is_served_first_and_nobody_twice() -> None:
@@ -267,7 +269,7 @@ def test_who_asked_first_is_served_first_and_nobody_twice() -> None:
     assert ask(made, 2) == []
     assert made.held(HERE, NOW_MS) is Held.ROOM
     made.withdraw(HERE)
-    made.collecting += 1
+    made.capacity.collecting += 1
     finish(made, served[0][1], NOW_MS, keep=False)
     assert list(made.serve(NOW_MS)) == [], "nobody waits"
 
@@ -287,7 +289,7 @@ def test_a_grant_of_long_prompts_fits_a_frame() -> None:
     granted = ask(made, 500)
     assert 20 < len(granted) < 250
     assert sum(len(sign_lease(SWARM.learner, SWARM.authority.swarm, one.lease)) for one in granted) < MAX_WORK_BYTES
-    assert made.leasing.open_rollouts == sum(sizes(granted)), "what did not fit was not leased"
+    assert made.capacity.leasing.open_rollouts == sum(sizes(granted)), "what did not fit was not leased"
     assert made._prompts.ahead[0] is long, "and its prompt is the next one's"
 
 
@@ -319,7 +321,9 @@ def test_a_lease_is_no_larger_than_what_can_be_delivered_in_time() -> None:
 def test_a_slow_peer_gets_small_groups_and_short_prompts() -> None:
     drawn = prompts(9, 5, 7)
     made = workload(*ALL, head="1.9", window=2, busy=True, ahead=99.0, batch=32, next_prompt=lambda: next(drawn))
-    made.leasing.terms = LeaseTerms(group_size=8, temperature=1.0, max_new_tokens=4, stop_ids=(0,), deadline_s=60)
+    made.capacity.leasing.terms = LeaseTerms(
+        group_size=8, temperature=1.0, max_new_tokens=4, stop_ids=(0,), deadline_s=60
+    )
     made.worker(HERE).installed = version("1.9")
     made.worker(THERE).speed.observe(1000, 1.0)
     measured(made, 32.0)
@@ -380,8 +384,8 @@ def test_one_peer_has_no_more_than_its_share_of_what_is_under_way_or_waits() -> 
     theirs = ask(made, 40, THERE)
     assert sizes(theirs) == [2, 2, 2, 2]
     assert ask(made, 40, THERE) == []
-    [group] = made.buffer.take(8, made.chain).groups
-    made.busy, made.collecting = True, 10
+    [group] = made.capacity.buffer.take(8, made.capacity.chain).groups
+    made.capacity.busy, made.capacity.collecting = True, 10
     assert group.peer == HERE
     assert sizes(ask(made, 3)) == [2, 2]
     assert sizes(ask(made, 40)) == [2, 2]
@@ -390,10 +394,10 @@ def test_one_peer_has_no_more_than_its_share_of_what_is_under_way_or_waits() -> 
 
 def test_of_few_peers_each_has_as_much_as_the_others() -> None:
     made = workload("1.9", head="1.9", window=9, batch=8, ahead=5.0, peer_share=0.2)
-    made.busy = True
+    made.capacity.busy = True
     assert sum(sizes(ask(made, 100))) == 40, "nobody else is there"
     made = workload("1.9", head="1.9", window=9, batch=8, ahead=5.0, peer_share=0.2)
-    made.busy = True
+    made.capacity.busy = True
     made.worker(THERE)
     made.worker(PeerId("stands by")).standby = "enough"
     assert (sum(sizes(ask(made, 100))), sum(sizes(ask(made, 100, THERE)))) == (20, 20)
@@ -408,7 +412,7 @@ def test_who_delivers_nothing_cannot_stop_the_learner_by_its_share() -> None:
     assert ask(made, 4) == []
     made.ask(THERE, 4)
     made.expire(NOW_MS + 200_000, 0)
-    assert lost[0].id not in made.leasing.open
+    assert lost[0].id not in made.capacity.leasing.open
     assert (
         sum(len(one.lease.seeds) for peer, leases in made.serve(NOW_MS + 200_000) if peer == HERE for one in leases)
         == 4
@@ -459,7 +463,7 @@ def test_the_first_word_on_a_version_counts(word: str) -> None:
     assert not made.started(HERE, lease.id, version("1.8"), NOW_MS)
     assert not made.started(THERE, lease.id, version("1.8"), NOW_MS)
     assert not made.started(HERE, LeaseId(bytes(16)), version("1.8"), NOW_MS)
-    assert made.leasing.by_version == {max(version(word), lease.lease.minimum).version: 2}
+    assert made.capacity.leasing.by_version == {max(version(word), lease.lease.minimum).version: 2}
 
 
 def test_who_is_gone_stays_forgotten_when_its_request_is_answered() -> None:
@@ -482,7 +486,7 @@ def test_nobody_counts_up_to_a_version_that_a_peer_makes_up() -> None:
 
 def takes_a_batch(made: LeaseScheduler) -> None:
     """From now on the next one is collected."""
-    made.busy, made.collecting = True, made.chain.head.version + 1
+    made.capacity.busy, made.capacity.collecting = True, made.capacity.chain.head.version + 1
 
 
 def ids(leases: list[GrantedLease]) -> list[LeaseId]:
@@ -499,9 +503,9 @@ def test_what_no_batch_can_hold_any_more_is_recalled_once_and_others_are_leased_
     assert sizes(ask(made, 100, THERE)) == [2, 2]
     assert ids(made.recall(NOW_MS)) == ids(leases)
     assert made.recall(NOW_MS) == []
-    assert made.minimum == version("1.8")
+    assert made.capacity.minimum == version("1.8")
     assert sizes(ask(made, 100, THERE)) == [2, 2], "the room of what was recalled"
-    assert set(ids(leases)) < set(made.leasing.open), "it may be on its way"
+    assert set(ids(leases)) < set(made.capacity.leasing.open), "it may be on its way"
 
 
 def test_one_lease_is_recalled_as_it_is_begun_with_what_is_too_old() -> None:
@@ -509,7 +513,7 @@ def test_one_lease_is_recalled_as_it_is_begun_with_what_is_too_old() -> None:
     first, second = ask(made, 4)
     begin(made, [first], made_with="1.9")
     begin(made, [second])
-    made.chain, made.collecting = made.chain.advance(), 11
+    made.capacity.chain, made.capacity.collecting = made.capacity.chain.advance(), 11
     assert made.recall(NOW_MS, first.id) == []
     assert ids(made.recall(NOW_MS, second.id)) == [second.id]
     assert made.recall(NOW_MS, LeaseId(bytes(16))) == []
@@ -528,8 +532,8 @@ def test_what_was_not_begun_counts_as_what_would_make_it_now(installed: str | No
     assert bool(made.recall(NOW_MS)) is recalled
     if recalled:
         begin(made, leases, made_with="1.8")
-        assert made.leasing.recalled == {}, "its peer had installed what is new enough, and kept it"
-        assert made.leasing.by_version[8] == 4
+        assert made.capacity.leasing.recalled == {}, "its peer had installed what is new enough, and kept it"
+        assert made.capacity.leasing.by_version[8] == 4
 
 
 def test_what_a_restart_cut_off_is_recalled_and_what_survived_is_not() -> None:
@@ -538,16 +542,16 @@ def test_what_a_restart_cut_off_is_recalled_and_what_survived_is_not() -> None:
     made.worker(THERE).installed = version("1.5")
     kept, lost = ask(made, 2), ask(made, 2, THERE)
     begin(made, [*kept, *lost])
-    made.chain = Chain(bases=(0, 4), head=version("2.4"))
-    made.manifests[version("2.4")] = manifest(version("2.4"))
-    made.collecting = 4
+    made.capacity.chain = Chain(bases=(0, 4), head=version("2.4"))
+    made.capacity.manifests[version("2.4")] = manifest(version("2.4"))
+    made.capacity.collecting = 4
     assert ids(made.recall(NOW_MS)) == ids(lost)
-    assert made.minimum == version("2.4") > version("1.5")
+    assert made.capacity.minimum == version("2.4") > version("1.5")
 
 
 def test_on_policy_the_version_that_is_to_come_is_the_oldest_of_use() -> None:
     made = workload("1.9", head="1.9", window=0, busy=True)
-    assert made.minimum == version("1.10")
+    assert made.capacity.minimum == version("1.10")
 
 
 def test_who_gives_back_is_free_sooner_and_proves_slower() -> None:
@@ -599,51 +603,53 @@ def test_recalled_is_what_can_never_be_trained_on_and_nothing_else(
 
     def next_batch_holds(one: PolicyVersion) -> bool:
         """As the buffer says that forms it."""
-        chain = made.chain.advance() if made.busy else made.chain
+        chain = made.capacity.chain.advance() if made.capacity.busy else made.capacity.chain
         buffer = Buffer(window=window)
         buffer.add(Group(lease=lease_id(1), peer=HERE, prompt_index=0, prompt=(1,), completions=(ONE,),
                          behaviour=frozenset([one])))  # fmt: skip
         return buffer.take(1, chain) is not None
 
     for kind, number in moves:
-        peer, versions = (HERE, THERE)[number % 2], sorted(made.manifests)
+        peer, versions = (HERE, THERE)[number % 2], sorted(made.capacity.manifests)
         match kind:
             case "a" | "l":
                 ask(made, number + 1, peer)
             case "i":
                 made.worker(peer).installed = versions[-1 - number % len(versions)]
-            case "b" if made.leasing.open:
-                granted = list(made.leasing.open.values())[number % len(made.leasing.open)]
+            case "b" if made.capacity.leasing.open:
+                granted = list(made.capacity.leasing.open.values())[number % len(made.capacity.leasing.open)]
                 with_what = max(granted.lease.minimum, versions[number % len(versions)])
                 if made.started(granted.peer, granted.id, with_what, NOW_MS):
                     begun[granted.id] = with_what
-            case "g" if made.leasing.open:
-                made.given_back(peer, [list(made.leasing.open)[number % len(made.leasing.open)]], NOW_MS)
-            case "t" if made.busy:
-                made.chain = made.chain.advance()
-                made.busy = False
-                if made.chain.head.version % kappa == 0:
-                    made.manifests[made.chain.head] = manifest(made.chain.head)
+            case "g" if made.capacity.leasing.open:
+                made.given_back(
+                    peer, [list(made.capacity.leasing.open)[number % len(made.capacity.leasing.open)]], NOW_MS
+                )
+            case "t" if made.capacity.busy:
+                made.capacity.chain = made.capacity.chain.advance()
+                made.capacity.busy = False
+                if made.capacity.chain.head.version % kappa == 0:
+                    made.capacity.manifests[made.capacity.chain.head] = manifest(made.capacity.chain.head)
             case "t":
                 takes_a_batch(made)
             case "r" if number < 3:
-                made.chain = made.chain.restart(max(0, made.chain.head.version - 2))
-                made.collecting, made.busy = made.chain.head.version, False
-                made.manifests[made.chain.head] = manifest(made.chain.head)
-        before = set(made.leasing.recalled)
+                made.capacity.chain = made.capacity.chain.restart(max(0, made.capacity.chain.head.version - 2))
+                made.capacity.collecting, made.capacity.busy = made.capacity.chain.head.version, False
+                made.capacity.manifests[made.capacity.chain.head] = manifest(made.capacity.chain.head)
+        before = set(made.capacity.leasing.recalled)
         recalled = made.recall(NOW_MS)
         for granted in recalled:
             assert granted.id not in before
             known = knows(granted)
             assert known is not None
             assert not next_batch_holds(known), "it would have been stale"
-            assert known < made.minimum, "and its peer drops it when it hears so"
-        for granted in made.leasing.open.values():
+            assert known < made.capacity.minimum, "and its peer drops it when it hears so"
+        for granted in made.capacity.leasing.open.values():
             known = knows(granted)
-            if granted.id not in made.leasing.recalled:
-                assert known is None or known > made.chain.head or next_batch_holds(known)
-        counted = [one for one in made.leasing.open.values() if one.id not in made.leasing.recalled]
-        assert made.leasing.open_rollouts == sum(sizes(counted))
+            if granted.id not in made.capacity.leasing.recalled:
+                assert known is None or known > made.capacity.chain.head or next_batch_holds(known)
+        counted = [one for one in made.capacity.leasing.open.values() if one.id not in made.capacity.leasing.recalled]
+        assert made.capacity.leasing.open_rollouts == sum(sizes(counted))
 
 
 # Groups that teach nothing
@@ -659,7 +665,7 @@ def test_so_much_is_leased_that_what_is_kept_of_it_fills_the_batches(window: int
 def test_what_waits_counts_whole_since_it_was_kept() -> None:
     made = workload("1.6", head="1.6", window=3, buffer=Buffer(window=3, kept=0.5))
     waits(made, 6, "1.6")
-    made.buffer.kept = 0.5
+    made.capacity.buffer.kept = 0.5
     assert sum(sizes(ask(made, 100))) == 4, "two of them will be kept: 2 batches of 4 then"
 
 
@@ -670,19 +676,27 @@ def test_a_batch_comes_whatever_is_dropped(window: int, rewards: list[bool]) -> 
     made = workload("1.0", head="1.0", window=window, buffer=Buffer(window=window, informative_only=True))
     drawn = iter([*rewards, *[True] * 1000])
     for _ in range(200):
-        if (batch := made.buffer.take(made.batch, made.chain)) is not None:
+        if (batch := made.capacity.buffer.take(made.capacity.batch, made.capacity.chain)) is not None:
             assert batch.rollouts >= BATCH
             assert sum(reason == UNINFORMATIVE for reason in batch.dropped.values()) == len(batch.dropped)
             return
         leases = ask(made, 3)
         assert leases, "there is room as long as there is no batch"
         for granted in leases:
-            assert made.leasing.take(granted.id, granted.peer) is not None
+            assert made.capacity.leasing.take(granted.id, granted.peer) is not None
             best = replace(ONE, reward=float(next(drawn)))
             completions = (best, *(ONE,) * (len(granted.lease.seeds) - 1))
-            made.buffer.add(Group(lease=granted.id, peer=HERE, prompt_index=0, prompt=(1,), completions=completions,
-                                  behaviour=frozenset([granted.lease.minimum])))  # fmt: skip
-            made.leasing.close(granted.id)
+            made.capacity.buffer.add(
+                Group(
+                    lease=granted.id,
+                    peer=HERE,
+                    prompt_index=0,
+                    prompt=(1,),
+                    completions=completions,
+                    behaviour=frozenset([granted.lease.minimum]),
+                )
+            )
+            made.capacity.leasing.close(granted.id)
     raise AssertionError("no batch came")
 
 
@@ -711,21 +725,21 @@ def test_what_was_leased_is_used_when_delivered_in_time_and_a_batch_always_comes
     kappa = min(kappa, max(1, window))
     terms = LeaseTerms(group_size=group, temperature=1.0, max_new_tokens=4, stop_ids=(0,), deadline_s=60)
     made = workload("1.0", head="1.0", window=window, ahead=ahead, batch=group * batch_groups)
-    made.leasing.terms = terms
+    made.capacity.leasing.terms = terms
     open_leases: list[GrantedLease] = []
     now_ms = NOW_MS
 
     def step() -> bool:
-        batch = made.buffer.take(made.batch, made.chain)
+        batch = made.capacity.buffer.take(made.capacity.batch, made.capacity.chain)
         if batch is None:
-            assert not made.buffer._dropped
+            assert not made.capacity.buffer._dropped
             return False
         assert not batch.dropped
         assert max(batch.lags.values()) <= window
-        made.chain = made.chain.advance()
-        made.collecting = made.chain.head.version
-        if made.collecting % kappa == 0:
-            made.manifests[made.chain.head] = manifest(made.chain.head)
+        made.capacity.chain = made.capacity.chain.advance()
+        made.capacity.collecting = made.capacity.chain.head.version
+        if made.capacity.collecting % kappa == 0:
+            made.capacity.manifests[made.capacity.chain.head] = manifest(made.capacity.chain.head)
         made.measure(10.0)
         return True
 
@@ -742,21 +756,24 @@ def test_what_was_leased_is_used_when_delivered_in_time_and_a_batch_always_comes
                 made.ask((HERE, THERE)[kind], number)
             case 2:
                 peer = (HERE, THERE)[number % 2]
-                made.worker(peer).installed = max(made.manifests)
+                made.worker(peer).installed = max(made.capacity.manifests)
             case _:
                 finish(made, open_leases[:number], now_ms)
                 open_leases = open_leases[number:]
                 step()
         granted()
-        assert len(made.buffer) + made.leasing.open_rollouts < max(made.pace, made.batch * 5) + group
+        assert (
+            len(made.capacity.buffer) + made.capacity.leasing.open_rollouts
+            < max(made.capacity.pace, made.capacity.batch * 5) + group
+        )
     for _ in range(3):
         finish(made, open_leases, now_ms)
         open_leases = []
         while step():
             pass
-        made.worker(HERE).installed = made.worker(THERE).installed = max(made.manifests)
-        made.ask(HERE, made.batch)
-        made.ask(THERE, made.batch)
+        made.worker(HERE).installed = made.worker(THERE).installed = max(made.capacity.manifests)
+        made.ask(HERE, made.capacity.batch)
+        made.ask(THERE, made.capacity.batch)
         granted()
     finish(made, open_leases, now_ms)
     assert step(), "whoever waits for a batch gets one"
@@ -815,7 +832,7 @@ def test_a_request_waits_while_the_next_prompts_are_being_written_and_says_so() 
     made = workload(*ALL, head="1.9", window=2, next_prompt=lambda: next(drawn) if written[0] else None)
     assert ask(made, 2 * GROUP) == []
     assert made.held(HERE, NOW_MS) is Held.PROMPT
-    assert (made.leasing.open_rollouts, made.lacks_prompts) == (0, True)
+    assert (made.capacity.leasing.open_rollouts, made.lacks_prompts) == (0, True)
     written[0] = True
     [(peer, leases)] = made.serve(NOW_MS)
     assert (peer, sum(sizes(leases)), made.lacks_prompts) == (HERE, 2 * GROUP, False)
@@ -851,7 +868,7 @@ def spin(made: LeaseScheduler, now_ms: int, until_ms: int, step_ms: int = 10) ->
 
 def test_who_gives_back_all_it_gets_is_granted_less_and_less() -> None:
     made = workload("1.0", head="1.0", window=3)
-    assert spin(made, NOW_MS, NOW_MS + 30_000) <= FREE_LEASES + made.pace + 6
+    assert spin(made, NOW_MS, NOW_MS + 30_000) <= FREE_LEASES + made.capacity.pace + 6
     assert spin(made, NOW_MS + 30_000, NOW_MS + 630_000, 1000) <= 6
     assert made.held(HERE, NOW_MS + 630_000) is Held.DEBT
     assert ask(made, 100, THERE, NOW_MS + 630_000), "the others get what they ask for"
@@ -875,7 +892,7 @@ def test_what_was_recalled_is_no_debt_and_refused_work_is_one_lease_or_eight() -
     leases = ask(made, 400)
     assert len(leases) > 2 * FREE_LEASES
     for granted in leases[:-1]:
-        made.leasing.recall(granted.id)
+        made.capacity.leasing.recall(granted.id)
     made.given_back(HERE, [granted.id for granted in leases[:-1]], NOW_MS)
     finish(made, leases[-1:], NOW_MS, keep=False)
     made.judged_lease(HERE, is_admitted=False, now_ms=NOW_MS)
@@ -903,7 +920,7 @@ def test_it_is_the_same_however_leases_end(way: str) -> None:
                 made.release(HERE, now_ms)
                 made.forget(HERE)
         now_ms += 100
-    assert leases <= FREE_LEASES + made.pace + 5
+    assert leases <= FREE_LEASES + made.capacity.pace + 5
 
 
 MOVES = st.lists(st.tuples(st.sampled_from("aaagGxlsihr"), st.integers(0, 2000)), min_size=30, max_size=300)
@@ -917,12 +934,12 @@ def test_a_peer_that_brings_no_record_cannot_make_the_ledger_grow(moves: list[tu
     granted = largest = delivered = 0
     for move, passed_ms in moves:
         now_ms += passed_ms
-        mine = list(made.leasing.open)
+        mine = list(made.capacity.leasing.open)
         match move:
             case "a":
                 leases = ask(made, 1 << 16, now_ms=now_ms)
                 granted += len(leases)
-                largest = max(largest, len(made.leasing.open))
+                largest = max(largest, len(made.capacity.leasing.open))
             case "g":
                 made.given_back(HERE, mine[:1], now_ms)
             case "G":
@@ -940,8 +957,8 @@ def test_a_peer_that_brings_no_record_cannot_make_the_ledger_grow(moves: list[tu
                 made.worker(HERE).until_ms = now_ms if passed_ms % 2 else math.inf
             case "r" if mine:
                 delivered += 1
-                made.leasing.take(mine[0], HERE)
-                made.leasing.close(mine[0])
+                made.capacity.leasing.take(mine[0], HERE)
+                made.capacity.leasing.close(mine[0])
                 made.judged_lease(HERE, is_admitted=False, now_ms=now_ms)
     rounds = 2 + math.log2(1 + (now_ms - NOW_MS) / FIRST_PAUSE_MS) + (now_ms - NOW_MS) / LONGEST_PAUSE_MS
     assert granted <= FREE_LEASES + 2 * largest + rounds + delivered

@@ -92,7 +92,7 @@ def test_a_machine_that_is_taken_away_loses_its_leases_and_others_make_up_for_it
     assert outcome.lost == lost[0].rollouts > 0
     assert all(event.at_s < 100.0 for event in of(events, Delivered) if event.peer == "gone")
     assert len(of(events, Stepped)) == 12
-    assert simulated.workload.leasing.pending("gone") == 0  # type: ignore[arg-type]
+    assert simulated.workload.capacity.leasing.pending("gone") == 0  # type: ignore[arg-type]
     assert outcome.on_s["gone"] == pytest.approx(100.0)
 
 
@@ -123,7 +123,7 @@ def test_a_machine_that_became_slow_is_told_that_what_it_makes_comes_too_late() 
     assert {event.peer for event in recalled} == {"slow"}
     assert outcome.recalled == sum(event.rollouts for event in recalled) > 0
     assert (outcome.stale, outcome.lost) == (0, 0)
-    assert simulated.workload.leasing.recalled == {}
+    assert simulated.workload.capacity.leasing.recalled == {}
     taken = [step.at_s - step.busy_s for step in of(events, Stepped)]
     line_s = 2 * pool[-1].line_s
     told = [min(abs(event.at_s - line_s - at_s) for at_s in taken) for event in recalled]

@@ -17,7 +17,7 @@ from learner.trainer_api.requests import Load, Lora
 from node.config.loader import read_node_config, read_swarm_config, replaced
 from node.config.node_config import NodeConfig, NodeNetworkSection
 from node.config.swarm_config import LearnSection, SwarmConfig, TrainerSection, mode_of
-from node.learner_role.training.trainer_process import TRAINER, launched, load_request
+from node.learner_role.training.trainer_process import TRAINER, launch_command, load_request
 from node.runtime.errors import UsageError
 from protocol.core.limits import MAX_WORK_BYTES
 
@@ -291,7 +291,7 @@ def test_what_the_file_says_of_training_reaches_the_trainer() -> None:
     assert set(tomllib.loads(trainer + where)) == {field.name for field in msgspec.structs.fields(TrainerSection)}
     # All at once, which no file may say: some are of an objective that others rule out.
     config = msgspec.convert(tomllib.loads(text), SwarmConfig)
-    assert launched(TRAINER, config.trainer)[1:] == (
+    assert launch_command(TRAINER, config.trainer)[1:] == (
         "-m",
         "learner.training.distributed.launcher",
         "4",
@@ -299,7 +299,7 @@ def test_what_the_file_says_of_training_reaches_the_trainer() -> None:
         "0",
         "learner:29500",
     )
-    assert launched(TRAINER, TrainerSection()) == TRAINER
+    assert launch_command(TRAINER, TrainerSection()) == TRAINER
     load = msgspec.convert(load_request(config), Load)
     assert load.lora == Lora(rank=8, alpha=24, targets=["q_proj"])
     assert (load.device, load.compute_dtype, load.compile) == ("cpu", "bfloat16", True)

@@ -16,7 +16,7 @@ from learner.training.server import Trainer
 from node.engine.interface import EngineCrashed, EngineRefused, InstalledVersion, InstallFailed
 from node.engine.probe_check import require_proven, tolerance
 from node.engine.transformers import TransformersConfig, open_transformers_engine
-from node.learner_role.training.publisher import _probed
+from node.learner_role.training.publisher import _read_probe
 from node.rollout_role.worker import GaveUp, RolloutWorker
 from node.runtime.events import EventLog
 from protocol.core.ids import LeaseId
@@ -45,7 +45,7 @@ def signed_with(probe: dict[str, Any], directory: Path, number: int = 1) -> tupl
     """A manifest of a model directory that tells this probe."""
     publisher = Publisher(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
     named = version(f"1.{number}")
-    return publisher.publish(directory, named, None, NOW_MS, probed=_probed(probe)).signed, directory
+    return publisher.publish(directory, named, None, NOW_MS, probed=_read_probe(probe)).signed, directory
 
 
 async def test_an_engine_proves_what_the_trainer_exported_and_nothing_else(models: Models, tmp_path: Path) -> None:
@@ -231,8 +231,8 @@ async def test_what_a_restarted_engine_has_loaded_is_proven_again(tmp_path: Path
         if right:
             await until(lambda: len(restarting.installed()) > len(restarting.before))
             assert restarting.installed()[len(restarting.before)] == restarting.before[-1]
-            head = learner.run.chain.head.version
-            await until(lambda: learner.run.chain.head.version >= head + 2)
+            head = learner.capacity.chain.head.version
+            await until(lambda: learner.capacity.chain.head.version >= head + 2)
         else:
             [wrong] = restarting.wrong
             await until(lambda: restarting.signed(wrong) or bool(restarting.told("install_failed")))
@@ -252,11 +252,11 @@ async def test_what_a_restarted_engine_could_not_load_is_loaded_as_soon_as_it_ca
         serve(learner)
         nursery.start_soon(work_with, worker, learner, tmp_path, 0.001, doubtful)
         await learner.train()
-        await until(lambda: doubtful.role.installed == learner.run.chain.head)
+        await until(lambda: doubtful.role.installed == learner.capacity.chain.head)
         engine: Any = doubtful.role.engine
         engine._installed = None
         engine.on_restart()
-        await until(lambda: doubtful.role.installed == learner.run.chain.head)
+        await until(lambda: doubtful.role.installed == learner.capacity.chain.head)
         nursery.cancel_scope.cancel()
 
 

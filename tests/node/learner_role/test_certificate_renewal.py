@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from node.learner_role.certificate_renewal import WARN_EVERY_S, Care, CertificateWatch, care
+from node.learner_role.shared.context import LearnerIdentity
+from node.learner_role.shared.signals import LearnerSignals
 from node.runtime.errors import RunError
 from node.runtime.events import EventLog, Field
 from node.state.learner_state import BACKDATED_MS, open_learner_home
@@ -63,11 +65,16 @@ class World:
         events = EventLog()
         events.listen(lambda name, fields: self.told.append((name, dict(fields))))
         try:
+            identity = LearnerIdentity(
+                keypair=home.learner, authority=home.authority, certificate=home.certificate, secret=home.secret
+            )
+            signals = LearnerSignals()
+            signals.certificate_renewed.subscribe(lambda _: self.renewed.append(identity.certificate))
             yield CertificateWatch(
                 home=home,
                 certificate_days=days,
-                renewed=self.renewed.append,
-                leave=self.leave,
+                identity=identity,
+                signals=signals,
                 now_ms=lambda: self.wall_ms,
                 events=events,
             )
@@ -89,9 +96,11 @@ def test_with_the_operators_key_whatever_the_clock_does_what_is_signed_is_covere
             for days in jumps:
                 world.wall_ms += days * DAY_MS
                 now_ms = watch.signing_ms()
-                word = open_certificate(watch.certificate, watch.home.authority)
+                word = open_certificate(watch.identity.certificate, watch.home.authority)
                 assert word.not_before_ms <= now_ms <= word.not_after_ms
-                assert (root / "certificate").read_bytes() == watch.certificate, "the next start begins with it"
+                assert (root / "certificate").read_bytes() == watch.identity.certificate, (
+                    "the next start begins with it"
+                )
 
     with fast_directory() as root:
         trio.run(live, root)
@@ -113,7 +122,7 @@ async def test_without_it_the_end_is_told_before_and_comes_in_words(tmp_path: Pa
         assert world.names() == ["certificate_ends"] * 2
         world.wall_ms = NOW_MS + LIFE_MS + 1
         with pytest.raises(RunError, match=r"ended at .* Put operator\.key into"):
-            await watch.watch()
+            await watch.run(world.leave)
         assert world.left == 1, "what is being written becomes whole"
         (tmp_path / "elsewhere").rename(tmp_path / "operator.key")
         watch.look(world.wall_ms)
@@ -149,7 +158,7 @@ async def test_a_disk_that_refuses_does_not_end_the_run(tmp_path: Path) -> None:
         (tmp_path / ".certificate.draft").mkdir()  # nothing can be written there
         watch.look(NOW_MS + LIFE_MS + 1)
         assert world.names() == ["trouble", "certificate_renewed"]
-        assert world.renewed == [watch.certificate]
+        assert world.renewed == [watch.identity.certificate]
 
 
 @settings(max_examples=10, deadline=None)

@@ -21,7 +21,7 @@ from node.commands.init.command import write_swarm_config
 from node.config.loader import read_swarm_config
 from node.config.swarm_config import SwarmConfig, TrainerSection
 from node.learner_role.dry_run import show_dry_run, to_toml
-from node.learner_role.preflight import checked
+from node.learner_role.preflight import check_config
 from node.learner_role.training.footprint import ModelFacts, footprint_of, read_facts
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import Clock
@@ -315,7 +315,7 @@ def test_a_state_directory_says_where_it_goes_on(operator: Path) -> None:
         assert "It begins anew: no checkpoint yet" in show_dry_run(operator)
         with pytest.raises(UsageError, match="has no checkpoint to go on from"):
             show_dry_run(operator, resume=True)
-        of_run = checked(read_swarm_config(operator), operator).state()
+        of_run = check_config(read_swarm_config(operator), operator).state()
         ledger.training.checkpointed(CheckpointRow(step=7, incarnation=1, directory="1.7", state=of_run), 0)
     assert "It goes on from step 7, the newest checkpoint, and ends after step 500." in show_dry_run(
         operator, resume=True
@@ -326,7 +326,7 @@ def test_a_fork_is_looked_at_and_not_made(operator: Path) -> None:
     other = operator.parent / "other"
     other.mkdir()
     config = read_swarm_config(operator)
-    state = checked(config, operator).state()
+    state = check_config(config, operator).state()
     (other / "learner.key").touch()
     with Ledger(other / "ledger.sqlite", swarm=b"a swarm") as ledger:
         ledger.training.begin_incarnation(0, 0)

@@ -6,11 +6,14 @@ import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
 import trio
 
+from learner.ledger.ledger import Ledger
 from node.config.common import PriceSection
 from node.config.node_config import (
     EngineSection,
@@ -39,14 +42,16 @@ from node.state.keys import load_or_create_key
 from node.state.owner_orders import OwnerSignals
 from protocol.core.genesis import certify_learner, read_genesis
 from protocol.core.identity import Keypair
-from protocol.core.ids import PublicKey
+from protocol.core.ids import PolicyVersion, PublicKey
 from protocol.core.invite import Invite
 from protocol.versions.exchange import NotTold, TellTerms
+from protocol.versions.staleness import Chain
 from protocol.work import WORK
 from swarm.libp2p import open_libp2p
 from swarm.store import ChunkStore
 from swarm.transfer.serving import Knowledge, Serving
 from swarm.transport.interface import Stream, Transport
+from tests.support.learner_fixture import context_of
 from tests.support.store_fixture import small_model, small_swarm
 from tests.support.swarm_fixture import announce_manifest
 
@@ -78,7 +83,13 @@ NOW_MS = Clock.now_ms()
 
 
 def terms_with(certificate: bytes = SWARM.certificate, now_ms: int = NOW_MS) -> LearnerTerms:
-    return LearnerTerms(config=CONFIG, certificate=certificate, max_turns=1, step=lambda: 7, now_ms=lambda: now_ms)
+    context = context_of(
+        ledger=cast(Ledger, None),
+        state=SimpleNamespace(capacity=SimpleNamespace(chain=Chain(bases=(0,), head=PolicyVersion(1, 7)))),
+        now_ms=lambda: now_ms,
+    )
+    context.identity.certificate = certificate
+    return LearnerTerms(context=context, config=CONFIG, max_turns=1)
 
 
 @asynccontextmanager

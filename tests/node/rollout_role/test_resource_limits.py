@@ -21,7 +21,7 @@ from node.engine.transformers import TransformersConfig, open_transformers_engin
 from node.engine.transformers_worker.memory import GIB, default_kv_cache_bytes
 from node.engine.vllm_install import has_gpu
 from node.network.transport import open_transport
-from node.rollout_role.command import Overrides, adjusted
+from node.rollout_role.command import Overrides, adjust
 from node.rollout_role.resource_limits import LIMITS, in_force
 from node.runtime.errors import UsageError
 from swarm.libp2p.host import Host
@@ -48,14 +48,14 @@ async def test_caps_reach_the_transport(section: type[NetworkSection] | type[Nod
 
 def test_what_the_command_line_says_goes_before_the_file() -> None:
     config = NodeConfig(network=NodeNetworkSection(listen=["/ip4/127.0.0.1/tcp/1"], upload_mbit=1.0, download_mbit=2.0))
-    assert adjusted(config, Overrides()) == config
-    said = adjusted(config, Overrides(upload_mbit=10.0, quota_gb=100.0))
+    assert adjust(config, Overrides()) == config
+    said = adjust(config, Overrides(upload_mbit=10.0, quota_gb=100.0))
     assert said.network == NodeNetworkSection(listen=["/ip4/127.0.0.1/tcp/1"], upload_mbit=10.0, download_mbit=2.0)
     assert said.store.quota_gb == 100.0
-    deaf = adjusted(config, Overrides(download_mbit=40.0, no_listen=True))
-    assert adjusted(config, Overrides(hours="19:00-07:30")).engine.hours == "19:00-07:30"
+    deaf = adjust(config, Overrides(download_mbit=40.0, no_listen=True))
+    assert adjust(config, Overrides(hours="19:00-07:30")).engine.hours == "19:00-07:30"
     with pytest.raises(UsageError, match=r"^--hours: '19-7' is not a range of hours"):
-        adjusted(config, Overrides(hours="19-7"))
+        adjust(config, Overrides(hours="19-7"))
     assert deaf.network == NodeNetworkSection(listen=[], upload_mbit=1.0, download_mbit=40.0)
 
 

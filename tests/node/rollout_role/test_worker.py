@@ -220,7 +220,7 @@ async def test_leases_that_go_back_for_the_owner_are_no_failure(tmp_path: Path, 
     async with failing(tmp_path, role) as (learner, node, nursery):
         nursery.start_soon(work_with, node, learner, tmp_path, 1e6, role)
         for _ in range(3):
-            await until(lambda: bool(role.told("leases_given_back")) or bool(learner.run.leasing.open))
+            await until(lambda: bool(role.told("leases_given_back")) or bool(learner.capacity.leasing.open))
             await until(lambda: role.role._begun is not None)
             role.role.shift.hold("owner", "paused")
             await until(lambda: role.role._begun is None)

@@ -53,22 +53,22 @@ async def test_who_is_banned_by_the_operator_leaves_and_who_is_pardoned_may_come
     ):
         peer, orders = FakePeer(key=OTHER, rollouts=8), OperatorDecisions(tmp_path)
         nursery.start_soon(learner.train, peer)
-        await until(lambda: len(learner.run.buffer) >= 8)
+        await until(lambda: len(learner.capacity.buffer) >= 8)
         orders.give(Ban(peer=peer.id, reason="it is rude"))
-        learner.trust.stirred.set()
+        learner.trust.revisions.wakeup.set()
         await until(lambda: orders.waiting() == [])
-        assert learner.trust.standing(peer.id) is TrustLevel.BANNED
+        assert learner.trust.standings.level(peer.id) is TrustLevel.BANNED
         assert peer.id not in learner.run.present
-        assert len(learner.run.buffer) + learner.run.buffer.held == 0
+        assert len(learner.capacity.buffer) + learner.capacity.buffer.held == 0
         answer = await learner.desk.welcome(peer.id, hello())
         assert isinstance(answer, Refused)
         assert "it is rude" in answer.reason
         rules: set[Any] = {rule for (rule,) in learner.ledger.query("SELECT DISTINCT rule FROM records")}
         assert Rule.BANNED.value in rules
         orders.give(Pardon(peer=peer.id))
-        learner.trust.stirred.set()
+        learner.trust.revisions.wakeup.set()
         await until(lambda: orders.waiting() == [])
-        assert learner.trust.standing(peer.id) is TrustLevel.NEWCOMER
+        assert learner.trust.standings.level(peer.id) is TrustLevel.NEWCOMER
         assert not isinstance(await learner.desk.welcome(peer.id, hello()), Refused)
         nursery.cancel_scope.cancel()
     async with open_learner(tmp_path, Settings(audits=True)) as again:
@@ -80,12 +80,11 @@ async def test_an_order_for_a_learner_that_was_not_running_and_one_that_is_none(
     OperatorDecisions(tmp_path).give(Ban(peer=OTHER.peer_id, reason=""))
     (tmp_path / FOLDER / "0.json").write_text("{")
     async with open_learner(tmp_path, Settings(audits=True)) as learner, trio.open_nursery() as nursery:
-        trust = learner.trust
-        nursery.start_soon(trust.watch)
-        await until(lambda: trust.standing(OTHER.peer_id) is TrustLevel.BANNED)
+        nursery.start_soon(learner.operator.run)
+        await until(lambda: learner.trust.standings.level(OTHER.peer_id) is TrustLevel.BANNED)
         [told] = learner.logged("trouble")
         assert "0.json is no order" in str(told["text"])
-        trust.stirred.set()
+        learner.trust.revisions.wakeup.set()
         await until(lambda: [path.name for path in OperatorDecisions(tmp_path).waiting()] == ["0.json"])
         assert len(learner.logged("trouble")) == 1, "said once"
         nursery.cancel_scope.cancel()

@@ -28,7 +28,7 @@ from learner.training.distributed.launcher import arguments
 from learner.training.distributed.ranks import Ranks
 from learner.training.server import RankFailed, Trainer
 from node.config.swarm_config import TrainerSection
-from node.learner_role.training.trainer_process import TRAINER, launched
+from node.learner_role.training.trainer_process import TRAINER, launch_command
 from node.processes.child import open_child
 from node.processes.outcomes import ChildDied, ChildEvent, ChildStarted
 from node.processes.spec import ChildSpec, RestartLimits
@@ -466,7 +466,7 @@ async def test_the_node_is_told_why_its_ranks_ended_and_has_new_ones(model: Path
         elif isinstance(event, ChildStarted) and died.is_set():
             back.set()
 
-    argv = launched(TRAINER, TrainerSection(ranks=2))
+    argv = launch_command(TRAINER, TrainerSection(ranks=2))
     spec = ChildSpec(name="trainer", argv=argv, restarts=RestartLimits(first_delay_s=0.0))
     async with open_child(spec, on_event=note) as child:
         await child.call("load", load(model))

@@ -30,7 +30,7 @@ def state() -> Iterator[Path]:
 async def train(state: Path, steps: int) -> None:
     async with open_learner(state, replace(Settings(), steps=steps)) as learner:
         learner.watch.samples, learner.watch.advantage = 1, "group_mean"
-        async with learner.watch.feeding([], SampleSink(path=state / FILE)):
+        async with learner.watch.feed([], SampleSink(path=state / FILE)):
             await learner.train(FakePeer())
 
 
@@ -51,7 +51,7 @@ async def test_what_a_learner_kept_is_shown(state: Path) -> None:
 async def test_an_advantage_that_logs_had_a_part_in_is_not_guessed(state: Path) -> None:
     async with open_learner(state, Settings(steps=1, logged=2)) as learner:
         learner.watch.samples, learner.watch.advantage = 1, "batch_mean"
-        async with learner.watch.feeding([], SampleSink(path=state / FILE)):
+        async with learner.watch.feed([], SampleSink(path=state / FILE)):
             await learner.train(FakePeer())
     [group] = json.loads(show(state, **ASKED | {"json": True}))["groups"]  # type: ignore[arg-type]
     assert {one["advantage"] for one in group["completions"]} == {None}
@@ -88,7 +88,7 @@ async def test_what_is_not_kept_is_said_with_what_is(state: Path) -> None:
 async def test_a_run_on_logs_alone_says_that_it_was(state: Path) -> None:
     async with open_learner(state, Settings(steps=2, logged=4)) as learner:
         learner.watch.samples = 1
-        async with learner.watch.feeding([], SampleSink(path=state / FILE)):
+        async with learner.watch.feed([], SampleSink(path=state / FILE)):
             await learner.train()
     with pytest.raises(
         RunError, match=r"all 2 training steps of this run took logs alone \(\[offline\] share = 1\.0\)"
@@ -134,7 +134,7 @@ def test_the_command_line_reaches_it(tmp_path: Path) -> None:
 async def test_words_of_an_environment_stand_apart(state: Path) -> None:
     async with open_learner(state, replace(Settings(), steps=4), environment=environment) as learner:
         learner.watch.samples, learner.watch.advantage = 2, "group_mean"
-        async with learner.watch.feeding([], SampleSink(path=state / FILE)):
+        async with learner.watch.feed([], SampleSink(path=state / FILE)):
             await learner.train(FakePeer())
     parts = [
         [(part["by"], part["tokens"]) for part in one["parts"]]

@@ -90,7 +90,7 @@ async def measured() -> Board:
             board = learner.watch.board
             for event, fields in EVENTS:
                 learner.desk.events.emit(event, **fields)
-            learner.watch._lost("sqlite", 2)
+            learner.watch._count_lost("sqlite", 2)
             await learner.train(FakePeer())
             for name in map(str, range(MAX_SERIES)):
                 board.add("peer_faults", fault=name)

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from node.learner_role.metrics.board import Board
-from node.learner_role.metrics.prometheus import served, split_address
+from node.learner_role.metrics.prometheus import serve, split_address
 from node.runtime.errors import RunError
 
 
@@ -26,7 +26,7 @@ def scraped(port: int) -> dict[str, float]:
 
 def test_a_scrape_reads_what_is_on_the_board_now() -> None:
     board = Board()
-    with served("127.0.0.1:0", board) as port:
+    with serve("127.0.0.1:0", board) as port:
         board.set("entropy", 0.5)
         board.set("kl_at_lag", 0.1, lag=3)
         board.add("rollouts_refused", 2, rule="stale")
@@ -51,7 +51,7 @@ def test_a_port_that_is_taken_is_named() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with (
             pytest.raises(RunError, match=f"cannot listen on {address}.*choose another port"),
-            served(address, Board()),
+            serve(address, Board()),
         ):
             pass
 

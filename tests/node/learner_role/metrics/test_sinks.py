@@ -11,7 +11,7 @@ import trio.testing
 
 from node.learner_role.metrics import sinks
 from node.learner_role.metrics.board import Row, Series
-from node.learner_role.metrics.sinks import NOTICE_S, QUEUE, RETRY_S, SinkQueue, fed
+from node.learner_role.metrics.sinks import NOTICE_S, QUEUE, RETRY_S, SinkQueue, feed_queues
 from node.runtime.events import EventLog, Field
 
 
@@ -73,7 +73,7 @@ class NoticingSink(ListSink):
 async def test_what_a_sink_notices_is_said_once_also_while_no_row_comes(autojump_clock: trio.testing.MockClock) -> None:
     sink = NoticingSink()
     stage = Stage(sink)
-    async with fed([stage.outlet]):
+    async with feed_queues([stage.outlet]):
         sink.notices.append("nobody answers there")
         await trio.sleep(2 * NOTICE_S)
         assert stage.log == [("metrics_noticed", {"sink": "list", "text": "nobody answers there"})]
@@ -84,7 +84,7 @@ async def test_what_a_sink_notices_is_said_once_also_while_no_row_comes(autojump
 
 async def test_rows_arrive_in_order_and_what_waits_at_the_end_as_well() -> None:
     stage = Stage(ListSink())
-    async with fed([stage.outlet]):
+    async with feed_queues([stage.outlet]):
         stage.outlet.begin(1, 0)
         for step in range(1, 10):
             stage.outlet.put(row(step))
@@ -94,7 +94,7 @@ async def test_rows_arrive_in_order_and_what_waits_at_the_end_as_well() -> None:
 
 async def test_a_restart_supersedes_what_was_written_of_lost_steps() -> None:
     stage = Stage(ListSink())
-    async with fed([stage.outlet]):
+    async with feed_queues([stage.outlet]):
         stage.outlet.begin(1, 0)
         for step in (1, 2, 3, 4):
             stage.outlet.put(row(step))
@@ -139,7 +139,7 @@ async def test_a_sink_that_fails_is_said_once_and_tried_again(
 
     monkeypatch.setattr(trio.to_thread, "run_sync", here)  # the mock clock would jump while a thread works
     stage = Stage(ListSink(fails={2, 3}))
-    async with fed([stage.outlet]):
+    async with feed_queues([stage.outlet]):
         stage.outlet.begin(1, 0)
         for step in (1, 2, 3, 4):
             stage.outlet.put(row(step))
@@ -160,7 +160,7 @@ async def test_a_queue_is_bounded_and_loses_the_oldest() -> None:
     stage.outlet.begin(1, 0)
     for step in range(QUEUE + 10):
         stage.outlet.put(row(step))
-    async with fed([stage.outlet]):
+    async with feed_queues([stage.outlet]):
         pass
     assert stage.lost == 11  # the word that it begins waits there as well, and is not lost
     assert stage.sink.rows == list(range(11, QUEUE + 10))
@@ -177,7 +177,7 @@ async def test_a_sink_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch
 
     stages = [Stage(Hanging()), Stage(ListSink())]
     try:
-        async with fed([stage.outlet for stage in stages]):
+        async with feed_queues([stage.outlet for stage in stages]):
             for stage in stages:
                 stage.outlet.begin(1, 0)
                 stage.outlet.put(row(1))
@@ -191,7 +191,7 @@ async def test_a_sink_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch
 async def test_a_cancelled_learner_still_writes_what_waits() -> None:
     stage = Stage(ListSink())
     with trio.CancelScope() as scope:
-        async with fed([stage.outlet]):
+        async with feed_queues([stage.outlet]):
             stage.outlet.begin(1, 0)
             stage.outlet.put(row(1))
             scope.cancel()

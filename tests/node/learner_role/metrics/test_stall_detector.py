@@ -48,13 +48,13 @@ def texts(learner: Learner) -> list[object]:
 
 async def test_who_waits_for_rollouts_says_how_many_and_from_whom(tmp_path: Path, mock_clock: MockClock) -> None:
     async with open_learner(tmp_path, Settings()) as learner, trio.open_nursery() as nursery:
-        nursery.start_soon(learner.watch.look)
+        nursery.start_soon(learner.watch.run)
         await looked(mock_clock, int(STILL_S / LOOK_S))
         [text] = texts(learner)
         assert text.startswith("No training step for 300 s. The trainer is loading the model: if its size does not")
-        nursery.start_soon(learner.training.work)
+        nursery.start_soon(learner.training.run)
         await learner.run.opened.wait()
-        while learner.run.busy:
+        while learner.capacity.busy:
             await learner.run.wait_changed()
         await looked(mock_clock, int(STILL_S / LOOK_S))
         assert texts(learner)[1:] == [
@@ -80,7 +80,7 @@ async def test_a_trainer_that_does_not_answer_is_named_and_a_step_ends_it(
 
     asked, answers = trio.Event(), trio.Event()
     async with open_learner(tmp_path, Settings(steps=1), trainer=Slow()) as learner, trio.open_nursery() as nursery:
-        nursery.start_soon(learner.watch.look)
+        nursery.start_soon(learner.watch.run)
         nursery.start_soon(learner.train, FakePeer())
         await asked.wait()
         mock_clock.jump(STILL_S)
@@ -100,9 +100,9 @@ async def test_a_trainer_that_does_not_answer_is_named_and_a_step_ends_it(
 async def test_who_waits_for_the_last_checkpoint_says_that(tmp_path: Path, mock_clock: MockClock) -> None:
     trainer = FakeTrainer(patience=1000)
     async with open_learner(tmp_path, Settings(steps=1), trainer=trainer) as learner, trio.open_nursery() as nursery:
-        nursery.start_soon(learner.watch.look)
+        nursery.start_soon(learner.watch.run)
         nursery.start_soon(learner.train, FakePeer())
-        while learner.run.chain.head.version < 1 or learner.run.busy:
+        while learner.capacity.chain.head.version < 1 or learner.capacity.busy:
             await learner.run.wait_changed()
         await wait_all_tasks_blocked()
         mock_clock.jump(STILL_S)
@@ -123,7 +123,7 @@ async def test_who_waits_for_verifiers_says_so(tmp_path: Path, mock_clock: MockC
             return []
 
         object.__setattr__(learner.intake, "ask", ask)
-        nursery.start_soon(learner.watch.look)
+        nursery.start_soon(learner.watch.run)
         nursery.start_soon(learner.train, FakePeer())
         while not learner.run.asked:
             await wait_all_tasks_blocked()

@@ -32,17 +32,7 @@ def announced(
 
 
 def watching(learner: Learner) -> Forgotten:
-    return Forgotten(
-        run=learner.run,
-        ledger=learner.ledger,
-        authority=SWARM.authority,
-        learner=PublicKey(SWARM.learner.public),
-        transport=learner.transport,
-        newest=lambda: learner.training.newest,
-        report=lambda peer, fault, detail: None,
-        now_ms=learner.wall.now_ms,
-        events=learner.training.events,
-    )
+    return Forgotten(context=learner.context, transport=learner.transport, report=lambda peer, fault, detail: None)
 
 
 async def test_a_version_that_a_member_holds_and_the_ledger_does_not_raises_the_incarnation_for_good(
@@ -50,20 +40,20 @@ async def test_a_version_that_a_member_holds_and_the_ledger_does_not_raises_the_
 ) -> None:
     async with open_learner(tmp_path, Settings(steps=4)) as learner:
         await learner.training.begin()
-        head, kept = learner.run.chain.head, learner.trainer.calls.count("load")
+        head, kept = learner.capacity.chain.head, learner.trainer.calls.count("load")
         assert head.incarnation == 1
-        await watching(learner).heard(announced(4, 25))
+        await watching(learner).hear(announced(4, 25))
         [told] = learner.logged("ledger_restored")
         assert told["version"] == "4.25"
         await learner.train(FakePeer())
-        assert learner.run.chain.head == PolicyVersion(5, 4)
+        assert learner.capacity.chain.head == PolicyVersion(5, 4)
         assert learner.ledger.training.incarnations() == [(1, 0), (5, 0)]
         assert learner.trainer.calls.count("load") == kept + 1, "train begins as it always does, and no more than that"
         for lost in (PolicyVersion(2, 0), PolicyVersion(3, 0), PolicyVersion(4, 0), PolicyVersion(4, 25)):
-            assert not learner.run.chain.contains(lost)
+            assert not learner.capacity.chain.contains(lost)
     async with open_learner(tmp_path, Settings(steps=4)) as again:
         await again.training.begin()
-        assert again.run.chain.head.incarnation == 6
+        assert again.capacity.chain.head.incarnation == 6
 
 
 async def test_it_goes_on_above_in_the_middle_of_a_run_and_loses_nothing(tmp_path: Path) -> None:
@@ -71,15 +61,15 @@ async def test_it_goes_on_above_in_the_middle_of_a_run_and_loses_nothing(tmp_pat
         peer, forgotten = FakePeer(), watching(learner)
 
         async def restored() -> None:
-            while learner.run.chain.head.version < 2:
+            while learner.capacity.chain.head.version < 2:
                 await learner.run.wait_changed()
-            await forgotten.heard(announced(3, 9))
+            await forgotten.hear(announced(3, 9))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(restored)
             await learner.train(peer)
         assert learner.trainer.calls.count("load") == 1, "the trainer keeps its state"
-        assert learner.run.chain.head == PolicyVersion(4, 6)
+        assert learner.capacity.chain.head == PolicyVersion(4, 6)
         [(first, base), (second, at)] = learner.ledger.training.incarnations()
         assert (first, base, second) == (1, 0, 4)
         assert at >= 2
@@ -93,10 +83,10 @@ async def test_it_goes_on_above_in_the_middle_of_a_run_and_loses_nothing(tmp_pat
 async def test_what_the_ledger_knows_changes_nothing(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(steps=3)) as learner:
         await learner.train(FakePeer())
-        newest = learner.training.newest
+        newest = learner.run.announcement
     async with open_learner(tmp_path, Settings(steps=3)) as again:
         await again.training.begin()
-        await watching(again).heard(newest)
+        await watching(again).hear(newest)
         assert again.run.forgotten == 0
         assert not again.logged("ledger_restored")
 
@@ -121,7 +111,7 @@ async def test_nobody_who_lies_makes_it_jump(tmp_path: Path, raw: bytes, fault: 
     async with open_learner(tmp_path, Settings(steps=3)) as learner:
         await learner.training.begin()
         with pytest.raises(PeerError) as refused:
-            await watching(learner).heard(raw)
+            await watching(learner).hear(raw)
         assert refused.value.fault is fault
         assert learner.run.forgotten == learner.ledger.training.incarnations_seen() == 0
 
@@ -133,7 +123,7 @@ async def test_of_its_own_key_a_certificate_that_has_ended_is_proof_enough(tmp_p
     )
     async with open_learner(tmp_path, Settings(steps=3)) as learner:
         await learner.training.begin()
-        await watching(learner).heard(announced(4, 25, certificate=ended))
+        await watching(learner).hear(announced(4, 25, certificate=ended))
         assert learner.run.forgotten == 4
 
 
@@ -141,9 +131,9 @@ async def test_what_lies_beside_the_ledger_is_looked_at_before_the_first_version
     (tmp_path / "checkpoints" / "7.30").mkdir(parents=True)
     (tmp_path / "checkpoints" / ".9.30.partial").mkdir()
     async with open_learner(tmp_path, Settings(steps=3)) as learner:
-        watching(learner).look_here(learner.store, tmp_path / "checkpoints")
+        watching(learner).look_here(tmp_path / "checkpoints")
         await learner.training.begin()
-        assert learner.run.chain.head.incarnation == 8
+        assert learner.capacity.chain.head.incarnation == 8
 
 
 async def test_the_store_is_looked_at_as_well(tmp_path: Path) -> None:
@@ -155,5 +145,5 @@ async def test_the_store_is_looked_at_as_well(tmp_path: Path) -> None:
         file.unlink()
     (tmp_path / "gone").mkdir()
     async with open_learner(tmp_path, Settings(steps=2)) as learner:
-        watching(learner).look_here(learner.store, tmp_path / "gone")
+        watching(learner).look_here(tmp_path / "gone")
         assert learner.run.forgotten == 2

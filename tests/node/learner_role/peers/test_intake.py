@@ -56,10 +56,12 @@ def open_chain(learner: Learner, head: str = "1.3") -> None:
     """As if the trainer were loaded and versions up to `head` published."""
     run, last = learner.run, version(head)
     learner.ledger.training.begin_incarnation(0, NOW_MS)
-    run.chain = Chain(bases=(0,) * last.incarnation, head=last)
-    run.collecting, run.vocab_size = last.version, VOCABULARY
+    run.capacity.chain = Chain(bases=(0,) * last.incarnation, head=last)
+    run.capacity.collecting, run.vocab_size = last.version, VOCABULARY
     versions = [version(f"{last.incarnation}.{number}") for number in range(last.version + 1)]
-    run.manifests = {one: manifest(one) for one in versions if one.version >= last.version - run.window}
+    run.capacity.manifests = {
+        one: manifest(one) for one in versions if one.version >= last.version - run.capacity.window
+    }
     run.open(NOW_MS)
 
 
@@ -67,7 +69,7 @@ def lend(learner: Learner, *numbers: int, **changes: Any) -> list[GrantedLease]:
     """Leases of PEER, open in memory and in the ledger."""
     leases = [granted(number, **{"minimum": version("1.0"), **changes}) for number in numbers]
     for lease in leases:
-        learner.run.leasing.recover(lease)
+        learner.capacity.leasing.recover(lease)
     learner.ledger.work.leases_issued(
         [
             LeaseRow(
@@ -99,19 +101,20 @@ def delivery(lease: GrantedLease, raws: Sequence[bytes] | None = None, made_by: 
 async def test_a_group_is_written_then_acknowledged_then_ready_to_be_trained_on(tmp_path: Path) -> None:
     async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
         observed: list[tuple[int, float]] = []
-        object.__setattr__(learner.intake, "observe", lambda index, mean: observed.append((index, mean)))
-        object.__setattr__(learner.intake, "expected", lambda index: index / 10 if not observed else 1.0)
+        object.__setattr__(learner.intake.problems, "observe", lambda index, mean: observed.append((index, mean)))
+        problems = learner.intake.problems
+        object.__setattr__(problems, "expected_reward", lambda index: index / 10 if not observed else 1.0)
         open_chain(learner)
         [lease] = lend(learner, 1)
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         answer = await hand_in(learner, PEER.peer_id, delivery(lease))
         receipt = open_receipt(answer.receipt, SWARM.authority)
         assert [verdict.rule for verdict in receipt.verdicts] == [Rule.ADMITTED] * 2
         assert (receipt.peer, receipt.version, receipt.tokens) == (PEER.peer_id, version("1.3"), 6)
         assert learner.ledger.work.receipt_of(lease.id, PEER.peer_id) == answer.receipt
         assert len(learner.ledger.work.unconsumed()) == 2
-        assert learner.run.leasing.open_rollouts == 0
-        batch = learner.run.buffer.take(2, learner.run.chain)
+        assert learner.capacity.leasing.open_rollouts == 0
+        batch = learner.capacity.buffer.take(2, learner.capacity.chain)
         assert batch is not None
         [waiting] = batch.groups
         assert waiting.prompt == (5, 6, 7)
@@ -128,14 +131,14 @@ async def test_a_group_is_written_then_acknowledged_then_ready_to_be_trained_on(
 async def test_an_orphaned_group_is_credited_in_receipt_and_ledger_and_not_trained_on(tmp_path: Path) -> None:
     async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
         open_chain(learner)
-        learner.run.chain = Chain(bases=(0, 2), head=version("2.3"))
+        learner.capacity.chain = Chain(bases=(0, 2), head=version("2.3"))
         [lease] = lend(learner, 1)
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         answer = await hand_in(learner, PEER.peer_id, delivery(lease))
         receipt = open_receipt(answer.receipt, SWARM.authority)
         assert [verdict.rule for verdict in receipt.verdicts] == [Rule.ORPHANED] * 2
         assert receipt.tokens == 6
-        assert (len(learner.run.buffer), learner.run.leasing.open_rollouts) == (0, 0)
+        assert (len(learner.capacity.buffer), learner.capacity.leasing.open_rollouts) == (0, 0)
         assert learner.ledger.work.unconsumed() == []
         with closing(sqlite3.connect(learner.root / "ledger.sqlite")) as db:
             assert db.execute("SELECT lease, tokens FROM orphans").fetchall() == [(lease.id, 6)]
@@ -149,13 +152,16 @@ async def test_a_delivery_that_crosses_its_recall_is_judged_like_any_other(
     async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
         open_chain(learner)
         [lease] = lend(learner, 1)
-        learner.run.manifests[version("1.1")] = manifest(version("1.1"))
-        learner.run.leasing.recall(lease.id)
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        learner.capacity.manifests[version("1.1")] = manifest(version("1.1"))
+        learner.capacity.leasing.recall(lease.id)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         answer = await hand_in(learner, PEER.peer_id, delivery(lease, made_by=made_by))
         assert rules(answer.receipt) == [rule] * 2
-        assert learner.run.leasing.recalled == {}
-        assert (learner.run.leasing.open_rollouts, learner.run.leasing.pending(PEER.peer_id)) == (0, 0)
+        assert learner.capacity.leasing.recalled == {}
+        assert (learner.capacity.leasing.open_rollouts, learner.capacity.leasing.pending(PEER.peer_id)) == (
+            0,
+            0,
+        )
         nursery.cancel_scope.cancel()
 
 
@@ -168,10 +174,10 @@ async def test_those_who_wait_for_leases_are_looked_at_when_a_delivery_frees_roo
         async def look() -> None:
             while True:
                 await learner.run.wait_leasable()
-                looked.append(len(learner.run.leasing.open))
+                looked.append(len(learner.capacity.leasing.open))
 
         nursery.start_soon(look)
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         await hand_in(learner, PEER.peer_id, delivery(good))
         await hand_in(learner, PEER.peer_id, delivery(good))  # again: it changes nothing
         await wait_all_tasks_blocked()
@@ -196,9 +202,9 @@ async def test_nothing_leaves_when_nothing_could_be_written(tmp_path: Path) -> N
         learner.ledger.work.deliveries_judged = full  # type: ignore[method-assign]
         answers = send(learner, delivery(lease))
         with pytest.raises(LedgerError):
-            await learner.intake.work(learner.arriving)
+            await learner.intake.run(learner.arriving)
         assert answers == []
-        assert len(learner.run.buffer) == 0
+        assert len(learner.capacity.buffer) == 0
 
 
 async def test_a_repeated_delivery_gets_the_same_receipt_and_counts_nothing(tmp_path: Path) -> None:
@@ -207,17 +213,17 @@ async def test_a_repeated_delivery_gets_the_same_receipt_and_counts_nothing(tmp_
         first, second = lend(learner, 1, 2)
         # Twice at once (the line broke and the node was quick), once later, and once by somebody else.
         answers = [send(learner, delivery(lease)) for lease in (first, first, second, first)]
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         later = await hand_in(learner, PEER.peer_id, delivery(first))
         while not all(answers):
             await learner.run.wait_changed()
         assert [rules(answer[0].receipt) for answer in answers] == [[Rule.ADMITTED] * 2] * 4  # type: ignore[union-attr]
         assert answers[0] == answers[1] == answers[3] == [later]
-        assert len(learner.run.buffer) == 4
+        assert len(learner.capacity.buffer) == 4
         assert len(learner.ledger.work.unconsumed()) == 4
         thief = await hand_in(learner, OTHER.peer_id, delivery(first))
         assert rules(thief.receipt) == [Rule.UNKNOWN_LEASE] * 2
-        assert len(learner.run.buffer) == 4
+        assert len(learner.capacity.buffer) == 4
         nursery.cancel_scope.cancel()
 
 
@@ -244,7 +250,7 @@ async def test_a_reward_that_takes_long_holds_up_no_other(tmp_path: Path) -> Non
         slow = Slow(learner)
         open_chain(learner)
         [first] = lend(learner, 1)
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         waiting = send(learner, delivery(first))
         await slow.asked(1)
         assert learner.run.asked == 2
@@ -258,13 +264,13 @@ async def test_a_reward_that_takes_long_holds_up_no_other(tmp_path: Path) -> Non
                 await learner.run.wait_changed()
             assert rules(answers[0].receipt) == [Rule.ADMITTED] * 2  # type: ignore[union-attr]
             assert waiting == again == []
-        assert (learner.run.asked, len(learner.run.buffer), len(learner.ledger.work.unconsumed())) == (2, 8, 8)
+        assert (learner.run.asked, len(learner.capacity.buffer), len(learner.ledger.work.unconsumed())) == (2, 8, 8)
         slow.gates[0].set()
         while not again:
             await learner.run.wait_changed()
         assert again == waiting
         assert rules(waiting[0].receipt) == [Rule.ADMITTED] * 2  # type: ignore[union-attr]
-        assert (learner.run.asked, len(learner.run.buffer), len(learner.ledger.work.unconsumed())) == (0, 10, 10)
+        assert (learner.run.asked, len(learner.capacity.buffer), len(learner.ledger.work.unconsumed())) == (0, 10, 10)
         assert learner.run.judged == 10
         nursery.cancel_scope.cancel()
 
@@ -274,7 +280,7 @@ async def test_who_repeats_what_is_being_judged_takes_no_room(tmp_path: Path) ->
         slow = Slow(learner)
         open_chain(learner)
         first, second = lend(learner, 1, 2)
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         answers = [send(learner, delivery(first))]
         await slow.asked(1)
         answers += [send(learner, delivery(first)) for _ in range(2 * MAX_UNDER_WAY)]
@@ -287,7 +293,7 @@ async def test_who_repeats_what_is_being_judged_takes_no_room(tmp_path: Path) ->
         while not all(answers):
             await learner.run.wait_changed()
         assert [answers[0]] * MAX_REPEATS == answers[-1 - MAX_REPEATS : -1]
-        assert len(learner.run.buffer) == 4
+        assert len(learner.capacity.buffer) == 4
         nursery.cancel_scope.cancel()
 
 
@@ -296,7 +302,7 @@ async def test_so_many_are_under_way_and_no_more(tmp_path: Path) -> None:
         slow = Slow(learner)
         open_chain(learner)
         answers = [send(learner, delivery(lease)) for lease in lend(learner, *range(1, MAX_UNDER_WAY + 9))]
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         await slow.asked(MAX_UNDER_WAY)
         await wait_all_tasks_blocked()
         assert (len(slow.gates), learner.arriving.statistics().current_buffer_used) == (MAX_UNDER_WAY, 8)
@@ -305,7 +311,7 @@ async def test_so_many_are_under_way_and_no_more(tmp_path: Path) -> None:
             for gate in slow.gates:
                 gate.set()
             await trio.lowlevel.checkpoint()
-        assert len(learner.run.buffer) == 2 * len(answers)
+        assert len(learner.capacity.buffer) == 2 * len(answers)
 
 
 async def test_who_wants_another_chain_waits_for_what_was_begun_with_and_no_longer(tmp_path: Path) -> None:
@@ -313,7 +319,7 @@ async def test_who_wants_another_chain_waits_for_what_was_begun_with_and_no_long
         slow = Slow(learner)
         open_chain(learner)
         leases = lend(learner, 1, 2, 3)
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         answers = [send(learner, delivery(leases[0]))]
         await slow.asked(1)
         has_it = trio.Event()
@@ -343,12 +349,12 @@ async def test_the_same_receipt_after_a_restart_too(tmp_path: Path) -> None:
     async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
         open_chain(learner)
         [lease] = lend(learner, 1)
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         before = await hand_in(learner, PEER.peer_id, delivery(lease))
         nursery.cancel_scope.cancel()
     async with open_learner(tmp_path) as again, trio.open_nursery() as nursery:
         again.desk.recover_leases()
-        nursery.start_soon(again.intake.work, again.arriving)
+        nursery.start_soon(again.intake.run, again.arriving)
         nursery.start_soon(again.training.begin)
         assert await hand_in(again, PEER.peer_id, delivery(lease)) == before
         nursery.cancel_scope.cancel()
@@ -363,13 +369,13 @@ async def test_what_was_in_time_when_it_arrived_is_not_late_for_having_waited(tm
             answers.append(send(learner, delivery(lease)))
             learner.desk.note_delivery(PEER.peer_id, lease.id)
         learner.wall.ms += 3_600_000
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         while not all(answers):
             await learner.run.wait_changed()
         for [answer], rule in zip(answers, (Rule.ADMITTED, Rule.LATE), strict=True):
             assert isinstance(answer, Acknowledgement)
             assert set(rules(answer.receipt)) == {rule}
-        assert learner.run.leasing.arrived == {}
+        assert learner.capacity.leasing.arrived == {}
         nursery.cancel_scope.cancel()
 
 
@@ -392,7 +398,7 @@ async def test_a_learner_that_was_just_restarted_judges_nothing_before_it_knows_
 
         again.trainer.call = slow  # type: ignore[method-assign]
         answers = send(again, delivery(lease, raws))
-        nursery.start_soon(again.intake.work, again.arriving)
+        nursery.start_soon(again.intake.run, again.arriving)
         nursery.start_soon(again.training.begin)
         await wait_all_tasks_blocked()
         assert answers == []
@@ -413,13 +419,13 @@ async def test_a_new_chain_and_a_batch_that_is_being_judged_wait_for_each_other(
             send(learner, delivery(one, group(one, made_by=str(made_by[0]), manifests=dict([made_by]))))
             for one in leases
         ]
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         nursery.start_soon(learner.training.begin)
-        while not all(answers) or learner.run.chain.head != version("2.0"):
+        while not all(answers) or learner.capacity.chain.head != version("2.0"):
             await trio.lowlevel.checkpoint()
         await learner.run.judging.acquire()
-        assert len(learner.run.buffer) == 16
-        batch = learner.run.buffer.take(16, learner.run.chain)
+        assert len(learner.capacity.buffer) == 16
+        batch = learner.capacity.buffer.take(16, learner.capacity.chain)
         assert batch is not None
         assert {one.lease for one in batch.groups} == {one.id for one in leases}
         nursery.cancel_scope.cancel()
@@ -430,8 +436,8 @@ async def test_a_lease_whose_delivery_is_being_judged_is_nobody_elses_any_more(t
         open_chain(learner)
         [lease] = lend(learner, 1)
         answers = send(learner, delivery(lease))
-        nursery.start_soon(learner.intake.work, learner.arriving)
-        while lease.id in learner.run.leasing.open:
+        nursery.start_soon(learner.intake.run, learner.arriving)
+        while lease.id in learner.capacity.leasing.open:
             await trio.lowlevel.checkpoint()
         learner.desk.take_return(PEER.peer_id, LeaseReturn(leases=[lease.id], reason="changed my mind"))
         while not answers:
@@ -446,14 +452,14 @@ async def test_what_was_refused_is_in_the_ledger_and_not_in_the_buffer(tmp_path:
     async with open_learner(tmp_path, Settings(staleness=0)) as learner, trio.open_nursery() as nursery:
         open_chain(learner)
         stale, half, empty = lend(learner, 1, 2, 3)
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         assert rules((await hand_in(learner, PEER.peer_id, delivery(stale, made_by="1.2"))).receipt) == [Rule.STALE] * 2
         one = [record(half.lease, 0, made_by="1.3")]
         assert rules((await hand_in(learner, PEER.peer_id, delivery(half, one))).receipt) == [Rule.INCOMPLETE]
         assert rules((await hand_in(learner, PEER.peer_id, delivery(empty, []))).receipt) == []
         unknown = granted(9)
         assert rules((await hand_in(learner, PEER.peer_id, delivery(unknown))).receipt) == [Rule.UNKNOWN_LEASE] * 2
-        assert len(learner.run.buffer) == 0
+        assert len(learner.capacity.buffer) == 0
         assert learner.ledger.work.unconsumed() == []
         with learner.ledger.transaction() as db:
             rows = db.execute("SELECT lease, rule, lag, envelope FROM records ORDER BY lease, idx").fetchall()
@@ -462,7 +468,7 @@ async def test_what_was_refused_is_in_the_ledger_and_not_in_the_buffer(tmp_path:
             (lease_id(1), "stale", 1, None),
             (lease_id(2), "incomplete", 0, None),
         ]
-        assert learner.run.leasing.open_rollouts == 0
+        assert learner.capacity.leasing.open_rollouts == 0
         nursery.cancel_scope.cancel()
 
 
@@ -474,11 +480,11 @@ async def test_what_came_before_a_goodbye_is_judged_as_if_the_peer_were_here(tmp
         sent, unfinished = lend(learner, 1, 2)
         learner.desk.note_delivery(PEER.peer_id, sent.id)
         learner.desk.note_departure(PEER.peer_id, IN_GOOD_ORDER)
-        assert list(learner.run.leasing.open) == [sent.id]
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        assert list(learner.capacity.leasing.open) == [sent.id]
+        nursery.start_soon(learner.intake.run, learner.arriving)
         assert rules((await hand_in(learner, PEER.peer_id, delivery(sent))).receipt) == [Rule.ADMITTED] * 2
         assert rules((await hand_in(learner, PEER.peer_id, delivery(unfinished))).receipt) == [Rule.UNKNOWN_LEASE] * 2
-        assert learner.run.leasing.open_rollouts == 0
+        assert learner.capacity.leasing.open_rollouts == 0
         nursery.cancel_scope.cancel()
 
 
@@ -497,7 +503,7 @@ async def test_what_comes_after_its_lease_has_ended_is_rejected_in_the_books_of_
                 learner.desk.leases.expire()
             case _:
                 learner.desk.take_return(PEER.peer_id, LeaseReturn(leases=[first.id, second.id], reason="tired"))
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         answers = [await hand_in(learner, PEER.peer_id, delivery(first)) for _ in range(2)]
         thief = await hand_in(learner, OTHER.peer_id, delivery(second))
         assert rules(answers[0].receipt) == rules(thief.receipt) == [Rule.UNKNOWN_LEASE] * 2
@@ -520,7 +526,7 @@ async def test_a_late_delivery_hears_that_it_is_late(tmp_path: Path) -> None:
         open_chain(learner)
         [lease] = lend(learner, 1)
         learner.wall.ms = lease.lease.deadline_ms + 1500
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         answer = await hand_in(learner, PEER.peer_id, delivery(lease))
         assert rules(answer.receipt) == [Rule.LATE] * 2
         nursery.cancel_scope.cancel()
@@ -532,7 +538,7 @@ async def test_the_loop_ends_when_its_inbox_is_closed(tmp_path: Path) -> None:
         lease, last = lend(learner, 1, 2)
         answers = [send(learner, delivery(lease)), send(learner, delivery(last))]
         learner.inbox.close()
-        await learner.intake.work(learner.arriving)
+        await learner.intake.run(learner.arriving)
         assert all(answers)
 
 
@@ -544,15 +550,15 @@ async def test_a_void_group_is_credited_and_dropped_and_asked_about_again_after_
 
     async with open_learner(tmp_path, environment=environment) as learner, trio.open_nursery() as nursery:
         observed: list[int] = []
-        object.__setattr__(learner.intake, "observe", lambda index, mean: observed.append(index))
+        object.__setattr__(learner.intake.problems, "observe", lambda index, mean: observed.append(index))
         open_chain(learner)
         [lease] = lend(learner, 1)
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         answer = await hand_in(learner, PEER.peer_id, delivery(lease))
         receipt = open_receipt(answer.receipt, SWARM.authority)
         assert [(verdict.rule, verdict.reward) for verdict in receipt.verdicts] == [(Rule.ADMITTED, None)] * 2
         assert receipt.tokens == 6, "it is not the peer's fault"
-        assert (len(learner.run.buffer), learner.run.leasing.open_rollouts, observed) == (0, 0, [])
+        assert (len(learner.capacity.buffer), learner.capacity.leasing.open_rollouts, observed) == (0, 0, [])
         [event] = learner.logged("delivery_judged")
         assert (event["dropped"], event["admitted"]) == ("void", 2)
         told.append("the verifiers are back")
@@ -571,7 +577,7 @@ async def test_what_is_dropped_since_nobody_could_judge_it_is_leased_again(tmp_p
     settings = Settings(steps=4, staleness=0, ahead=1.0)
     async with open_learner(tmp_path, settings, environment=environment) as learner:
         await learner.train(FakePeer())
-        assert learner.run.chain.head.version == 4
+        assert learner.capacity.chain.head.version == 4
         assert any(index % 3 == 0 for index in asked)
         trained = [int(arrays["group_sizes"].sum()) for arrays in learner.trainer.trained]
         assert trained == [4] * 4

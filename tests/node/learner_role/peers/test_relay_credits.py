@@ -40,8 +40,8 @@ async def opened(root: Path, *peers: PeerId, settings: Settings = SETTINGS) -> A
     """A learner with a published version, its loops for records and receipts, and these peers present."""
     async with open_learner(root, settings) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
-        nursery.start_soon(learner.intake.work, learner.arriving)
-        nursery.start_soon(learner.desk.relays.work)
+        nursery.start_soon(learner.intake.run, learner.arriving)
+        nursery.start_soon(learner.desk.relays.run)
         for peer in peers:
             assert isinstance(await learner.desk.welcome(peer, hello()), Welcome)
         yield learner
@@ -138,7 +138,7 @@ async def test_what_was_heard_before_the_trainer_was_ready_is_looked_at_then(tmp
         await deliver(learner)
         raw = receipt(published(learner), THERE)
     async with open_learner(tmp_path, SETTINGS) as again, trio.open_nursery() as nursery:
-        nursery.start_soon(again.desk.relays.work)
+        nursery.start_soon(again.desk.relays.run)
         again.desk.take_relay_receipt(HERE, Relayed(receipt=raw))
         await wait_all_tasks_blocked()
         assert credited(tmp_path) == []
@@ -156,7 +156,7 @@ async def test_a_restart_credits_nothing_twice_and_knows_who_had_worked(tmp_path
         await until(lambda: len(credited(tmp_path)) == 1)
         before = credited(tmp_path)
     async with opened(tmp_path, HERE, THERE) as again:
-        assert signed.hash in again.run.manifests.values()
+        assert signed.hash in again.capacity.manifests.values()
         again.desk.take_relay_receipt(HERE, Relayed(receipt=receipt(signed, THERE)))
         again.desk.take_relay_receipt(THERE, Relayed(receipt=receipt(signed, HERE, by=OTHER)))
         await until(lambda: len(credited(tmp_path)) == 2)
@@ -182,11 +182,11 @@ async def test_what_waits_for_its_audit_earns_nothing_by_a_restart(tmp_path: Pat
 async def test_what_waits_is_credited_or_dropped_in_order_when_the_learner_stops(tmp_path: Path) -> None:
     async with open_learner(tmp_path, SETTINGS) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         for peer in (HERE, THERE):
             await learner.desk.welcome(peer, hello())
         await deliver(learner)
-        nursery.start_soon(learner.desk.relays.work)
+        nursery.start_soon(learner.desk.relays.run)
         await wait_all_tasks_blocked()
         await until(lambda: not learner.desk.relays._used)
         learner.desk.take_relay_receipt(HERE, Relayed(receipt=receipt(published(learner), THERE)))
@@ -199,7 +199,7 @@ async def test_a_version_that_has_left_the_window_is_not_credited(tmp_path: Path
         signed = published(learner)
         await deliver(learner)
         await until(lambda: not learner.desk.relays._used)
-        learner.run.manifests = {}
+        learner.capacity.manifests = {}
         learner.desk.take_relay_receipt(HERE, Relayed(receipt=receipt(signed, THERE)))
     assert credited(tmp_path) == []
 
@@ -210,9 +210,9 @@ async def test_of_one_peer_few_receipts_wait(tmp_path: Path, monkeypatch: pytest
     async with open_learner(tmp_path, SETTINGS) as learner:
         signed = SWARM.publish(small_model(1))
         for key in (PEER, PEER, PEER, OTHER, STRANGER):
-            learner.desk.relays.heard(key.peer_id, receipt(signed, THERE, by=key))
+            learner.desk.relays.hear(key.peer_id, receipt(signed, THERE, by=key))
         assert [heard.peer for heard in learner.desk.relays._heard] == [HERE, HERE, THERE]
         monkeypatch.setattr(relay_desk, "MAX_HEARD", 9)
         monkeypatch.setattr(relay_desk, "MAX_HEARD_BYTES", 0)
-        learner.desk.relays.heard(STRANGER.peer_id, receipt(signed, THERE, by=STRANGER))
+        learner.desk.relays.hear(STRANGER.peer_id, receipt(signed, THERE, by=STRANGER))
         assert len(learner.desk.relays._heard) == 3

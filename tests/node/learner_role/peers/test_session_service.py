@@ -20,6 +20,7 @@ from learner.rollouts.leases import Prompt
 from node.config.engine_requirements import EngineTerms
 from node.learner_role.peers.session_service import LOGGED_BEATS, TICK_S
 from node.learner_role.scheduling.lease_service import GRANT_WAIT_S, LATE_GRACE_MS
+from node.learner_role.shared.signals import connect_peers
 from node.reports.model.verdict_meanings import JUDGING
 from protocol.accounting.claims import Energy, EnergySource, Price
 from protocol.accounting.reputation import ObservedDay
@@ -63,8 +64,8 @@ async def opened(root: Path, settings: Settings = ROOMY, *peers: PeerId) -> Asyn
     """A learner that has published version 1.0, with its desk at work and `peers` welcomed."""
     async with open_learner(root, settings) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
-        nursery.start_soon(learner.desk.watch)
-        nursery.start_soon(learner.desk.leases.serve)
+        nursery.start_soon(learner.desk.run)
+        nursery.start_soon(learner.desk.leases.run)
         for peer in peers:
             assert isinstance(await learner.desk.welcome(peer, hello()), Welcome)
         yield learner
@@ -178,7 +179,7 @@ async def test_leases_are_in_the_ledger_when_they_are_handed_out(tmp_path: Path)
         assert len({seed for lease in leases for seed in lease.seeds}) == 4
         assert {row.lease for row in learner.ledger.work.open_leases()} == set(ids_of(grant))
         assert [row.envelope for row in learner.ledger.work.open_leases()] == grant.leases
-        assert learner.run.leasing.open_rollouts == 4
+        assert learner.capacity.leasing.open_rollouts == 4
 
 
 async def test_a_request_waits_for_room_and_is_woken_by_it(tmp_path: Path, mock_clock: MockClock) -> None:
@@ -209,13 +210,13 @@ async def test_a_request_that_waits_in_vain_is_told_when_to_ask_again(tmp_path: 
         learner.run.membership.silence_s = 2 * GRANT_WAIT_S
         await ask(learner, rollouts=32)
         looked: list[int] = []
-        serve = learner.run.serve
+        serve = learner.scheduler.serve
 
         def counting(now_ms: int, only: PeerId | None = None) -> Iterator[tuple[PeerId, list[GrantedLease]]]:
             looked.append(now_ms)
             return serve(now_ms, only)
 
-        learner.run.serve = counting  # type: ignore[method-assign]
+        learner.scheduler.serve = counting  # type: ignore[method-assign]
         answers: list[Grant] = []
 
         async def wait() -> None:
@@ -290,11 +291,11 @@ async def test_a_grant_of_long_prompts_fits_a_frame(tmp_path: Path) -> None:
     settings = Settings(prompts=64, group_size=2, ahead=1.0, steps=99)
     async with opened(tmp_path, settings, HERE) as learner:
         long = tuple([7] * MAX_PROMPT_TOKENS)
-        learner.run.next_prompt = lambda: Prompt(task="even", index=1, tokens=long)
+        learner.scheduler.next_prompt = lambda: Prompt(task="even", index=1, tokens=long)
         grant = await ask(learner, rollouts=128)
         assert 20 < len(grant.leases) < 64
         assert len(encode(grant)) <= MAX_WORK_BYTES
-        assert learner.run.leasing.open_rollouts == 2 * len(grant.leases), "what did not fit was not leased"
+        assert learner.capacity.leasing.open_rollouts == 2 * len(grant.leases), "what did not fit was not leased"
 
 
 async def test_a_grant_that_is_cancelled_leaves_nothing_granted(tmp_path: Path) -> None:
@@ -302,7 +303,7 @@ async def test_a_grant_that_is_cancelled_leaves_nothing_granted(tmp_path: Path) 
         with trio.CancelScope() as scope:
             scope.cancel()
             await ask(learner)
-        assert learner.run.leasing.open_rollouts == 0
+        assert learner.capacity.leasing.open_rollouts == 0
         await until(lambda: "open" not in statuses(learner).values())
 
 
@@ -317,7 +318,7 @@ async def test_a_peer_that_leaves_while_its_leases_are_written(tmp_path: Path) -
 
         learner.ledger.work.leases_issued = leave_then_write  # type: ignore[method-assign]
         await ask(learner)
-        assert learner.run.leasing.open_rollouts == 0
+        assert learner.capacity.leasing.open_rollouts == 0
         await until(lambda: set(statuses(learner).values()) == {"lost"})
 
 
@@ -343,7 +344,7 @@ async def test_a_goodbye_frees_the_leases_at_once(tmp_path: Path) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner:
         held = ids_of(await ask(learner))
         learner.desk.note_departure(HERE, IN_GOOD_ORDER)
-        assert learner.run.leasing.open_rollouts == 0
+        assert learner.capacity.leasing.open_rollouts == 0
         assert learner.run.present == {}
         await become(learner, dict.fromkeys(held, "lost"))
 
@@ -374,9 +375,9 @@ async def test_a_broken_line_frees_them_only_when_the_peer_stays_away(tmp_path: 
         learner.desk.note_departure(HERE, "the connection was reset")
         assert learner.run.present == {}
         await tick(learner, mock_clock, SILENCE_S)
-        assert set(learner.run.leasing.open) == set(held)
+        assert set(learner.capacity.leasing.open) == set(held)
         await tick(learner, mock_clock)
-        assert learner.run.leasing.open_rollouts == 0
+        assert learner.capacity.leasing.open_rollouts == 0
         await become(learner, dict.fromkeys(held, "lost"))
         left = learner.logged("peer_left")
         assert [(event["reason"], event["leases_released"]) for event in left] == [
@@ -404,8 +405,8 @@ async def test_a_peer_that_comes_back_goes_on_with_what_it_still_holds(tmp_path:
 async def test_a_peer_that_could_not_deliver_any_more_what_it_has_lost_is_not_granted_it(tmp_path: Path) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner:
         first, second = ids_of(await ask(learner))
-        learner.run.worker(HERE).speed.observe(2, 10.0)
-        learner.wall.ms = learner.run.leasing.open[first].lease.deadline_ms - 20_000  # enough for one of them
+        learner.scheduler.worker(HERE).speed.observe(2, 10.0)
+        learner.wall.ms = learner.capacity.leasing.open[first].lease.deadline_ms - 20_000  # enough for one of them
         await learner.desk.welcome(HERE, hello())
         await become(learner, {first: "open", second: "lost"})
         assert ids_of(await ask(learner, HERE)) == [first]
@@ -431,7 +432,7 @@ async def test_what_happens_while_the_desk_stops_is_written(tmp_path: Path) -> N
         mine = ids_of(await ask(learner, HERE))
         theirs = ids_of(await ask(learner, THERE))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(learner.desk.watch)
+            nursery.start_soon(learner.desk.run)
             await wait_all_tasks_blocked()
             learner.desk.note_departure(HERE, IN_GOOD_ORDER)  # wakes it, and before it has written it is told to stop
             nursery.cancel_scope.cancel()
@@ -449,7 +450,7 @@ async def test_a_silent_peer_is_dismissed_and_a_beating_heart_keeps_it(tmp_path:
             await tick(learner, mock_clock)
             learner.desk.take_heartbeat(THERE, Heartbeat(installed=version("1.0")))
         assert set(learner.run.present) == {THERE}
-        assert set(learner.run.leasing.open) == set(held)
+        assert set(learner.capacity.leasing.open) == set(held)
 
 
 async def test_a_lease_expires_a_moment_after_its_deadline(tmp_path: Path, mock_clock: MockClock) -> None:
@@ -457,7 +458,7 @@ async def test_a_lease_expires_a_moment_after_its_deadline(tmp_path: Path, mock_
         grant = await ask(learner)
         learner.wall.ms = leases_of(grant)[0].deadline_ms + LATE_GRACE_MS - round(TICK_S * 1000)
         await tick(learner, mock_clock)
-        assert len(learner.run.leasing.open) == 2
+        assert len(learner.capacity.leasing.open) == 2
         learner.desk.take_heartbeat(HERE, Heartbeat())
         await tick(learner, mock_clock)
         await until(lambda: set(statuses(learner).values()) == {"expired"})
@@ -471,29 +472,29 @@ async def test_leases_go_on_after_a_restart_until_their_peer_stays_silent(
         theirs = ids_of(await ask(learner, THERE))
     async with open_learner(tmp_path, ROOMY) as again, trio.open_nursery() as nursery:
         again.desk.recover_leases()
-        nursery.start_soon(again.desk.watch)
-        nursery.start_soon(again.desk.leases.serve)
-        assert set(again.run.leasing.open) == {*mine, *theirs}
+        nursery.start_soon(again.desk.run)
+        nursery.start_soon(again.desk.leases.run)
+        assert set(again.capacity.leasing.open) == {*mine, *theirs}
         told: list[str] = []
-        again.desk.leases.ended = lambda granted, begun, status: told.append(status)
+        again.context.signals.lease_closed.subscribe(lambda news: told.append(news.status))
         await again.desk.welcome(HERE, hello(leases=mine))
         for _ in range(60):
             again.desk.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock)
-        assert set(again.run.leasing.open) == {*mine, *theirs}, "the model is loading: who is not back waits, too"
+        assert set(again.capacity.leasing.open) == {*mine, *theirs}, "the model is loading: who is not back waits, too"
         await again.training.begin()
         for _ in range(round(RETURNS_WITHIN_S)):
             again.desk.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock)
-        assert set(again.run.leasing.open) == {*mine, *theirs}
+        assert set(again.capacity.leasing.open) == {*mine, *theirs}
         for _ in range(3):
             again.desk.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock)
-        assert set(again.run.leasing.open) == set(mine)
+        assert set(again.capacity.leasing.open) == set(mine)
         await become(again, dict.fromkeys(mine, "open") | dict.fromkeys(theirs, "returned"))
         assert set(told) == {"recalled"}, "it may look for us still"
         assert sum(day.leases_failed for day in observed_days_of(again, THERE)) == 0
-        assert not again.run.give_backs.is_owing(THERE)
+        assert not again.scheduler.give_backs.is_owing(THERE)
         nursery.cancel_scope.cancel()
 
 
@@ -504,18 +505,18 @@ async def test_what_was_made_while_a_learner_was_away_counts_though_its_model_lo
         mine = ids_of(await ask(learner))
     async with open_learner(tmp_path, ROOMY) as again, trio.open_nursery() as nursery:
         again.desk.recover_leases()
-        nursery.start_soon(again.desk.watch)
+        nursery.start_soon(again.desk.run)
         for _ in range(120):
             await tick(again, mock_clock)
         await again.training.begin()
         for _ in range(19):  # the longest pause of a node that looks for its learner
             await tick(again, mock_clock)
         await again.desk.welcome(HERE, hello(leases=mine))
-        assert [again.run.leasing.lookup(lease, HERE) is not None for lease in mine] == [True] * len(mine)
+        assert [again.capacity.leasing.lookup(lease, HERE) is not None for lease in mine] == [True] * len(mine)
         for _ in range(2):
             again.desk.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock)
-        assert set(again.run.leasing.open) == set(mine)
+        assert set(again.capacity.leasing.open) == set(mine)
         nursery.cancel_scope.cancel()
 
 
@@ -528,24 +529,24 @@ async def test_a_lease_whose_deadline_passed_while_the_learner_was_away_is_held_
         mine = ids_of(grant)
     async with open_learner(tmp_path, ROOMY) as again, trio.open_nursery() as nursery:
         told: list[str] = []
-        again.desk.leases.ended = lambda granted, begun, status: told.append(status)
+        again.context.signals.lease_closed.subscribe(lambda news: told.append(news.status))
         again.wall.ms += round(1000 * away_s)
         again.desk.recover_leases()
-        nursery.start_soon(again.desk.watch)
+        nursery.start_soon(again.desk.run)
         await again.desk.welcome(HERE, hello(leases=mine))
         for _ in range(2):
             again.desk.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock)
-        assert set(again.run.leasing.open) == set(mine), "the model is loading, and nobody could deliver until now"
+        assert set(again.capacity.leasing.open) == set(mine), "the model is loading, and nobody could deliver until now"
         await again.training.begin()
         deadline_ms = again.wall.ms + 60_000
-        assert {granted.deadline_ms for granted in again.run.leasing.open.values()} == {deadline_ms}
+        assert {granted.deadline_ms for granted in again.capacity.leasing.open.values()} == {deadline_ms}
         again.wall.ms = deadline_ms
         for seconds in (TICK_S, LATE_GRACE_MS / 1000):
-            assert set(again.run.leasing.open) == set(mine)
+            assert set(again.capacity.leasing.open) == set(mine)
             again.desk.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock, seconds)
-        assert again.run.leasing.open == {}
+        assert again.capacity.leasing.open == {}
         await become(again, dict.fromkeys(mine, "returned"))
         assert set(told) == {"recalled"}, "nobody has withheld anything"
         days = observed_days_of(again, HERE)
@@ -560,7 +561,7 @@ async def test_a_lease_of_before_with_time_left_when_the_learner_is_back_expires
         mine = ids_of(await ask(learner))
     async with open_learner(tmp_path, ROOMY) as again, trio.open_nursery() as nursery:
         again.desk.recover_leases()
-        nursery.start_soon(again.desk.watch)
+        nursery.start_soon(again.desk.run)
         await again.desk.welcome(HERE, hello(leases=mine))
         await again.training.begin()
         again.wall.ms += 60_000
@@ -593,7 +594,7 @@ async def test_what_has_arrived_does_not_expire_while_it_waits_to_be_judged(
         learner.wall.ms += 60_000 + LATE_GRACE_MS
         learner.desk.take_heartbeat(HERE, Heartbeat())
         await tick(learner, mock_clock)
-        assert set(learner.run.leasing.open) == {first}, "another's word says nothing of a lease"
+        assert set(learner.capacity.leasing.open) == {first}, "another's word says nothing of a lease"
         await become(learner, {first: "open", second: "expired"})
 
 
@@ -609,7 +610,7 @@ async def test_stopping_the_learner_gives_nobodys_leases_away(tmp_path: Path) ->
 
 def takes_a_batch(learner: Learner, steps: int = 1) -> None:
     """As the training loop does, so many times; S is 1."""
-    learner.run.busy, learner.run.collecting = True, learner.run.chain.head.version + steps
+    learner.capacity.busy, learner.capacity.collecting = True, learner.capacity.chain.head.version + steps
     learner.run.notify()
 
 
@@ -622,13 +623,13 @@ async def recalling(root: Path, *, ext: dict[str, bytes]) -> AsyncIterator[tuple
     """A peer that says `ext` in its greeting has begun one lease with 1.0 and holds another; the head is 1.1."""
     async with opened(root, ROOMY) as learner:
         lines = Lines()
-        learner.desk.reception = lines  # type: ignore[assignment]
+        connect_peers(learner.context.signals, lines)
         await learner.desk.welcome(HERE, hello(ext=ext))
         learner.desk.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
         leases = ids_of(await ask(learner))
         learner.desk.take_start(HERE, Started(lease=leases[0], version=version("1.0")))
-        learner.run.chain = learner.run.chain.advance()
-        learner.run.collecting = 1
+        learner.capacity.chain = learner.capacity.chain.advance()
+        learner.capacity.collecting = 1
         yield learner, lines, leases
 
 
@@ -646,8 +647,8 @@ async def test_a_peer_is_told_at_once_and_once_when_a_batch_leaves_its_leases_be
         assert recalls(lines) == [(HERE, LeaseRecall(leases=list(leases), minimum=version("1.1")))]
         told = {"peer": HERE, "leases": 2, "rollouts": 4, "minimum": "1.1"}
         assert learner.logged("leases_recalled") == [told]
-        assert set(learner.run.leasing.open) == set(leases), "a delivery may be on its way"
-        assert learner.run.leasing.open_rollouts == 0
+        assert set(learner.capacity.leasing.open) == set(leases), "a delivery may be on its way"
+        assert learner.capacity.leasing.open_rollouts == 0
 
 
 async def test_it_is_reminded_with_every_heartbeat_until_they_are_back(tmp_path: Path) -> None:
@@ -688,8 +689,8 @@ async def test_who_does_not_know_of_recalls_is_not_told_and_not_counted_on(tmp_p
         await wait_all_tasks_blocked()
         learner.desk.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
         assert recalls(lines) == []
-        assert set(learner.run.leasing.open) == set(leases)
-        assert learner.run.leasing.open_rollouts == 0
+        assert set(learner.capacity.leasing.open) == set(leases)
+        assert learner.capacity.leasing.open_rollouts == 0
 
 
 async def test_what_is_begun_with_too_old_a_version_is_recalled_as_it_is_begun(tmp_path: Path) -> None:
@@ -706,11 +707,11 @@ async def test_many_are_recalled_in_several_messages(tmp_path: Path) -> None:
     many = Settings(prompts=300, group_size=2, ahead=2.0, steps=99)
     async with opened(tmp_path, many) as learner:
         lines = Lines()
-        learner.desk.reception = lines  # type: ignore[assignment]
+        connect_peers(learner.context.signals, lines)
         await learner.desk.welcome(HERE, hello(ext=TAKES_RECALLS))
         learner.desk.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
         leases = ids_of(await ask(learner, rollouts=512)) + ids_of(await ask(learner, rollouts=88))
-        learner.run.chain = learner.run.chain.advance()
+        learner.capacity.chain = learner.capacity.chain.advance()
         takes_a_batch(learner)
         await wait_all_tasks_blocked()
         assert [len(said.leases) for _, said in recalls(lines)] == [MAX_LEASES_PER_GRANT, 44]
@@ -802,11 +803,11 @@ async def test_no_word_of_a_peer_makes_the_node_wait_for_the_disk(tmp_path: Path
 async def test_who_takes_proofs_is_told_of_a_version_and_waited_for_until_it_has_them_or_leaves(tmp_path: Path) -> None:
     async with opened(tmp_path, ROOMY) as learner, trio.open_nursery() as nursery:
         lines = Lines()
-        learner.desk.reception = lines  # type: ignore[assignment]
+        connect_peers(learner.context.signals, lines)
         await learner.desk.welcome(HERE, hello(ext={PROOFS: b""}))
         await learner.desk.welcome(THERE, hello())
-        nursery.start_soon(learner.desk.proofs.work)
-        learner.desk.published(b"a tally")
+        nursery.start_soon(learner.desk.proofs.run)
+        learner.desk.announce_tally(b"a tally")
         assert proofs_told(lines) == [(HERE, Proofs(tally=b"a tally"))], "others would not know the message"
         learner.desk.take_proof_request(HERE, ProofRequest(version=version("1.0")))
         await learner.desk.proofs.wait_settled()
@@ -814,7 +815,7 @@ async def test_who_takes_proofs_is_told_of_a_version_and_waited_for_until_it_has
         assert proofs_told(lines)[1:] == [(HERE, Proofs())]
         # An answer that is being made while a version comes out says nothing about that.
         learner.desk.take_proof_request(HERE, ProofRequest(version=version("1.0")))
-        await asked_on_a_thread(learner, lambda: learner.desk.published(b"another"))
+        await asked_on_a_thread(learner, lambda: learner.desk.announce_tally(b"another"))
         await until(lambda: len(proofs_told(lines)) == 4)
         with trio.move_on_after(0) as patience:
             await learner.desk.proofs.wait_settled()
@@ -847,7 +848,7 @@ async def asked_on_a_thread(learner: Learner, meanwhile: Callable[[], None]) -> 
 async def test_everybody_is_introduced_and_in_the_end_dismissed(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner:
         lines = Lines()
-        learner.desk.reception = lines  # type: ignore[assignment]
+        connect_peers(learner.context.signals, lines)
         await learner.desk.welcome(THERE, hello())
         assert [(to, [one.peer for one in said.peers]) for to, said in introductions(lines)] == [
             (HERE, [THERE]),

@@ -31,7 +31,7 @@ def ids_of(grant: Grant) -> list[LeaseId]:
 
 def owe(learner: Learner, leases: int) -> None:
     """So many leases of the peer have brought nothing."""
-    learner.run.give_backs.brought_nothing(HERE, leases, learner.wall.ms)
+    learner.scheduler.give_backs.brought_nothing(HERE, leases, learner.wall.ms)
 
 
 @asynccontextmanager
@@ -39,7 +39,7 @@ async def restarted(root: Path, away_s: float) -> AsyncIterator[tuple[Learner, l
     """A learner that was away for so long while leases were open, with the peer that is back, and may owe no more."""
     async with open_learner(root, ROOMY) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
-        nursery.start_soon(learner.desk.leases.serve)
+        nursery.start_soon(learner.desk.leases.run)
         await learner.desk.welcome(HERE, hello())
         mine = ids_of(await learner.desk.grant(HERE, LeaseRequest(rollouts=4)))
         nursery.cancel_scope.cancel()
@@ -57,7 +57,7 @@ def give_back(learner: Learner, leases: list[LeaseId]) -> None:
 
 
 def expire(learner: Learner, leases: list[LeaseId]) -> None:
-    learner.wall.ms = learner.run.leasing.open[leases[0]].deadline_ms + LATE_GRACE_MS + 1
+    learner.wall.ms = learner.capacity.leasing.open[leases[0]].deadline_ms + LATE_GRACE_MS + 1
     learner.desk.leases.expire()
 
 
@@ -77,34 +77,34 @@ ENDS = {give_back: End.RETURNED, expire: End.EXPIRED, leave: End.LOST, lose: End
 async def test_a_lease_that_the_learners_own_restart_made_worthless_is_nobodys_debt(tmp_path: Path, end: Ends) -> None:
     async with restarted(tmp_path, away_s=3600.0) as (learner, mine):
         ended: list[str] = []
-        learner.desk.leases.ended = lambda granted, begun, status: ended.append(status)
+        learner.context.signals.lease_closed.subscribe(lambda news: ended.append(news.status))
         end(learner, mine)
-        assert learner.run.leasing.open == learner.run.leasing.recalled == {}
-        assert (learner.run.leasing.open_rollouts, learner.run.leasing.pending(HERE)) == (0, 0)
+        assert learner.capacity.leasing.open == learner.capacity.leasing.recalled == {}
+        assert (learner.capacity.leasing.open_rollouts, learner.capacity.leasing.pending(HERE)) == (0, 0)
         assert ended == ["recalled"] * len(mine)
-        assert not learner.run.give_backs.is_owing(HERE)
-        assert learner.run.fruitless.ends.total() == 0
+        assert not learner.scheduler.give_backs.is_owing(HERE)
+        assert learner.scheduler.fruitless.ends.total() == 0
 
 
 @pytest.mark.parametrize(("end", "how"), ENDS.items())
 async def test_a_lease_of_before_with_time_left_is_owed_like_any_other(tmp_path: Path, end: Ends, how: End) -> None:
     async with restarted(tmp_path, away_s=0.0) as (learner, mine):
         end(learner, mine)
-        assert learner.run.give_backs.is_owing(HERE)
-        assert learner.run.fruitless.ends == {how: len(mine)}
+        assert learner.scheduler.give_backs.is_owing(HERE)
+        assert learner.scheduler.fruitless.ends == {how: len(mine)}
 
 
 async def test_what_is_not_withdrawn_yet_is_counted_on_although_it_would_be_excused(tmp_path: Path) -> None:
     async with restarted(tmp_path, away_s=3600.0) as (learner, mine):
         arrived, missing = mine
-        learner.run.leasing.arrives(arrived, HERE, learner.wall.ms)
+        learner.capacity.leasing.arrives(arrived, HERE, learner.wall.ms)
         learner.desk.leases.expire()
-        assert set(learner.run.leasing.open) == set(mine)
-        assert learner.run.leasing.recalled == {}
+        assert set(learner.capacity.leasing.open) == set(mine)
+        assert learner.capacity.leasing.recalled == {}
         expire(learner, [missing])
-        assert set(learner.run.leasing.open) == {arrived}
-        assert learner.run.leasing.recalled == {}
-        assert learner.run.leasing.open_rollouts == 2
+        assert set(learner.capacity.leasing.open) == {arrived}
+        assert learner.capacity.leasing.recalled == {}
+        assert learner.capacity.leasing.open_rollouts == 2
 
 
 async def wait_s(learner: Learner, clock: MockClock, seconds: float) -> None:
@@ -122,7 +122,7 @@ async def test_who_owes_is_leased_a_group_as_soon_as_its_pause_is_over(
     assert 2 * pause_s < GRANT_WAIT_S
     async with open_learner(tmp_path, ROOMY) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
-        nursery.start_soon(learner.desk.leases.serve)
+        nursery.start_soon(learner.desk.leases.run)
         await learner.desk.welcome(HERE, hello())
         mine = ids_of(await learner.desk.grant(HERE, LeaseRequest(rollouts=2)))
         answers: list[Grant] = []
@@ -135,7 +135,9 @@ async def test_who_owes_is_leased_a_group_as_soon_as_its_pause_is_over(
             give_back(learner, mine)
             nursery.start_soon(ask)
         else:
-            learner.run.give_backs.brought_nothing(HERE, 1, learner.wall.ms - FIRST_PAUSE_MS)  # a pause that is over
+            learner.scheduler.give_backs.brought_nothing(
+                HERE, 1, learner.wall.ms - FIRST_PAUSE_MS
+            )  # a pause that is over
             nursery.start_soon(ask)
             await wait_all_tasks_blocked()
             give_back(learner, mine)

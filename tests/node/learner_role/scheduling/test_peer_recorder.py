@@ -64,16 +64,13 @@ async def test_a_whole_run_reads_back(tmp_path: Path) -> None:
 
 
 async def test_what_a_step_took_is_told_with_its_publication(tmp_path: Path, mock_clock: MockClock) -> None:
-    async def published(signed: object) -> None:
-        mock_clock.jump(0.03)
-
     def script(op: str, moment: str) -> None:
         mock_clock.jump({"step": 0.05, "export": 0.02}.get(op, 0.0))  # before, and after
 
     async with open_learner(
         tmp_path, Settings(steps=4, publish_every=2), trainer=FakeTrainer(script=script)
     ) as learner:
-        learner.training.published = published
+        learner.context.signals.version_published.subscribe(lambda _: mock_clock.jump(0.03))
         await learner.train(FakePeer())
     steps = [event for event in learner.recorded() if isinstance(event, Stepped)]
     took_ms = [(round(1000 * event.busy_s), round(1000 * event.publish_s)) for event in steps]
@@ -112,7 +109,7 @@ async def test_peers_come_install_and_go(tmp_path: Path) -> None:
 async def test_who_goes_back_and_forth_between_two_versions_fills_no_recording(tmp_path: Path) -> None:
     async with open_learner(tmp_path, ROOMY) as learner:
         await learner.training.begin()
-        learner.run.chain = Chain(bases=(0,), head=version("1.3"))
+        learner.capacity.chain = Chain(bases=(0,), head=version("1.3"))
         assert isinstance(await learner.desk.welcome(HERE, hello()), Welcome)
         for installed in ["1.0", "1.1"] * 50 + ["1.3"]:
             learner.desk.take_heartbeat(HERE, Heartbeat(installed=version(installed)))
@@ -133,7 +130,7 @@ async def test_another_currency_is_told(tmp_path: Path) -> None:
 async def test_a_delivery_is_dated_by_the_learners_clock(tmp_path: Path) -> None:
     async with open_learner(tmp_path, ROOMY) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         await learner.desk.welcome(HERE, hello())
         peer = FakePeer()
         grant = await learner.desk.grant(HERE, LeaseRequest(rollouts=4))
@@ -158,8 +155,8 @@ async def test_every_turn_of_an_episode_is_an_even_share_of_a_rollout(tmp_path: 
         peer = FakePeer()
         await learner.training.begin()
         await learner.desk.welcome(HERE, hello())
-        nursery.start_soon(learner.intake.work, learner.arriving)
-        learner.run.episodes._turns.extend([3] * RECENT)  # of late; those here end at once
+        nursery.start_soon(learner.intake.run, learner.arriving)
+        learner.capacity.episodes._turns.extend([3] * RECENT)  # of late; those here end at once
         for _ in range(3):
             grant = await learner.desk.grant(HERE, LeaseRequest(rollouts=2))
             for raw in grant.leases:
@@ -173,7 +170,7 @@ async def test_every_turn_of_an_episode_is_an_even_share_of_a_rollout(tmp_path: 
 async def test_who_never_said_that_it_began_began_when_it_was_leased(tmp_path: Path) -> None:
     async with open_learner(tmp_path, ROOMY) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
-        nursery.start_soon(learner.intake.work, learner.arriving)
+        nursery.start_soon(learner.intake.run, learner.arriving)
         await learner.desk.welcome(HERE, hello())
         peer, (lease,) = FakePeer(), await leased(learner, 2)
         learner.wall.ms += 30_000
@@ -225,7 +222,7 @@ async def test_owners_hours_are_written_when_they_change_and_not_at_each_heartbe
     async with open_learner(tmp_path, ROOMY) as learner:
         await learner.training.begin()
         called: list[int] = []
-        learner.desk.peers_changed = lambda: called.append(learner.wall.ms - NOW_MS)
+        learner.context.signals.peers_changed.subscribe(lambda _: called.append(learner.wall.ms - NOW_MS))
 
         def hear(left_s: float | None, after_s: float) -> None:
             learner.wall.ms += round(1000 * after_s)
@@ -265,7 +262,7 @@ async def test_a_peer_that_says_something_else_each_time_is_not_listened_to_each
         for number in range(300):
             learner.wall.ms += 1000
             learner.desk.take_heartbeat(HERE, Heartbeat(hours_left_s=(0.0, 1e5)[number % 2]))
-        assert learner.run.worker(HERE).until_ms == learner.wall.ms + 1e8, "leases go by its last word"
+        assert learner.scheduler.worker(HERE).until_ms == learner.wall.ms + 1e8, "leases go by its last word"
     assert 300 / HOURS_AGAIN_S <= len(ends(learner)) - 1 <= 300 / HOURS_AGAIN_S + 1
 
 

@@ -26,7 +26,8 @@ from node.config.swarm_config import (
     TaskSection,
     VerifiersSection,
 )
-from node.learner_role.scheduling.prompt_writer import AHEAD, PromptDesk
+from node.learner_role.scheduling.prompt_writer import AHEAD, PromptWriter
+from node.learner_role.shared.signals import LearnerSignals
 from node.runtime.errors import RunError
 from node.runtime.events import EventLog
 from node.tasks.task_suite import TaskSuite, Written, open_task_suite
@@ -108,23 +109,23 @@ async def at_once(schooling: TaskSuite, indexes: Sequence[int]) -> list[Written]
     return [schooling.write_prompt(index) for index in indexes]
 
 
-def desk_of(schooling: TaskSuite, **parts: object) -> PromptDesk:
+def desk_of(schooling: TaskSuite, **parts: object) -> PromptWriter:
     async def write(indexes: Sequence[int]) -> list[Written]:
         return await at_once(schooling, indexes)
 
-    settings = {"write": write, "alone": lambda index: False, "writers": 2, "ready": lambda: None}
-    return PromptDesk(schooling=schooling, **{**settings, **parts})  # type: ignore[arg-type]
+    settings = {"write": write, "alone": lambda index: False, "writers": 2, "signals": LearnerSignals()}
+    return PromptWriter(schooling=schooling, **{**settings, **parts})  # type: ignore[arg-type]
 
 
 @asynccontextmanager
-async def working(desk: PromptDesk) -> AsyncIterator[PromptDesk]:
+async def working(desk: PromptWriter) -> AsyncIterator[PromptWriter]:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(desk.work)
+        nursery.start_soon(desk.run)
         yield desk
         nursery.cancel_scope.cancel()
 
 
-async def take(desk: PromptDesk) -> Prompt:
+async def take(desk: PromptWriter) -> Prompt:
     while (prompt := desk.next_prompt()) is None:
         await trio.to_thread.run_sync(int)
     return prompt
@@ -219,7 +220,9 @@ async def test_who_has_waited_for_a_prompt_is_told_when_it_is_there(base: Path) 
         await may.wait()
         return await at_once(schooling, indexes)
 
-    async with working(desk_of(schooling, write=write, ready=lambda: told.append(True))) as desk:
+    signals = LearnerSignals()
+    signals.prompts_ready.subscribe(lambda _: told.append(True))
+    async with working(desk_of(schooling, write=write, signals=signals)) as desk:
         assert desk.next_prompt() is None
         before = schooling.state()
         assert desk.next_prompt() is None
@@ -240,13 +243,13 @@ def verifiers_of(schooling: TaskSuite, **section: object) -> Verifiers:
     return Verifiers(schooling=schooling, section=settings, events=EventLog())
 
 
-def desk_with(verifiers: Verifiers) -> PromptDesk:
-    return PromptDesk(
+def desk_with(verifiers: Verifiers) -> PromptWriter:
+    return PromptWriter(
         schooling=verifiers.schooling,
         write=verifiers.prompts,
         alone=verifiers.is_pooled,
         writers=verifiers.writers,
-        ready=lambda: None,
+        signals=LearnerSignals(),
     )
 
 

@@ -51,7 +51,7 @@ class Written:
         return f"Standing by: {name[-4:]} is not on." * 40
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class CountingSteward(Provisioner):
     """One that tells how many reviews are over: only between two may a test move its clock."""
 
@@ -64,13 +64,10 @@ class CountingSteward(Provisioner):
 
 def steward_of(learner: Learner, planner: Written | Planner) -> CountingSteward:
     return CountingSteward(
-        run=learner.run,
-        ledger=learner.ledger,
+        context=learner.context,
         recorder=learner.recorder,
         planner=cast(Planner, planner),
         review_s=REVIEW_S,
-        now_ms=learner.wall.now_ms,
-        events=learner.desk.events,
     )
 
 
@@ -82,9 +79,9 @@ async def joined(learner: Learner) -> None:
 
 def granted(learner: Learner, peer: PeerId) -> bool:
     """Whether a request of the peer is served now."""
-    learner.run.ask(peer, 2)
-    served = any(one == peer for one, _ in learner.run.serve(learner.wall.now_ms(), peer))
-    learner.run.withdraw(peer)
+    learner.scheduler.ask(peer, 2)
+    served = any(one == peer for one, _ in learner.scheduler.serve(learner.wall.now_ms(), peer))
+    learner.scheduler.withdraw(peer)
     return served
 
 
@@ -97,8 +94,8 @@ async def test_who_is_on_is_leased_to_and_who_stands_by_is_told_why(tmp_path: Pa
         await steward.review()
         assert granted(learner, HERE)
         assert not granted(learner, THERE)
-        assert learner.run.held(THERE, learner.wall.now_ms()) is Held.STANDBY
-        reason = learner.run.worker(THERE).standby
+        assert learner.scheduler.held(THERE, learner.wall.now_ms()) is Held.STANDBY
+        reason = learner.scheduler.worker(THERE).standby
         assert reason.startswith("Standing by")
         assert len(reason) <= 512, "it fits a message"
         assert learner.logged("peer_activated") == [{"peer": HERE, "name": HERE[-4:], "reason": "it was written"}]
@@ -121,7 +118,7 @@ async def test_who_is_on_is_leased_to_and_who_stands_by_is_told_why(tmp_path: Pa
 async def test_who_is_switched_on_while_it_asks_is_served_at_once(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(ahead=4.0)) as learner, trio.open_nursery() as nursery:
         await joined(learner)
-        nursery.start_soon(learner.desk.leases.serve)
+        nursery.start_soon(learner.desk.leases.run)
         steward = steward_of(learner, Written(({HERE}, 1), ({HERE, THERE}, 1)))
         await steward.review()
         grants: list[Grant] = []
@@ -190,8 +187,7 @@ async def test_reviews_come_in_time_and_when_somebody_comes(tmp_path: Path, mock
     async with open_learner(tmp_path, Settings()) as learner, trio.open_nursery() as nursery:
         planner = Written(({HERE}, 1))
         steward = steward_of(learner, planner)
-        learner.desk.peers_changed = steward.call
-        nursery.start_soon(steward.work)
+        nursery.start_soon(steward.run)
         await wait_all_tasks_blocked()
         assert planner.seen == [], "not before the chain is known"
         await joined(learner)
@@ -207,7 +203,7 @@ async def test_those_who_come_together_are_looked_at_together(tmp_path: Path, mo
     async with open_learner(tmp_path, Settings()) as learner, trio.open_nursery() as nursery:
         await joined(learner)
         steward = steward_of(learner, Written(({HERE}, 1)))
-        nursery.start_soon(steward.work)
+        nursery.start_soon(steward.run)
         await until(lambda: steward.reviews == 1)
         for _ in range(100):
             steward.call()
@@ -224,17 +220,17 @@ async def test_who_is_outside_its_owners_hours_stands_by_until_they_begin(tmp_pa
     async with open_learner(tmp_path, Settings(ahead=4.0)) as learner:
         await joined(learner)
         calls: list[None] = []
-        learner.desk.peers_changed = lambda: calls.append(None)
+        learner.context.signals.peers_changed.subscribe(lambda _: calls.append(None))
         steward = steward_of(learner, Planner(Planning(rollouts=4, staleness=1, activate=False)))
         await steward.review()
         assert granted(learner, THERE)
         learner.desk.take_heartbeat(THERE, Heartbeat(hours_left_s=0.0))
         assert not granted(learner, THERE), "before any review"
-        assert learner.run.held(THERE, learner.wall.now_ms()) is Held.HOURS
+        assert learner.scheduler.held(THERE, learner.wall.now_ms()) is Held.HOURS
         assert len(calls) == 1
         await steward.review()
         assert not granted(learner, THERE)
-        assert learner.run.worker(THERE).standby.startswith("Standing by: your machine was not lent")
+        assert learner.scheduler.worker(THERE).standby.startswith("Standing by: your machine was not lent")
         assert [fields["reason"] for fields in learner.logged("peer_released")] == [
             "released: it is not lent now, outside its owner's hours or paused"
         ]
@@ -244,7 +240,7 @@ async def test_who_is_outside_its_owners_hours_stands_by_until_they_begin(tmp_pa
         assert len(calls) == 2
         await steward.review()
         assert granted(learner, THERE)
-        assert learner.run.worker(THERE).standby == ""
+        assert learner.scheduler.worker(THERE).standby == ""
 
 
 async def test_the_reason_to_stand_by_is_told_anew_when_hours_begin(tmp_path: Path) -> None:
@@ -254,10 +250,10 @@ async def test_the_reason_to_stand_by_is_told_anew_when_hours_begin(tmp_path: Pa
         planner = Written(({HERE}, 1))
         steward = steward_of(learner, planner)
         await steward.review()
-        before = learner.run.worker(THERE).standby
+        before = learner.scheduler.worker(THERE).standby
         planner.explain = lambda name: "Standing by: something else"  # type: ignore[method-assign]
         await steward.review()
-        assert learner.run.worker(THERE).standby == before
+        assert learner.scheduler.worker(THERE).standby == before
         learner.desk.take_heartbeat(THERE, Heartbeat(hours_left_s=0.0))
         await steward.review()
-        assert learner.run.worker(THERE).standby == "Standing by: something else"
+        assert learner.scheduler.worker(THERE).standby == "Standing by: something else"

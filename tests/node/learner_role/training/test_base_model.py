@@ -18,7 +18,7 @@ from node.config.swarm_config import (
     TaskSection,
     TrainerSection,
 )
-from node.learner_role.training.base_model import base_note, digests_of, hold_to_base, judged
+from node.learner_role.training.base_model import base_note, compare_base, digests_of, hold_to_base
 from node.runtime.errors import RunError, UsageError
 
 SHARDS = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
@@ -81,26 +81,28 @@ def test_other_weights_are_refused_where_something_rests_on_them(
 ) -> None:
     found = digests_of(model)
     with pytest.raises(UsageError) as caught:
-        judged(found | {SHARDS[1]: "other"}, found, config(model, **trainer))
+        compare_base(found | {SHARDS[1]: "other"}, found, config(model, **trainer))
     assert str(caught.value) == (
         f"[model] directory: {model} does not hold the model that this run began with ({SHARDS[1]}), and [trainer] "
         f"{rests}. Put that model back, or begin another run with this one in another [swarm] state."
     )
-    assert judged(found, found, config(model, **trainer)) == ""
-    assert "tokenizer and settings" in judged(found | {"tokenizer.json": "other"}, found, config(model, **trainer))
+    assert compare_base(found, found, config(model, **trainer)) == ""
+    assert "tokenizer and settings" in compare_base(
+        found | {"tokenizer.json": "other"}, found, config(model, **trainer)
+    )
 
 
 def test_other_changes_are_told(model: Path) -> None:
     found = digests_of(model)
     begun = {name: "other" for name in found if name != "config.json"} | {"config.json": found["config.json"]}
-    assert judged(begun, found, config(model)) == (
+    assert compare_base(begun, found, config(model)) == (
         f"[model] directory: {model} is not as it was when this run began ({SHARDS[0]}, {SHARDS[1]}, "
         "tokenizer.json): the run goes on with its own weights; tokenizer and settings are used as they are now. Put "
         "it back if that was not meant."
     )
-    alone = judged(found | {SHARDS[0]: "other"}, found, config(model))
+    alone = compare_base(found | {SHARDS[0]: "other"}, found, config(model))
     assert "the run goes on with its own weights. Put it back" in alone
-    assert judged({}, found, config(model, kl_coefficient=1.0)) == "", "a ledger of before this was written down"
+    assert compare_base({}, found, config(model, kl_coefficient=1.0)) == "", "a ledger of before this was written down"
 
 
 def test_a_run_is_held_to_its_model_once_there_is_a_checkpoint(model: Path, tmp_path: Path) -> None:

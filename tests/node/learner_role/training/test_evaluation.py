@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,6 +35,7 @@ from node.tasks.held_out import HeldOut
 from protocol.core.ids import PolicyVersion
 from protocol.versions.manifest import SignedManifest
 from swarm.store import ChunkStore
+from tests.support.learner_fixture import context_of
 from tests.support.store_fixture import small_model, write_model
 from tests.support.trainer_fixture import NOW_MS, SWARM
 
@@ -80,9 +83,11 @@ class Parts:
         events = EventLog()
         events.listen(lambda name, fields: self.log.append((name, fields)))
         self.evaluation = Evaluation(
-            engine=engine, store=store, ledger=ledger, prompts=PROMPTS, terms=terms(every), now_ms=lambda: NOW_MS,
-            events=events,
-        )  # fmt: skip
+            context=context_of(ledger=ledger, store=store, events=events, state=SimpleNamespace(evaluating=Counter())),
+            engine=engine,
+            prompts=PROMPTS,
+            terms=terms(every),
+        )
 
     def publish(self, number: int) -> SignedManifest:
         files = small_model(number)
@@ -105,7 +110,7 @@ async def opened(root: Path, engine: NotingEngine | None = None, every: int = 1)
 
 async def test_every_prompt_is_asked_greedily_and_once_at_the_training_temperature(tmp_path: Path) -> None:
     async with opened(tmp_path) as parts:
-        await parts.evaluation.run(parts.publish(1))
+        await parts.evaluation.evaluate(parts.publish(1))
         greedy, sampled = parts.engine.asked[:20], parts.engine.asked[20:]
         assert [request.prompt for request in greedy] == [request.prompt for request in sampled]
         assert all(request.greedy for request in greedy)
@@ -124,14 +129,14 @@ async def test_rewards_are_computed_beside_the_node(tmp_path: Path) -> None:
 
     async with opened(tmp_path) as parts:
         parts.evaluation.prompts = [HeldOut(prompt=(1, 2), reward=reward)]
-        await parts.evaluation.run(parts.publish(1))
+        await parts.evaluation.evaluate(parts.publish(1))
     assert threads
     assert threading.get_ident() not in threads
 
 
 async def test_scores_are_mean_rewards_and_are_kept(tmp_path: Path) -> None:
     async with opened(tmp_path) as parts:
-        await parts.evaluation.run(parts.publish(1))
+        await parts.evaluation.evaluate(parts.publish(1))
         completions = await FakeEngine.generate(parts.engine, parts.engine.asked)
         first = [completion.tokens[0] / 63 for completion in completions]
         right = sum(value >= 1 for value in first[20:]) / 20
@@ -156,7 +161,7 @@ async def test_of_several_samples_and_tasks_each_task_has_its_own_scores(tmp_pat
     chosen = replace(terms(), samples=4, ks=(1, 2, 4))
     async with opened(tmp_path) as parts:
         parts.evaluation.prompts, parts.evaluation.terms = held, chosen
-        await parts.evaluation.run(parts.publish(1))
+        await parts.evaluation.evaluate(parts.publish(1))
         scores = parts.evaluation.latest
         assert scores is not None
         seeds = [request.seed - EVALUATION_SEED for request in parts.engine.asked if not request.greedy]
@@ -216,11 +221,11 @@ async def test_episodes_are_played_to_their_end(tmp_path: Path) -> None:
 async def test_two_figures_differ_by_the_policy_alone(tmp_path: Path) -> None:
     async with opened(tmp_path) as parts:
         one, two = parts.publish(1), parts.publish(2)
-        await parts.evaluation.run(one)
+        await parts.evaluation.evaluate(one)
         first = parts.evaluation.latest
-        await parts.evaluation.run(two)
+        await parts.evaluation.evaluate(two)
         assert parts.evaluation.latest != first
-        await parts.evaluation.run(one)
+        await parts.evaluation.evaluate(one)
         assert parts.evaluation.latest == first
 
 
@@ -234,13 +239,13 @@ async def test_a_version_published_while_one_is_evaluated_is_skipped(tmp_path: P
     async with opened(tmp_path, NotingEngine(seconds_per_token=1.0)) as parts, trio.open_nursery() as nursery:
         first, last = parts.publish(1), parts.publish(2)
         assert parts.evaluation.is_due(first.version)
-        nursery.start_soon(parts.evaluation.run, first)
+        nursery.start_soon(parts.evaluation.evaluate, first)
         await wait_all_tasks_blocked()
         assert not parts.evaluation.is_due(PolicyVersion(1, 2))
         [(name, fields)] = parts.log
         assert (name, fields["version"]) == ("evaluation_skipped", "1.2")
         assert parts.evaluation.is_due(last.version, last=True), "the last is waited for"
-        nursery.start_soon(parts.evaluation.run, last)  # the last one waits its turn
+        nursery.start_soon(parts.evaluation.evaluate, last)  # the last one waits its turn
         await wait_all_tasks_blocked()
         assert set(parts.store.evict(set())) == set(), "both are kept meanwhile"
         while len(parts.rows()) < 2:
@@ -254,11 +259,11 @@ async def test_a_version_published_while_one_is_evaluated_is_skipped(tmp_path: P
 async def test_an_engine_that_crashes_is_asked_once_more(tmp_path: Path) -> None:
     async with opened(tmp_path) as parts:
         parts.engine.crashes = 1
-        await parts.evaluation.run(parts.publish(1))
+        await parts.evaluation.evaluate(parts.publish(1))
         assert len(parts.rows()) == 1
         assert parts.log[0] == ("engine_crashed", {"reason": "the engine process was killed by SIGKILL"})
         parts.engine.crashes = 2
-        await parts.evaluation.run(parts.publish(2))
+        await parts.evaluation.evaluate(parts.publish(2))
         assert len(parts.rows()) == 1
         assert parts.log[-1][0] == "evaluation_failed"
 
@@ -266,24 +271,24 @@ async def test_an_engine_that_crashes_is_asked_once_more(tmp_path: Path) -> None
 async def test_an_evaluation_that_fails_ends_nothing_else(tmp_path: Path) -> None:
     async with opened(tmp_path) as parts:
         parts.engine.fails = True
-        await parts.evaluation.run(parts.publish(1))
+        await parts.evaluation.evaluate(parts.publish(1))
         assert parts.log == [("evaluation_failed", {"version": "1.1", "reason": "it does not fit"})]
         assert parts.evaluation.latest is None
         gone = SWARM.publish(small_model(9), version=9)
-        await parts.evaluation.run(gone)
+        await parts.evaluation.evaluate(gone)
         assert parts.log[-1][1]["version"] == "1.9"
         assert parts.rows() == []
 
 
 async def test_memory_is_given_back_when_an_evaluation_ends_and_however_it_ends(tmp_path: Path) -> None:
     async with opened(tmp_path) as parts:
-        await parts.evaluation.run(parts.publish(1))
+        await parts.evaluation.evaluate(parts.publish(1))
         assert parts.engine.released_after == [40], "once, after all was asked"
         parts.engine.crashes = 2
-        await parts.evaluation.run(parts.publish(2))
+        await parts.evaluation.evaluate(parts.publish(2))
         assert parts.engine.released_after == [40, 120]
         parts.engine.fails = True
-        await parts.evaluation.run(parts.publish(3))
+        await parts.evaluation.evaluate(parts.publish(3))
         assert parts.engine.released_after == [40, 120, 120]
         assert parts.log[-1] == ("evaluation_failed", {"version": "1.3", "reason": "it does not fit"})
 
@@ -294,7 +299,7 @@ async def test_a_score_is_kept_although_memory_could_not_be_given_back(tmp_path:
             raise EngineCrashed("it is gone")
 
     async with opened(tmp_path, Leaving()) as parts:
-        await parts.evaluation.run(parts.publish(1))
+        await parts.evaluation.evaluate(parts.publish(1))
         assert parts.evaluation.latest is not None
         assert len(parts.rows()) == 1
 
@@ -302,7 +307,7 @@ async def test_a_score_is_kept_although_memory_could_not_be_given_back(tmp_path:
 async def test_a_reward_of_the_installed_policy(tmp_path: Path) -> None:
     """`evaluate` scores what is installed, whatever that is."""
     async with opened(tmp_path) as parts:
-        await parts.evaluation.run(parts.publish(3))
+        await parts.evaluation.evaluate(parts.publish(3))
         assert await evaluate(parts.engine, PROMPTS, terms()) == parts.evaluation.latest
         assert parts.engine.installed is not None
         assert parts.engine.installed.name == PolicyVersion(1, 3)
@@ -314,7 +319,7 @@ async def test_who_shares_the_engine_waits_for_no_whole_evaluation_and_changes_n
     monkeypatch.setattr("node.learner_role.training.evaluation.TOGETHER", 8)
     async with opened(tmp_path) as parts:
         first, other = parts.publish(1), parts.publish(2)
-        await parts.evaluation.run(first)
+        await parts.evaluation.evaluate(first)
         alone, turns = parts.rows(), []
 
         async def share() -> None:
@@ -328,7 +333,7 @@ async def test_who_shares_the_engine_waits_for_no_whole_evaluation_and_changes_n
         parts.engine.asked.clear()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(share)
-            await parts.evaluation.run(first)
+            await parts.evaluation.evaluate(first)
             nursery.cancel_scope.cancel()
         assert set(turns) >= {8, 16, 24, 32}, "between any two of its turns"
         assert parts.rows() == alone

@@ -11,7 +11,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from itertools import count, pairwise
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from learner.provisioning.estimation.recording import Began, Delivered, Stepped
 from learner.rollouts.batch_arrays import batch_arrays
 from learner.rollouts.buffer import Batch, Completion, Group
 from learner.rollouts.environment import one_turn
+from node.learner_role.shared.signals import VersionPublished
 from node.learner_role.training.loop import MAX_LOST
-from node.learner_role.training.publisher import REANNOUNCE_S, told_figures
+from node.learner_role.training.publisher import REANNOUNCE_S, event_figures
 from node.learner_role.training.trainer_process import CallTrainer
 from node.processes.outcomes import ChildExit, ChildGaveUp, ChildRefused
 from node.processes.spec import RestartLimits
@@ -81,7 +83,7 @@ def require_sound(learner: Learner, *peers: FakePeer) -> None:
     was_killed = len(learner.ledger.training.incarnations()) > 1  # then leases may have ended before their records come
     nobodys_fault = {Rule.STALE.value, Rule.ORPHANED.value} | ({Rule.UNKNOWN_LEASE.value} if was_killed else set())
     assert set(refused) <= nobodys_fault, "honest records are refused for nothing else"
-    assert steps == list(range(1, learner.run.chain.head.version + 1))
+    assert steps == list(range(1, learner.capacity.chain.head.version + 1))
     taken = Counter(step for _, step, _, _ in rows if step is not None)
     batch = learner.settings.prompts * learner.settings.group_size - learner.settings.logged
     assert taken == dict.fromkeys(steps, batch)
@@ -114,7 +116,7 @@ def require_tallies(learner: Learner) -> None:
         signed = learner.store.manifest(dict(learner.ledger.training.versions())[name])
         assert signed is None or tally_of(signed.manifest) == raw
     assert sorted(counted) == sorted(consumed)
-    assert tallies[-1][0] == learner.run.chain.head
+    assert tallies[-1][0] == learner.capacity.chain.head
 
 
 def require_chain(learner: Learner, signed: list[SignedManifest]) -> None:
@@ -134,11 +136,7 @@ def manifests(learner: Learner) -> list[SignedManifest]:
     """Collects what is published from now on."""
     seen: list[SignedManifest] = []
 
-    async def published(signed: SignedManifest) -> None:
-        await trio.lowlevel.checkpoint()
-        seen.append(signed)
-
-    learner.training.published = published
+    learner.context.signals.version_published.subscribe(lambda news: seen.append(news.signed))
     return seen
 
 
@@ -164,14 +162,17 @@ async def test_a_run_ends_after_its_last_step(tmp_path: Path, settings: Settings
         seen, peers = manifests(learner), (FakePeer(), FakePeer(key=OTHER, rollouts=1))
         await learner.train(*peers)
         assert learner.run.finished
-        assert learner.run.chain.head == PolicyVersion(1, settings.steps)
+        assert learner.capacity.chain.head == PolicyVersion(1, settings.steps)
         due = [n for n in range(settings.steps + 1) if n % settings.publish_every == 0 or n == settings.steps]
         assert [str(one.version) for one in seen] == [f"1.{n}" for n in due]
         require_chain(learner, seen)
         require_sound(learner, *peers)
         assert learner.trainer.calls.count("step") == settings.steps
         assert learner.trainer.calls.count("save") == len(due) - 1
-        assert len(learner.run.buffer) + learner.run.leasing.open_rollouts < learner.run.pace + settings.group_size
+        assert (
+            len(learner.capacity.buffer) + learner.capacity.leasing.open_rollouts
+            < learner.capacity.pace + settings.group_size
+        )
 
 
 async def test_with_no_staleness_allowed_every_rollout_is_on_policy_and_none_is_wasted(tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ async def test_a_version_is_announced_before_its_state_is_durable_and_again_for_
             assert learner.store.is_complete(announced.manifest)
             assert (version(name), announced.manifest) in learner.ledger.training.versions()
         await wait_all_tasks_blocked()
-        assert (learner.run.chain.head, learner.ledger.training.checkpoints()) == (version("1.2"), [])
+        assert (learner.capacity.chain.head, learner.ledger.training.checkpoints()) == (version("1.2"), [])
         nursery.start_soon(learner.training.publishing.announce_again)
         await wait_all_tasks_blocked()
         mock_clock.jump(REANNOUNCE_S)
@@ -215,18 +216,23 @@ async def test_who_stops_the_learner_does_not_wait_until_a_version_is_hashed(tmp
         await learner.training.begin()
         before, scope = learner.ledger.training.versions(), trio.CancelScope()
 
-        asked = count(1)
+        asked: list[str] = []
 
-        def stop() -> int:  # asked for by the thread that signs the tally, and then by the one that is about to hash
-            if next(asked) == 2:
-                trio.from_thread.run_sync(scope.cancel)
+        def tally_ms() -> int:  # asked for by the thread that signs the tally
+            asked.append("tally")
             return learner.wall.ms
 
-        learner.training.publishing.now_ms = stop
-        learner.run.chain = learner.run.chain.advance()
+        def hash_ms() -> int:  # and then by the one that is about to hash
+            asked.append("hash")
+            scope.cancel()
+            return learner.wall.ms
+
+        publishing = learner.training.publishing
+        publishing.context = replace(learner.context, now_ms=tally_ms, signing_ms=hash_ms)
+        learner.capacity.chain = learner.capacity.chain.advance()
         with scope:
             await learner.training.publishing.publish()
-        assert (scope.cancelled_caught, next(asked)) == (True, 3)
+        assert (scope.cancelled_caught, asked) == (True, ["tally", "hash"])
         assert learner.ledger.training.versions() == before
         assert [held.version for held in learner.store.versions()] == [one for one, _ in before]
 
@@ -248,7 +254,7 @@ def trial_of(learner: Learner, *outcomes: Exception | None) -> list[tuple[Path, 
             raise error
         await call("logprobs", {}, {"tokens": np.zeros(2), "lengths": np.zeros(1), "mask": np.ones(2)})
 
-    learner.training.tried = tried
+    learner.trial = tried
     return seen
 
 
@@ -274,7 +280,7 @@ async def test_a_trial_that_is_refused_leaves_nothing_to_go_on_from_and_the_next
         assert learner.ledger.training.incarnations() == []
         assert learner.ledger.training.versions() == learner.ledger.training.checkpoints() == []
         assert not learner.run.opened.is_set()
-        assert learner.training.newest == b""
+        assert learner.run.announcement == b""
     async with open_learner(tmp_path, Settings(steps=1)) as learner:
         trial_of(learner)
         signed, peer = manifests(learner), FakePeer()
@@ -289,7 +295,7 @@ async def test_a_start_that_goes_on_is_tried_with_the_weights_of_its_checkpoint_
     peer = FakePeer()
     async with open_learner(tmp_path, Settings(steps=2)) as learner:
         await learner.train(peer)
-        last = learner.weights_of(learner.run.manifests[version("1.2")])
+        last = learner.weights_of(learner.capacity.manifests[version("1.2")])
     async with open_learner(tmp_path, Settings(steps=4)) as learner:
         seen = trial_of(learner, UsageError("[model] directory: the trial failed"))
         before = learner.ledger.training.checkpoints()
@@ -300,7 +306,7 @@ async def test_a_start_that_goes_on_is_tried_with_the_weights_of_its_checkpoint_
     async with open_learner(tmp_path, Settings(steps=4)) as learner:
         trial_of(learner)
         await learner.train(peer)
-        assert learner.run.chain.head == version("2.4")
+        assert learner.capacity.chain.head == version("2.4")
         require_sound(learner, peer)
 
 
@@ -342,7 +348,7 @@ async def test_who_stops_the_learner_in_its_trial_leaves_nothing_to_go_on_from(t
             nursery.cancel_scope.cancel()
             await trio.sleep_forever()
 
-        learner.training.tried = hangs
+        learner.trial = hangs
         nursery.start_soon(learner.train)
     async with open_learner(tmp_path) as learner:
         assert learner.ledger.training.incarnations() == []
@@ -357,7 +363,7 @@ async def test_training_goes_on_while_a_checkpoint_is_written_and_the_run_ends_w
         nursery.start_soon(learner.train, FakePeer())
         while not learner.run.finished:
             await learner.run.wait_changed()
-            if learner.run.chain.head.version == 9:
+            if learner.capacity.chain.head.version == 9:
                 trainer.patience = 0
                 trainer.write_all()
         saved = [fields["step"] for fields in learner.logged("checkpoint_saved")]
@@ -380,21 +386,21 @@ async def test_a_checkpoint_waits_for_no_verifier_and_what_is_being_judged_count
         open_learner(tmp_path, Settings(steps=2, prompts=4), environment=one_turn(slow)) as learner,
         trio.open_nursery() as nursery,
     ):
-        object.__setattr__(learner.intake, "observe", lambda index, mean: observed.append(index))
-        learner.training.curriculum_state = lambda: {"ordinal": 0, "observed": list(observed)}
+        object.__setattr__(learner.intake.problems, "observe", lambda index, mean: observed.append(index))
+        learner.training.curriculum.state = lambda: {"ordinal": 0, "observed": list(observed)}
         await learner.training.begin()
-        nursery.start_soon(learner.training.saving.work)
-        nursery.start_soon(learner.intake.work, learner.arriving)
-        nursery.start_soon(learner.desk.leases.serve)
+        nursery.start_soon(learner.training.saving.run)
+        nursery.start_soon(learner.intake.run, learner.arriving)
+        nursery.start_soon(learner.desk.leases.run)
         nursery.start_soon(FakePeer().work, learner)
         try:
             await until(entered.is_set)
-            learner.run.chain = learner.run.chain.advance()
+            learner.capacity.chain = learner.capacity.chain.advance()
             await learner.training.saving.complete(version("1.1"))
         finally:
             may_go.set()
         await until(lambda: bool(observed))
-        learner.run.chain = learner.run.chain.advance()
+        learner.capacity.chain = learner.capacity.chain.advance()
         await learner.training.saving.complete(version("1.2"))
         later, first = learner.ledger.training.checkpoints()
         assert (first.state["observed"], first.records) == ([], 0)
@@ -461,14 +467,14 @@ async def test_a_trainer_that_dies_while_it_writes_the_last_checkpoint_trains_ag
     async with open_learner(tmp_path, Settings(steps=3), trainer=trainer) as learner, trio.open_nursery() as nursery:
         peer = FakePeer()
         nursery.start_soon(learner.train, peer)
-        while learner.run.chain.head != PolicyVersion(1, 3):
+        while learner.capacity.chain.head != PolicyVersion(1, 3):
             await learner.run.wait_changed()
         await wait_all_tasks_blocked()
         trainer.patience = 0
         trainer.die()
         while not learner.run.finished:
             await learner.run.wait_changed()
-        assert learner.run.chain.head == PolicyVersion(2, 3)
+        assert learner.capacity.chain.head == PolicyVersion(2, 3)
         assert learner.ledger.training.checkpoints()[0].step == 3
         require_sound(learner, peer)
         nursery.cancel_scope.cancel()
@@ -482,7 +488,7 @@ async def test_what_was_leased_after_the_checkpoint_is_not_leased_to_others_agai
         assert learner.ledger.training.checkpoints()[0].leases < learner.ledger.work.counts()[0]
     observed: list[int] = []
     async with open_learner(tmp_path, Settings(steps=9, staleness=3)) as again:
-        again.training.observe = lambda index, mean: observed.append(index)
+        again.training.curriculum.observe = lambda index, mean: observed.append(index)
         again.desk.recover_leases()
         await again.train(peer)
         given, seen = again.ledger.work.since(0, 0)
@@ -500,23 +506,22 @@ async def test_nothing_is_left_of_what_a_run_no_longer_needs(tmp_path: Path) -> 
         assert [row.directory for row in learner.ledger.training.checkpoints()] == kept[::-1]
         assert list((tmp_path / "exports").iterdir()) == []
         assert [str(held.version) for held in learner.store.versions()] == ["1.8", *kept], "and the last anchor"
-        assert sorted(map(str, learner.run.manifests)) == kept
+        assert sorted(map(str, learner.capacity.manifests)) == kept
 
 
 async def test_patches_start_from_the_version_before_and_from_the_last_anchor(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(steps=10, staleness=1)) as learner:
         bases: dict[str, list[str]] = {}
         names = {}
-        published = learner.training.published
 
-        async def noted(signed: SignedManifest) -> None:
+        def note(news: VersionPublished) -> None:
+            signed = news.signed
             names[signed.hash] = str(signed.version)
             bases[str(signed.version)] = [names[patch.base_hash] for patch in signed.manifest.patches]
             everything = range(len(signed.manifest.chunks))
             assert learner.store.missing(signed.hash, everything) == [], "the patches can be served"
-            await published(signed)
 
-        learner.training.published = noted
+        learner.context.signals.version_published.subscribe(note)
         await learner.train(FakePeer())
     assert bases["1.0"] == []
     assert bases["1.1"] == ["1.0"]
@@ -534,7 +539,7 @@ async def test_every_rollout_that_is_leased_may_still_be_trained_on_when_its_tur
         async with open_learner(root, settings) as learner:
             await learner.train(FakePeer(rollouts=100))
             assert not [row for row in books(root) if row[3] is not None]
-            assert learner.run.chain.head.version == 9
+            assert learner.capacity.chain.head.version == 9
 
 
 async def test_room_that_comes_from_dropping_is_told_to_those_who_wait_for_it(tmp_path: Path) -> None:
@@ -548,17 +553,17 @@ async def test_room_that_comes_from_dropping_is_told_to_those_who_wait_for_it(tm
             peer=OTHER.peer_id,
             prompt_index=0,
             prompt=(1,),
-            completions=(one,) * learner.run.pace,
+            completions=(one,) * learner.capacity.pace,
             behaviour=frozenset([version("1.9")]),
         )
-        learner.run.buffer.add(old)
+        learner.capacity.buffer.add(old)
         grants: list[Grant] = []
 
         async def ask() -> None:
             grants.append(await learner.desk.grant(OTHER.peer_id, LeaseRequest(rollouts=4)))
             nursery.cancel_scope.cancel()
 
-        nursery.start_soon(learner.desk.leases.serve)
+        nursery.start_soon(learner.desk.leases.run)
         nursery.start_soon(ask)
         await wait_all_tasks_blocked()
         assert grants == []
@@ -589,7 +594,7 @@ async def test_after_a_batch_that_diverged_its_step_is_taken_with_another(tmp_pa
         tmp_path, Settings(staleness=staleness, ahead=1.0, steps=3), trainer=FakeTrainer(script=script)
     ) as learner:
         await learner.train(FakePeer())
-        assert (failed, learner.run.chain.head) == (["step"], PolicyVersion(1, 3))
+        assert (failed, learner.capacity.chain.head) == (["step"], PolicyVersion(1, 3))
         assert len(learner.logged("batch_dropped")) == 1
 
 
@@ -609,7 +614,7 @@ async def test_a_trainer_that_crashes_is_loaded_again_and_the_run_ends_well(
         await learner.train(peer)
         assert len(learner.logged("trainer_restarted")) == 1
         began = 2 if op != "load" and (op, at) != ("export", 0) else 1
-        assert learner.run.chain.head == PolicyVersion(began, 6)
+        assert learner.capacity.chain.head == PolicyVersion(began, 6)
         require_chain(learner, seen)
         require_sound(learner, peer)
 
@@ -618,13 +623,11 @@ async def test_a_trainer_that_died_while_nobody_asked_it_anything(tmp_path: Path
     async with open_learner(tmp_path) as learner:
         seen, peer = manifests(learner), FakePeer()
 
-        async def published(signed: SignedManifest) -> None:
-            await trio.lowlevel.checkpoint()
-            seen.append(signed)
-            if str(signed.version) == "1.3":
+        def note(news: VersionPublished) -> None:
+            if str(news.signed.version) == "1.3":
                 learner.trainer.die()
 
-        learner.training.published = published
+        learner.context.signals.version_published.subscribe(note)
         await learner.train(peer)
         assert [str(one.version) for one in seen] == ["1.0", "1.1", "1.2", "1.3", "2.2", "2.3", "2.4", "2.5", "2.6"]
         require_chain(learner, seen)
@@ -645,12 +648,11 @@ async def test_a_trainer_that_crashes_while_it_is_loaded_again_is_waited_for(tmp
         peer = FakePeer()
         crash_again = iter(["x"])
 
-        async def published(signed: SignedManifest) -> None:
-            await trio.lowlevel.checkpoint()
-            if signed.version.version == 2 and next(crash_again, None):
+        def note(news: VersionPublished) -> None:
+            if news.signed.version.version == 2 and next(crash_again, None):
                 learner.trainer.die()
 
-        learner.training.published = published
+        learner.context.signals.version_published.subscribe(note)
         await learner.train(peer)
         assert awaited[0] == ("", "")
         assert learner.run.finished
@@ -676,7 +678,7 @@ async def test_a_trainer_that_is_lost_at_the_same_step_each_time_ends_the_run(
     lost: list[str] = []
 
     def script(op: str, moment: str) -> None:
-        if (op, moment) == ("step", "before") and learner.run.collecting == steps:
+        if (op, moment) == ("step", "before") and learner.capacity.collecting == steps:
             lost.append(op)
             raise crash("out of memory")
 
@@ -692,8 +694,8 @@ async def test_trainers_that_are_lost_after_some_progress_each_are_borne(tmp_pat
 
     def script(op: str, moment: str) -> None:
         if (op, moment) == ("step", "before"):
-            steps[learner.run.collecting] += 1
-            if steps[learner.run.collecting] == 1:
+            steps[learner.capacity.collecting] += 1
+            if steps[learner.capacity.collecting] == 1:
                 raise crash()
 
     async with open_learner(tmp_path, Settings(steps=MAX_LOST + 3), trainer=FakeTrainer(script=script)) as learner:
@@ -779,11 +781,11 @@ async def test_killed_anywhere_the_next_process_goes_on_from_the_last_durable_st
         }
     async with open_learner(tmp_path, settings) as again:
         again.desk.recover_leases()
-        assert set(again.run.leasing.open) == open_before, "leases go on"
+        assert set(again.capacity.leasing.open) == open_before, "leases go on"
         seen = manifests(again)
         await again.train(peer)
         incarnations = again.ledger.training.incarnations()
-        assert again.run.chain.head == PolicyVersion(len(incarnations), 7)
+        assert again.capacity.chain.head == PolicyVersion(len(incarnations), 7)
         if len(incarnations) > 1:
             assert incarnations[-1] == (2, base)
         first = seen[0]
@@ -895,7 +897,7 @@ async def test_logs_alone_need_nobody_and_lease_nothing(tmp_path: Path) -> None:
     trainer = FakeTrainer()
     async with open_learner(tmp_path, Settings(steps=5, logged=4), trainer=trainer) as learner:
         await learner.train()
-        assert learner.run.chain.head == PolicyVersion(1, 5)
+        assert learner.capacity.chain.head == PolicyVersion(1, 5)
         firsts = [int(prompt) for arrays in trainer.trained for prompt in arrays["tokens"] if prompt >= 40]
         assert sorted(firsts) == sorted([40 + n for n in range(5)] * 4), "two passes, each prompt twice in each"
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db:
@@ -937,8 +939,8 @@ async def test_a_trainer_that_dies_before_any_checkpoint_finds_the_curriculum_as
     trainer = FakeTrainer(script=crash_once("step", "after"))
     async with open_learner(tmp_path, Settings(steps=2), trainer=trainer) as learner:
         restored: list[object] = []
-        begun = learner.training.curriculum_state()
-        learner.training.restore_curriculum = restored.append
+        begun = learner.training.curriculum.state()
+        learner.training.curriculum.restore = restored.append
         await learner.train(FakePeer())
         assert learner.logged("trainer_restarted")
         assert restored == [begun, begun]
@@ -999,7 +1001,7 @@ async def test_without_any_readable_checkpoint_training_does_not_silently_begin_
     left = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     async with open_learner(tmp_path, Settings(steps=5)) as again:
         with pytest.raises(RunError, match=r"None of the 2 checkpoints in .*checkpoints can be used.*choose another"):
-            await again.training.work()
+            await again.training.run()
         assert again.ledger.training.incarnations() == [(1, 0)]
         assert len(again.ledger.training.checkpoints()) == 2
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == left
@@ -1021,7 +1023,7 @@ async def test_a_checkpoint_of_another_model_or_program_is_no_reason_to_go_back_
     before = sorted(tmp_path.rglob("checkpoints/*/*"))
     async with open_learner(tmp_path, Settings(steps=5), trainer=FakeTrainer(script=script)) as again:
         with pytest.raises(RunError) as caught:
-            await again.training.work()
+            await again.training.run()
         told = f"{newest} is another model's" if named else f"{newest}: of another model"
         assert str(caught.value) == f"This run cannot be gone on with: {told}."
         assert again.ledger.training.incarnations() == [(1, 0)]
@@ -1089,7 +1091,7 @@ async def test_an_export_that_is_not_whole_ends_the_run(tmp_path: Path) -> None:
 
     async with open_learner(tmp_path, trainer=FakeTrainer(script=script)) as learner:
         with pytest.raises(RunError, match=r"Version 1.0 cannot be published: model.safetensors"):
-            await learner.training.work()
+            await learner.training.run()
         assert learner.ledger.training.versions() == []
 
 
@@ -1142,5 +1144,5 @@ def test_a_batch_as_arrays() -> None:
 )
 def test_a_steps_event_tells_of_lags_what_fits(lags: list[str], told: str | None) -> None:
     by_lag = {lag: {"kl": place / 10} for place, lag in enumerate(lags)}
-    figures = told_figures({"entropy": 0.123456, "by_lag": by_lag | {"99": {"reward": 1.0}}})
+    figures = event_figures({"entropy": 0.123456, "by_lag": by_lag | {"99": {"reward": 1.0}}})
     assert figures == {"entropy": 0.1235} | ({} if told is None else {"kl_by_lag": told})

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from learner.ledger.ledger import Ledger
 from learner.ledger.rows import CheckpointRow
 from learner.ledger.training import checkpoints_of
 from node.config.swarm_config import LearnSection, ModelSection, SwarmConfig, SwarmSection, TaskSection
+from node.learner_role.shared.signals import VersionPublished
 from node.learner_role.training.resume import fork, require_checkpoint, require_memory, unfork
 from node.runtime.errors import RunError, UsageError
 from node.state.learner_state import open_learner_home
@@ -197,16 +197,15 @@ async def test_training_goes_on_in_a_fork_where_the_other_run_was(tmp_path: Path
         (tmp_path / "origin" / "checkpoints" / row.directory).rename(_made(tmp_path / "fork") / row.directory)
         seen: list[SignedManifest] = []
 
-        async def published(signed: SignedManifest) -> None:
-            await trio.lowlevel.checkpoint()
-            seen.append(signed)
+        def note(news: VersionPublished) -> None:
+            seen.append(news.signed)
             if len(seen) == 1:
-                assert forked.weights_of(signed.hash) == weights
+                assert forked.weights_of(news.signed.hash) == weights
 
-        forked.training.published = published
+        forked.context.signals.version_published.subscribe(note)
         await forked.train(FakePeer())
         assert [str(one.version) for one in seen] == ["2.3", "2.4", "2.5", "2.6"]
-        assert forked.run.chain.head == PolicyVersion(2, 6)
+        assert forked.capacity.chain.head == PolicyVersion(2, 6)
         assert forked.ledger.training.incarnations() == [(1, 0), (2, 3)]
         assert forked.prompts[0] > row.state["ordinal"], "its task went on where the other was"
 

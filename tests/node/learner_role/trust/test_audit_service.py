@@ -24,9 +24,12 @@ from learner.trust.margins import TINY as MARGINS
 from learner.trust.sequential_test import Found, History, count_above
 from learner.trust.standing import DOUBT_EVIDENCE, NEWCOMER_DOUBT, NEWCOMER_GROUPS, AuditHistory, TrustLevel, after
 from node.engine.interface import EngineCrashed, InstallFailed, Verified
-from node.learner_role.scheduling.run_state import PeerSession
-from node.learner_role.trust.audit_service import MAX_UNTOLD, PEERS_REMEMBERED, GroupDecision
+from node.learner_role.shared.run_state import PeerSession
+from node.learner_role.shared.signals import PeerTold
+from node.learner_role.trust.audit_service import GroupDecision
 from node.learner_role.trust.auditor import MAX_FAILURES, found_of
+from node.learner_role.trust.peer_standings import PEERS_REMEMBERED
+from node.learner_role.trust.receipt_revisions import MAX_UNTOLD
 from node.learner_role.trust.version_retention import MAX_OUTDATED
 from node.reports.explain.why import why_in_ledger
 from node.runtime.errors import RunError
@@ -34,7 +37,7 @@ from protocol.core.codec import pack_logprobs
 from protocol.core.identity import Keypair
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.core.pipe import Arrays
-from protocol.work import RECEIPT_REVISIONS, Heartbeat, Refused, Rule, Span, Welcome, open_receipt, read_record
+from protocol.work import RECEIPT_REVISIONS, Heartbeat, Refused, Revised, Rule, Span, Welcome, open_receipt, read_record
 from tests.integration.test_choices import delivered
 from tests.support.learner_fixture import (
     FakePeer,
@@ -72,10 +75,10 @@ async def test_what_waits_to_be_told_is_bounded_and_forgotten_with_the_line(tmp_
             ext = {RECEIPT_REVISIONS: b""} if takes else {}
             assert isinstance(await learner.desk.welcome(PEER.peer_id, hello(ext=ext)), Welcome)
             for number in range(2 * MAX_UNTOLD):
-                learner.trust._will_tell(PEER.peer_id, {other_lease(number): b"receipt"})
-            assert len(learner.trust._untold.get(PEER.peer_id, [])) == (MAX_UNTOLD if takes else 0)
+                learner.trust.revisions.announce(PEER.peer_id, {other_lease(number): b"receipt"})
+            assert len(learner.trust.revisions._untold.get(PEER.peer_id, [])) == (MAX_UNTOLD if takes else 0)
             learner.desk.note_departure(PEER.peer_id, "the line broke")
-            assert learner.trust._untold == {}
+            assert learner.trust.revisions._untold == {}
 
 
 def made_up(seed: int, version: PolicyVersion) -> tuple[int, ...]:
@@ -91,8 +94,8 @@ async def test_a_newcomers_groups_are_trained_on_after_their_audit(tmp_path: Pat
     async with open_learner(tmp_path, AUDITED) as learner:
         peer = FakePeer(rollouts=8)
         await learner.train(peer)
-        assert learner.trust.standing(peer.id) is TrustLevel.TRUSTED
-        assert learner.run.worker(peer.id).quota == float("inf")
+        assert learner.trust.standings.level(peer.id) is TrustLevel.TRUSTED
+        assert learner.scheduler.worker(peer.id).quota == float("inf")
     assert rows(tmp_path, "SELECT count(*) FROM audits WHERE passed = 0") == [(0,)]
     unaudited = "SELECT count(*) FROM records r WHERE step IS NOT NULL AND lease NOT IN (SELECT lease FROM audits)"
     first = rows(tmp_path, f"{unaudited} AND step <= {NEWCOMER_GROUPS // AUDITED.prompts}")
@@ -113,12 +116,12 @@ async def test_while_audits_wait_no_more_is_leased_than_the_quota_and_none_of_it
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(learner.train, FakePeer(rollouts=64))
-        await until(lambda: learner.run.buffer.held == NEWCOMER_GROUPS * 2)
+        await until(lambda: learner.capacity.buffer.held == NEWCOMER_GROUPS * 2)
         for _ in range(20):
             await trio.to_thread.run_sync(int)
-        assert learner.run.leasing.open_rollouts == 0
-        assert learner.run.chain.head.version == 0
-        assert len(learner.run.buffer) == 0
+        assert learner.capacity.leasing.open_rollouts == 0
+        assert learner.capacity.chain.head.version == 0
+        assert len(learner.capacity.buffer) == 0
         gate.set()
         await until(lambda: learner.run.finished)
         nursery.cancel_scope.cancel()
@@ -128,12 +131,12 @@ async def test_who_makes_tokens_up_is_banned_before_anything_is_trained_on(tmp_p
     honest, cheat = FakePeer(), FakePeer(key=OTHER, draw=made_up)
     async with open_learner(tmp_path, AUDITED) as learner:
         await learner.train(honest, cheat)
-        assert learner.trust.standing(cheat.id) is TrustLevel.BANNED
+        assert learner.trust.standings.level(cheat.id) is TrustLevel.BANNED
         assert cheat.id not in learner.run.present
         [banned] = learner.logged("peer_banned")
         assert banned["peer"] == cheat.id
         assert "are not what the seeded sampler draws" in str(banned["reason"])
-        assert learner.run.leasing.pending(cheat.id) == 0
+        assert learner.capacity.leasing.pending(cheat.id) == 0
     assert rows(tmp_path, f"SELECT count(*) FROM records WHERE peer = '{cheat.id}' AND step IS NOT NULL") == [(0,)]
     told = dict(rows(tmp_path, f"SELECT rule, count(*) FROM records WHERE peer = '{cheat.id}' GROUP BY rule"))
     assert set(told) <= {"audit", "banned", "unknown_lease"}
@@ -186,12 +189,12 @@ async def test_what_a_sleepers_audit_found_is_kept_though_no_checkpoint_needs_it
     class Late(Judge):
         async def verify(self, claims: Any) -> Any:
             if not slept and any(claim.tokens == (7, 7, 0) for claim in claims):
-                slept.append(learner.run.chain.head.version)
+                slept.append(learner.capacity.chain.head.version)
                 await until(lambda: learner.training.saving.saved > slept[0] + late)
             return await super().verify(claims)
 
     def draw(seed: int, version: PolicyVersion) -> tuple[int, ...]:
-        is_awake = all(learner.trust.standing(one.id) is TrustLevel.TRUSTED for one in (honest, sleeper))
+        is_awake = all(learner.trust.standings.level(one.id) is TrustLevel.TRUSTED for one in (honest, sleeper))
         return made_up(seed, version) if is_awake else honest_tokens(seed)
 
     sleeper.draw = draw
@@ -217,8 +220,8 @@ async def test_who_draws_honestly_and_claims_other_log_probabilities_is_banned_t
     honest, liar = FakePeer(claim=-0.505), FakePeer(key=OTHER, claim=-4.0)
     async with open_learner(tmp_path, AUDITED) as learner:
         await learner.train(honest, liar)
-        assert learner.trust.standing(liar.id) is TrustLevel.BANNED
-        assert learner.trust.standing(honest.id) is TrustLevel.TRUSTED
+        assert learner.trust.standings.level(liar.id) is TrustLevel.BANNED
+        assert learner.trust.standings.level(honest.id) is TrustLevel.TRUSTED
         [banned] = learner.logged("peer_banned")
         assert "log probabilities are more than 1 nats from those of the version named" in str(banned["reason"])
 
@@ -237,18 +240,18 @@ async def test_the_receipt_of_what_failed_is_replaced_and_told_on_the_next_line(
             assert {verdict.rule for verdict in receipt.verdicts} <= {Rule.AUDIT, Rule.BANNED}
             assert learner.ledger.work.receipt_of(lease, cheat.id) == raw
         told: list[Any] = []
-        learner.trust.tell = lambda peer, message: told.append((peer, message))
-        assert isinstance(await learner.trust.welcome(cheat.id), Refused)
-        learner.trust._untold[cheat.id] = revised
-        learner.trust.heard(cheat.id)
+        learner.context.signals.peer_told.subscribe(lambda news: told.append((news.peer, news.message)))
+        assert await learner.trust.welcome(cheat.id)
+        learner.trust.revisions._untold[cheat.id] = revised
+        learner.trust.revisions.tell(cheat.id)
         assert told == [], "it is not here"
         learner.run.present[cheat.id] = PeerSession(row=1, name="", addresses=())
-        learner.trust.heard(cheat.id)
+        learner.trust.revisions.tell(cheat.id)
         assert told == [], "it would not understand"
         learner.run.present[cheat.id].takes_revisions = True
-        learner.trust.heard(cheat.id)
+        learner.trust.revisions.tell(cheat.id)
         assert [message.receipt for _, message in told] == [raw for _, raw in revised]
-        await trio.to_thread.run_sync(learner.trust.write())
+        await trio.to_thread.run_sync(learner.trust.revisions.write())
         assert learner.ledger.trust.untold_revisions(cheat.id, 10) == []
 
 
@@ -259,7 +262,7 @@ async def test_what_repeats_another_lease_is_audited_whatever_its_chance(tmp_pat
         trusted = AuditHistory()
         for _ in range(2000):
             trusted, _ = after(trusted, count_above([Found(gap=0.0, lead=1.0)] * 64, MARGINS), MARGINS)
-        trust._known[PEER.peer_id] = trust._known[OTHER.peer_id] = trusted
+        trust.standings._known[PEER.peer_id] = trust.standings._known[OTHER.peer_id] = trusted
         for number, who, tokens, is_odd in (
             (1, PEER, text, False),
             (2, OTHER, (*text[:30], 1, 2, 3, *text[33:]), True),
@@ -272,7 +275,7 @@ async def test_what_repeats_another_lease_is_audited_whatever_its_chance(tmp_pat
             ]
             group = [AdmittedRecord(signed=read_record(raw, SWARM.authority.swarm), reply=None) for raw in raws]
             before = trust.unaudited  # for there is no such version
-            trust.admitted(lease, group, trust.sketches([one.signed for one in group]))
+            trust.admit(lease, group, trust.sketches([one.signed for one in group]))
             assert (trust.unaudited > before) is is_odd
         [told] = learner.logged("near_copy")
         assert told["peer"] == OTHER.peer_id
@@ -289,7 +292,7 @@ async def test_who_is_unlike_the_swarm_is_audited_whole_for_as_long(tmp_path: Pa
         trusted = replace(trusted, passed=BELIEVED)
         looked = {PEER.peer_id: 0, OTHER.peer_id: 0}
         for peer in looked:
-            trust._known[peer] = trusted
+            trust.standings._known[peer] = trusted
         for number in range(1000, 1600):
             who = OTHER if number % 10 == 0 else PEER
             length = 40 if who is PEER or number >= 1400 else 4
@@ -302,7 +305,7 @@ async def test_who_is_unlike_the_swarm_is_audited_whole_for_as_long(tmp_path: Pa
                 raws.append(record(lease.lease, index, author=who, tokens=tokens, logprobs=claimed, spans=spans))
             group = [AdmittedRecord(signed=read_record(raw, SWARM.authority.swarm), reply=None) for raw in raws]
             before = trust.unaudited  # for there is no such version
-            trust.admitted(lease, group)
+            trust.admit(lease, group)
             looked[who.peer_id] += trust.unaudited - before
         assert looked[PEER.peer_id] == 0
         assert 20 <= looked[OTHER.peer_id] < 55, "not the first, nor long after it was like the others again"
@@ -320,7 +323,7 @@ async def test_what_the_trainer_tells_of_each_completion_is_told_of_its_group(tm
     heard = []
     mixed = Settings(audits=True, steps=4, prompts=6, logged=8)
     async with open_learner(tmp_path, mixed, trainer=FakeTrainer(apart=told)) as learner:
-        learner.trust.trained = lambda batch, apart: heard.append((batch, apart))  # type: ignore[method-assign]
+        learner.trust.note_trained = lambda batch, apart: heard.append((batch, apart))  # type: ignore[method-assign]
         await learner.train(FakePeer())
     assert len(heard) == 4
     for batch, apart in heard:
@@ -349,7 +352,7 @@ async def test_who_claims_what_its_version_does_not_say_is_seen_in_training(tmp_
                 completions=(one,) * len(apart),
                 behaviour=frozenset({PolicyVersion(1, 0)}),
             )
-            trust.trained(Batch(groups=(group,), lags={group.lease: 1}, dropped={}), apart)
+            trust.note_trained(Batch(groups=(group,), lags={group.lease: 1}, dropped={}), apart)
 
         for number in range(400):
             train(number, PEER.peer_id, 0.05, math.nan, 0.07)
@@ -385,7 +388,7 @@ async def test_what_failed_its_audit_and_comes_back_by_an_undone_step_is_not_tra
     """Nor audited again: one lease has one audit."""
     async with open_learner(tmp_path, AUDITED) as learner:
         await learner.train(FakePeer())
-        newest = max(learner.run.manifests)
+        newest = max(learner.capacity.manifests)
         failed, passed = (delivered(learner, newest, newest, number=number) for number in (901, 902))
         for (lease, _), is_passed in ((failed, False), (passed, True)):
             row = AuditRow(
@@ -395,14 +398,14 @@ async def test_what_failed_its_audit_and_comes_back_by_an_undone_step_is_not_tra
             learner.ledger.trust.audited(row, AuditHistory(passed=1))
         await learner.trust.recover([failed, passed])
         assert len(learner.trust.agenda) == 0
-        assert learner.trust.fate(passed[0].id) is GroupDecision.ACCEPT
-        assert learner.trust.fate(failed[0].id) is GroupDecision.DROP
+        assert learner.trust.decide(passed[0].id) is GroupDecision.ACCEPT
+        assert learner.trust.decide(failed[0].id) is GroupDecision.DROP
 
 
 async def test_an_audit_that_was_waiting_to_be_written_is_written_once(tmp_path: Path) -> None:
     async with open_learner(tmp_path, AUDITED) as learner:
         await learner.train(FakePeer())
-        trust, newest = learner.trust, max(learner.run.manifests)
+        trust, newest = learner.trust, max(learner.capacity.manifests)
         group = delivered(learner, newest, newest)
         await trust.recover([group])
         portion = trust.agenda.next()
@@ -411,7 +414,7 @@ async def test_an_audit_that_was_waiting_to_be_written_is_written_once(tmp_path:
         [(work, found)] = trust.agenda.heard(portion, honest)
         await trust.recover([group])  # the trainer was restarted before that was written
         await trust.conclude(work, found)
-        assert trust.fate(group[0].id) is GroupDecision.ACCEPT
+        assert trust.decide(group[0].id) is GroupDecision.ACCEPT
         portion = trust.agenda.next()
         assert portion is not None
         [(again, found)] = trust.agenda.heard(portion, honest)
@@ -452,7 +455,7 @@ async def test_what_waits_to_be_looked_at_fills_no_disk(tmp_path: Path, versions
 
         learner.training.publishing.clean = counted  # type: ignore[method-assign]
         await learner.train(FakePeer())
-        assert learner.run.chain.head.version == steps
+        assert learner.capacity.chain.head.version == steps
         assert learner.trust.unaudited > 0
         assert learner.trust.failed == 0
         around = long.staleness + 2  # the window, and the anchor
@@ -460,10 +463,10 @@ async def test_what_waits_to_be_looked_at_fills_no_disk(tmp_path: Path, versions
             assert MAX_OUTDATED < most <= MAX_OUTDATED + around
         else:
             assert most <= versions_of_room
-        learner.trust._given_up(learner.trust.agenda.clear())
+        learner.trust._unlist(learner.trust.agenda.clear())
         assert learner.choices is not None
-        while waiting := learner.choices.desk.next():
-            learner.choices.desk.over(waiting[0])
+        while waiting := learner.choices.service.next():
+            learner.choices.service.end(waiting[0])
         assert learner.trust.kept._uses == {}
         assert sum(learner.store._pins.values()) == 1, "the newest"
 
@@ -501,7 +504,7 @@ async def test_a_version_that_cannot_be_loaded_is_nobodys_fault(tmp_path: Path) 
         [told] = learner.logged("audit_impossible")
         assert told["reason"] == "it has no weights"
         assert learner.trust.unaudited > 0
-        assert learner.trust.standing(peer.id) is not TrustLevel.BANNED
+        assert learner.trust.standings.level(peer.id) is not TrustLevel.BANNED
     assert rows(tmp_path, "SELECT max(step) FROM steps") == [(AUDITED.steps,)]
     assert rows(tmp_path, "SELECT count(*) FROM dropped WHERE reason = 'audit'")[0][0] > 0
 
@@ -529,13 +532,13 @@ async def test_an_engine_that_crashes_is_asked_again_and_one_that_always_does_en
 
 def crowd(learner: Learner) -> None:
     """As many peers are remembered as may be, all of whom have left."""
-    learner.trust._known |= {PeerId(f"gone {number}"): AuditHistory() for number in range(PEERS_REMEMBERED)}
+    learner.trust.standings._known |= {PeerId(f"gone {number}"): AuditHistory() for number in range(PEERS_REMEMBERED)}
 
 
 async def forget_those_who_left(learner: Learner) -> None:
     crowd(learner)
-    assert await learner.trust.welcome(THIRD) is None
-    assert len(learner.trust._known) < PEERS_REMEMBERED
+    assert not await learner.trust.welcome(THIRD)
+    assert len(learner.trust.standings._known) < PEERS_REMEMBERED
 
 
 def bare_work(number: int) -> Work:
@@ -569,7 +572,7 @@ async def test_an_audit_that_ends_after_its_peer_left_and_was_forgotten_adds_to_
         await learner.trust.conclude(bare_work(901), clean)
         [known] = learner.ledger.trust.confidence_of([PEER.peer_id]).values()
         assert (known.passed, known.failed, known.history.audits) == (6, 2, 8)
-        await learner.trust.convict(PEER.peer_id, "it chooses")
+        await learner.bans.convict(PEER.peer_id, "it chooses")
         await forget_those_who_left(learner)
         await learner.trust.conclude(bare_work(902), clean)
         [known] = learner.ledger.trust.confidence_of([PEER.peer_id]).values()
@@ -579,7 +582,7 @@ async def test_an_audit_that_ends_after_its_peer_left_and_was_forgotten_adds_to_
 async def test_a_peer_in_doubt_has_nothing_in_the_buffer_but_what_waits_for_its_own_audit(tmp_path: Path) -> None:
     """Also what was believed without one, when it was trusted."""
     async with open_learner(tmp_path, Settings(audits=True)) as learner:
-        trust, buffer = learner.trust, learner.run.buffer
+        trust, buffer = learner.trust, learner.capacity.buffer
         issue(learner, 901, 902, 903, 904)
         learner.ledger.trust.confidence_written(PEER.peer_id, AuditHistory(passed=NEWCOMER_GROUPS), 1)
         for number, peer in ((902, PEER.peer_id), (903, PEER.peer_id), (904, THIRD)):
@@ -629,23 +632,23 @@ async def test_what_comes_of_a_peer_that_was_banned_meanwhile_is_refused_also_wh
 ) -> None:
     async with open_learner(tmp_path, Settings(audits=True)) as learner:
         lease, trust = granted(901), learner.trust
-        learner.run.leasing.recover(lease)
+        learner.capacity.leasing.recover(lease)
         await trust.welcome(PEER.peer_id)
-        taken = learner.run.leasing.take(lease.id, PEER.peer_id)
+        taken = learner.capacity.leasing.take(lease.id, PEER.peer_id)
         assert taken is not None
-        await trust.convict(PEER.peer_id, "it chooses")
+        await learner.bans.convict(PEER.peer_id, "it chooses")
         await forget_those_who_left(learner)
-        assert trust.admitted(lease, []), "it is being judged, so its peer is not forgotten"
-        learner.run.leasing.close(lease.id)
+        assert trust.admit(lease, []), "it is being judged, so its peer is not forgotten"
+        learner.capacity.leasing.close(lease.id)
         await forget_those_who_left(learner)
-        assert PEER.peer_id not in trust._known
+        assert PEER.peer_id not in trust.standings._known
         issue(learner, 901)
         row = RecordRow(
             record=RecordId(bytes(32)), lease=lease.id, index=0, peer=PEER.peer_id, rule=Rule.ADMITTED, reward=1.0,
             tokens=1, version=PolicyVersion(1, 0), lag=0, received_ms=1, generation_ms=1, detail="", envelope=b"record",
         )  # fmt: skip
         learner.ledger.work.deliveries_judged([row], {lease.id: b"receipt"}, 1)
-        await trust._settle()
+        await trust.revisions.settle()
     refused = rows(tmp_path, "SELECT rule, detail FROM records")
     assert refused == [("banned", "its peer is banned: it chooses")]
 
@@ -655,7 +658,7 @@ async def test_who_is_banned_while_its_coming_is_written_is_refused(tmp_path: Pa
         joined = learner.ledger.peers.peer_joined
 
         def banned_meanwhile(row: PeerRow, now_ms: int) -> int:
-            trio.from_thread.run(learner.trust.convict, PEER.peer_id, "it chooses")
+            trio.from_thread.run(learner.bans.convict, PEER.peer_id, "it chooses")
             return joined(row, now_ms)
 
         learner.ledger.peers.peer_joined = banned_meanwhile  # type: ignore[method-assign]
@@ -679,16 +682,21 @@ async def test_who_is_trusted_stays_so_whoever_comes_while_its_coming_is_written
 
         learner.ledger.peers.peer_joined = crowded  # type: ignore[method-assign]
         assert isinstance(await learner.desk.welcome(PEER.peer_id, hello()), Welcome)
-        assert learner.trust.standing(PEER.peer_id) is TrustLevel.TRUSTED
-        assert learner.run.worker(PEER.peer_id).quota == math.inf
+        assert learner.trust.standings.level(PEER.peer_id) is TrustLevel.TRUSTED
+        assert learner.scheduler.worker(PEER.peer_id).quota == math.inf
 
 
 async def test_the_heartbeat_of_who_came_back_brings_what_was_revised(tmp_path: Path) -> None:
     async with open_learner(tmp_path, AUDITED) as learner:
         told: list[Any] = []
-        learner.trust.tell = lambda peer, message: told.append(message)
+
+        def note(news: PeerTold) -> None:
+            if isinstance(news.message, Revised):
+                told.append(news.message)
+
+        learner.context.signals.peer_told.subscribe(note)
         await learner.desk.welcome(PEER.peer_id, hello(ext={"volery.receipt-revisions": b""}))
-        learner.trust._untold[PEER.peer_id] = [(bytes([n]) * 16, b"receipt %d" % n) for n in range(20)]  # type: ignore[misc]
+        learner.trust.revisions._untold[PEER.peer_id] = [(bytes([n]) * 16, b"receipt %d" % n) for n in range(20)]  # type: ignore[misc]
         learner.desk.take_heartbeat(PEER.peer_id, Heartbeat())
         learner.desk.take_heartbeat(PEER.peer_id, Heartbeat())
         learner.desk.take_heartbeat(PEER.peer_id, Heartbeat())

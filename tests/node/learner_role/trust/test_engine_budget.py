@@ -26,7 +26,7 @@ def test_all_uses_are_a_share_of_the_time_and_routine_ones_a_small_one(
             await trio.sleep(time.rest_s(routine=routine))
             assert time.rest_s(routine=routine) < 1e-6, "but for rounding"
             await trio.sleep(seconds)
-            time.used(seconds, routine=routine)
+            time.spend(seconds, routine=routine)
             spent, routinely = spent + seconds, routinely + seconds * routine
         past = trio.current_time() - began
         assert spent <= share * (past + time.rest_s()) * (1 + 1e-6)
@@ -41,9 +41,9 @@ def test_what_two_asked_for_at_once_is_rested_from_by_both() -> None:
     async def use_it() -> None:
         time = EngineBudget(share=0.1)
         await trio.sleep(10.0)
-        time.used(10.0)
+        time.spend(10.0)
         await trio.sleep(5.0)
-        time.used(5.0)
+        time.spend(5.0)
         assert time.rest_s() == 150.0 - 15.0
 
     trio.run(use_it, clock=MockClock(autojump_threshold=0))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import trio
 import trio.testing
 
+from learner.ledger.ledger import Ledger
 from learner.trust.standing import NEWCOMER_GROUPS
 from node.learner_role.trust.reputation import REVIEW_S, TOLD_EVERY_MS, ReputationService
 from node.runtime.events import EventLog
@@ -20,7 +22,7 @@ from protocol.accounting.reputation_note import open_reputation_note
 from protocol.core.genesis import Authority
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.work import Rule
-from tests.support.learner_fixture import FakePeer, Settings, hello, open_learner, until
+from tests.support.learner_fixture import FakePeer, Settings, context_of, hello, open_learner, until
 from tests.support.ledgers import ALPHA, BETA, Story, open_story, peer_row
 from tests.support.trainer_fixture import OTHER, SWARM
 
@@ -36,19 +38,19 @@ def story(tmp_path: Path) -> Iterator[Story]:
     story.ledger.close()
 
 
-def desk_of(story: Story) -> tuple[ReputationService, list[tuple[str, dict[str, Any]]], list[str]]:
+def desk_of(
+    story: Story, now_ms: Callable[[], int] | None = None
+) -> tuple[ReputationService, list[tuple[str, dict[str, Any]]], list[str]]:
     log, changes, events = list[tuple[str, dict[str, Any]]](), list[str](), EventLog()
     events.listen(lambda name, fields: log.append((name, dict(fields))))
-    desk = ReputationService(
-        ledger=story.ledger.path,
-        present={ALPHA},
-        keypair=SWARM.learner,
-        authority=SWARM.authority,
-        certificate=SWARM.certificate,
-        now_ms=lambda: story.now_ms,
+    context = context_of(
+        ledger=cast(Ledger, SimpleNamespace(path=story.ledger.path)),
+        state=SimpleNamespace(present={ALPHA}),
+        now_ms=now_ms or (lambda: story.now_ms),
         events=events,
-        changed=lambda: changes.append("changed"),
     )
+    context.signals.quarantine_changed.subscribe(lambda _: changes.append("changed"))
+    desk = ReputationService(context=context)
     return desk, log, changes
 
 
@@ -112,7 +114,7 @@ async def test_a_restart_finds_the_same_and_a_ledger_that_cannot_be_read_changes
     second, log, _ = desk_of(story)
     await second.review()
     assert first._quarantined == second._quarantined != {}
-    second.ledger = story.ledger.path.with_name("gone.sqlite")
+    second.ledger.path = story.ledger.path.with_name("gone.sqlite")
     await second.review()
     assert second.is_quarantined(ALPHA)
     assert log[-1][0] == "trouble"
@@ -122,16 +124,15 @@ async def test_a_restart_finds_the_same_and_a_ledger_that_cannot_be_read_changes
 async def test_it_looks_again_when_called_and_when_time_has_passed(
     story: Story, mock_clock: trio.testing.MockClock
 ) -> None:
-    desk, *_ = desk_of(story)
     looks: list[int] = []
 
     def now_ms() -> int:
         looks.append(len(looks))
         return story.now_ms
 
-    desk.now_ms = now_ms
+    desk, *_ = desk_of(story, now_ms)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(desk.watch)
+        nursery.start_soon(desk.run)
         await until(lambda: len(looks) == 1)
         desk.call()
         await until(lambda: len(looks) == 2)
@@ -147,20 +148,19 @@ async def test_a_quarantined_peer_has_a_newcomers_quota_and_a_pardon_asks_for_an
         open_learner(tmp_path, Settings(audits=True, steps=8, staleness=3)) as learner,
         trio.open_nursery() as nursery,
     ):
-        peer, struck, judged = FakePeer(key=OTHER, rollouts=8), set[PeerId](), list[str]()
-        learner.trust.is_quarantined = struck.__contains__
-        learner.trust.judged = lambda: judged.append("judged")
+        peer, struck, judged = FakePeer(key=OTHER, rollouts=8), learner.struck.peers, list[PeerId]()
+        learner.context.signals.peer_judged.subscribe(lambda news: judged.append(news.peer))
         nursery.start_soon(learner.train, peer)
-        await until(lambda: peer.id in learner.run.present and learner.run.worker(peer.id).quota == math.inf)
+        await until(lambda: peer.id in learner.run.present and learner.scheduler.worker(peer.id).quota == math.inf)
         struck.add(peer.id)
-        learner.trust.reconsider()
-        assert learner.run.worker(peer.id).quota == NEWCOMER_GROUPS * learner.run.leasing.terms.group_size
+        learner.trust.standings.reconsider()
+        assert learner.scheduler.worker(peer.id).quota == NEWCOMER_GROUPS * learner.capacity.leasing.terms.group_size
         struck.clear()
-        learner.trust.reconsider()
-        assert learner.run.worker(peer.id).quota == math.inf
+        learner.trust.standings.reconsider()
+        assert learner.scheduler.worker(peer.id).quota == math.inf
         assert not judged
-        learner.trust.orders.give(Pardon(peer=peer.id))
-        learner.trust.stirred.set()
+        learner.operator.orders.give(Pardon(peer=peer.id))
+        learner.trust.revisions.wakeup.set()
         await until(lambda: bool(judged))
         nursery.cancel_scope.cancel()
     assert learner.ledger.path.exists()
@@ -169,8 +169,8 @@ async def test_a_quarantined_peer_has_a_newcomers_quota_and_a_pardon_asks_for_an
 @pytest.mark.usefixtures("mock_clock")
 async def test_where_everybody_is_believed_nobody_has_a_quota(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True)) as learner:
-        learner.trust.audits = False
-        learner.trust.is_quarantined = lambda peer: True
-        assert await learner.trust.welcome(OTHER.peer_id) is None
+        learner.trust.standings.audits = False
+        learner.struck.peers.add(OTHER.peer_id)
+        assert not await learner.trust.welcome(OTHER.peer_id)
         await learner.desk.welcome(OTHER.peer_id, hello())
-        assert learner.run.worker(OTHER.peer_id).quota == math.inf
+        assert learner.scheduler.worker(OTHER.peer_id).quota == math.inf

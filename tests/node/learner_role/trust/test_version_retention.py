@@ -18,7 +18,7 @@ class Owner:
 
     def __init__(self, kept: VersionRetention) -> None:
         self.kept, self.uses, self.told = kept, dict[ManifestHash, list[RetentionReason]](), list[ManifestHash]()
-        kept.give_up.append(self.give_up)
+        kept.version_lost.subscribe(self.give_up)
 
     def keep(self, manifest: ManifestHash, use: RetentionReason) -> None:
         assert self.kept.keep([manifest], use)
@@ -35,7 +35,7 @@ async def test_who_is_waited_for_goes_last_and_of_equals_the_oldest_first(tmp_pa
         names = []
         await learner.training.begin()
         for _ in range(MAX_OUTDATED + 5):
-            learner.run.chain = learner.run.chain.advance()
+            learner.capacity.chain = learner.capacity.chain.advance()
             names.append((await learner.training.publishing.publish()).hash)
         kept = VersionRetention(store=learner.store)
         owner = Owner(kept)

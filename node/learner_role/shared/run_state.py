@@ -9,12 +9,13 @@ become possible or a batch to be complete.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections import Counter
 from dataclasses import dataclass, field
 
 import trio
 
 from learner.ledger.troubles import Troubles, Unable
+from learner.scheduling.capacity import LeaseCapacity
 from learner.scheduling.lease_scheduler import LeaseScheduler
 from protocol.accounting.claims import EnergySource
 from protocol.core.ids import PeerId
@@ -52,18 +53,21 @@ class PeerSession:
 
 
 @dataclass(kw_only=True)
-class RunState(LeaseScheduler):
+class RunState:
     """See the module's paragraph.
 
     `opened` is set once the chain is known, and so are the manifests, at `opened_ms`; `vocab_size` from then on.
     `published` is the newest version, `kappa` the publication period in force; `judged` how many records the ledger had
-    when verdicts last reached the curriculum; `asked` how many completions wait to be told what they are worth; `leave`
-    is awaited before somebody stops the run; `forgotten` is the highest incarnation of which versions are out that the
-    ledger knows nothing of, 0 where there is none (`node.learner_role.peers.forgotten_versions`); `troubles` is what
+    when verdicts last reached the curriculum; `asked` how many completions wait to be told what they are worth;
+    `announcement` is the newest one, empty before the first; `evaluating` counts, by the training step of a version,
+    its evaluations that have begun and are not over; `forgotten` is the highest incarnation of which versions are out
+    that the ledger knows nothing of, 0 where there is none (`node.learner_role.peers.forgotten_versions`); `troubles`
+    is what
     nodes say that they cannot do. `waits` is a sentence while a process of the learner's own is not there yet, the
     trainer's above all: which, or what it says that it waits for.
     """
 
+    scheduler: LeaseScheduler
     membership: Membership
     kappa: int = 1
     published: SignedManifest | None = None
@@ -74,7 +78,8 @@ class RunState(LeaseScheduler):
     judged: int = 0
     forgotten: int = 0
     waits: str = ""
-    leave: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+    announcement: bytes = b""
+    evaluating: Counter[int] = field(default_factory=Counter)
     troubles: Troubles = field(default_factory=Troubles)
     opened: trio.Event = field(default_factory=trio.Event)
     opened_ms: float = math.inf
@@ -82,15 +87,24 @@ class RunState(LeaseScheduler):
     _changed: trio.Event = field(default_factory=trio.Event)
     _leasable: trio.Event = field(default_factory=trio.Event)
 
+    @property
+    def capacity(self) -> LeaseCapacity:
+        """Chain, buffer and open leases, and how much may be leased beside them."""
+        return self.scheduler.capacity
+
     def unable(self) -> Unable:
         """Which nodes cannot work with the newest version, and why, as far as they say so or their leases show it."""
         newest = self.published.version if self.published else None
-        serves = {one: self.workers[one].installed for one in self.present if one in self.workers}
+        serves = {one: self.scheduler.workers[one].installed for one in self.present if one in self.scheduler.workers}
         return self.troubles.unable(
             self.present,
             newest,
-            owing=[one for one in self.present if self.give_backs.is_owing(one)],
-            serving=[one for one, version in serves.items() if version is not None and version.version >= self._oldest],
+            owing=[one for one in self.present if self.scheduler.give_backs.is_owing(one)],
+            serving=[
+                one
+                for one, version in serves.items()
+                if version is not None and version.version >= self.capacity.oldest
+            ],
         )
 
     def open(self, now_ms: int) -> None:
@@ -98,7 +112,7 @@ class RunState(LeaseScheduler):
         became of them since their learner went away was not their peers' doing."""
         if not self.opened.is_set():
             self.opened_ms = now_ms
-            self.leasing.renew(now_ms)
+            self.capacity.leasing.renew(now_ms)
             self.opened.set()
 
     def notify(self, *, leasable: bool = True) -> None:

@@ -1,0 +1,391 @@
+"""The learner's services, built: who is given what. `node.learner_role.app` opens what they stand on, and runs them.
+
+The order of construction is the order in which services hear the same news (`node.learner_role.shared.signals`). It
+matters for a ban: the peer is told what was revised, then loses its leases and its connection, and then what waited of
+it is forgotten. So `receipt_revisions` is built before `session_service`, and `selection_service` after it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from learner.artifacts.checkpoint_retention import Keep
+from learner.ledger.ledger import Ledger
+from learner.provisioning.estimation.recording import FILE, Began
+from learner.provisioning.planner.planner import Planner
+from learner.provisioning.planner.review import Settings
+from learner.rollouts.buffer import Buffer
+from learner.rollouts.leases import LeaseTerms, Leasing
+from learner.scheduling.capacity import LeaseCapacity
+from learner.scheduling.lease_scheduler import LeaseScheduler
+from learner.trust.margins import Arithmetic
+from node.config.swarm_config import SwarmConfig
+from node.energy.meter_selection import devices_of_trainer, find_meters
+from node.energy.monitor import EnergyWatch
+from node.engine.worker_engine import WorkerEngine
+from node.learner_role.announce import LearnerAnnouncer
+from node.learner_role.certificate_renewal import CertificateWatch
+from node.learner_role.metrics.monitor import LearnerMonitor
+from node.learner_role.peers.forgotten_versions import Forgotten
+from node.learner_role.peers.intake import IntakeLoop
+from node.learner_role.peers.join_terms import LearnerTerms
+from node.learner_role.peers.proof_service import ProofService
+from node.learner_role.peers.relay_credits import RelayCreditService
+from node.learner_role.peers.session_service import SessionService
+from node.learner_role.scheduling.lease_service import LeaseService
+from node.learner_role.scheduling.peer_recorder import PeerRecorder
+from node.learner_role.scheduling.prompt_writer import PromptWriter
+from node.learner_role.scheduling.provisioner import Provisioner
+from node.learner_role.scheduling.recorder import RunRecorder
+from node.learner_role.shared.context import LearnerContext, LearnerIdentity
+from node.learner_role.shared.run_state import RunState
+from node.learner_role.shared.signals import LearnerSignals, VersionAdopted
+from node.learner_role.training.base_model import hold_to_base
+from node.learner_role.training.evaluation import Evaluation, EvaluationTerms
+from node.learner_role.training.fixed_settings import note_fixed
+from node.learner_role.training.loop import TrainingLoop, TrainingTerms
+from node.learner_role.training.trainer_process import TrainerProcess, advantage_of, child_spec, load_request
+from node.learner_role.trust.audit_service import AuditService
+from node.learner_role.trust.auditor import AuditLoop
+from node.learner_role.trust.bans import Bans, OperatorService
+from node.learner_role.trust.engine_budget import EngineBudget
+from node.learner_role.trust.peer_standings import PeerStandings
+from node.learner_role.trust.receipt_revisions import ReceiptRevisions
+from node.learner_role.trust.reputation import ReputationService
+from node.learner_role.trust.selection_checker import SelectionLoop
+from node.learner_role.trust.selection_service import SelectionService
+from node.learner_role.trust.version_retention import VersionRetention
+from node.network.budget_reports import FaultLog
+from node.network.swarm_peer import SwarmPeer
+from node.runtime.events import Clock, EventLog
+from node.runtime.loop_watch import LoopWatch
+from node.state.learner_state import LearnerStateDir
+from node.state.operator_orders import OperatorDecisions
+from node.tasks.task_suite import TaskSuite
+from node.verifiers.dispatch import Verifiers
+from protocol.core.ids import PolicyVersion
+from protocol.versions.chunking import file_chunks
+from protocol.versions.exchange import PeerAddresses
+from protocol.versions.staleness import Chain
+from swarm.store import ChunkStore
+from swarm.transfer.serving import Knowledge
+from swarm.transport.interface import Transport
+from swarm.work.membership import HEARTBEATS_MISSED, Membership
+
+
+@dataclass(kw_only=True, eq=False)
+class LearnerServices:
+    """All that lives as long as the run: what a learner has open, and what is built on it.
+
+    `trainer_argv` is the command of one rank of the trainer. `audits`, `selection` and `operator`, who say which peers
+    are believed, are None where nothing is leased.
+    """
+
+    config: SwarmConfig
+    home: LearnerStateDir
+    ledger: Ledger
+    store: ChunkStore
+    transport: Transport
+    schooling: TaskSuite
+    events: EventLog
+    loop: LoopWatch
+    trainer_argv: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        self.signals = LearnerSignals()
+        self.verifiers = Verifiers(schooling=self.schooling, section=self.config.verifiers, events=self.events)
+        self._build_state()
+        self._build_context()
+        self._build_recorders()
+        self.reputations = ReputationService(context=self.context)
+        self.audits = self._build_audits() if self.config.swarm_rollouts else None
+        self._build_peers()
+        self._build_trust()
+        self._build_swarm()
+        self._build_energy()
+        self._build_training()
+        self.forgotten = Forgotten(context=self.context, transport=self.transport, report=self.swarm.faults.report)
+
+    async def leave(self) -> None:
+        """Let the checkpoint that is being written become whole, before somebody stops the run."""
+        await self.training.saving.leave()
+
+    def _build_state(self) -> None:
+        config, learn = self.config, self.config.learn
+        self.prompts = PromptWriter(
+            schooling=self.schooling,
+            write=self.verifiers.prompts,
+            alone=self.verifiers.is_pooled,
+            writers=self.verifiers.writers,
+            signals=self.signals,
+        )
+        terms = LeaseTerms(
+            group_size=learn.group_size,
+            temperature=learn.temperature,
+            max_new_tokens=learn.max_new_tokens,
+            stop_ids=self.schooling.stop_ids,
+            deadline_s=learn.lease_timeout_s,
+        )
+        capacity = LeaseCapacity(
+            window=learn.staleness,
+            batch=config.swarm_rollouts,
+            ahead=learn.max_batches_ahead,
+            chain=Chain(bases=(0,), head=PolicyVersion(1, 0)),
+            buffer=Buffer(window=learn.staleness, informative_only=config.curriculum.dynamic_sampling),
+            leasing=Leasing(terms=terms, secret=self.home.secret, new_id=partial(secrets.token_bytes, 16)),
+        )
+        self.state = RunState(
+            scheduler=LeaseScheduler(
+                capacity=capacity, next_prompt=self.prompts.next_prompt, peer_share=config.trust.max_peer_share
+            ),
+            kappa=learn.publish_every or 1,
+            membership=Membership(silence_s=HEARTBEATS_MISSED * config.network.heartbeat_s),
+        )
+        self.signals.prompts_ready.subscribe(lambda _: self.state.notify())
+
+    def _build_context(self) -> None:
+        home = self.home
+        identity = LearnerIdentity(
+            keypair=home.learner, authority=home.authority, certificate=home.certificate, secret=home.secret
+        )
+        self.certificates = CertificateWatch(
+            home=home,
+            certificate_days=self.config.swarm.certificate_days,
+            identity=identity,
+            signals=self.signals,
+            now_ms=Clock.now_ms,
+            events=self.events,
+        )
+        self.context = LearnerContext(
+            identity=identity,
+            state=self.state,
+            ledger=self.ledger,
+            store=self.store,
+            events=self.events,
+            signals=self.signals,
+            now_ms=Clock.now_ms,
+            signing_ms=self.certificates.signing_ms,
+        )
+
+    def _build_recorders(self) -> None:
+        config, events = self.config, self.events
+        terms = run_terms(config, config.swarm_rollouts)
+        self.recorder = RunRecorder(
+            self.home.root / FILE, terms, trouble=lambda text: events.emit("trouble", text=text)
+        )
+        self.monitor = LearnerMonitor(
+            context=self.context,
+            recorder=self.recorder,
+            task_of=lambda index: self.schooling.place(index)[1],
+            samples=config.metrics.samples,
+            advantage=advantage_of(config),
+            loop=self.loop,
+        )
+        settings = Settings(
+            rollouts=max(1, config.swarm_rollouts),
+            staleness=config.learn.staleness,
+            kappa=config.learn.publish_every or None,
+            activate=config.provisioning.select_peers,
+            currency=config.price.currency,
+            review_s=config.provisioning.review_interval_s,
+        )
+        self.provisioner = Provisioner(
+            context=self.context,
+            recorder=self.recorder,
+            planner=Planner(settings),
+            review_s=config.provisioning.review_interval_s,
+        )
+
+    def _build_audits(self) -> AuditService:
+        trust = self.config.trust
+        standings = PeerStandings(context=self.context, quarantine=self.reputations, audits=trust.audits)
+        return AuditService(
+            context=self.context,
+            kept=VersionRetention(store=self.store),
+            standings=standings,
+            revisions=ReceiptRevisions(context=self.context, standings=standings),
+            floor=trust.min_audit_share,
+            arithmetic=Arithmetic(trust.required_compute_dtype),
+        )
+
+    def _build_peers(self) -> None:
+        config, context = self.config, self.context
+        witness = PeerRecorder(context=context, recorder=self.recorder, max_new_tokens=config.learn.max_new_tokens)
+        self.leases = LeaseService(context=context, witness=witness)
+        self.relays = RelayCreditService(context=context)
+        self.proofs = ProofService(context=context, reputations=self.reputations)
+        self.sessions = SessionService(
+            context=context,
+            leases=self.leases,
+            relays=self.relays,
+            proofs=self.proofs,
+            witness=witness,
+            token=config.network.join_token,
+            heartbeat_s=config.network.heartbeat_s,
+            engines=config.engines,
+            faults=FaultLog(events=self.events),
+            trust=self.audits,
+        )
+        self.intake = IntakeLoop(
+            context=context,
+            witness=witness,
+            leases=self.leases,
+            ask=self.verifiers.replies,
+            problems=self.schooling,
+            trust=self.audits,
+        )
+
+    def _build_trust(self) -> None:
+        self.selection: SelectionService | None = None
+        self.operator: OperatorService | None = None
+        if (audits := self.audits) is not None:
+            bans = Bans(context=self.context, audits=audits)
+            looks = audits.audits and not self.schooling.has_turns
+            self.selection = SelectionService(context=self.context, kept=audits.kept, bans=bans, looks=looks)
+            orders = OperatorDecisions(self.home.root)
+            self.operator = OperatorService(context=self.context, bans=bans, selection=self.selection, orders=orders)
+
+    def _build_swarm(self) -> None:
+        max_turns = self.config.learn.max_turns if self.schooling.has_turns else 1
+        terms = LearnerTerms(context=self.context, config=self.config, max_turns=max_turns)
+        knowledge = Knowledge(
+            genesis=self.home.genesis,
+            newest=lambda: self.state.announcement,
+            peers=self._peers,
+            terms=terms.answer,
+        )
+        self.swarm = SwarmPeer.build(self.transport, self.store, knowledge, self.sessions.faults)
+        self.signals.version_adopted.subscribe(self._seed)
+        self.signals.version_published.subscribe(lambda news: self.swarm.serving.tell_gained(news.signed.hash))
+
+    def _peers(self) -> list[PeerAddresses]:
+        me = PeerAddresses(peer=self.transport.peer_id, addresses=self.transport.addresses())
+        return [me, *self.sessions.peers()]
+
+    def _seed(self, news: VersionAdopted) -> None:
+        """Scatter what most peers will ask for: the patch from the version before, where there is one."""
+        manifest = news.signed.manifest
+        patch = next((patch for patch in manifest.patches if patch.base == manifest.previous), None)
+        self.swarm.exchange.seed(news.signed, file_chunks(manifest) if patch is None else patch.chunks)
+
+    def _build_energy(self) -> None:
+        began_s, config = trio.current_time(), self.config
+        self.energy = EnergyWatch(
+            partial(find_meters, config.energy, devices_of_trainer(config.trainer)),
+            is_lent=lambda: True,
+            engine_s=lambda: trio.current_time() - began_s,  # it is at work all the time
+            events=self.events,
+        )
+        self.announcer = LearnerAnnouncer(
+            context=self.context, config=config, home=self.home, serving=self.swarm.serving, energy=self.energy
+        )
+
+    def _build_training(self) -> None:
+        config = self.config
+        self.trainer = TrainerProcess(context=self.context, spec=child_spec(self.trainer_argv, config))
+        self.training = TrainingLoop(
+            context=self.context,
+            trainer=self.trainer,
+            transport=self.transport,
+            trust=self.audits,
+            terms=TrainingTerms(
+                steps=config.learn.steps,
+                weights_dtype=config.model.weights_dtype,
+                keep=keep_of(config),
+                load=load_request(config),
+            ),
+            checkpoints=self.home.checkpoints,
+            exports=self.home.exports,
+            environment=self.verifiers.environment,
+            curriculum=self.schooling,
+            open_incarnation=self._open_incarnation,
+            recorder=self.recorder,
+        )
+
+    async def _open_incarnation(self, incarnation: int, base: int) -> None:
+        """Look at the model again: a trainer that was started anew has read it again."""
+        await trio.to_thread.run_sync(note_fixed, self.ledger, self.config, base)
+        if note := await trio.to_thread.run_sync(hold_to_base, self.ledger, self.config, base):
+            self.events.emit("trouble", text=note)
+        await self.monitor.begin(incarnation, base)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgingServices:
+    """What uses the learner's own engine, one at a time: `lock` is held meanwhile."""
+
+    lock: trio.Lock
+    audits: AuditLoop | None = None
+    selection: SelectionLoop | None = None
+    evaluation: Evaluation | None = None
+
+
+def build_judging(services: LearnerServices, engine: WorkerEngine | None) -> JudgingServices:
+    """Build what uses `engine`; nothing where the run needs none."""
+    context, held_out, lock = services.context, services.schooling.held_out, trio.Lock()
+    if engine is None:
+        return JudgingServices(lock=lock)
+    audits = selection = evaluation = None
+    if services.audits is not None and services.selection is not None and services.audits.audits:
+        budget = EngineBudget(share=services.config.trust.max_audit_compute_share)
+        audits = AuditLoop(context=context, engine=engine, lock=lock, service=services.audits, budget=budget)
+        selection = SelectionLoop(
+            context=context,
+            engine=engine,
+            lock=lock,
+            service=services.selection,
+            ask=services.verifiers.replies,
+            budget=budget,
+        )
+    if held_out:
+        evaluation = Evaluation(
+            context=context,
+            engine=engine,
+            prompts=held_out,
+            terms=_evaluation_terms(services),
+            ask=services.verifiers.held_out_replies,
+            lock=lock,
+        )
+    return JudgingServices(lock=lock, audits=audits, selection=selection, evaluation=evaluation)
+
+
+def _evaluation_terms(services: LearnerServices) -> EvaluationTerms:
+    evaluate, learn = services.config.evaluate, services.config.learn
+    return EvaluationTerms(
+        every_versions=evaluate.every_versions,
+        temperature=learn.temperature,
+        max_new_tokens=learn.max_new_tokens,
+        stop_ids=frozenset(services.schooling.stop_ids),
+        samples=evaluate.samples,
+        ks=tuple(sorted(set(evaluate.pass_at_k))),
+    )
+
+
+def keep_of(config: SwarmConfig) -> Keep:
+    """Which checkpoints stay."""
+    learn = config.learn
+    return Keep(
+        newest=learn.keep_checkpoints,
+        every=learn.keep_every,
+        best=config.evaluate.keep_best,
+        most=learn.keep_milestones,
+    )
+
+
+def run_terms(config: SwarmConfig, batch: int) -> Began:
+    """What the recording of this run begins with. `batch` is R, 0 where logs are all that is trained on."""
+    learn = config.learn
+    return Began(
+        at_s=0.0,
+        swarm=config.swarm.name,
+        mode="sequential" if learn.staleness == 0 else "async",
+        rollouts=max(1, batch),
+        group_size=learn.group_size,
+        staleness=learn.staleness,
+        kappa=learn.publish_every or 1,
+        currency=config.price.currency,
+    )

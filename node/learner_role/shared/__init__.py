@@ -1,0 +1,6 @@
+"""What every service of the learner is given: a context, with the run's state and the signals that tell news.
+
+- `context`: identity, ledger, store, clock, events, state and signals, as one value
+- `run_state`: what all services of a run share and change
+- `signals`: the news, and who hears of it in which order
+"""

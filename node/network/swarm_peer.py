@@ -1,0 +1,47 @@
+"""What every member of a swarm does for the others, whatever its role: it serves what it has, and fetches chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import trio
+
+from node.network.budget_reports import FaultLog, tell_refusals
+from protocol.versions.manifest import SignedManifest
+from swarm.store import ChunkStore
+from swarm.transfer.exchange import ChunkExchange
+from swarm.transfer.serving import Knowledge, Serving
+from swarm.transport.interface import Transport
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwarmPeer:
+    """`serving` answers questions and gives chunks, `exchange` fetches them; what peers do wrong goes to `faults`."""
+
+    transport: Transport
+    faults: FaultLog
+    serving: Serving
+    exchange: ChunkExchange
+
+    @classmethod
+    def build(cls, transport: Transport, store: ChunkStore, knowledge: Knowledge, faults: FaultLog) -> Self:
+        """What is fetched is served from then on."""
+
+        def trouble(text: str) -> None:
+            faults.events.emit("trouble", text=text)
+
+        def gained(signed: SignedManifest) -> None:
+            serving.tell_gained(signed.hash)
+
+        serving = Serving(transport=transport, store=store, knowledge=knowledge, report=faults.report, trouble=trouble)
+        exchange = ChunkExchange(
+            transport=transport, store=store, tell_gained=gained, report=faults.report, serving=serving
+        )
+        return cls(transport=transport, faults=faults, serving=serving, exchange=exchange)
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Serve from now on, and fetch what is wanted until `nursery` is cancelled."""
+        self.serving.start()
+        nursery.start_soon(self.exchange.run)
+        nursery.start_soon(tell_refusals, self.transport, self.faults.events)

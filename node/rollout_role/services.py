@@ -1,0 +1,300 @@
+"""A rollout node's services, built: who is given what. `node.rollout_role.app` opens what they stand on."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from node.config.daily_hours import parse_hours
+from node.config.node_config import NodeConfig
+from node.energy.meter_selection import devices_of, find_meters
+from node.energy.monitor import EnergyWatch
+from node.engine.interface import PolicyEngine
+from node.network.budget_reports import FaultLog
+from node.network.introductions import Neighbours
+from node.network.swarm_peer import SwarmPeer
+from node.network.transport import machine_name
+from node.rollout_role.availability import Availability
+from node.rollout_role.line_events import line_reporter
+from node.rollout_role.owner_control import Owner
+from node.rollout_role.proof_client import ProofKeeper, tally_in
+from node.rollout_role.receipt_revisions import Revisions
+from node.rollout_role.resource_limits import in_force
+from node.rollout_role.retries import Patience
+from node.rollout_role.worker import RolloutWorker
+from node.rollout_role.yield_to_programs import make_room
+from node.runtime.events import Clock, EventLog
+from node.runtime.loop_watch import LoopWatch
+from node.runtime.signal import Signal
+from node.state.owner_orders import OwnerSignals
+from node.state.receipt_rows import PeerTraffic
+from node.state.receipts import Receipts
+from protocol.accounting.claims import MICROS, Price
+from protocol.core.identity import Keypair
+from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
+from protocol.core.invite import Invite
+from protocol.core.limits import PROTOCOL_VERSION
+from protocol.versions import exchange
+from protocol.work import (
+    INSTANCE,
+    INSTANCE_BYTES,
+    LEASE_RECALLS,
+    PROOFS,
+    RECEIPT_REVISIONS,
+    Heartbeat,
+    Hello,
+    Introduction,
+    LeaseRecall,
+)
+from swarm.store import ChunkStore
+from swarm.transfer.fetch import Fetched
+from swarm.transfer.serving import Knowledge
+from swarm.transport.interface import Transport
+from swarm.versions.fetcher import Obtained
+from swarm.versions.follower import Arrival, VersionFollower
+from swarm.work.client import WorkClient
+
+SESSION_S = 2.0
+"""How often the node's own presence is written, beside its end; what a kill loses of it at most."""
+
+INTRODUCTIONS = 16
+"""Introductions waiting to be dialled; each is the whole list anew."""
+
+
+@dataclass(kw_only=True, eq=False)
+class RolloutServices:
+    """What a node has open, and what is built on it. Lives for one run.
+
+    What the connection to the learner and the follower of versions tell goes by signals, since the worker needs both.
+    """
+
+    invite: Invite
+    config: NodeConfig
+    transport: Transport
+    genesis: bytes
+    store: ChunkStore
+    receipts: Receipts
+    engine: PolicyEngine
+    keypair: Keypair
+    events: EventLog
+    root: Path
+    signals: OwnerSignals
+    loop: LoopWatch
+
+    def __post_init__(self) -> None:
+        config, events = self.config, self.events
+        self.instance = secrets.token_bytes(INSTANCE_BYTES)
+        self.price = Price(micros_per_hour=round(config.price.per_hour * MICROS), currency=config.price.currency)
+        self.introductions, self._introduced = trio.open_memory_channel[Introduction](INTRODUCTIONS)
+        self.arrivals, self.recalls = Signal[Arrival](), Signal[LeaseRecall]()
+        self.fetch_failures, self.proof_news = Signal[tuple[PolicyVersion, str]](), Signal[None]()
+        self.revisions = Revisions(receipts=self.receipts, events=events)
+        knowledge = Knowledge(genesis=self.genesis, newest=lambda: self.following.newest, peers=self.known)
+        self.swarm = SwarmPeer.build(self.transport, self.store, knowledge, FaultLog(events=events))
+        self.following = self._build_following()
+        self.line = self._build_line()
+        self.proofs = ProofKeeper(
+            line=self.line,
+            receipts=self.receipts,
+            authority=self.invite.authority,
+            peer=self.keypair.peer_id,
+            tally_held=partial(tally_in, self.store),
+            events=events,
+        )
+        self.role = self._build_role()
+        self.owner = Owner(
+            root=self.root,
+            signals=self.signals,
+            role=self.role,
+            limits=in_force(config),
+            trouble=self.trouble,
+            loop=lambda: self.loop.latest,
+        )
+        self.neighbours = Neighbours(transport=self.transport)
+        self.energy = self._build_energy()
+
+    def _build_following(self) -> VersionFollower:
+        return VersionFollower(
+            transport=self.transport,
+            store=self.store,
+            authority=self.invite.authority,
+            distribution=self.swarm.exchange,
+            on_arrival=self.arrivals.emit,
+            report=self.swarm.faults.report,
+            trouble=self.trouble,
+            on_failure=lambda version, reason: self.fetch_failures.emit((version, reason)),
+        )
+
+    def _build_line(self) -> WorkClient:
+        return WorkClient(
+            transport=self.transport,
+            authority=self.invite.authority,
+            learner=self.invite.addresses,
+            hello=self.hello,
+            heartbeat=self.heartbeat,
+            now_ms=Clock.now_ms,
+            on_event=line_reporter(self.events, self.introduce, self.recalls.emit, self.revisions.keep),
+            report=self.swarm.faults.report,
+            on_proofs=lambda: self.proof_news.emit(None),
+        )
+
+    def _build_role(self) -> RolloutWorker:
+        engine = self.config.engine
+        role = RolloutWorker(
+            engine=self.engine,
+            store=self.store,
+            keypair=self.keypair,
+            swarm=self.invite.authority.swarm,
+            line=self.line,
+            receipts=self.receipts,
+            in_flight=self.in_flight,
+            batch_rollouts=engine.batch_rollouts,
+            now_ms=Clock.now_ms,
+            events=self.events,
+            shift=Availability(parse_hours(engine.hours)),
+            patience=Patience(patience_s=engine.patience_s),
+        )
+        self.arrivals.subscribe(role.arrive)
+        self.fetch_failures.subscribe(lambda news: role.note_fetch_failure(*news))
+        self.recalls.subscribe(role.recall)
+        self.proof_news.subscribe(lambda _: self.proofs.look())
+        return role
+
+    def _build_energy(self) -> EnergyWatch:
+        return EnergyWatch(
+            partial(find_meters, self.config.energy, devices_of(self.config.engine)),
+            is_lent=lambda: self.role.shift.is_on,
+            engine_s=lambda: self.role.counts.engine_s,
+            events=self.events,
+            reports=self.config.energy.report,
+        )
+
+    async def run(self) -> None:
+        """Run all loops. Ends by RunFinished, NotWelcome, Drained, or what went wrong."""
+        self.take_up_held()
+        async with trio.open_nursery() as nursery:
+            self.swarm.start(nursery)
+            nursery.start_soon(self.following.run)
+            nursery.start_soon(self.meet)
+            nursery.start_soon(self.role.run)
+            nursery.start_soon(self.line.run)
+            nursery.start_soon(self.proofs.run)
+            nursery.start_soon(self.note_session)
+            nursery.start_soon(self.energy.run)
+            nursery.start_soon(self.revisions.run)
+            nursery.start_soon(self.owner.run)
+            nursery.start_soon(self.loop.tell, self.events)
+            if self.config.limits.pause_for:
+                nursery.start_soon(make_room, self.config.limits.pause_for, self.role.shift)
+
+    async def note_session(self) -> None:
+        """Write how long this node has been at work and what it moved, for its own report."""
+        session = await trio.to_thread.run_sync(self.receipts.session_began, self.price, Clock.now_ms())
+        noted: set[PeerTraffic] = set()
+        try:
+            while True:
+                await trio.sleep(SESSION_S)
+                noted = await self._note(session, noted)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._note(session, noted)
+
+    async def _note(self, session: int, noted: set[PeerTraffic]) -> set[PeerTraffic]:
+        """Write how the session stands, by peer what is not `noted` yet; return what is."""
+        heartbeat, traffic = self.heartbeat(), self.traffic()
+        if traffic != noted:
+            self.events.emit("traffic", bytes_up=heartbeat.bytes_up, bytes_down=heartbeat.bytes_down)
+        await trio.to_thread.run_sync(
+            partial(
+                self.receipts.session_lasts,
+                session,
+                Clock.now_ms(),
+                bytes_up=heartbeat.bytes_up,
+                bytes_down=heartbeat.bytes_down,
+                traffic=traffic - noted,
+                energy=self.energy.joules,
+            )
+        )
+        return traffic
+
+    def take_up_held(self) -> None:
+        """Begin with the newest version that is complete in the store."""
+        held = [version for version in self.store.versions() if version.complete]
+        if held and (signed := self.store.manifest(held[-1].hash)) is not None:
+            self.following.core.held = signed.version
+            self.role.arrive(Arrival(signed=signed, seconds=0.0, obtained=Obtained(fetched=Fetched(by_peer={}))))
+
+    def hello(self) -> Hello:
+        scheme = self.config.engine.scheme_in_force
+        quantized = {exchange.QUANTIZED: scheme.encode()} if scheme else {}
+        computed = {exchange.COMPUTE_DTYPE: self.config.engine.compute_dtype_in_force.encode()}
+        return Hello(
+            protocol=PROTOCOL_VERSION,
+            name=self.config.name,
+            token=self.invite.token,
+            addresses=self.transport.addresses(),
+            price=self.price,
+            engine=self.config.engine.kind,
+            machine=machine_name(),
+            leases=sorted(self.role.holding),
+            ext={
+                INSTANCE: self.instance,
+                LEASE_RECALLS: b"",
+                PROOFS: b"",
+                RECEIPT_REVISIONS: b"",
+                **quantized,
+                **computed,
+            },
+        )
+
+    def heartbeat(self) -> Heartbeat:
+        counts = self.role.counts
+        return Heartbeat(
+            installed=self.role.installed,
+            pending=counts.pending,
+            bytes_up=self.swarm.serving.served_bytes,
+            bytes_down=self.swarm.exchange.fetched_bytes,
+            engine_s=counts.engine_s,
+            tokens_per_s=counts.tokens_per_s or 0.0,
+            hours_left_s=self.role.shift.left_s,
+            energy=self.energy.told(),
+            troubles=self.role.patience.told,
+        )
+
+    def traffic(self) -> set[PeerTraffic]:
+        """What was exchanged with each peer since the start."""
+        served, fetched = self.swarm.serving.served, self.swarm.exchange.fetched_from
+        return {
+            PeerTraffic(
+                peer=peer,
+                bytes_up=served[peer].size_bytes if peer in served else 0,
+                bytes_down=fetched[peer],
+            )
+            for peer in served.keys() | fetched.keys()
+        }
+
+    def in_flight(self) -> ManifestHash | None:
+        flying = self.following.core.in_flight
+        return None if flying is None else flying.manifest
+
+    def introduce(self, introduction: Introduction) -> None:
+        """Hand an introduction to `meet`; when it is behind, it has a newer list to come anyway."""
+        self.neighbours.trust(PeerId(told.peer) for told in introduction.peers)
+        try:
+            self.introductions.send_nowait(introduction)
+        except trio.WouldBlock:
+            self.events.emit("introduction_dropped")
+
+    async def meet(self) -> None:
+        async for introduction in self._introduced:
+            await self.neighbours.meet([(PeerId(told.peer), told.addresses) for told in introduction.peers])
+
+    def known(self) -> list[exchange.PeerAddresses]:
+        return [exchange.PeerAddresses(peer=peer) for peer in self.transport.connected_peers()]
+
+    def trouble(self, text: str) -> None:
+        self.events.emit("trouble", text=text)

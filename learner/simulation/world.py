@@ -70,32 +70,13 @@ class World(Calendar):
         steering: Steering | None = None,
     ) -> None:
         super().__init__()
-        numbers = count(1)
         self.learning, self.seed = learning, seed
         self.kappa = learning.kappa
         self.steering = steering
         self.outcome = Outcome(spans=deque(maxlen=spans))
         self._watch = watch
         self._random = random.Random(f"{seed}/learner")
-        capacity = LeaseCapacity(
-            window=learning.staleness,
-            batch=learning.rollouts,
-            chain=Chain(bases=(0,), head=PolicyVersion(1, 0)),
-            buffer=Buffer(window=learning.staleness),
-            leasing=Leasing(
-                terms=LeaseTerms(
-                    group_size=learning.group_size,
-                    temperature=1.0,
-                    max_new_tokens=1,
-                    stop_ids=(),
-                    deadline_s=learning.lease_s,
-                ),
-                secret=bytes(32),
-                new_id=lambda: next(numbers).to_bytes(16, "big"),
-            ),
-            ahead=learning.ahead,
-        )
-        self.workload = LeaseScheduler(capacity=capacity, next_prompt=lambda: _PROMPT)
+        self.workload = _scheduler(learning)
         self.nodes = {PeerId(machine.name): Node(self, machine) for machine in machines}
         self.source = Source(self)
         self._waiting_since = 0.0
@@ -317,3 +298,20 @@ class World(Calendar):
     def mark(self, row: str, from_s: float, version: int, *, works: bool = True) -> None:
         """Remember a span for the picture."""
         self.outcome.spans.append(Span(row=row, from_s=from_s, until_s=self.now_s, version=version, works=works))
+
+
+def _scheduler(learning: Learning) -> LeaseScheduler:
+    """As a learner has it, with leases numbered from 1."""
+    numbers = count(1)
+    terms = LeaseTerms(
+        group_size=learning.group_size, temperature=1.0, max_new_tokens=1, stop_ids=(), deadline_s=learning.lease_s
+    )
+    capacity = LeaseCapacity(
+        window=learning.staleness,
+        batch=learning.rollouts,
+        chain=Chain(bases=(0,), head=PolicyVersion(1, 0)),
+        buffer=Buffer(window=learning.staleness),
+        leasing=Leasing(terms=terms, secret=bytes(32), new_id=lambda: next(numbers).to_bytes(16, "big")),
+        ahead=learning.ahead,
+    )
+    return LeaseScheduler(capacity=capacity, next_prompt=lambda: _PROMPT)

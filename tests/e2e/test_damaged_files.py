@@ -120,6 +120,7 @@ def _ran(machine: Machine, config: Path, learner: Path, node: Path, node_config:
         "reputation export": ("reputation", "export", config, "--out", out / "reputation.jsonl"),
         "samples": ("samples", config),
         "samples --json": ("samples", learner, "--json"),
+        "show": ("show", config),
         "ban": ("ban", peer, learner),
         "pardon": ("pardon", peer, learner),
         "pause": ("pause", node),
@@ -128,6 +129,7 @@ def _ran(machine: Machine, config: Path, learner: Path, node: Path, node_config:
         "why --replay": ("why", peer, config, "--replay"),
         "why --replay LEASE": ("why", lease, config, "--replay"),
         "why LEASE": ("why", lease, config),
+        "explain": ("explain", lease, config),
     }
     for role, place in {"learner": config, "node": node}.items():
         calls |= {

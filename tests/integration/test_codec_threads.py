@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from protocol.core.codec import Message, checked, decode, encode, ready
+from protocol.core.codec import Message, decode, encode, ready, require_bounds
 
 READ = WAY
 Small = Annotated[int, msgspec.Meta(ge=0)]
@@ -38,7 +38,7 @@ for number in range(150):
 """
 
 WAYS = {
-    "our own": "lambda kind, message, raw: checked(message)",
+    "our own": "lambda kind, message, raw: require_bounds(message)",
     "a peer's": "lambda kind, message, raw: decode(kind, raw, 10_000)",
     "any": "lambda kind, message, raw: msgspec.msgpack.decode(raw, type=ready(kind))",
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from node.state import receipts as module
+from node.state import receipt_queries
 from tests.e2e.test_unreadable_ledgers import cut, directory, every_page_but_the_first, nothing, overwrite, sql, text
 from tests.node.commands.statements.test_command import Ended, books, made, volery
 
@@ -79,7 +79,7 @@ def require_refused(ended: Ended, path: Path, word: str) -> None:
 def test_receipts_that_cannot_be_read_are_refused_and_left_alone(
     books: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(module, "BUSY_S", 0.01)
+    monkeypatch.setattr(receipt_queries, "BUSY_S", 0.01)
     damage, holds, word = DAMAGES[name]
     path = books / "node" / "receipts.sqlite"
     sql("PRAGMA wal_checkpoint(TRUNCATE)")(path)

@@ -130,7 +130,7 @@ def test_a_mistake_in_a_task_is_told_with_its_key(base: Path, spec: str | list[M
     ("section", "keys", "spec", "cure", "says"),
     [
         ("curriculum", {"order": "easy_first"}, "sort", "jsonl:few.jsonl", "no task here is finite"),
-        ("curriculum", {"low": 0.25}, "sort", "jsonl:few.jsonl", "no task here is finite"),
+        ("curriculum", {"min_pass_rate": 0.25}, "sort", "jsonl:few.jsonl", "no task here is finite"),
         ("learn", {"max_turns": 4}, "jsonl:few.jsonl", "guess", "no task here has several turns"),
     ],
 )

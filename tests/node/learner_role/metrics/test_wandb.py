@@ -65,7 +65,8 @@ def test_a_run_goes_on_when_no_step_was_lost_and_else_another_begins(tmp_path: P
 
 
 def test_a_child_that_ends_is_a_failure_with_its_last_words(tmp_path: Path) -> None:
-    sink = sink_of(tmp_path, sys.executable, "-c", "raise SystemExit('wandb: not logged in')")
+    code = "import sys; sys.stdin.readline(); raise SystemExit('wandb: not logged in')"
+    sink = sink_of(tmp_path, sys.executable, "-c", code)
     sink.begin(1, 0)
     assert sink._child is not None
     sink._child.wait(300)

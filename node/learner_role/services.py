@@ -338,6 +338,7 @@ def build_judging(services: LearnerServices, engine: WorkerEngine | None) -> Jud
             engine=engine,
             lock=lock,
             service=services.selection,
+            agenda=services.audits.agenda,
             ask=services.verifiers.replies,
             budget=budget,
         )

@@ -14,15 +14,17 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from learner.ledger.rows import ChoiceRow, LeaseRow
 from learner.rollouts.admission import AdmittedRecord, GrantedLease
+from learner.trust.audit_queue import work_of
 from learner.trust.selection_test import CompletionValue, DeliveryOutcome
 from learner.trust.sequential_test import History, is_convicted, log_evidence
 from learner.trust.standing import TrustLevel
 from node.engine.interface import EngineRefused, InstalledVersion
 from node.learner_role.shared.signals import LeaseClosed, RecordsAdmitted
-from node.learner_role.trust.selection_checker import SelectionLoop
+from node.learner_role.trust.selection_checker import GIVES_WAY_S, SelectionLoop
 from node.learner_role.trust.selection_service import (
     MAX_OF_A_PEER,
     MAX_ROUTINE,
@@ -33,7 +35,7 @@ from node.learner_role.trust.selection_service import (
 from node.reports.explain.why import why_in_ledger
 from node.state.operator_orders import OperatorDecisions, Pardon
 from protocol.core.codec import pack_logprobs
-from protocol.core.ids import PeerId, PolicyVersion
+from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.versions.staleness import Admissibility, judge
 from protocol.work import Delivery, Lease, Sampler, Span, read_record
 from tests.support.learner_fixture import (
@@ -293,6 +295,36 @@ async def test_an_engine_that_cannot_draw_it_costs_nobody_anything(tmp_path: Pat
         assert learner.logged("choice_impossible")
         assert learner.logged("peer_banned") == []
         assert learner.ledger.trust.choice_history(OTHER.peer_id).audits == 0
+
+
+@asynccontextmanager
+async def drawing_beside_an_audit(root: Path) -> AsyncIterator[tuple[Learner, SelectionLoop, LeaseId]]:
+    """Somebody's choice is to be drawn, and training waits for the audit of another's lease, which nobody makes."""
+    async with choosing(root, Settings(audits=True, steps=2)) as (learner, choices), trio.open_nursery() as nursery:
+        newest = max(learner.capacity.manifests)
+        admit(choices.service, *delivered(learner, newest))
+        lease, group = delivered(learner, newest, number=1000, peer=OTHER.peer_id)
+        learner.trust.agenda.add(work_of(lease, group, waits=True))
+        choices.service.drawn = 0
+        nursery.start_soon(choices.run)
+        learner.run.notify()  # something else changed
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(choices.service) == 1
+        yield learner, choices, lease.id
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_training_waits_for_is_audited_before_anything_is_drawn(tmp_path: Path) -> None:
+    async with drawing_beside_an_audit(tmp_path) as (learner, choices, lease):
+        learner.trust.give_up(lease)
+        await until(lambda: choices.service.drawn == 1)
+
+
+async def test_newcomers_without_end_do_not_end_draws(tmp_path: Path, mock_clock: trio.testing.MockClock) -> None:
+    async with drawing_beside_an_audit(tmp_path) as (learner, choices, _):
+        mock_clock.jump(GIVES_WAY_S)
+        await until(lambda: choices.service.drawn == 1)
+        assert learner.trust.agenda.waiting == 1
 
 
 async def test_one_peer_cannot_crowd_out_the_others(tmp_path: Path) -> None:

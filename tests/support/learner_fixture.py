@@ -649,6 +649,7 @@ def _wire(
             engine=judge,
             lock=lock,
             service=selection,
+            agenda=trust.agenda,
             ask=ask_on_a_thread(environment),
             budget=budget,
         )

@@ -1,8 +1,8 @@
 """Drawing what peers may have chosen among, beside training, on the engine that audits.
 
-What always holds: nobody waits for it, so it rests as `node.learner_role.trust.engine_budget` says, and is routine
-where nothing speaks against a peer; the engine is used by one at a time; what cannot be drawn, or whose worth nobody
-can say, counts for nothing.
+What always holds: nobody waits for it, so it gives way to audits that training waits for, rests as
+`node.learner_role.trust.engine_budget` says, and is routine where nothing speaks against a peer; the engine is used by
+one at a time; what cannot be drawn, or whose worth nobody can say, counts for nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from itertools import count, islice
 import trio
 
 from learner.rollouts.environment import Ended, Question, Reply
+from learner.trust.audit_queue import Agenda
 from learner.trust.selection_test import CompletionValue
 from node.engine.interface import EngineError, VerifyingEngine
 from node.learner_role.shared.context import Service
@@ -23,11 +24,16 @@ from node.learner_role.trust.selection_service import SelectionService, Selectio
 from node.verifiers.interface import Ask
 from swarm.store import StoreError
 
+GIVES_WAY_S = 60.0
+"""Whoever is new is leased no more until its work was audited, and a draw takes as long as its completions: 20 s on an
+H200. So audits go first, but for no longer than this: else whoever keeps sending newcomers would end all draws."""
+
 
 @dataclass(kw_only=True, eq=False)
 class SelectionLoop(Service):
-    """See the module's paragraph. `ask`: what completions are worth."""
+    """See the module's paragraph. `ask`: what completions are worth; `agenda`: the audits that wait."""
 
+    agenda: Agenda
     engine: VerifyingEngine
     lock: trio.Lock
     service: SelectionService
@@ -37,6 +43,7 @@ class SelectionLoop(Service):
     async def run(self) -> None:
         """Draw what waits, until cancelled."""
         while True:
+            await self._give_way()
             self.service.added = trio.Event()  # before we look, or what comes meanwhile would wake nobody
             if (rest_s := self.budget.rest_s()) > 0:
                 await trio.sleep(rest_s)
@@ -48,6 +55,11 @@ class SelectionLoop(Service):
             took_s = await self._draw(doubts)
             self.budget.spend(took_s, routine=all(one.is_routine for one in doubts))
             await trio.to_thread.run_sync(self.ledger.trust.engine_used, "choices", took_s)
+
+    async def _give_way(self) -> None:
+        with trio.move_on_after(GIVES_WAY_S):
+            while self.agenda.waiting:
+                await self.state.wait_changed()
 
     async def _draw(self, doubts: Sequence[SelectionSuspect]) -> float:
         """Draw them; returns how long the engine took."""

@@ -34,8 +34,8 @@ from learner.training.model.policy import load_policy
 from learner.training.train_state import Training
 from learner.trust.standing import FLOOR, VERSIONS
 from node.engine.interface import Claim, Generation, GenerationRequest, InstalledVersion
-from node.engine.transformers import TransformersConfig, open_transformers_engine
-from node.engine.worker_engine import WorkerEngine
+from node.engine.transformers import TransformersConfig
+from node.engine.worker_engine import WorkerEngine, open_worker_engine
 from node.learner_role.training.warm_start import TINY_QWEN3
 from node.learner_role.trust.engine_budget import ROUTINE_SHARE
 from protocol.core.digest import digest_of
@@ -109,7 +109,7 @@ async def measured(size: Size, root: Path, reps: int, seed: int) -> list[Took]:
     ]
     found = []
     config = TransformersConfig(python=Path(sys.executable), threads=1, compute_dtype="float32")
-    async with open_transformers_engine(config) as engine:
+    async with open_worker_engine(config) as engine:
         await engine.install(*versions[0])
         made = await engine.generate(requests)
         claims = [

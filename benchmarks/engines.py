@@ -44,8 +44,9 @@ from benchmarks.harness import (
 from learner.training.model.loading import make_model
 from node.engine.interface import InstalledVersion, PolicyEngine
 from node.engine.lease_requests import record_of, requests_of
-from node.engine.transformers import TransformersConfig, open_transformers_engine
-from node.engine.vllm import VllmConfig, open_vllm_engine
+from node.engine.transformers import TransformersConfig
+from node.engine.vllm import VllmConfig
+from node.engine.worker_engine import open_worker_engine
 from protocol.core.codec import pack_tokens
 from protocol.core.identity import Keypair
 from protocol.core.ids import ManifestHash, PolicyVersion, SwarmId
@@ -237,7 +238,7 @@ async def measure_transformers(models: Models, repetitions: range, log: Path) ->
     found: Figures = {}
     config = TransformersConfig(python=Path(sys.executable), threads=JOB["threads"], compute_dtype="float32")
     with opened_end(Path(sys.executable), "transformers", models, log) as end:
-        async with open_transformers_engine(config) as engine:
+        async with open_worker_engine(config) as engine:
             ours = Ours(engine, models)
             await ours.install()
             for seed in repetitions:
@@ -253,7 +254,7 @@ async def measure_vllm(python: Path, models: Models, repetitions: range, log: Pa
     found: Figures = {}
     config = VllmConfig(python=python, threads=JOB["threads"], compute_dtype="float32")
     with opened_end(python, "vllm", models, log) as end:
-        async with open_vllm_engine(config) as engine:
+        async with open_worker_engine(config) as engine:
             ours = Ours(engine, models)
             await ours.install()
             for seed in repetitions:

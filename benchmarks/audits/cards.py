@@ -29,8 +29,8 @@ from learner.training.distributed.ranks import Ranks
 from learner.training.model.loading import make_model
 from learner.training.model.policy import load_policy
 from learner.training.train_state import Training
-from node.engine.transformers import TransformersConfig, open_transformers_engine
-from node.engine.worker_engine import WorkerEngine
+from node.engine.transformers import TransformersConfig
+from node.engine.worker_engine import WorkerEngine, open_worker_engine
 from node.learner_role.trust.auditor import found_of
 from protocol.core.pipe import Arrays
 
@@ -166,7 +166,7 @@ async def engines_of(wanted: Sequence[Card]) -> AsyncIterator[dict[Card, WorkerE
                 compute_dtype=card.dtype,
             )
             with rounding(card.tf32):
-                opened[card] = await stack.enter_async_context(open_transformers_engine(config))
+                opened[card] = await stack.enter_async_context(open_worker_engine(config))
         yield opened
 
 

@@ -20,9 +20,9 @@ from benchmarks.audits.evidence import Pool, pool_of
 from benchmarks.audits.policies import FAST, GROUP, LAGS, SLOW, School
 from learner.trust.audit_queue import Passage
 from node.engine.interface import Generation, GenerationRequest, InstalledVersion, Verified
-from node.engine.transformers import TransformersConfig, open_transformers_engine
-from node.engine.vllm import VllmConfig, open_vllm_engine
-from node.engine.worker_engine import WorkerEngine
+from node.engine.transformers import TransformersConfig
+from node.engine.vllm import VllmConfig
+from node.engine.worker_engine import WorkerEngine, open_worker_engine
 from node.learner_role.trust.auditor import claim_of, found_of
 from protocol.core.digest import digest_of
 from protocol.core.ids import ManifestHash, PolicyVersion
@@ -129,11 +129,11 @@ async def opened(peer: Peer, vllm: Path | None) -> AsyncIterator[WorkerEngine]:
     """The engine of a peer, on one thread."""
     if peer.engine == "vLLM":
         assert vllm is not None
-        async with open_vllm_engine(VllmConfig(python=vllm, threads=1, compute_dtype=peer.dtype)) as engine:
+        async with open_worker_engine(VllmConfig(python=vllm, threads=1, compute_dtype=peer.dtype)) as engine:
             yield engine
         return
     config = TransformersConfig(python=Path(sys.executable), threads=1, compute_dtype=peer.dtype)
-    async with open_transformers_engine(config) as engine:
+    async with open_worker_engine(config) as engine:
         yield engine
 
 

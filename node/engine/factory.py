@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -16,9 +17,9 @@ from node.config.swarm_config import SwarmConfig
 from node.engine.cheating import Cheat, CheatingEngine
 from node.engine.fake import FakeConfig, open_fake_engine
 from node.engine.interface import PolicyEngine
-from node.engine.transformers import TransformersConfig, open_transformers_engine
-from node.engine.vllm import VllmConfig, open_vllm_engine
-from node.engine.worker_engine import WorkerEngine
+from node.engine.transformers import TransformersConfig
+from node.engine.vllm import VllmConfig
+from node.engine.worker_engine import WorkerEngine, open_worker_engine
 from node.processes.event_log import child_events
 from node.processes.temp_directory import FOLDER
 from node.runtime.events import EventLog
@@ -40,7 +41,7 @@ async def open_verifying_engine(
     """As `open_engine`, the one that can also say whether tokens are those that the seeded sampler draws: on
     transformers, whatever the section's kind is."""
     config = transformers_config(section, NO_LIMITS, name=name, scratch=state / FOLDER / name)
-    async with open_transformers_engine(config, on_event=child_events(events, name)) as engine:
+    async with open_worker_engine(config, on_event=child_events(events, name)) as engine:
         yield engine
 
 
@@ -59,35 +60,16 @@ async def open_engine(
     `node.engine.selection` has decided before which one "auto" is. `state`: the directory of the node's state, below
     which the process has its temporary files; the caller holds its lock. Raises EngineError.
     """
-    async with _open_honest(section, events, name=name, limits=limits, state=state, testing=testing) as engine:
-        yield CheatingEngine(engine, Cheat(testing.cheat)) if testing.cheat else engine
-
-
-@asynccontextmanager
-async def _open_honest(
-    section: EngineSection,
-    events: EventLog,
-    *,
-    name: str,
-    limits: LimitsSection,
-    state: Path | None,
-    testing: DrillSection,
-) -> AsyncIterator[PolicyEngine]:
-    on_event = child_events(events, name)
     scratch = None if state is None else state / FOLDER / name
-    match section.kind:
-        case "fake":
-            async with open_fake_engine(FakeConfig(seconds_per_token=testing.fake_token_s)) as engine:
-                yield engine
-        case "transformers":
-            transformers = transformers_config(section, limits, name=name, scratch=scratch)
-            async with open_transformers_engine(transformers, on_event=on_event) as engine:
-                yield engine
-        case "vllm":
-            async with open_vllm_engine(
-                vllm_config(section, limits, name=name, scratch=scratch), on_event=on_event
-            ) as engine:
-                yield engine
+    opened: AbstractAsyncContextManager[PolicyEngine]
+    if section.kind == "fake":
+        opened = open_fake_engine(FakeConfig(seconds_per_token=testing.fake_token_s))
+    else:
+        configure = vllm_config if section.kind == "vllm" else transformers_config
+        config = configure(section, limits, name=name, scratch=scratch)
+        opened = open_worker_engine(config, on_event=child_events(events, name))
+    async with opened as engine:
+        yield CheatingEngine(engine, Cheat(testing.cheat)) if testing.cheat else engine
 
 
 def learners_engine(config: SwarmConfig) -> EngineSection:
@@ -106,47 +88,30 @@ def transformers_config(
     section: EngineSection, limits: LimitsSection, *, name: str, scratch: Path | None = None
 ) -> TransformersConfig:
     """The transformers engine as the sections have it."""
-    return TransformersConfig(
-        name=name,
-        python=_python(section),
-        device=section.device,
-        compute_dtype=section.compute_dtype,
-        threads=section.threads or half_the_cores(),
-        nice=section.nice,
-        ram_bytes=_ram_bytes(limits),
-        vram_share=limits.vram_share,
-        kv_cache_bytes=_kv_cache_bytes(section),
-        scratch=scratch,
-    )
+    return TransformersConfig(vram_share=limits.vram_share, **_common(section, limits, name, scratch))
 
 
 def vllm_config(section: EngineSection, limits: LimitsSection, *, name: str, scratch: Path | None = None) -> VllmConfig:
     """The vLLM engine as the sections have it; of two shares of a GPU's memory the smaller counts."""
     return VllmConfig(
-        name=name,
-        python=_python(section),
-        device=section.device,
-        compute_dtype=section.compute_dtype,
-        threads=section.threads or half_the_cores(),
-        nice=section.nice,
         tensor_parallel_size=section.tensor_parallel_size,
-        ram_bytes=_ram_bytes(limits),
         gpu_memory_utilization=min(section.gpu_memory_utilization, limits.vram_share or 1.0),
-        kv_cache_bytes=_kv_cache_bytes(section),
-        scratch=scratch,
         max_model_len=section.max_model_len,
         quantization=section.quantization,
         on_new_version=section.on_new_version,
+        **_common(section, limits, name, scratch),
     )
 
 
-def _python(section: EngineSection) -> Path:
-    return as_path(section.python or sys.executable)
-
-
-def _ram_bytes(limits: LimitsSection) -> int | None:
-    return limits.ram_bytes(psutil.virtual_memory().total)
-
-
-def _kv_cache_bytes(section: EngineSection) -> int:
-    return 0 if section.kv_cache_gb is None else max(1, round(section.kv_cache_gb * GB))
+def _common(section: EngineSection, limits: LimitsSection, name: str, scratch: Path | None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "python": as_path(section.python or sys.executable),
+        "device": section.device,
+        "compute_dtype": section.compute_dtype,
+        "threads": section.threads or half_the_cores(),
+        "nice": section.nice,
+        "ram_bytes": limits.ram_bytes(psutil.virtual_memory().total),
+        "kv_cache_bytes": 0 if section.kv_cache_gb is None else max(1, round(section.kv_cache_gb * GB)),
+        "scratch": scratch,
+    }

@@ -8,10 +8,12 @@ version's directory is gone by then, nothing is installed until the next `instal
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,7 +35,7 @@ from node.engine.interface import (
 from node.processes.child import SupervisedChild, open_child
 from node.processes.child_process import Caller
 from node.processes.outcomes import ChildCrashed, ChildGaveUp, ChildRefused, OnEvent
-from node.processes.spec import ChildSpec
+from node.processes.spec import ChildSpec, RestartLimits
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.core.pipe import Arrays, Header
 
@@ -46,17 +48,65 @@ INSTALL_S = 3600.0
 LAUNCHER = Path(__file__).with_name("common_worker") / "__main__.py"
 
 
-def worker_argv(python: Path, worker: str, settings: Mapping[str, object]) -> tuple[str, ...]:
-    """The command that runs the worker in directory `worker` beside this file, under any environment's `python`."""
-    # -I: neither the launcher's folder nor our PYTHONPATH leaks into an environment that is not ours.
-    ours = Path(protocol.__file__).parent.parent
-    return (str(python), "-I", str(LAUNCHER), worker, str(ours), json.dumps(settings))
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig:
+    """How to run WORKER, the worker in the directory of that name beside this file, which errors call `name`.
+
+    `python` of any environment with what the worker needs; `compute_dtype` auto|float32|bfloat16|float16, where auto is
+    float32 on a CPU and as stored elsewhere; `max_batch` completions at a time; `kv_cache_bytes` that they may fill, 0
+    for what the worker finds free. All of its processes together may hold `ram_bytes` of memory; None: no bound.
+    `on_new_version`: what becomes of completions under way, where a worker can choose. `scratch` as in `ChildSpec`, and
+    `hang_s` as its `silence_s`.
+    """
+
+    WORKER: ClassVar[str]
+
+    name: str = "engine"
+    python: Path = Path(sys.executable)
+    device: str = "auto"
+    compute_dtype: str = "auto"
+    threads: int = 1
+    nice: int = 0
+    max_batch: int = 256
+    kv_cache_bytes: int = 0
+    ram_bytes: int | None = None
+    on_new_version: OnNewVersion = "finish"
+    scratch: Path | None = None
+    hang_s: float = HANG_S
+    restarts: RestartLimits = field(default_factory=RestartLimits)
+
+    def settings(self) -> dict[str, object]:
+        """What the worker is told, as JSON has it."""
+        names = ("device", "compute_dtype", "threads", "max_batch", "kv_cache_bytes")
+        return {name: getattr(self, name) for name in names}
+
+    def environment(self) -> Mapping[str, str]:
+        """What is added to the environment of the worker."""
+        return {}
+
+    def spec(self) -> ChildSpec:
+        # -I: neither the launcher's folder nor our PYTHONPATH leaks into an environment that is not ours.
+        ours = Path(protocol.__file__).parent.parent
+        settings = json.dumps(self.settings())
+        return ChildSpec(
+            name=self.name,
+            argv=(str(self.python), "-I", str(LAUNCHER), self.WORKER, str(ours), settings),
+            env=self.environment(),
+            threads=self.threads,
+            nice=self.nice,
+            cancel_op="cancel",
+            memory_bytes=self.ram_bytes,
+            silence_s=self.hang_s,
+            yields_memory=True,
+            scratch=self.scratch,
+            restarts=self.restarts,
+        )
 
 
 class WorkerEngine:
     """See `PolicyEngine`; obtained from `open_worker_engine`. Every install follows `on_new_version` as it then is."""
 
-    def __init__(self, on_new_version: OnNewVersion = "finish") -> None:
+    def __init__(self, on_new_version: OnNewVersion) -> None:
         self.on_new_version = on_new_version
         self.on_restart: Callable[[], None] = lambda: None
         self._installed: InstalledVersion | None = None
@@ -150,15 +200,16 @@ class WorkerEngine:
 
 @asynccontextmanager
 async def open_worker_engine(
-    spec: ChildSpec, *, on_new_version: OnNewVersion = "finish", on_event: OnEvent = lambda event: None
+    config: WorkerConfig, *, on_event: OnEvent = lambda event: None
 ) -> AsyncIterator[WorkerEngine]:
-    """Start a worker and yield the engine once it is ready; end the worker with the scope.
+    """Start a worker and yield the engine once it is ready, some seconds later; end the worker with the scope.
 
     Raises EngineCrashed when it cannot start, with what it said.
     """
-    engine = WorkerEngine(on_new_version)
+    engine = WorkerEngine(config.on_new_version)
+    opened = open_child(config.spec(), prepare=engine._prepare, on_event=on_event, on_frame=engine._take_event)
     with _as_engine_errors():
-        async with open_child(spec, prepare=engine._prepare, on_event=on_event, on_frame=engine._take_event) as child:
+        async with opened as child:
             engine._child = child
             yield engine
 

@@ -27,7 +27,8 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 
 READY_S = 300.0
-"""How long a child may take to be ready: its imports, from a cold disk."""
+"""How long a child may take to be ready: its imports. vLLM's take 8 to 16 s on a fast disk; from a cold, slow one they
+were seen to take minutes."""
 
 
 DYING_S = 10.0

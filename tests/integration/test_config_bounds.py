@@ -20,7 +20,8 @@ from learner.training.model.loading import outline
 from node.engine.common_worker.errors import Refused
 from node.engine.common_worker.sizes import Stored, read_stored, require_counts
 from node.engine.interface import InstalledVersion, InstallFailed
-from node.engine.transformers import TransformersConfig, open_transformers_engine
+from node.engine.transformers import TransformersConfig
+from node.engine.worker_engine import open_worker_engine
 from protocol.core.ids import ManifestHash, PolicyVersion
 from tests.support.node_fixtures import Models
 
@@ -60,7 +61,7 @@ def asking(models: Models, root: Path, fields: dict[str, Any]) -> Iterator[Path]
 
 
 async def test_a_version_that_asks_for_more_than_its_weights_hold_is_refused(models: Models, tmp_path: Path) -> None:
-    async with open_transformers_engine(TransformersConfig()) as engine:
+    async with open_worker_engine(TransformersConfig()) as engine:
         await engine.install(GOOD, models.first)
         for fields, said in ASKED:
             with asking(models, tmp_path, fields) as directory:

@@ -19,7 +19,8 @@ from learner.rollouts.batch_arrays import batch_arrays
 from learner.rollouts.buffer import Batch, Completion, Group
 from learner.training.server import Trainer
 from node.engine.interface import Generation, GenerationRequest, InstalledVersion, PolicyEngine
-from node.engine.transformers import TransformersConfig, open_transformers_engine
+from node.engine.transformers import TransformersConfig
+from node.engine.worker_engine import open_worker_engine
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 from protocol.core.pipe import Arrays, Header
 from tests.support.node_fixtures import Models
@@ -92,7 +93,7 @@ async def test_every_ratio_is_one_at_lag_zero_and_none_would_be_later(
     trainer, generator = Trainer(), np.random.default_rng(1)
     hyperparameters = {"learning_rate": 2e-3, "max_new_tokens": BUDGET, "temperature": TEMPERATURE}
     ok(trainer, "load", directory=str(models.first), hyperparameters=hyperparameters)
-    async with open_transformers_engine(TransformersConfig()) as engine:
+    async with open_worker_engine(TransformersConfig()) as engine:
         for step in range(STEPS):
             version = PolicyVersion(1, step)
             ok(trainer, "export", directory=str(tmp_path / str(version)), dtype=dtype)

@@ -20,9 +20,9 @@ from safetensors.numpy import save_file
 
 from node.engine.conformance import FIRST, SECOND, check_engine
 from node.engine.interface import Generation, GenerationRequest, InstalledVersion, InstallFailed
-from node.engine.transformers import TransformersConfig, open_transformers_engine
-from node.engine.vllm import VllmConfig, open_vllm_engine
-from node.engine.worker_engine import WorkerEngine
+from node.engine.transformers import TransformersConfig
+from node.engine.vllm import VllmConfig
+from node.engine.worker_engine import WorkerEngine, open_worker_engine
 from node.processes.outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from node.processes.spec import RestartLimits
 from tests.support.engine_subject import subject_of
@@ -50,13 +50,13 @@ def config(python: Path) -> VllmConfig:
 @pytest.fixture
 async def reference() -> AsyncIterator[WorkerEngine]:
     """The transformers engine, in float32."""
-    async with open_transformers_engine(TransformersConfig()) as engine:
+    async with open_worker_engine(TransformersConfig()) as engine:
         yield engine
 
 
 @pytest.fixture
 async def engine(vllm_python: Path) -> AsyncIterator[WorkerEngine]:
-    async with open_vllm_engine(config(vllm_python)) as engine:
+    async with open_worker_engine(config(vllm_python)) as engine:
         yield engine
 
 
@@ -185,7 +185,7 @@ async def test_it_generates_what_transformers_does_and_swaps_in_flight(
 @pytest.mark.slow
 async def test_it_conforms(vllm_python: Path, reference: WorkerEngine, models: Models) -> None:
     events: list[ChildEvent] = []
-    async with open_vllm_engine(config(vllm_python), on_event=events.append) as engine:
+    async with open_worker_engine(config(vllm_python), on_event=events.append) as engine:
         await reference.install(FIRST, models.first)
         await check_engine(engine, subject_of(engine, models, reference.score, TOLERANCE))
         assert (await engine.describe())["parameters"] > 0

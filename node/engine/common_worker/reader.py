@@ -10,7 +10,7 @@ from learner.trainer_api.last_resort_exit import die_of
 from protocol.core.pipe import Arrays, Header, read_frame
 
 
-def start_reading(stream: BinaryIO, take: Callable[[Header, Arrays], None], end: Callable[[], None]) -> None:
+def start_reading(stream: BinaryIO, take: Callable[[Header, Arrays], object], end: Callable[[], None]) -> None:
     """Call `take` with every frame of an unbuffered `stream`, then `end`, in a thread that outlives nothing.
 
     `end` must end the process: nobody listens any more, and whatever the other threads do is not worth outliving the

@@ -7,7 +7,7 @@ from typing import BinaryIO
 from protocol.core.pipe import Arrays, Header, encode_frame
 
 from .errors import Refused
-from .generate_call import Call
+from .generate_call import Call, Row
 
 
 class Replies:
@@ -27,8 +27,26 @@ class Replies:
     def refuse(self, id: int, refusal: Refused) -> None:
         self.send({"id": id, "ok": False, "kind": refusal.kind, "error": str(refusal)})
 
-    def finish(self, call: Call) -> None:
-        """Answer a call whose rows are done."""
+    def admit(self, header: Header, arrays: Arrays) -> list[Row]:
+        """The rows of a `generate` request, which is refused here when no model could generate it, and answered when it
+        has none."""
+        try:
+            call = Call.parse(header, arrays)
+        except Refused as refusal:
+            self.refuse(header["id"], refusal)
+            return []
+        self.calls[call.id] = call
+        if not call.rows:
+            self._finish(call)
+        return call.rows
+
+    def finish_row(self, row: Row) -> None:
+        """Answer the row's call, when this was the last of its rows to be done."""
+        row.call.num_left -= 1
+        if row.call.num_left == 0 and not row.call.answered:
+            self._finish(row.call)
+
+    def _finish(self, call: Call) -> None:
         self._close(call)
         self.answer(call.id, *call.reply())
 

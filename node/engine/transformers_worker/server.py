@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -21,7 +20,7 @@ from learner.trainer_api.last_resort_exit import die
 from protocol.core.pipe import Arrays, Header
 
 from ..common_worker.errors import Broken, Refused
-from ..common_worker.generate_call import Call, Row
+from ..common_worker.generate_call import Row
 from ..common_worker.keepalive import Alive
 from ..common_worker.replies import Replies
 from .generation import Generator
@@ -55,8 +54,12 @@ class Server:
             if not self._queue:
                 self._intake.wait()
             for header, arrays in self._intake.take_short():
-                self._answer(header["id"], lambda h=header, a=arrays: self._do(h, a))  # type: ignore[misc]
-            self._admit()
+                try:
+                    self._replies.answer(header["id"], *self._do(header, arrays))
+                except Refused as refusal:
+                    self._replies.refuse(header["id"], refusal)
+            for header, arrays in self._intake.take_generates():
+                self._queue.extend(self._replies.admit(header, arrays))
             self._drop_cancelled()
             if batch := self._form_batch():
                 self._generate(batch)
@@ -89,18 +92,6 @@ class Server:
                     "unknown_op",
                     f"this worker knows install, generate, release, score, verify, describe and cancel, not {op!r}",
                 )
-
-    def _admit(self) -> None:
-        for header, arrays in self._intake.take_generates():
-            try:
-                call = Call.parse(header, arrays)
-            except Refused as refusal:
-                self._replies.refuse(header["id"], refusal)
-                continue
-            self._replies.calls[call.id] = call
-            self._queue.extend(call.rows)
-            if not call.rows:
-                self._replies.finish(call)
 
     def _between_steps(self) -> bool:
         self._alive.step()
@@ -169,7 +160,7 @@ class Server:
             return
         for row in rows:
             row.spans = [(row.length, self._policy.version or {})]
-            self._row_done(row)
+            self._replies.finish_row(row)
 
     def _run_smaller(self, rows: list[Row], error: str) -> None:
         release_memory(self._policy.device)
@@ -187,20 +178,6 @@ class Server:
         for part in (rows[:half], rows[half:]):
             if unanswered := [row for row in part if not row.call.answered]:
                 self._generate(unanswered)
-
-    def _row_done(self, row: Row) -> None:
-        call = row.call
-        call.num_left -= 1
-        if call.num_left == 0 and not call.answered:
-            self._replies.finish(call)
-
-    def _answer(self, id: int, do: Callable[[], tuple[Header, Arrays]]) -> None:
-        try:
-            header, arrays = do()
-        except Refused as refusal:
-            self._replies.refuse(id, refusal)
-        else:
-            self._replies.answer(id, header, arrays)
 
 
 def run(settings: dict[str, Any], output: BinaryIO) -> NoReturn:

@@ -61,7 +61,7 @@ class Server:
     async def serve(self, stream: BinaryIO) -> NoReturn:
         loop = asyncio.get_running_loop()
         self._replies.send({"event": "ready", **self._engine.describe()})
-        start_reading(stream, lambda header, arrays: _soon(loop, self._take, header, arrays), lambda: leave(0))
+        start_reading(stream, lambda *frame: loop.call_soon_threadsafe(self._take, *frame), lambda: leave(0))
         watching = loop.create_task(self._watch())
         while True:
             header, arrays = await self._short.get()
@@ -79,7 +79,8 @@ class Server:
     def _take(self, header: Header, arrays: Arrays) -> None:
         match header["op"]:
             case "generate":
-                self._admit(header, arrays)
+                self._waiting.extend(self._replies.admit(header, arrays))
+                self._start_waiting()
             case "cancel":
                 if (call := self._replies.calls.get(header["target"])) is not None:
                     self._refuse_call(call, Refused("cancelled", "the caller has left"))
@@ -131,18 +132,6 @@ class Server:
 
     # Generating.
 
-    def _admit(self, header: Header, arrays: Arrays) -> None:
-        try:
-            call = Call.parse(header, arrays)
-        except Refused as refusal:
-            self._replies.refuse(header["id"], refusal)
-            return
-        self._replies.calls[call.id] = call
-        if not call.rows:
-            self._replies.finish(call)
-        self._waiting.extend(call.rows)
-        self._start_waiting()
-
     def _start_waiting(self) -> None:
         while self._gate_open and self._waiting:
             row = self._waiting.popleft()
@@ -172,9 +161,7 @@ class Server:
             why = "the model's logits are not finite: the installed weights are broken, install another version"
             self._refuse_call(row.call, Refused("not_finite", why))
             return
-        row.call.num_left -= 1
-        if row.call.num_left == 0 and not row.call.answered:
-            self._replies.finish(row.call)
+        self._replies.finish_row(row)
 
     async def _score(self, arrays: Arrays) -> np.ndarray[Any, Any]:
         """Request and reply as the transformers worker's: the tokens are taken one by one, as in generating."""
@@ -262,10 +249,6 @@ class Clock:
         if self._running:
             self._share += (now - self._at) / self._running
         self._at = now
-
-
-def _soon(loop: asyncio.AbstractEventLoop, take: Any, header: Header, arrays: Arrays) -> None:
-    loop.call_soon_threadsafe(take, header, arrays)
 
 
 def leave(code: int, why: str = "") -> NoReturn:

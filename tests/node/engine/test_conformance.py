@@ -20,8 +20,8 @@ from node.engine.conformance import BAD, FIRST, SECOND, Subject, check_engine, c
 from node.engine.factory import open_engine
 from node.engine.fake import FakeConfig, open_fake_engine
 from node.engine.interface import EngineCrashed, EngineRefused, GenerationRequest, InstallFailed
-from node.engine.transformers import TransformersConfig, open_transformers_engine
-from node.engine.worker_engine import HANG_S
+from node.engine.transformers import TransformersConfig
+from node.engine.worker_engine import HANG_S, open_worker_engine
 from node.processes.outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from node.processes.spec import RestartLimits
 from node.runtime.events import EventLog
@@ -56,7 +56,7 @@ async def test_the_fake_conforms(tmp_path: Path, autojump_clock: MockClock) -> N
 
 async def test_the_transformers_engine_conforms(models: Models) -> None:
     events: list[ChildEvent] = []
-    async with open_transformers_engine(TransformersConfig(restarts=AT_ONCE), on_event=events.append) as engine:
+    async with open_worker_engine(TransformersConfig(restarts=AT_ONCE), on_event=events.append) as engine:
         await check_engine(engine, subject_of(engine, models, engine.score))
         await check_verifying(engine, subject_of(engine, models, engine.score))
         # Other architectures, tied and not, with a full load between the swaps in place.
@@ -84,7 +84,7 @@ async def test_a_version_whose_directory_is_gone_is_not_in_service_after_a_crash
 ) -> None:
     directory = tmp_path / "evicted"
     shutil.copytree(models.first, directory)
-    async with open_transformers_engine(TransformersConfig(restarts=AT_ONCE)) as engine:
+    async with open_worker_engine(TransformersConfig(restarts=AT_ONCE)) as engine:
         await engine.install(FIRST, directory)
         shutil.rmtree(directory)
         assert engine.pid is not None
@@ -101,7 +101,7 @@ async def test_a_version_whose_directory_is_gone_is_not_in_service_after_a_crash
 
 
 async def test_an_engine_that_hangs_is_started_again_with_its_version(models: Models) -> None:
-    async with open_transformers_engine(TransformersConfig(restarts=AT_ONCE, hang_s=6.0)) as engine:
+    async with open_worker_engine(TransformersConfig(restarts=AT_ONCE, hang_s=6.0)) as engine:
         await engine.install(FIRST, models.first)
         first = await engine.generate([REQUEST])
         assert engine.pid is not None
@@ -146,13 +146,13 @@ async def test_an_engine_that_cannot_start_says_what_it_said(tmp_path: Path) -> 
     interpreter.write_text("#!/bin/sh\necho no torch here >&2\nexit 3\n")
     interpreter.chmod(0o755)
     with pytest.raises(EngineCrashed, match="no torch here") as crash:
-        async with open_transformers_engine(TransformersConfig(python=interpreter)):
+        async with open_worker_engine(TransformersConfig(python=interpreter)):
             raise AssertionError("it started")
     assert "exit code 3" in str(crash.value)
     with pytest.raises(EngineCrashed, match=r'the evaluation process(.|\n)*device = "cuda:99" is not there'):
-        async with open_transformers_engine(TransformersConfig(name="evaluation", device="cuda:99")):
+        async with open_worker_engine(TransformersConfig(name="evaluation", device="cuda:99")):
             raise AssertionError("it started")
     with pytest.raises(EngineCrashed, match="could not start"):
-        async with open_transformers_engine(TransformersConfig(python=tmp_path / "absent")):
+        async with open_worker_engine(TransformersConfig(python=tmp_path / "absent")):
             raise AssertionError("it started")
     await trio.lowlevel.checkpoint()

@@ -15,7 +15,8 @@ from learner.training.probe import coarsest, describe, probe_batch
 from learner.training.server import Trainer
 from node.engine.interface import EngineCrashed, EngineRefused, InstalledVersion, InstallFailed
 from node.engine.probe_check import require_proven, tolerance
-from node.engine.transformers import TransformersConfig, open_transformers_engine
+from node.engine.transformers import TransformersConfig
+from node.engine.worker_engine import open_worker_engine
 from node.learner_role.training.publisher import _read_probe
 from node.rollout_role.worker import GaveUp, RolloutWorker
 from node.runtime.events import EventLog
@@ -52,7 +53,7 @@ async def test_an_engine_proves_what_the_trainer_exported_and_nothing_else(model
     trainer = Trainer()
     first, directory = published(trainer, models.first, tmp_path, 1)
     second, _ = published(trainer, models.second, tmp_path, 2)
-    async with open_transformers_engine(TransformersConfig()) as engine:
+    async with open_worker_engine(TransformersConfig()) as engine:
         with pytest.raises(EngineCrashed, match="has not loaded anything"):  # and nothing is said of the version
             await require_proven(engine, first)
         await engine.install(InstalledVersion(name=first.version, manifest=first.hash), directory)

@@ -17,9 +17,10 @@ from node.config.node_config import EngineSection, LimitsSection, NodeConfig, No
 from node.config.swarm_config import NetworkSection
 from node.engine.factory import transformers_config, vllm_config
 from node.engine.interface import EngineCrashed
-from node.engine.transformers import TransformersConfig, open_transformers_engine
+from node.engine.transformers import TransformersConfig
 from node.engine.transformers_worker.memory import GIB, default_kv_cache_bytes
 from node.engine.vllm_install import has_gpu
+from node.engine.worker_engine import open_worker_engine
 from node.network.transport import open_transport
 from node.rollout_role.command import Overrides, adjust
 from node.rollout_role.resource_limits import LIMITS, in_force
@@ -122,7 +123,7 @@ def test_limits_reach_the_engines_process() -> None:
 async def test_a_real_engine_that_holds_too_much_is_ended_in_so_many_words() -> None:
     """Importing torch takes more than this; a child that cannot even start within its limit is not started again."""
     with pytest.raises(EngineCrashed, match=r"it held 0\.\d\d GB of memory, more than its limit of 0\.06 GB"):
-        async with open_transformers_engine(TransformersConfig(ram_bytes=60_000_000)):
+        async with open_worker_engine(TransformersConfig(ram_bytes=60_000_000)):
             raise AssertionError("it started")
 
 

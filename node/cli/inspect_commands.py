@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,14 +12,6 @@ from node.runtime.stdout import say, say_drawn
 
 MAX_EXPIRES_H = 24 * 366 * 100
 """A hundred years: beyond that an invite may as well never expire."""
-
-
-class AccountKind(Enum):
-    """What a row of a run's costs is of."""
-
-    RUN = "run"
-    DAY = "day"
-    VERSION = "version"
 
 
 def invite(
@@ -60,7 +51,10 @@ def report(
     target: Annotated[Path | None, typer.Argument(help="A swarm.toml, or a node's state directory.")] = None,
     as_json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, a row per peer.")] = False,
-    by: Annotated[AccountKind | None, typer.Option("--by", help="With --csv: costs, a row for each of these.")] = None,
+    by: Annotated[
+        Literal["run", "day", "version"] | None,
+        typer.Option("--by", help="With --csv: costs, a row for each of these."),
+    ] = None,
     picture: Annotated[Path | None, typer.Option(help="Also draw a learner's run to this PNG file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Also write it as a page for a browser, to this HTML file.")] = None,
     everyone: Annotated[bool, typer.Option("--all", help="List every peer and every ban.")] = False,
@@ -72,8 +66,7 @@ def report(
         raise typer.BadParameter("choose --json or --csv, not both")
     if by is not None and not as_csv:
         raise typer.BadParameter("--by chooses the rows of --csv; the other forms have all of them")
-    kind = None if by is None else by.value
-    told = show_report(target, as_json=as_json, as_csv=as_csv, by=kind, picture=picture, html=html, everyone=everyone)
+    told = show_report(target, as_json=as_json, as_csv=as_csv, by=by, picture=picture, html=html, everyone=everyone)
     say_drawn(told)
 
 

@@ -19,7 +19,7 @@ from node.reports import OwnReport, SwarmReport, draw_reward, own_report, swarm_
 from node.reports.explain.name_lookup import is_hex, split
 from node.reports.explain.why import Answer, why_in_ledger, why_in_receipts
 from node.reports.model.costs import CostTerms, Reference
-from node.runtime.atomic_files import PAGE, PICTURE, cannot_write, require_place
+from node.runtime.atomic_files import PAGE, PICTURE, require_place, writing
 from node.runtime.errors import RunError, UsageError
 from node.runtime.stdout import complain, is_screen, screen_width
 from node.state.identities import ABOUT_FILE
@@ -80,10 +80,8 @@ def show_report(
 
 
 def _write(draw: Callable[[R, Path], None], report: R, path: Path, option: str) -> None:
-    try:
+    with writing(path, option):
         draw(report, path)
-    except OSError as error:
-        raise cannot_write(path, option, error) from None
     complain(f"Wrote {path}")
 
 

@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
 from node.cli.options import State, run_program, whole_text
 from node.runtime.errors import UsageError
 from node.runtime.stdout import say
-
-
-class EngineAction(Enum):
-    """What can be done about engines."""
-
-    INSTALL = "install"
-
-
-class InstallableEngine(Enum):
-    """Engines that live in an environment of their own."""
-
-    VLLM = "vllm"
-
-
-class EngineBuild(Enum):
-    """What vLLM is built for."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
 
 
 def init(
@@ -132,10 +112,14 @@ def join(
 
 
 def engines(
-    action: Annotated[EngineAction | None, typer.Argument(help="install, to build an engine's environment.")] = None,
-    engine: Annotated[InstallableEngine | None, typer.Argument(help="The engine to install: vllm.")] = None,
+    action: Annotated[
+        Literal["install"] | None, typer.Argument(help="install, to build an engine's environment.")
+    ] = None,
+    engine: Annotated[Literal["vllm"] | None, typer.Argument(help="The engine to install: vllm.")] = None,
     at: Annotated[Path | None, typer.Option("--at", help="Directory of the environment to build.")] = None,
-    build: Annotated[EngineBuild | None, typer.Option(help="cpu or cuda; by default what this machine has.")] = None,
+    build: Annotated[
+        Literal["cpu", "cuda"] | None, typer.Option(help="cpu or cuda; by default what this machine has.")
+    ] = None,
 ) -> None:
     """Say which engines can be used here and why others cannot; `engines install vllm` builds one's environment."""
     from node.config.node_config import EngineSection
@@ -147,8 +131,7 @@ def engines(
         return
     if engine is None:
         raise typer.BadParameter("name the engine: volery engines install vllm")
-    wanted: Any = build.value if build is not None else "cuda" if vllm_environment.has_gpu() else "cpu"
-    found = vllm_environment.install(at, wanted, say)
+    found = vllm_environment.install(at, build or ("cuda" if vllm_environment.has_gpu() else "cpu"), say)
     say(f"vLLM is installed: {found.python}. `volery engines` says whether a node takes it by itself.")
 
 

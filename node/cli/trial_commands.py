@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,20 +11,14 @@ from node.cli.options import Json, run_program
 from node.commands.drill.attacks import Attack
 
 
-class DemoEngine(Enum):
-    """Engines that can teach the demo's model something."""
-
-    TRANSFORMERS = "transformers"
-    VLLM = "vllm"
-    MIXED = "mixed"
-
-
 def demo(
     out: Annotated[Path, typer.Option(help="Where results go; an earlier demo there is replaced.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of model, data and sampling.")] = 0,
     nodes: Annotated[int, typer.Option(min=1, max=16, help="Rollout nodes to start.")] = 3,
     staleness: Annotated[int, typer.Option(min=0, max=16, help="S, in training steps; 0: sequential mode.")] = 3,
-    engine: Annotated[DemoEngine, typer.Option(help="What generates on the rollout nodes.")] = DemoEngine.TRANSFORMERS,
+    engine: Annotated[
+        Literal["transformers", "vllm", "mixed"], typer.Option(help="What generates on the rollout nodes.")
+    ] = "transformers",
     objective: Annotated[str, typer.Option(help="What is minimised: a preset, see docs/objectives.md.")] = "topr",
     steps: Annotated[int, typer.Option(min=1, help="Training steps; fewer for a shorter look.")] = 340,
     cheater: Annotated[bool, typer.Option("--cheater", help="Add a node that cheats, and see it found.")] = False,
@@ -40,7 +33,7 @@ def demo(
         seed=seed,
         num_nodes=nodes,
         staleness=staleness,
-        engine=engine.value,
+        engine=engine,
         objective=objective,
         steps=steps,
         cheater=cheater,

@@ -11,7 +11,8 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from learner.artifacts.atomic_directory import replace_file
@@ -29,7 +30,7 @@ def require_place(path: Path, option: str, *, ending: str = "", makes_directory:
     """
     if ending and path.suffix.lower() != ending:
         raise UsageError(f"{option} {path}: what is written there ends in {ending}. Name such a file.")
-    try:
+    with writing(path, option):
         directory = _replaced(path).parent
         while makes_directory and not directory.exists():
             directory = directory.parent
@@ -37,8 +38,6 @@ def require_place(path: Path, option: str, *, ending: str = "", makes_directory:
             raise _error(errno.ENOTDIR if directory.exists() else errno.ENOENT)
         if not os.access(directory, os.W_OK | os.X_OK):
             raise _error(errno.EACCES)
-    except OSError as error:
-        raise cannot_write(path, option, error) from None
 
 
 def require_own(path: Path, option: str, what: str, is_own: Callable[[Path], bool]) -> None:
@@ -47,11 +46,9 @@ def require_own(path: Path, option: str, what: str, is_own: Callable[[Path], boo
     `what` says what anything else is, as "no recording"; an empty file is that, too, since it may be a lock.
     Raises UsageError; RunError where `is_own` raises OSError.
     """
-    try:
+    with writing(path, option):
         if not path.is_file() or is_own(path):
             return
-    except OSError as error:
-        raise cannot_write(path, option, error) from None
     raise UsageError(f"{option} {path}: what is there is {what}, and was not touched. Name another file, or remove it.")
 
 
@@ -67,9 +64,18 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         partial.unlink(missing_ok=True)
 
 
-def cannot_write(path: Path | str, option: str, error: OSError, *, named: str = "file") -> RunError:
-    """What is said of that; `named` says what `option` takes, a file or a directory."""
-    return RunError(f"{path} cannot be written: {error.strerror}. Name another {named} after {option}.")
+@contextmanager
+def writing(path: Path, option: str, *, named: str = "file", within: bool = False) -> Iterator[None]:
+    """Raise RunError for an OSError inside: `path`, named after `option`, cannot be written.
+
+    `named` says what `option` takes, a file or a directory; `within`: what cannot be written is a file in `path`, and
+    is named where the error says which.
+    """
+    try:
+        yield
+    except OSError as error:
+        shown = (within and error.filename) or path
+        raise RunError(f"{shown} cannot be written: {error.strerror}. Name another {named} after {option}.") from None
 
 
 def _replaced(path: Path) -> Path:
@@ -99,7 +105,7 @@ def write_durably(path: Path, data: bytes) -> None:
 def prepare(out: Path, what: str) -> None:
     """Make `out` an empty directory of a `what`'s. Raises UsageError when something else is there, and RunError."""
     marker = out / f".volery-{what}"
-    try:
+    with writing(out, "--out", named="directory"):
         if out.exists() and not marker.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UsageError(
                 f"{out} exists and was not made by a {what}; it was not touched. Name another directory after --out."
@@ -107,5 +113,3 @@ def prepare(out: Path, what: str) -> None:
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
         marker.touch()
-    except OSError as error:
-        raise cannot_write(out, "--out", error, named="directory") from None

@@ -60,9 +60,9 @@ def is_screen() -> bool:
     return out.isatty() and out.encoding.lower().startswith("utf") and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def screen_width() -> int:
-    """Columns of the terminal, within WIDTHS."""
-    return min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1])
+def screen_width(least: int = WIDTHS[0]) -> int:
+    """Columns of the terminal, within WIDTHS, or from `least` on."""
+    return min(max(shutil.get_terminal_size().columns, least), WIDTHS[1])
 
 
 def say(text: str, *, nl: bool = True) -> None:

@@ -12,8 +12,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from node.learner_role.training.warm_start import TINY_QWEN3, VLLM_HEAD_DIM
 from node.reports import as_terminal, as_text, draw_reward, roads_taken, summary, swarm_report, write_html
 from node.reports.model.audits import ban_in_words
 from node.reports.model.report import Role, SwarmReport
-from node.runtime.atomic_files import cannot_write, prepare
+from node.runtime.atomic_files import prepare, writing
 from node.runtime.errors import RunError
 from node.runtime.events import EventLog
 from node.runtime.shutdown import Stopped
@@ -127,15 +126,6 @@ async def run_demo(
     return demo.conclude(console)
 
 
-@contextmanager
-def _written(out: Path) -> Iterator[None]:
-    """Raises RunError where something cannot be written to `out`."""
-    try:
-        yield
-    except OSError as error:
-        raise cannot_write(error.filename or out, "--out", error, named="directory") from None
-
-
 def _of_the_cheat(report: SwarmReport) -> str:
     """What became of the node that cheats."""
     cheat = next((peer for peer in report.peers if peer.name == CHEAT_NAME), None)
@@ -165,6 +155,9 @@ class Demo:
     events: EventLog
     began: float
     peak_pss: int = 0
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return writing(self.out, "--out", named="directory", within=True)
 
     @property
     def ledger(self) -> Path:
@@ -197,8 +190,9 @@ class Demo:
         console.say(
             "Making a small model and teaching it a little, so that it gets some words right (under a minute)..."
         )
+        config = {**TINY_QWEN3, **({} if self.engine == "transformers" else {"head_dim": VLLM_HEAD_DIM})}
         start = StartingModel(
-            task=TASK, held_out=HELD_OUT, max_new_tokens=MAX_NEW_TOKENS, seed=self.seed, config=self._model_config()
+            task=TASK, held_out=HELD_OUT, max_new_tokens=MAX_NEW_TOKENS, seed=self.seed, config=config
         )
         scores = await start.make(self.out, self.events)
         console.say(
@@ -209,19 +203,20 @@ class Demo:
 
     async def run_swarm(self, console: Terminal) -> None:
         """Start everybody, watch until the learner is done, end everybody."""
-        with _written(self.out):
+        with self._writing():
             learner = self._learner()
             nodes = [self._node(number) for number in range(1, self.num_nodes + 1)]
         try:
-            with _written(self.out):
+            with self._writing():
                 await learner.start()
             invite = await self._wait_for_invite(learner)
             for node in nodes:
                 node.arguments = ["join", invite, *node.arguments]
-                with _written(self.out):
+                with self._writing():
                     await node.start()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch_nodes, nodes)
+                for node in nodes:
+                    nursery.start_soon(self._watch_node, node)
                 nursery.start_soon(self._show_learner, console.state)
                 await self._keep_learning(learner)
                 nursery.cancel_scope.cancel()
@@ -230,9 +225,6 @@ class Demo:
                     await node.wait()
         finally:
             await stop_all([*nodes, learner])
-
-    def _model_config(self) -> dict[str, object]:
-        return {**TINY_QWEN3, **({} if self.engine == "transformers" else {"head_dim": VLLM_HEAD_DIM})}
 
     def _engine(self, number: int) -> str:
         """Of node `number`, from 1: with "mixed" the first is on vLLM, the others on transformers."""
@@ -286,14 +278,9 @@ class Demo:
             self.events.emit("learner_died", code=code)
             if code in (1, 2):
                 break
-            with _written(self.out):
+            with self._writing():
                 await learner.start()
         raise RunError(f"The learner ended with code {code}. The end of {learner.log}:\n{learner.tail()}")
-
-    async def _watch_nodes(self, nodes: list[NodeProcess]) -> None:
-        async with trio.open_nursery() as nursery:
-            for node in nodes:
-                nursery.start_soon(self._watch_node, node)
 
     async def _watch_node(self, node: NodeProcess) -> None:
         code = await node.wait()
@@ -326,7 +313,7 @@ class Demo:
             wall_s=round(time.monotonic() - self.began, 2),
             roads=roads_taken(sorted(self.out.glob("node-*/events.jsonl"))),
         )
-        with _written(self.out):
+        with self._writing():
             draw_reward(report, self.out / "reward.png")
             write_html(report, self.out / "report.html")
             (self.out / "report.txt").write_text(as_text(report), encoding="utf-8")

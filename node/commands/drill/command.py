@@ -28,7 +28,7 @@ from node.learner_role.preflight import check_config
 from node.learner_role.training.tiny_model import MODEL, StartingModel
 from node.learner_role.training.warm_start import TINY_QWEN3
 from node.reports.model.report import Role
-from node.runtime.atomic_files import cannot_write, prepare, write_whole
+from node.runtime.atomic_files import prepare, write_whole, writing
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import EventLog
 from node.runtime.shutdown import Stopped
@@ -142,10 +142,8 @@ async def run_drill(terms: Terms, *, as_json_text: bool, plain: bool) -> int:
         )
     told = as_json(outcome)
     text = json.dumps(told, indent=2) + "\n"
-    try:
+    with writing(terms.out / OUTCOME, "--out"):
         write_whole(terms.out / OUTCOME, lambda path: path.write_text(text, encoding="utf-8"))
-    except OSError as error:
-        raise cannot_write(terms.out / OUTCOME, "--out", error) from None
     say(text.rstrip() if as_json_text else as_text(outcome))
     return 1 if outcome.honest_banned else 0
 
@@ -194,10 +192,8 @@ async def small_swarm(out: Path, *, steps: int, seed: int, events: EventLog) -> 
     model = StartingModel(task=TASK, held_out=HELD_OUT, max_new_tokens=MAX_NEW_TOKENS, seed=seed, config=TINY_QWEN3)
     await model.make(out, events)
     path = out / "swarm.toml"
-    try:
+    with writing(path, "--out", named="directory"):
         path.write_text(small_swarm_toml(steps=steps, seed=seed), encoding="utf-8")
-    except OSError as error:
-        raise cannot_write(path, "--out", error, named="directory") from None
     return path
 
 

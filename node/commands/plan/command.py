@@ -6,7 +6,6 @@ second or two, one of a thousand that are hard to choose from some ten.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +19,10 @@ from node.commands.plan.pool import read_pool
 from node.commands.plan.pool_keys import OPTIONS, judged_options
 from node.commands.plan.text import as_terminal, as_text
 from node.runtime.errors import UsageError
-from node.runtime.stdout import is_screen
+from node.runtime.stdout import is_screen, screen_width
 
-WIDTHS = (40, 200)
-"""Narrower terminals break words, wider lines lose the eye."""
+NARROWEST = 40
+"""Narrower terminals break words."""
 
 
 def answer(path: Path | None, source: Path | None, options: Mapping[str, Any], *, with_echo2: bool = False) -> Plan:
@@ -48,9 +47,4 @@ def show(plan: Plan, *, as_json_text: bool) -> str:
     """The plan as text or JSON."""
     if as_json_text:
         return as_json(plan)
-    return as_terminal(plan, width=screen_width()) if is_screen() else as_text(plan)
-
-
-def screen_width() -> int:
-    """Columns of the terminal, within WIDTHS."""
-    return min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1])
+    return as_terminal(plan, width=screen_width(NARROWEST)) if is_screen() else as_text(plan)

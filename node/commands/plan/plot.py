@@ -16,7 +16,7 @@ from node.commands.plan.plan import Plan
 from node.reports.charts.plot import Line, Look, Plot
 from node.reports.plots.png import draw_heading, draw_legend, draw_plot, draw_png
 from node.runtime import formatting as words
-from node.runtime.atomic_files import cannot_write
+from node.runtime.atomic_files import writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,10 +27,8 @@ SMALL = 0.01
 
 def draw_plan(plan: Plan, path: Path) -> None:
     """Write the picture of `plan` to `path` as PNG, whole or not at all. Raises RunError."""
-    try:
+    with writing(path, "--picture"):
         draw_png(path, lambda figure: _draw(figure, plan))
-    except OSError as error:
-        raise cannot_write(path, "--picture", error) from None
 
 
 def _draw(figure: Figure, plan: Plan) -> None:

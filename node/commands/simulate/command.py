@@ -15,7 +15,7 @@ from typing import Any
 from learner.artifacts.regular_file import open_file
 from learner.provisioning.estimation.recording import Began, Recorded, RecordingError, encode_line, read_lines
 from learner.simulation.world import SIMULATED
-from node.commands.plan.command import screen_width
+from node.commands.plan.command import NARROWEST
 from node.commands.plan.pool import read_pool
 from node.commands.plan.pool_keys import judged_options
 from node.commands.plan.recordings import MAX_LINE_BYTES
@@ -28,9 +28,9 @@ from node.commands.simulate.result import Story, tell
 from node.commands.simulate.scenario import AS_IT_IS, USUAL, Swarm, WhatIf
 from node.commands.simulate.text import as_text
 from node.reports.text.tables import SCREEN
-from node.runtime.atomic_files import cannot_write, require_own, require_place, write_whole
+from node.runtime.atomic_files import require_own, require_place, write_whole, writing
 from node.runtime.errors import UsageError
-from node.runtime.stdout import is_screen
+from node.runtime.stdout import is_screen, screen_width
 
 OF_LINES = ("weights_mb", "learner_up_mbit")
 """T_bcast is computed from these and the machines' lines, which no recording tells."""
@@ -86,7 +86,7 @@ def show(found: Answer, *, as_json_text: bool) -> str:
     currency = found.swarm.currency
     if as_json_text:
         return as_json(found.stories, currency=currency, seed=found.seed, replay=found.replay)
-    look: dict[str, Any] = {"width": screen_width(), "box": SCREEN, "color": True} if is_screen() else {}
+    look: dict[str, Any] = {"width": screen_width(NARROWEST), "box": SCREEN, "color": True} if is_screen() else {}
     return as_text(found.stories, currency=currency, replay=found.replay, **look)
 
 
@@ -115,11 +115,9 @@ def write_recording(events: Sequence[Recorded], path: Path) -> None:
         with partial.open("wb") as file:
             file.writelines(encode_line(event) for event in events)
 
-    try:
+    with writing(path, "--record"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, write)
-    except OSError as error:
-        raise cannot_write(path, "--record", error) from None
 
 
 def _swarm(path: Path | None, source: Path | None, command: Mapping[str, Any]) -> tuple[Swarm, Replay | None]:

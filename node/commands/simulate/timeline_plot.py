@@ -18,7 +18,7 @@ from node.commands.simulate.json_export import mode_of
 from node.commands.simulate.result import Story
 from node.reports.plots.png import INK, SIZE_IN, draw_heading, draw_png, draw_rows
 from node.runtime import formatting as words
-from node.runtime.atomic_files import cannot_write
+from node.runtime.atomic_files import writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,10 +52,8 @@ def draw_timeline(story: Story, currency: str, path: Path) -> None:
     spans = [span for span in story.outcome.spans if span.until_s > window[0] and span.from_s < window[1]]
     rows = chosen_rows(story, spans)
     height = max(4.0, FRAME_IN + ROW_IN * (len(rows) + 3))
-    try:
+    with writing(path, "--picture"):
         draw_png(path, lambda figure: _draw(figure, story, currency, rows, spans, window), size_in=(SIZE_IN[0], height))
-    except OSError as error:
-        raise cannot_write(path, "--picture", error) from None
 
 
 def stretch(story: Story) -> tuple[float, float]:

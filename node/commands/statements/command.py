@@ -18,7 +18,7 @@ from node.commands.statements.text import proofs_text, receipts_json, receipts_t
 from node.commands.statements.verify import Expected, check_statement
 from node.config.invite_text import open_invite
 from node.reports.text.tables import FILE_WIDTH
-from node.runtime.atomic_files import cannot_write, write_whole
+from node.runtime.atomic_files import write_whole, writing
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import Clock
 from node.runtime.stdout import is_screen, screen_width
@@ -163,8 +163,6 @@ def _write(out: Path, lines: Iterator[bytes]) -> int:
                 file.write(line)
                 count += 1
 
-    try:
+    with writing(out, "--out"):
         write_whole(out, fill)
-    except OSError as error:
-        raise cannot_write(out, "--out", error) from None
     return count

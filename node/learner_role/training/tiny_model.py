@@ -26,7 +26,7 @@ from node.processes.child import open_child
 from node.processes.event_log import child_events
 from node.processes.outcomes import ChildError
 from node.processes.spec import ChildSpec
-from node.runtime.atomic_files import cannot_write
+from node.runtime.atomic_files import writing
 from node.runtime.errors import RunError
 from node.runtime.events import EventLog
 from node.tasks.registry import open_task
@@ -53,13 +53,11 @@ class StartingModel:
     async def make(self, out: Path, events: EventLog) -> Scores:
         """Make it in `out`/model; return how good it is. Raises RunError if it cannot be made or taught."""
         try:
-            with first_cause():
+            with writing(out, "--out", named="directory"), first_cause():
                 return await self._make(out, events)
         except (ChildError, EngineError) as error:
             said = f"The small model cannot be made in {out}: {str(error).rstrip('.')}"
             raise RunError(f"{said}. Name another directory after --out.") from None
-        except OSError as error:
-            raise cannot_write(out, "--out", error, named="directory") from None
 
     async def _make(self, out: Path, events: EventLog) -> Scores:
         spec = ChildSpec(name="trainer", argv=(sys.executable, "-m", "learner.training.server"))

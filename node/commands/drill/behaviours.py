@@ -138,9 +138,13 @@ class Behaviour:
 
     def sign(self, lease: Lease, made: Sequence[Generation]) -> list[bytes]:
         """Their records."""
+        return self.sign_as(self.keypair, lease, made)
+
+    def sign_as(self, keypair: Keypair, lease: Lease, made: Sequence[Generation], **claimed: float) -> list[bytes]:
+        """Their records by that key, with what is `claimed` in them."""
+        records = (record_of(lease, index, one, lease.issued_ms) for index, one in enumerate(made))
         return [
-            sign_record(self.keypair, self.common.swarm, record_of(lease, index, one, lease.issued_ms))
-            for index, one in enumerate(made)
+            sign_record(keypair, self.common.swarm, msgspec.structs.replace(record, **claimed)) for record in records
         ]
 
 
@@ -338,19 +342,8 @@ class Signatory(Behaviour):
             case Attack.FORGED:
                 return [raw[:-1] + bytes([raw[-1] ^ 1]) for raw in super().sign(lease, made)]
             case Attack.IMPERSONATED:
-                other = Keypair.generate()
-                return [
-                    sign_record(other, self.common.swarm, record_of(lease, index, one, lease.issued_ms))
-                    for index, one in enumerate(made)
-                ]
-        return [
-            sign_record(
-                self.keypair,
-                self.common.swarm,
-                msgspec.structs.replace(record_of(lease, index, one, lease.issued_ms), reward=1e6),
-            )
-            for index, one in enumerate(made)
-        ]
+                return self.sign_as(Keypair.generate(), lease, made)
+        return self.sign_as(self.keypair, lease, made, reward=1e6)
 
 
 def hand_of(attack: Attack | None, common: Common, keypair: Keypair, rng: random.Random) -> Behaviour:

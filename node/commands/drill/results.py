@@ -13,7 +13,7 @@ from pathlib import Path
 
 from learner.ledger.queries.reader import LedgerReader, read_ledger
 from learner.trust.standing import AuditHistory
-from node.commands.drill.attacks import ABOUT, Attack, Harm
+from node.commands.drill.attacks import Attack, Harm
 from node.commands.drill.relays import Relayed
 from node.commands.drill.roster import Played
 from node.reports.model.costs import cents_per_thousand
@@ -71,7 +71,7 @@ class Outcome:
     @property
     def cheats(self) -> list[Key]:
         """Those whose attack is on training."""
-        return [key for key in self.keys if key.attack is not None and ABOUT[key.attack].harm is Harm.TRAINING]
+        return [key for key in self.keys if key.attack is not None and key.attack.harm is Harm.TRAINING]
 
     @property
     def late_share(self) -> float:
@@ -123,7 +123,7 @@ def outcome_of(ledger: Path, played: Sequence[Played], relayed: Relayed = NOBODY
 
 def _key(ledger: LedgerReader, played: Played, earlier: int, reports: Mapping[PeerId, PeerReport]) -> Key:
     """`earlier`: rollouts that the same cheat made with other keys."""
-    harms_training = played.attack is not None and ABOUT[played.attack].harm is Harm.TRAINING
+    harms_training = played.attack is not None and played.attack.harm is Harm.TRAINING
     mine = ledger.work.records_of(played.peer)[played.player.hand.honest if harms_training else 0 :]
     harmless = HARMLESS - {"unknown_lease"} if played.attack is Attack.REPLAYED else HARMLESS
     steps = [record.step is not None for record in mine]

@@ -14,7 +14,7 @@ from itertools import count, cycle
 
 import trio
 
-from node.commands.drill.attacks import ABOUT, SYBIL_GROUPS, Attack
+from node.commands.drill.attacks import SYBIL_GROUPS, Attack
 from node.commands.drill.behaviours import Common, hand_of
 from node.commands.drill.peer import DrillPeer, Ended
 from protocol.accounting.claims import MICROS, Price
@@ -77,14 +77,14 @@ class Roster:
         while True:
             attack = next(turns)
             act, before, made, part = next(self._acts), None, 0, 0
-            while made < ABOUT[attack].rollouts:
+            while made < attack.rollouts:
                 part += 1
                 done = await self._play_one(
                     f"{attack.value}-{place + 1}" + (f"-{part}" if part > 1 else ""),
                     attack,
                     act=act,
                     groups=SYBIL_GROUPS if attack is Attack.SYBIL or (attack is Attack.MINTED and part == 1) else None,
-                    left=ABOUT[attack].rollouts - made,
+                    left=attack.rollouts - made,
                     accomplice=before if attack is Attack.MINTED else None,
                 )
                 if done.ended is Ended.FINISHED:

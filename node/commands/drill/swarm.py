@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import trio
 
 from learner.rollouts.environment import Ended as EpisodeEnded
-from node.commands.drill.attacks import ABOUT, Attack, Harm
+from node.commands.drill.attacks import Attack, Harm
 from node.commands.drill.behaviours import Common
 from node.commands.drill.relays import Relayed, Relays
 from node.commands.drill.roster import Played, Roster
@@ -76,31 +76,29 @@ async def perform(config: SwarmConfig, schooling: TaskSuite, cast: DrillSetup, e
     return drill.collect()
 
 
+@dataclass
 class _Drill:
     """A learner and its players while they run, and what there is to say of them afterwards."""
 
-    def __init__(
-        self, config: SwarmConfig, schooling: TaskSuite, cast: DrillSetup, events: EventLog, foundry: SharedEngine
-    ) -> None:
-        self._config = config
-        self._schooling = schooling
-        self._cast = cast
-        self._events = events
-        self._foundry = foundry
-        self._network = MemoryNetwork()
-        self._outcome: LearnerOutcome | None = None
-        self._home: Transport | None = None
-        self._troupe: Roster | None = None
-        self._relays: Relays | None = None
+    config: SwarmConfig
+    schooling: TaskSuite
+    cast: DrillSetup
+    events: EventLog
+    foundry: SharedEngine
+    network: MemoryNetwork = field(default_factory=MemoryNetwork)
+    _outcome: LearnerOutcome | None = None
+    _home: Transport | None = None
+    _troupe: Roster | None = None
+    _relays: Relays | None = None
 
     async def run(self) -> None:
         """Start the learner, let the players join once it is ready, and end all when it has taken its last step."""
         ready, opened = trio.open_memory_channel[tuple[str, RunState]](1)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._foundry.run)
+            nursery.start_soon(self.foundry.run)
             nursery.start_soon(self._learn, ready, nursery.cancel_scope)
             text, run = await opened.receive()
-            nursery.start_soon(_follow, run, self._foundry, Path(self._config.swarm.state) / "store" / "versions")
+            nursery.start_soon(_follow, run, self.foundry, Path(self.config.swarm.state) / "store" / "versions")
             await run.opened.wait()
             invite = open_invite(text, now_ms=0)
             self._troupe, self._relays = self._players(invite, run), self._relaying(invite)
@@ -119,9 +117,9 @@ class _Drill:
 
     async def _learn(self, ready: trio.MemorySendChannel[tuple[str, RunState]], scope: trio.CancelScope) -> None:
         self._outcome = await run_learner(
-            self._config,
-            self._schooling,
-            self._events,
+            self.config,
+            self.schooling,
+            self.events,
             lambda invite, services: ready.send_nowait((invite, services.state)),
             transport=self._move_in,
         )
@@ -129,28 +127,28 @@ class _Drill:
 
     @asynccontextmanager
     async def _move_in(self, seed: bytes, section: NetworkSection) -> AsyncIterator[Transport]:
-        async with self._network.node("learner", peer_id=Keypair(seed).peer_id) as self._home:
+        async with self.network.node("learner", peer_id=Keypair(seed).peer_id) as self._home:
             yield self._home
 
     def _players(self, invite: Invite, run: RunState) -> Roster:
-        cast = self._cast
+        cast = self.cast
         return Roster(
-            network=self._network,
+            network=self.network,
             common=Common(
-                foundry=self._foundry,
+                foundry=self.foundry,
                 swarm=invite.authority.swarm,
-                worth=partial(_worth, run, self._schooling),
-                answer=partial(_answer, run, self._schooling),
+                worth=partial(_worth, run, self.schooling),
+                answer=partial(_answer, run, self.schooling),
                 poison=cast.poison,
                 vocabulary=run.vocab_size,
             ),
             authority=invite.authority,
             learner=list(invite.addresses),
             token=invite.token,
-            group=self._config.learn.group_size,
+            group=self.config.learn.group_size,
             honest=cast.honest,
             cheats=cast.cheats,
-            attacks=[attack for attack in cast.attacks if ABOUT[attack].harm is not Harm.VERSIONS],
+            attacks=[attack for attack in cast.attacks if attack.harm is not Harm.VERSIONS],
             seed=cast.seed,
             returns=cast.returns,
         )
@@ -158,11 +156,11 @@ class _Drill:
     def _relaying(self, invite: Invite) -> Relays:
         assert self._home is not None, "a learner is ready once it has a transport"
         return Relays(
-            network=self._network,
+            network=self.network,
             authority=invite.authority,
             learner=self._home,
-            scratch=self._foundry.scratch,
-            lies=[attack for attack in self._cast.attacks if self._cast.cheats and ABOUT[attack].harm is Harm.VERSIONS],
+            scratch=self.foundry.scratch,
+            lies=[attack for attack in self.cast.attacks if self.cast.cheats and attack.harm is Harm.VERSIONS],
         )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from node.commands.drill.attacks import ABOUT, Attack
+from node.commands.drill.attacks import Attack
 from node.commands.drill.relays import Relayed
 from node.commands.drill.results import FIRST, Key, Outcome, cost_of
 from node.reports.text.tables import fitted
@@ -37,10 +38,6 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 def _row(keys: list[Key]) -> dict[str, Any]:
     found = [key.found_after for key in keys if key.found_after is not None]
-    by: dict[str, int] = {}
-    for key in keys:
-        for rule, count in key.refused.items():
-            by[rule] = by.get(rule, 0) + count
     return {
         "keys": len(keys),
         "rollouts": sum(key.made for key in keys),
@@ -49,7 +46,7 @@ def _row(keys: list[Key]) -> dict[str, Any]:
         "found": len(found),
         "banned": sum(bool(key.banned) for key in keys),
         "rollouts_until_found": median(found) if found else None,
-        "refused_by": by,
+        "refused_by": dict(sum((key.refused for key in keys), Counter[str]())),
         "signed_bytes": sum(key.signed_bytes for key in keys),
         "engine_s": sum(key.engine_s for key in keys),
         "cents_per_1000_tokens": cost_of(keys),
@@ -92,7 +89,7 @@ def as_text(outcome: Outcome) -> str:
         *_credit(outcome),
         *_relays(outcome.relayed),
         "",
-        *(f"{attack.value}: {ABOUT[attack].said}." for attack in Attack if attack in shown),
+        *(f"{attack.value}: {attack.said}." for attack in Attack if attack in shown),
     ]
     return "\n".join(lines)
 

@@ -80,7 +80,8 @@ def _of_steps(learn: LearnSection, trainer: TrainerSection) -> Iterator[str]:
             f"[learn] prompts_per_step = {learn.prompts_per_step}, and each update takes one at least. Lower the one "
             "or raise the other."
         )
-    if trainer.machines > 1 and not _is_rendezvous(trainer.rendezvous):
+    found = re.fullmatch(r".+:(\d{1,5})", trainer.rendezvous)
+    if trainer.machines > 1 and (found is None or not 1 <= int(found[1]) <= MAX_PORT):
         yield (
             f"[trainer] machines = {trainer.machines} need rendezvous, where the others reach this one: "
             '"HOST:PORT", a free port of this machine, 1 to 65535.'
@@ -90,11 +91,6 @@ def _of_steps(learn: LearnSection, trainer: TrainerSection) -> Iterator[str]:
             f"[learn] group_size = {learn.group_size} completions of max_new_tokens = {learn.max_new_tokens} take up "
             f"to {size} bytes, and a delivery has at most {MAX_WORK_BYTES}. Lower one of the two."
         )
-
-
-def _is_rendezvous(address: str) -> bool:
-    found = re.fullmatch(r".+:(\d{1,5})", address)
-    return found is not None and 1 <= int(found[1]) <= MAX_PORT
 
 
 def _of_batches(config: SwarmConfig) -> Iterator[str]:

@@ -21,7 +21,7 @@ from node.config.error_messages import explain_validation, lower, types_of
 from node.config.invite_text import refuse_invite
 from node.config.node_config import EngineSection, NodeConfig
 from node.config.renamed_keys import move_renamed
-from node.config.swarm_config import LearnSection, OfflineSection, SwarmConfig, TrainerSection
+from node.config.swarm_config import LearnSection, SwarmConfig, TrainerSection
 from node.runtime.errors import UsageError, naming, shortened
 from node.runtime.user_paths import as_path, real_path
 
@@ -31,11 +31,12 @@ C = TypeVar("C", SwarmConfig, NodeConfig)
 def read_swarm_config(path: Path) -> SwarmConfig:
     """Return `swarm.toml` with its paths made absolute and its mode in force. Raises UsageError."""
     config = _read(path, SwarmConfig)
+    offline = config.offline
     config = msgspec.structs.replace(
         config,
         learn=_in_force(config.learn),
         trainer=_over_the_run(config.trainer, config.learn.steps),
-        offline=_as_shared(config.offline),
+        offline=msgspec.structs.replace(offline, share=offline.share_in_force) if offline.path else offline,
         swarm=msgspec.structs.replace(config.swarm, state=_placed(path, "[swarm] state", config.swarm.state)),
         model=msgspec.structs.replace(
             config.model, directory=_placed(path, "[model] directory", config.model.directory)
@@ -71,10 +72,6 @@ def _over_the_run(trainer: TrainerSection, steps: int) -> TrainerSection:
     and S = 11 end where S = 0 does (docs/objectives.md).
     """
     return trainer if trainer.decay_steps is not None else msgspec.structs.replace(trainer, decay_steps=steps)
-
-
-def _as_shared(offline: OfflineSection) -> OfflineSection:
-    return offline if offline.path is None else msgspec.structs.replace(offline, share=offline.share_in_force)
 
 
 def read_node_config(path: Path | None) -> NodeConfig:

@@ -10,7 +10,7 @@ interrupted records nothing, and leaves no directory that it made.
 from __future__ import annotations
 
 import ctypes.util
-import importlib.metadata
+import importlib.util
 import json
 import os
 import shutil
@@ -74,7 +74,7 @@ def _record() -> VllmEnvironment | None:
 def has_vllm(python: Path) -> bool:
     """Whether the environment of this interpreter has vLLM, told without starting it."""
     if real_path(python) == real_path(Path(sys.executable)) and python.parent == Path(sys.executable).parent:
-        return _is_installed_here("vllm")
+        return importlib.util.find_spec("vllm") is not None
     packages = python.parent.parent.glob("lib/python3*/site-packages/vllm/__init__.py")
     return python.is_file() and any(packages)
 
@@ -186,11 +186,3 @@ def _forget(directory: Path) -> None:
     """What is about to be built anew is not to be found meanwhile, nor what an interruption leaves of it."""
     if (found := _record()) is not None and real_path(found.python.parent.parent) == real_path(directory):
         record_path().unlink(missing_ok=True)
-
-
-def _is_installed_here(name: str) -> bool:
-    try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True

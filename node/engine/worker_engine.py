@@ -33,7 +33,7 @@ from node.engine.interface import (
     Verified,
 )
 from node.processes.child import SupervisedChild, open_child
-from node.processes.child_process import Caller
+from node.processes.child_process import ChildProcess
 from node.processes.outcomes import ChildCrashed, ChildGaveUp, ChildRefused, OnEvent
 from node.processes.spec import ChildSpec, RestartLimits
 from protocol.core.ids import ManifestHash, PolicyVersion
@@ -183,7 +183,7 @@ class WorkerEngine:
         assert self._child is not None, "engines are obtained from open_worker_engine"
         return self._child
 
-    async def _prepare(self, worker: Caller) -> None:
+    async def _prepare(self, worker: ChildProcess) -> None:
         """Bring a restarted worker to the version that its predecessor had."""
         if self._installed is None or self._directory is None:
             return

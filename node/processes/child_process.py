@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -42,23 +42,6 @@ KILL_S = 1.0
 """For the kernel to bury a killed process, and to drain what it last wrote on stderr."""
 
 Stream = TypeVar("Stream")
-
-
-class Caller(Protocol):
-    """What `prepare` is given: the child of this life, before others may call it."""
-
-    async def call(
-        self,
-        op: str,
-        header: Mapping[str, object] | None = None,
-        arrays: Arrays | None = None,
-        *,
-        silence_s: float | None = None,
-    ) -> tuple[Header, Arrays]: ...
-
-
-Prepare = Callable[[Caller], Awaitable[None]]
-"""Runs after every start and before any other call. May raise ChildError: that ends this life, as a crash would."""
 
 
 async def open_process(spec: ChildSpec) -> trio.Process:
@@ -314,6 +297,10 @@ class ChildProcess:
         if text := visible(line.decode(errors="replace").rstrip()):
             self._tail.append(text)
             self._on_event(ChildSaid(name=self._spec.name, line=text))
+
+
+Prepare = Callable[[ChildProcess], Awaitable[None]]
+"""Runs after every start, before others may call this life. May raise ChildError: that ends it, as a crash would."""
 
 
 def _piped(stream: Stream | None) -> Stream:

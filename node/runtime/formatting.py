@@ -6,7 +6,9 @@ so that nobody's name can move our cursor or stretch our tables.
 
 from __future__ import annotations
 
+import math
 import unicodedata
+from collections.abc import Callable, Mapping
 
 from protocol.accounting.claims import JOULES_PER_KWH, MICROS
 from protocol.core.dates import date as date
@@ -162,3 +164,50 @@ def cents(value: float | None, currency: str) -> str:
 def money_of(micros: int, currency: str) -> str:
     """An amount in millionths of `currency`."""
     return money(micros / MICROS, currency)
+
+
+def signed_money(amount: float, currency: str) -> str:
+    """A difference of money."""
+    if abs(amount) < 1e-9:
+        return money(0.0, currency)
+    return f"{'+' if amount > 0 else '-'}{money(abs(amount), currency)}"
+
+
+def per_hour(price: float, currency: str) -> str:
+    """A price."""
+    return f"{money(price, currency)} an hour"
+
+
+def per_second(value: float) -> str:
+    """Rollouts per second."""
+    return f"{rate(value)} a second"
+
+
+def ratio(value: float) -> str:
+    """Three decimals near 1, three digits far from it; nothing of what is out of reach."""
+    return NOTHING if not math.isfinite(value) else f"{value:.3f}" if value < 10 else rate(value)
+
+
+def whole_figure(value: float) -> str:
+    """Three digits, and no fewer than whole numbers have."""
+    if value < 1000:
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+def seconds(value: float) -> str:
+    """The same, with the unit."""
+    return f"{whole_figure(value)} s"
+
+
+def histogram(shares: Mapping[int, float], most: int) -> str:
+    """Shares by lag; the first and the last lag alone, where there are more than `most`."""
+    if len(shares) > most:
+        return f"{min(shares)} to {max(shares)}"
+    return ", ".join(f"{lag}: {share(part)}" for lag, part in shares.items())
+
+
+def enough(value: float, rounding: Callable[[float], int]) -> str:
+    """Four digits of what is enough: rounded up or down (math.ceil, math.floor), to the side on which it is."""
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 3) if value else 1.0
+    return f"{rounding(value / unit) * unit:g}"

@@ -35,28 +35,13 @@ Judgement = float | Answer | None
 
 def grade(task: Task | Gate, asked: Asked) -> Judgement:
     """What `task` says. Raises TaskError when it fails, or says what it should not."""
-    gate = gate_of(task)
+    gate = task if isinstance(task, Gate) else Gate(task)
     place = Place(index=asked.index, held_out=asked.held_out)
     problem = gate.problem(place)
     turns = _replay(gate, place, problem, asked)
     if not asked.wants_reward:
         return gate.answer_turn(place, problem, turns, asked.said[-1])
     return gate.reward(place, problem, Completion(text=asked.said[-1], finished=asked.finished, turns=tuple(turns)))
-
-
-def gate_of(task: Task | Gate) -> Gate:
-    """The gate of a task, opened now unless that was done before. Raises TaskError."""
-    return task if isinstance(task, Gate) else Gate(task)
-
-
-def is_cheap(task: Task | Gate) -> bool:
-    """Whether the node may ask the task itself, whatever strangers say."""
-    return gate_of(task).is_cheap
-
-
-def require(task: Task | Gate) -> None:
-    """Raises TaskError unless all that the task's rewards need is on this machine."""
-    gate_of(task).require()
 
 
 def _replay(gate: Gate, place: Place, problem: Problem, asked: Asked) -> Sequence[Turn]:

@@ -282,7 +282,7 @@ def _compile(template: str) -> Template:
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment.from_string(template)
 
 
@@ -293,10 +293,6 @@ def _to_json(value: object, indent: int | None = None) -> str:
 
 def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
 
 
 # --- a tokenizer made on the spot -------------------------------------------------------------------------------------

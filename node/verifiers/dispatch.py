@@ -28,7 +28,7 @@ from node.tasks.api.interface import Problem, TaskError
 from node.tasks.first_reward import require_reward
 from node.tasks.gate import Place
 from node.tasks.grading import Asked, Judgement
-from node.tasks.held_out import HeldOut, HeldOutQuestion
+from node.tasks.held_out import HeldOutQuestion
 from node.tasks.sandbox.confined_library import close_all
 from node.tasks.task_suite import TaskSuite, Written
 from node.tasks.tokenized_task import Replying
@@ -130,7 +130,12 @@ class Verifiers:
 
     async def held_out_replies(self, questions: Sequence[HeldOutQuestion]) -> list[Reply]:
         """The same in held-out problems."""
-        return await self._all([_held_out(held, said, transcript) for held, said, transcript in questions])
+        return await self._all(
+            [
+                _Spot(title=held.task, index=held.index, held_out=True, said=said, transcript=transcript)
+                for held, said, transcript in questions
+            ]
+        )
 
     async def prompts(self, indexes: Sequence[int]) -> list[Written]:
         """What these training prompts say, in order. Raises RunError after FAILED_IN_A_ROW that nobody could write."""
@@ -297,10 +302,6 @@ def _broken(what: str, failure: Failure) -> RunError:
         f"The last {FAILED_IN_A_ROW} {what}, the newest since {failure.detail}. Mend the task or raise [verifiers] "
         "timeout_s, then start again: nothing that was acknowledged is lost."
     )
-
-
-def _held_out(held: HeldOut, said: Said, transcript: int) -> _Spot:
-    return _Spot(title=held.task, index=held.index, held_out=True, said=said, transcript=transcript)
 
 
 def _advanced(replying: Replying, answer: Judgement | Problem) -> Asked | Place | Reply | Failure:

@@ -21,7 +21,7 @@ from typing import Any, Generic, Literal, TypeVar
 import trio
 
 from node.processes.child import SupervisedChild, open_child
-from node.processes.child_process import Caller
+from node.processes.child_process import ChildProcess
 from node.processes.outcomes import ChildCrashed, ChildEvent, ChildRefused
 from node.processes.spec import ChildSpec, RestartLimits
 from node.runtime.errors import RunError
@@ -253,7 +253,7 @@ async def _keep(
         raise RunError(f"A verifier cannot run: {crash}") from crash
 
 
-async def _prepare(terms: PoolTerms, child: Caller) -> None:
+async def _prepare(terms: PoolTerms, child: ChildProcess) -> None:
     """Let it open the tasks. Raises ChildRefused when it never does, or when they are not ours: their rewards would be
     others, too."""
     with trio.move_on_after(terms.open_s) as scope:

@@ -58,10 +58,6 @@ class FairRoom:
     def __contains__(self, number: int) -> bool:
         return number in self._guests
 
-    def places_of(self, origin: str) -> int:
-        """How many guests there are of this origin."""
-        return self._places[True, origin] + self._places[False, origin]
-
     def enter(self, number: int, origin: str, now: float, *, known: bool) -> int | None:
         """Let in guest `number`; return the number of whoever leaves instead, if the room was full."""
         self._guests[number] = _Guest(origin=origin, known=known, moved_at=now)

@@ -78,15 +78,6 @@ class Budget:
     _accounts: dict[int, _Account] = field(default_factory=dict)
     _held: list[int] = field(default_factory=lambda: [0, 0])
 
-    def held_by_all(self, *, members: bool) -> int:
-        """Bytes held by all strangers, or by all members."""
-        return self._held[members]
-
-    def held_by(self, number: int) -> int:
-        """Bytes held by one account."""
-        account = self._accounts.get(number)
-        return 0 if account is None else account.held
-
     def open(self, number: int, *, is_member: bool) -> None:
         """A connection begins; it holds nothing."""
         self._accounts[number] = _Account(is_member=is_member)

@@ -511,7 +511,7 @@ class ChunkPicker:
     def _tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for neighbour in list(self._neighbours.values()):
-            if neighbour.asked and now - neighbour.heard_at > self._patience(neighbour):
+            if neighbour.asked and now - neighbour.heard_at > max(PATIENCE_S, PATIENCE_LATENCIES * neighbour.latency):
                 effects += [GiveUp(peer=neighbour.peer), *self._fail(neighbour, now)]
         with_room = [
             neighbour
@@ -534,9 +534,6 @@ class ChunkPicker:
                 self._ask_second(chunk, first, now, effects)
         elif now - first.asked[chunk] > OVERDUE_S + first.latency:
             self._recall(chunk, first, now, effects)
-
-    def _patience(self, neighbour: _Neighbour) -> float:
-        return max(PATIENCE_S, PATIENCE_LATENCIES * neighbour.latency)
 
     def _fail(self, neighbour: _Neighbour, now: float) -> list[Effect]:
         """Nothing asked of it will come: all of it is free. One broken promise, however many chunks."""

@@ -187,10 +187,6 @@ def _unknown(cid: Cid) -> int:
     return 0
 
 
-def _nothing(peer: PeerId, cid: Cid) -> int:
-    return 0
-
-
 @dataclass(kw_only=True)
 class UploadQueue:
     """See the module's paragraph.
@@ -203,7 +199,7 @@ class UploadQueue:
 
     num_holders: Callable[[Cid], int] = _unknown
     is_promised: Callable[[PeerId, Cid], bool] = _nobody
-    num_held: Callable[[PeerId, Cid], int] = _nothing
+    num_held: Callable[[PeerId, Cid], int] = lambda peer, cid: 0
     lanes: int = LANES
     _waiting: dict[tuple[PeerId, Cid], _Waiting] = field(default_factory=dict)
     _sending: dict[PeerId, _Upload] = field(default_factory=dict)

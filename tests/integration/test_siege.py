@@ -22,6 +22,7 @@ from swarm.libp2p.sockets.tcp import TcpConnection
 from swarm.libp2p.yamux.connection import STRANGER_CONTROL_FRAMES, ConnectionLost
 from swarm.libp2p.yamux.frames import INITIAL_WINDOW, Flag, FrameParser, FrameType, encode_header
 from swarm.testing.transport_conformance import ECHO, HOLD, echo, hold, read_exactly
+from tests.support.memory_budgets import held_by_all
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 SEED_A, SEED_B = b"a" * 32, b"b" * 32
@@ -166,7 +167,7 @@ async def test_greedy_strangers_never_hold_more_than_their_budget(monkeypatch: p
 
         def ended(over: list[Over]) -> None:
             end_over(over)
-            held.append(learner.budget.held_by_all(members=False))
+            held.append(held_by_all(learner.budget, members=False))
 
         monkeypatch.setattr(learner, "end_over", ended)
         await member.dial(learner.addresses())
@@ -211,7 +212,7 @@ async def test_who_leaves_too_much_unread_is_cut_off_and_told_of() -> None:
             await send(channel, opened(stream_id, HOLD, bytes(INITIAL_WINDOW - 64)))
         while learner.connected_peers():
             await trio.sleep(0.01)
-        assert learner.budget.held_by_all(members=False) == 0
+        assert held_by_all(learner.budget, members=False) == 0
         assert BYTES in {refusal.budget for refusal in learner.refusals()}
         nursery.cancel_scope.cancel()
 
@@ -270,4 +271,4 @@ async def test_connections_that_come_and_go_leave_nothing() -> None:
             await trio.sleep(0.01)
         assert not learner.traffic()
         assert not learner.door._names
-        assert learner.budget.held_by_all(members=False) == learner.door.num_strangers == 0
+        assert held_by_all(learner.budget, members=False) == learner.door.num_strangers == 0

@@ -9,7 +9,6 @@ of that value.
 - `json_export`: as JSON
 - `measured_run`: a recorded run as input
 - `measured_run_text`: what was measured, in words
-- `number_text`: numbers as people read them
 - `plan`: the plan as a value
 - `plot`: as a picture
 - `pool`: a pool of machines

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from learner.provisioning.model.broadcast_time import OVER_BOUND
 from learner.provisioning.model.capacity import QUORUM
 from learner.provisioning.model.outcome import Infeasible, Outcome
-from node.commands.plan import number_text as numbers
 from node.commands.plan.plan import Plan
 from node.runtime import formatting as words
 
@@ -19,6 +18,8 @@ Lines = Iterator[tuple[str, str]]
 
 KINDS_TOLD = 8
 """In a few lines; the table below has all."""
+
+TOO_FEW = "too few"
 
 WAITS = 0.005
 """A bubble that is worth a word."""
@@ -31,14 +32,14 @@ def given(plan: Plan) -> Lines:
     rate = math.fsum(one.usable_rate for one in pool)
     price = math.fsum(one.running_price for one in pool)
     on = "it is on" if len(pool) == 1 else "all are on"
-    whole = f"{numbers.machines(len(pool))}, {numbers.rate(rate)} when {on}"
-    yield "pool", f"{whole}, for {numbers.per_hour(price, terms.currency)}"
-    learner = f"R / T_train = {numbers.rate(setting.balance)}"
+    whole = f"{words.counted(len(pool), 'machine')}, {words.per_second(rate)} when {on}"
+    yield "pool", f"{whole}, for {words.per_hour(price, terms.currency)}"
+    learner = f"R / T_train = {words.per_second(setting.balance)}"
     rollouts = words.counted(timings.rollouts, "rollout")
-    yield "T_train", f"{numbers.seconds(timings.train_s)} for R = {rollouts}: {learner}"
+    yield "T_train", f"{words.seconds(timings.train_s)} for R = {rollouts}: {learner}"
     use = f"until {words.share(QUORUM)} of the machines use a version"
-    yield "T_bcast", f"{numbers.seconds(timings.broadcast_s)} {use} ({terms.broadcast})"
-    yield "T_gen", f"{numbers.seconds(timings.generation_s)} from a rollout's beginning until it is admitted"
+    yield "T_bcast", f"{words.seconds(timings.broadcast_s)} {use} ({terms.broadcast})"
+    yield "T_gen", f"{words.seconds(timings.generation_s)} from a rollout's beginning until it is admitted"
 
 
 def answer(plan: Plan) -> Lines:
@@ -61,7 +62,7 @@ def answer(plan: Plan) -> Lines:
 
 
 def _waits(outcome: Outcome) -> str:
-    step = f"{numbers.seconds(round(outcome.wait_s, 3))} of {numbers.seconds(outcome.period_s)} a step"
+    step = f"{words.seconds(round(outcome.wait_s, 3))} of {words.seconds(outcome.period_s)} a step"
     return f"{step}, a bubble of {words.share(outcome.bubble)}"
 
 
@@ -73,13 +74,13 @@ def _counted(plan: Plan, outcome: Outcome) -> str:
         told = f"{count} machines{f' of {len(kinds)} kinds' if len(kinds) < count else ''}, listed below"
     exact = "the cheapest set" if outcome.choice.exact else "the cheapest set found"
     what = exact if outcome.staleness else "in turns with the learner"
-    return f"{told}: {numbers.rate(outcome.choice.rate)}, {what}"
+    return f"{told}: {words.per_second(outcome.choice.rate)}, {what}"
 
 
 def _cost(plan: Plan, outcome: Outcome) -> str:
     currency, setting = plan.terms.currency, plan.terms.setting
     step = f"{words.money(outcome.cost_per_step, currency)} a training step"
-    parts = [f"{numbers.per_hour(outcome.price, currency)}, {step}"]
+    parts = [f"{words.per_hour(outcome.price, currency)}, {step}"]
     if setting.learner_price is not None:
         parts.append(f"the learner's {words.money(setting.learner_price, '')} included")
     starts = math.fsum(one.moving_price(setting.stands_s) for one in outcome.choice.chosen) * setting.stands_s / 3600
@@ -100,28 +101,29 @@ def _asked(plan: Plan, outcome: Outcome) -> str:
     margin = plan.terms.setting.margin
     if not math.isfinite(outcome.asked):
         return "each machine is reckoned with its own T_bcast and T_gen; at the swarm's T_bcast none would be in time"
-    over = f"{numbers.times(outcome.over_balance)} x R / T_train"
-    return f"{numbers.rate(outcome.asked)} by machines alike: {over}, times {margin:g} for a reserve"
+    over = f"{words.ratio(outcome.over_balance)} x R / T_train"
+    return f"{words.per_second(outcome.asked)} by machines alike: {over}, times {margin:g} for a reserve"
 
 
 def _shortage(plan: Plan, short: Infeasible) -> str:
     setting = plan.terms.setting
     if short.needed == 0:
         return "no machine generates anything"
-    rates = f"{numbers.rate(short.rate)}, and {numbers.rate(short.needed)} would be needed if versions arrived at once"
+    needed = f"{words.per_second(short.needed)} would be needed if versions arrived at once"
+    rates = f"{words.per_second(short.rate)}, and {needed}"
     if short.is_overtaken:
-        steps_s = numbers.seconds(short.staleness * setting.timings.train_s)
+        steps_s = words.seconds(short.staleness * setting.timings.train_s)
         steps = "1 training step takes" if short.staleness == 1 else f"{short.staleness} training steps take"
         return (
-            f"versions would overtake each other: one takes {numbers.seconds(setting.source_s)} to leave, and S = "
+            f"versions would overtake each other: one takes {words.seconds(setting.source_s)} to leave, and S = "
             f"{steps} {steps_s}; {together(plan)} {rates}"
         )
     if short.share == 0:
         least_s = min(one.broadcast_s + one.generation_s for one in setting.candidates)
         due_s = (short.staleness - setting.periods(short.staleness)[0] + 1) * setting.timings.train_s
         return (
-            f"no machine is in time: the first rollouts of a version come {numbers.seconds(least_s)} after it or "
-            f"later, and the first batch that needs them is due after {numbers.seconds(due_s)}"
+            f"no machine is in time: the first rollouts of a version come {words.seconds(least_s)} after it or "
+            f"later, and the first batch that needs them is due after {words.seconds(due_s)}"
         )
     return f"{together(plan)} {words.share(short.share)} of what the strictest condition asks for ({rates})"
 
@@ -133,7 +135,7 @@ def together(plan: Plan) -> str:
 
 def _with_all(outcome: Outcome, currency: str, margin: float) -> str:
     cost = words.money(outcome.cost_per_step, currency)
-    period = numbers.seconds(outcome.period_s)
+    period = words.seconds(outcome.period_s)
     said = f"the learner waits {words.share(outcome.bubble)} of its time, a step takes {period} and costs {cost}"
     # Rates that are met exactly keep nobody waiting on paper: without a word the two lines contradict each other.
     lacks = f"; what is missing is the reserve of {margin:g} times what it takes" if outcome.bubble <= WAITS else ""
@@ -145,14 +147,15 @@ def _remedies(plan: Plan) -> str:
     assert found is not None
     ways = []
     if found.times is not None:
-        ways.append(f"{numbers.up(found.times)} times the machines")
+        ways.append(f"{words.enough(found.times, math.ceil)} times the machines")
     if found.rollouts is not None:
         ways.append(f"R = {found.rollouts:,}")
     if found.train_s is not None:
-        ways.append(f"T_train = {numbers.up(found.train_s)} s")
+        ways.append(f"T_train = {words.enough(found.train_s, math.ceil)} s")
     if found.broadcast is not None:
-        broadcast_s, percent = found.broadcast * timings.broadcast_s, 100 * found.broadcast
-        ways.append(f"T_bcast = {numbers.down(broadcast_s)} s, {numbers.down(percent)} % of it for every machine")
+        broadcast_s = words.enough(found.broadcast * timings.broadcast_s, math.floor)
+        percent = words.enough(100 * found.broadcast, math.floor)
+        ways.append(f"T_bcast = {broadcast_s} s, {percent} % of it for every machine")
     if found.staleness is not None:
         ways.append(f"S = {found.staleness}")
     if not ways:

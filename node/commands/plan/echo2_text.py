@@ -13,9 +13,7 @@ from rich.table import Table
 
 from learner.provisioning.model.echo2 import GAMMA, Comparison, PaperWindow, explain_infeasible
 from learner.provisioning.model.outcome import Outcome, Window
-from node.commands.plan import number_text as numbers
-from node.commands.plan.answer_text import together
-from node.commands.plan.number_text import TOO_FEW
+from node.commands.plan.answer_text import TOO_FEW, together
 from node.commands.plan.plan import Plan
 from node.reports.text.tables import table
 from node.runtime import formatting as words
@@ -44,8 +42,8 @@ def _set(plan: Plan, outcome: Outcome) -> str:
 
 def _greedily(ours: Outcome, greedy: Outcome, currency: str) -> str:
     dearer = greedy.choice.price - ours.choice.price
-    same = "the same price" if abs(dearer) < NOTHING_SAVED else f"{numbers.signed(dearer, currency)} an hour"
-    return f"{numbers.machines(len(greedy.choice.chosen))}, {same}"
+    same = "the same price" if abs(dearer) < NOTHING_SAVED else f"{words.signed_money(dearer, currency)} an hour"
+    return f"{words.counted(len(greedy.choice.chosen), 'machine')}, {same}"
 
 
 def _rule(plan: Plan, paper: PaperWindow) -> str:
@@ -54,11 +52,11 @@ def _rule(plan: Plan, paper: PaperWindow) -> str:
     if not math.isfinite(paper.mu_min):
         return f"its rule (2) has no answer with kappa = {paper.kappa}: kappa T_train is less than T_bcast + T_gen"
     over = paper.mu_min / plan.terms.setting.balance
-    least = f"mu_min = {numbers.rate(paper.mu_min)} ({numbers.times(over)} x R / T_train)"
+    least = f"mu_min = {words.per_second(paper.mu_min)} ({words.ratio(over)} x R / T_train)"
     rule = f"kappa = {paper.kappa}, {least}, times {GAMMA:g}"
     if paper.outcome is None:
         return f"{rule}: more than {together(plan)}"
-    bought = numbers.machines(len(paper.outcome.choice.chosen))
+    bought = words.counted(len(paper.outcome.choice.chosen), "machine")
     return f"{rule}: {bought}, lag at most {paper.outcome.lag_bound} by (12)"
 
 
@@ -67,11 +65,11 @@ def _difference(ours: Outcome, paper: Outcome, currency: str) -> str:
     more, dearer = len(paper.choice.chosen) - len(ours.choice.chosen), paper.choice.price - ours.choice.price
     if more == 0 and abs(dearer) < NOTHING_SAVED:
         return "It would buy as much."
-    machines = f"{numbers.machines(abs(more))} {_more(more)}" if more else "as many machines"
+    machines = f"{words.counted(abs(more), 'machine')} {_more(more)}" if more else "as many machines"
     capacity = paper.choice.rate / ours.choice.rate - 1
     share = f", {abs(capacity):.0%} {_more(capacity)} capacity" if abs(capacity) >= NOTHING_SAVED else ""
-    step = numbers.signed(paper.cost_per_step - ours.cost_per_step, currency)
-    return f"It would buy {machines}{share}: {numbers.signed(dearer, currency)} an hour, {step} a step."
+    step = words.signed_money(paper.cost_per_step - ours.cost_per_step, currency)
+    return f"It would buy {machines}{share}: {words.signed_money(dearer, currency)} an hour, {step} a step."
 
 
 def _more(number: float) -> str:
@@ -94,14 +92,14 @@ def _our_cells(window: Window) -> list[str]:
     ours = window.ours
     if not isinstance(ours, Outcome):
         return [words.NOTHING, TOO_FEW, words.NOTHING]
-    over = numbers.over(ours.over_balance) if ours.staleness else words.NOTHING
+    over = words.ratio(ours.over_balance) if ours.staleness else words.NOTHING
     return [over, str(len(ours.choice.chosen)), words.money(ours.cost_per_step, "")]
 
 
 def _paper_cells(plan: Plan, paper: PaperWindow | None) -> list[str]:
     if paper is None or paper.kappa is None:
         return [words.NOTHING] * 5
-    over = numbers.over(paper.mu_min / plan.terms.setting.balance)
+    over = words.ratio(paper.mu_min / plan.terms.setting.balance)
     if (outcome := paper.outcome) is None:
         return [str(paper.kappa), over, TOO_FEW, words.NOTHING, words.NOTHING]
     bought = str(len(outcome.choice.chosen))

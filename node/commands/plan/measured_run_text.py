@@ -13,10 +13,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from learner.provisioning.estimation.estimates import Estimate
-from node.commands.plan import number_text as numbers
 from node.commands.plan.measured_run import Measured
-from node.commands.plan.number_text import KIND_CHARS, KINDS_LISTED
 from node.commands.plan.plan import Plan
+from node.commands.plan.pool import KIND_CHARS, KINDS_LISTED
 from node.reports.text.tables import table
 from node.runtime import formatting as words
 
@@ -41,7 +40,7 @@ def judged(measured: Measured) -> Iterator[tuple[str, str]]:
     )
     told = "" if predicted is None else f", {predicted.lag:.1f} predicted for those"
     yield "lag", f"{steady.lag:.2f} training steps measured, {late.lag:.2f} over the last {late.count}{told}"
-    yield "lags", numbers.histogram(steady.shares, MAX_LAGS_LISTED) or "nothing was trained on"
+    yield "lags", words.histogram(steady.shares, MAX_LAGS_LISTED) or "nothing was trained on"
     yield "too old", f"{words.share(steady.stale_share)} of the admitted rollouts when their batch formed"
     if predicted is None:
         yield "no prediction", "T_train, T_bcast, T_gen or the peers' rates were not measured, or S is beyond a plan's"
@@ -74,9 +73,9 @@ def peers(plan: Plan, measured: Measured, box: Box) -> RenderableType:
 def _cells(estimate: Estimate | None) -> list[str]:
     if estimate is None:
         return [words.NOTHING] * 3
-    high = numbers.figure(estimate.high) if math.isfinite(estimate.high) else "open"
-    return [numbers.figure(estimate.value), numbers.figure(estimate.low), high]
+    high = words.whole_figure(estimate.high) if math.isfinite(estimate.high) else "open"
+    return [words.whole_figure(estimate.value), words.whole_figure(estimate.low), high]
 
 
 def _value(estimate: Estimate | None) -> str:
-    return words.NOTHING if estimate is None else numbers.figure(estimate.value)
+    return words.NOTHING if estimate is None else words.whole_figure(estimate.value)

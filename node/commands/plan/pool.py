@@ -25,6 +25,12 @@ CURRENCY = re.compile(r"[A-Z]{3}")
 
 USUAL_CURRENCY = "USD"
 
+KIND_CHARS = 24
+"""Of a machine's name in a table: the columns beside it take the rest of 100."""
+
+KINDS_LISTED = 40
+"""Rows of the table of machines; those that nobody chose are left out first."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:

@@ -19,11 +19,10 @@ from learner.provisioning.model.machine_selection import Candidate
 from learner.provisioning.model.outcome import Infeasible, Outcome, Window
 from learner.provisioning.model.what_if import Change
 from node.commands.plan import echo2_text
-from node.commands.plan import number_text as numbers
-from node.commands.plan.answer_text import answer, given, notes
+from node.commands.plan.answer_text import TOO_FEW, answer, given, notes
 from node.commands.plan.measured_run_text import estimates, judged, peers
-from node.commands.plan.number_text import KIND_CHARS, KINDS_LISTED, TOO_FEW
 from node.commands.plan.plan import Plan
+from node.commands.plan.pool import KIND_CHARS, KINDS_LISTED
 from node.reports.text.tables import DASHES, FILE_WIDTH, SCREEN, drawn, pairs, table, titled
 from node.runtime import formatting as words
 
@@ -71,7 +70,7 @@ def machines(plan: Plan, box: Box) -> RenderableType:
         rows.append(
             [words.plain_name(name, KIND_CHARS), str(plan.pool[name]), chosen, words.money(one.running_price, ""),
              words.rate(one.usable_rate), words.money(1000 * one.rho, "") if math.isfinite(one.rho) else words.NOTHING,
-             numbers.figure(one.broadcast_s), numbers.figure(one.generation_s)]
+             words.whole_figure(one.broadcast_s), words.whole_figure(one.generation_s)]
         )  # fmt: skip
     headings = ["machine", "in\npool", "chosen", f"{currency}\nan hour", "rollouts\nper s",
                 f"{currency} per\n1000 rollouts", "T_bcast\ns", "T_gen\ns"]  # fmt: skip
@@ -99,7 +98,7 @@ def _window(plan: Plan, window: Window) -> list[str]:
     ours = window.ours if isinstance(window.ours, Outcome) else window.everyone
     if ours is None:
         return [f"{mark}{window.staleness}", words.NOTHING, words.NOTHING, TOO_FEW, *[words.NOTHING] * 4]
-    over = numbers.over(ours.over_balance) if ours.staleness else words.NOTHING
+    over = words.ratio(ours.over_balance) if ours.staleness else words.NOTHING
     machines = TOO_FEW if ours is window.everyone else str(len(ours.choice.chosen))
     return [
         f"{mark}{window.staleness}", str(ours.kappa), over, machines, words.money(ours.price, ""),
@@ -128,6 +127,6 @@ def _change_cells(name: str, outcome: Outcome | Infeasible, planned: Outcome) ->
     more = outcome.cost_per_step - planned.cost_per_step
     return [
         name, str(outcome.kappa), str(len(outcome.choice.chosen)), words.money(outcome.price, ""),
-        words.money(outcome.cost_per_step, ""), "" if outcome is planned else numbers.signed(more, ""),
+        words.money(outcome.cost_per_step, ""), "" if outcome is planned else words.signed_money(more, ""),
         words.share(outcome.bubble), f"{outcome.lag:.1f}",
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from learner.simulation.machines import Machine, batch_for
 from learner.simulation.trace import Learning
-from node.commands.plan import number_text as numbers
+from node.runtime import formatting as words
 
 FIGURES = {
     "train_s": "T_train",
@@ -28,7 +28,7 @@ Figures = tuple[tuple[str, float], ...]
 
 def told(key: str, value: float) -> str:
     """In a few words."""
-    return f"{FIGURES[key]} = {f'{value:,}' if key == 'rollouts' else numbers.seconds(value)}"
+    return f"{FIGURES[key]} = {f'{value:,}' if key == 'rollouts' else words.seconds(value)}"
 
 
 def figured(learning: Learning, machines: Sequence[Machine], figures: Figures) -> tuple[Learning, tuple[Machine, ...]]:

@@ -15,8 +15,7 @@ from rich.text import Text
 
 from learner.provisioning.estimation.recording import Planned
 from learner.provisioning.estimation.step_stats import Steps
-from node.commands.plan import number_text as numbers
-from node.commands.plan.number_text import KIND_CHARS, KINDS_LISTED
+from node.commands.plan.pool import KIND_CHARS, KINDS_LISTED
 from node.commands.simulate.json_export import mode_of
 from node.commands.simulate.recorded_swarm import Replay
 from node.commands.simulate.result import Story
@@ -83,7 +82,7 @@ def _side_by_side(replay: Replay, simulated: Story, box: Box) -> RenderableType:
 
 
 def _step_s(steps: Steps) -> str:
-    return words.NOTHING if steps.step_s is None else numbers.figure(steps.step_s)
+    return words.NOTHING if steps.step_s is None else words.whole_figure(steps.step_s)
 
 
 def _story(story: Story, currency: str) -> Iterator[tuple[str, str]]:
@@ -103,10 +102,10 @@ def _story(story: Story, currency: str) -> Iterator[tuple[str, str]]:
             "learner",
             (
                 f"trains {words.share(1 - steps.bubble)} of its time, a bubble of {words.share(steps.bubble)}: "
-                f"{numbers.seconds(steps.wait_s)} waited a step of {_step_s(steps)} s"
+                f"{words.seconds(steps.wait_s)} waited a step of {_step_s(steps)} s"
             ),
         )
-        yield "lag", f"{steps.lag:.2f} training steps in the mean ({numbers.histogram(steps.shares, LAGS_LISTED)})"
+        yield "lag", f"{steps.lag:.2f} training steps in the mean ({words.histogram(steps.shares, LAGS_LISTED)})"
     if 0 < steps.count < FEW_STEPS:
         yield "few steps", "so few say little; give --steps or more --hours"
     yield (
@@ -118,8 +117,8 @@ def _story(story: Story, currency: str) -> Iterator[tuple[str, str]]:
     )
     step = "" if story.cost_per_step is None else f", {words.money(story.cost_per_step, currency)} a training step"
     learner = f", the learner's {words.money(learning.price, '')} included" if learning.price else ""
-    yield "cost", f"{numbers.per_hour(story.cost_per_hour, currency)} over all of it{step}{learner}"
-    yield "in the end", f"{numbers.machines(story.on)} on, for {numbers.per_hour(story.price, currency)}{learner}"
+    yield "cost", f"{words.per_hour(story.cost_per_hour, currency)} over all of it{step}{learner}"
+    yield "in the end", f"{words.counted(story.on, 'machine')} on, for {words.per_hour(story.price, currency)}{learner}"
 
 
 def _machines(story: Story, currency: str, box: Box) -> RenderableType:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -38,6 +38,8 @@ from protocol.work import MAX_RECEIPT_BYTES
 FORMAT = 1
 """Goes up when an old program could take a new file for something that it does not say."""
 
+T = TypeVar("T")
+
 Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -50,51 +52,45 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     genesis: Annotated[bytes, Meta(max_length=MAX_GENESIS_BYTES + OVERHEAD_BYTES)]
 
 
-class ReceiptLine(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="receipt"
+class _Tagged(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind"
 ):
+    """A later line, told by its `kind`."""
+
+
+class ReceiptLine(_Tagged, frozen=True, kw_only=True, tag="receipt"):
     """The envelope of a Receipt."""
 
     envelope: Annotated[bytes, Meta(max_length=MAX_RECEIPT_BYTES + OVERHEAD_BYTES)]
 
 
-class RelayLine(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    omit_defaults=True,
-    tag_field="kind",
-    tag="relay",
-):
+class RelayLine(_Tagged, frozen=True, kw_only=True, tag="relay"):
     """The envelope of a RelayReceipt, and that of the CreditNote on it, empty if there is none."""
 
     envelope: Annotated[bytes, Meta(max_length=MAX_RELAY_RECEIPT_BYTES + OVERHEAD_BYTES)]
     note: Annotated[bytes, Meta(max_length=MAX_CREDIT_NOTE_BYTES + OVERHEAD_BYTES)] = b""
 
 
-class CreditLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="credit"):
+class CreditLine(_Tagged, frozen=True, kw_only=True, tag="credit"):
     """The envelope of a CreditNote alone, as a relay has it, who has nothing of the receiver's."""
 
     note: Annotated[bytes, Meta(max_length=MAX_CREDIT_NOTE_BYTES + OVERHEAD_BYTES)]
 
 
-class ProofLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="proof"):
+class ProofLine(_Tagged, frozen=True, kw_only=True, tag="proof"):
     """The envelope of a Tally, and a Proof as it was encoded."""
 
     tally: Annotated[bytes, Meta(max_length=MAX_TALLY_BYTES + OVERHEAD_BYTES)]
     proof: Annotated[bytes, Meta(max_length=MAX_PROOF_BYTES)]
 
 
-class ReputationLine(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="reputation"
-):
+class ReputationLine(_Tagged, frozen=True, kw_only=True, tag="reputation"):
     """The envelope of a ReputationNote."""
 
     note: Annotated[bytes, Meta(max_length=MAX_REPUTATION_NOTE_BYTES + OVERHEAD_BYTES)]
 
 
-class EndLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="end"):
+class EndLine(_Tagged, frozen=True, kw_only=True, tag="end"):
     """The last line: how many there are before it, and their hash."""
 
     lines: Annotated[int, Meta(ge=0, lt=1 << 53)]
@@ -112,7 +108,7 @@ MAX_ERROR_CHARS = 160
 
 _encoder = msgspec.json.Encoder()
 _head = msgspec.json.Decoder(Head)
-_line = msgspec.json.Decoder(AnyLine)
+_line: msgspec.json.Decoder[AnyLine] = msgspec.json.Decoder(AnyLine)
 
 
 class FormError(ValueError):
@@ -140,10 +136,7 @@ def write_lines(head: Head, lines: Iterable[Line]) -> Iterator[bytes]:
 
 def read_head(raw: bytes) -> Head:
     """The first line of a file. Raises FormError."""
-    try:
-        head = _head.decode(_bounded(raw))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _form_error(error) from None
+    head = _decoded(_head, raw)
     if head.format != FORMAT:
         raise FormError("format", f"the file has format {head.format}, this program reads {FORMAT}: use a newer volery")
     _require_canonical(head, raw)
@@ -152,31 +145,26 @@ def read_head(raw: bytes) -> Head:
 
 def read_line(raw: bytes) -> AnyLine:
     """A later line. Raises FormError."""
-    try:
-        line: AnyLine = _line.decode(_bounded(raw))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _form_error(error) from None
+    line = _decoded(_line, raw)
     _require_canonical(line, raw)
     return line
 
 
-def _bounded(raw: bytes) -> bytes:
+def _decoded(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
     if len(raw) > MAX_LINE_BYTES:
         raise TooLong("line", f"it has more than {MAX_LINE_BYTES} bytes: what follows was not read")
-    return raw
+    try:
+        return decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        # msgspec names the field, as "$.envelope", and what it says of it.
+        what, _, path = str(error)[:MAX_ERROR_CHARS].partition(" - at `$.")
+        raise FormError(path.rstrip("`") or "line", what) from None
 
 
 def _require_canonical(line: msgspec.Struct, raw: bytes) -> None:
     """One line has one encoding, so that two files that say the same are the same."""
     if _encoder.encode(line) + b"\n" != raw:
         raise FormError("line", "it is not written as `volery receipts export` writes it (order, spaces, line end)")
-
-
-def _form_error(error: Exception) -> FormError:
-    """The field that msgspec names, as "$.envelope", and what it says of it."""
-    text = str(error)[:MAX_ERROR_CHARS]
-    what, _, path = text.partition(" - at `$.")
-    return FormError(path.rstrip("`") or "line", what)
 
 
 LOOKED_AT = 4

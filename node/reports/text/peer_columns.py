@@ -180,18 +180,16 @@ def _money_columns(currency: str | None, terms: CostTerms) -> tuple[Column[PeerR
             **more,
         )
 
-    def in_all(report: SwarmReport) -> str:
-        return amounts_of(report.costs or {currency or "": 0}, currency)
-
-    def cents_in_all(report: SwarmReport) -> str:
-        return cents_of(report.costs or {currency or "": 0}, report.tokens, currency)
-
+    nothing = {currency or "": 0}
     return (
         named("price_per_hour", f"price per\nhour{unit}", words.money),
         Column(key="currency", value=lambda peer: peer.price.currency),
-        named("cost", f"cost{unit}", words.money, total=in_all),
+        named("cost", f"cost{unit}", words.money, total=lambda r: amounts_of(r.costs or nothing, currency)),
         *_plain("cost_micros", "cost_per_1000_tokens"),
-        named("cents_per_1000_tokens", "cents per\n1k tokens", words.cents, total=cents_in_all, applies=_generates),
+        named(
+            "cents_per_1000_tokens", "cents per\n1k tokens", words.cents, applies=_generates,
+            total=lambda r: cents_of(r.costs or nothing, r.tokens, currency),
+        ),
         _of_rollouts(
             "share_of_reference", "of the\nreference", words.share,
             value=lambda peer: peer.against(terms.reference, terms.currency),

@@ -27,7 +27,6 @@ from node.reports.text.peer_columns import known_as, left_out, tables
 from node.reports.text.reputation_text import advice, in_a_line
 from node.reports.text.tables import DASHES, FILE_WIDTH, SCREEN, drawn, grid, pairs, table, titled
 from node.runtime import formatting as words
-from node.state.receipt_rows import PeerTraffic
 from protocol.accounting.claims import MAX_WATTS, MICROS, EnergySource
 from protocol.core.ids import short
 from protocol.work import Rule
@@ -117,7 +116,7 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
         )
         for task, figures in last.tasks.items():
             before = {} if once else first.tasks.get(task, {})
-            yield _task_name(task), ", ".join(_risen(metric, before, figures) for metric in figures)
+            yield f" {words.plain_name(task, 12)}", ", ".join(_risen(metric, before, figures) for metric in figures)
     if report.staleness is not None:
         yield "mode", regime(report.staleness)
     if report.utilisation is not None:
@@ -185,10 +184,6 @@ def _risen(metric: str, before: Mapping[str, float], now: Mapping[str, float]) -
     return f"{metric} {begun}{now[metric]:.3f}"
 
 
-def _task_name(task: str) -> str:
-    return f" {words.plain_name(task, 12)}"
-
-
 def own_story(report: OwnReport) -> Iterator[tuple[str, str]]:
     yield "peer", report.peer.peer
     if report.newest is None:
@@ -196,17 +191,19 @@ def own_story(report: OwnReport) -> Iterator[tuple[str, str]]:
         return
     yield "receipts", f"{report.receipts:,} from the learner, at its versions {report.oldest} to {report.newest}"
     if report.traffic:
-        yield "chunks", "; ".join(_exchanged(one) for one in report.traffic[:PEERS_LISTED])
+        yield (
+            "chunks",
+            "; ".join(
+                f"{short(one.peer)}: {words.size(one.bytes_up)} up, {words.size(one.bytes_down)} down"
+                for one in report.traffic[:PEERS_LISTED]
+            ),
+        )
     yield "engine", f"generated for {words.duration(report.peer.engine_s)}"
     yield from _energy(report)
     if report.peer.reputation is not None and report.reputed_ms is not None:
         found = f"{in_a_line(report.peer.reputation)} So the learner said at {words.moment(report.reputed_ms)}."
         yield "reputation", " ".join([found, *advice(report.peer.reputation)])
     yield "not here", "share of batches and credit for relaying: only the learner knows them"
-
-
-def _exchanged(traffic: PeerTraffic) -> str:
-    return f"{short(traffic.peer)}: {words.size(traffic.bytes_up)} up, {words.size(traffic.bytes_down)} down"
 
 
 def _lags(report: SwarmReport) -> str:

@@ -228,7 +228,8 @@ def _is_operand(tokens: Sequence[Token], place: int, before: Token | None, after
     """Whether signs or words beside the number calculate with it, or say that it has no end."""
     if before is not None and (before[0] in SIGNS_BEFORE or before[0].lower() in LEADING):
         return True
-    if after is not None and (after[0] in SIGNS_BEHIND or after[0].lower() in TRAILING or _is_scale(after[0])):
+    behind = "" if after is None else after[0]
+    if behind in SIGNS_BEHIND or behind.lower() in TRAILING or behind.lower().removesuffix("s") in SCALES:
         return True
     if before is not None and before[0] in OPERATORS_BEFORE:
         beyond, _ = _near(tokens, tokens.index(before), -1)
@@ -244,10 +245,6 @@ def _is_operand(tokens: Sequence[Token], place: int, before: Token | None, after
 def _is_letter(token: Token) -> bool:
     """Whether it is an unknown: one letter that is neither a word nor a unit."""
     return token["word"] is not None and len(token[0]) == 1 and token[0] not in "aAI" and not _is_unit(token[0])
-
-
-def _is_scale(word: str) -> bool:
-    return word.lower().removesuffix("s") in SCALES
 
 
 def _is_more(token: Token) -> bool:

@@ -89,17 +89,14 @@ def label_of(name: str, arguments: TaskArguments) -> str:
     return ",".join([name, *(f"{key}={value}" for key, value in sorted(arguments.options.items()))])
 
 
-def with_both_sides(task: GeneratedTask) -> GeneratedTask:
-    """`task`, which can draw problems on both sides. Raises TaskError now instead of in the middle of a run."""
+def generated(name: str, arguments: TaskArguments, make: Callable[..., GeneratedTask], **parts: object) -> Task:
+    """The task called `name`, made of its `parts`, which can draw problems on both sides. Raises TaskError now instead
+    of in the middle of a run."""
+    task = make(name=name, label=label_of(name, arguments), seed=arguments.seed, **parts)
     for level in range(task.levels):
         task.problem(level)
         task.held_out(level)
     return task
-
-
-def _generated(name: str, arguments: TaskArguments, draw: Draw, levels: int = 1) -> Task:
-    label = label_of(name, arguments)
-    return with_both_sides(GeneratedTask(name=name, label=label, seed=arguments.seed, draw=draw, levels=levels))
 
 
 def _build_reverse(arguments: TaskArguments) -> Task:
@@ -109,7 +106,7 @@ def _build_reverse(arguments: TaskArguments) -> Task:
         word = dice.text(alphabet, letters)
         return f"rev:{word}=", word[::-1]
 
-    return _generated("reverse", arguments, draw)
+    return generated("reverse", arguments, GeneratedTask, draw=draw)
 
 
 def _build_sort(arguments: TaskArguments) -> Task:
@@ -119,7 +116,7 @@ def _build_sort(arguments: TaskArguments) -> Task:
         numbers = dice.text(string.digits, digits)
         return f"sort:{numbers}=", "".join(sorted(numbers))
 
-    return _generated("sort", arguments, draw)
+    return generated("sort", arguments, GeneratedTask, draw=draw)
 
 
 def _draw_arithmetic(dice: Dice, level: int) -> tuple[str, str]:
@@ -143,7 +140,8 @@ def _draw_arithmetic(dice: Dice, level: int) -> tuple[str, str]:
 
 
 def _build_arithmetic(arguments: TaskArguments) -> Task:
-    return _generated("arithmetic", arguments, _draw_arithmetic, arguments.integer("levels"))
+    levels = arguments.integer("levels")
+    return generated("arithmetic", arguments, GeneratedTask, draw=_draw_arithmetic, levels=levels)
 
 
 REVERSE = TaskKind(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from node.tasks.api.interface import Option, Problem, Task, TaskArguments, TaskKind, Turn
-from node.tasks.kinds.generated import Dice, Draw, GeneratedTask, label_of, with_both_sides
+from node.tasks.kinds.generated import Dice, GeneratedTask, generated
 
 TAG_LETTERS = 4
 """Letters that tell one game of `guess` from another: half a million of them, so that none is learnt by heart."""
@@ -47,7 +47,7 @@ def _build_guess(arguments: TaskArguments) -> Task:
             return "?"
         return "+" if int(said) < int(answer) else "-"
 
-    return _turns("guess", arguments, draw, rule)
+    return generated("guess", arguments, GeneratedTurnTask, draw=draw, rule=rule)
 
 
 def _build_lookup(arguments: TaskArguments) -> Task:
@@ -64,12 +64,7 @@ def _build_lookup(arguments: TaskArguments) -> Task:
         place = prompt.removeprefix("look:").find(said[0])
         return answer[place] if 0 <= place < keys else "?"
 
-    return _turns("lookup", arguments, draw, rule)
-
-
-def _turns(name: str, arguments: TaskArguments, draw: Draw, rule: Rule) -> Task:
-    label = label_of(name, arguments)
-    return with_both_sides(GeneratedTurnTask(name=name, label=label, seed=arguments.seed, draw=draw, rule=rule))
+    return generated("lookup", arguments, GeneratedTurnTask, draw=draw, rule=rule)
 
 
 GUESS = TaskKind(

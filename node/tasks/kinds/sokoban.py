@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from node.tasks.api.interface import Completion, Option, Problem, Task, TaskArguments, TaskError, TaskKind, Turn
-from node.tasks.kinds.generated import Dice, GeneratedTask, label_of, with_both_sides
+from node.tasks.kinds.generated import Dice, GeneratedTask, generated
 
 Cell = tuple[int, int]
 """(row, column)"""
@@ -202,15 +202,8 @@ def _build_sokoban(arguments: TaskArguments) -> Task:
         board, letters = draw_board(dice, rows=rows, columns=columns, boxes=boxes)
         return f"sokoban:{board.text()}=", letters
 
-    task = SokobanTask(
-        name="sokoban",
-        label=label_of("sokoban", arguments),
-        seed=arguments.seed,
-        draw=draw,
-        tries=arguments.integer("tries"),
-        shares=arguments.text("reward") == "boxes",
-    )
-    return with_both_sides(task)
+    tries, shares = arguments.integer("tries"), arguments.text("reward") == "boxes"
+    return generated("sokoban", arguments, SokobanTask, draw=draw, tries=tries, shares=shares)
 
 
 SOKOBAN = TaskKind(

@@ -3,7 +3,7 @@
     asked --granted--> over (the caller moves so many bytes at once)
       +-- withdrawn        ... or gives back what it does not use
 
-A pure core. What always holds: over any stretch of t seconds at most `bytes_per_s * t + burst_bytes` move;
+A pure core. What always holds: over any stretch of t seconds at most `bytes_per_s * t` and a burst move;
 connections that ask for one piece of bulk after another get equal shares, however large each piece is (start-time
 fair queueing: Goyal, Vin and Cheng, 1996); small messages go before bulk, into the bucket's overdraft if need be, but
 between two grants of bulk that waits they take no more than one piece, so that nobody starves; what is withdrawn costs
@@ -96,11 +96,7 @@ class Pacing:
         self.piece_bytes = max(MIN_PIECE_BYTES, int(self.bytes_per_s * PIECE_S))
         self._capacity = self._level = self.piece_bytes + self.bytes_per_s * SLACK_S
         self._overdraft = max(2 * SMALL_BYTES, self.bytes_per_s * OVERDRAFT_S)
-
-    @property
-    def burst_bytes(self) -> float:
-        """At most granted at once: 50 ms of the rate, and more only where two small messages and a piece are more."""
-        return self._capacity + self._overdraft
+        # Both together are granted at once: 50 ms of the rate, more only where two small messages and a piece are more.
 
     @property
     def next_at(self) -> float:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from learner.trainer_api.exit_reasons import LINE_CHARS
 from node.processes.child import open_child
-from node.processes.child_process import Caller
+from node.processes.child_process import ChildProcess
 from node.processes.event_log import child_events
 from node.processes.memory_limit import measure_memory
 from node.processes.outcomes import (
@@ -417,7 +417,7 @@ async def test_our_own_signal_is_not_told_as_what_ended_a_child_that_had_gone_aw
 async def test_every_life_is_prepared_before_others_may_call(make_spec: Make) -> None:
     prepared: list[int | None] = []
 
-    async def prepare(caller: Caller) -> None:
+    async def prepare(caller: ChildProcess) -> None:
         header, _ = await caller.call("state")
         prepared.append(header["pid"])
 

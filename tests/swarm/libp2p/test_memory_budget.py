@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.libp2p.memory_budget import Budget, Over
+from tests.support.memory_budgets import held_by, held_by_all
 
 LIMITS = {"stranger_bytes": 100, "strangers_bytes": 250, "member_bytes": 1000, "members_bytes": 2500}
 
@@ -21,9 +22,9 @@ def test_who_exceeds_its_share_is_cut_off_and_gives_all_of_it_back() -> None:
     assert budget.change(1, 1) == [Over(number=1, of_all=False)]
     assert budget.change(1, 1) == []  # it was said
     budget.close(1)
-    assert budget.held_by_all(members=False) == budget.held_by(1) == 0
+    assert held_by_all(budget, members=False) == held_by(budget, 1) == 0
     assert budget.change(1, -50) == []
-    assert budget.held_by_all(members=False) == 0
+    assert held_by_all(budget, members=False) == 0
 
 
 def test_when_all_hold_too_much_the_one_with_most_is_cut_off() -> None:
@@ -58,7 +59,7 @@ def test_what_a_stranger_holds_counts_for_members_once_it_is_one() -> None:
     budget.open(1, is_member=False)
     budget.change(1, 70)
     assert budget.promote(1, is_member=True) == []
-    assert (budget.held_by_all(members=False), budget.held_by_all(members=True)) == (0, 70)
+    assert (held_by_all(budget, members=False), held_by_all(budget, members=True)) == (0, 70)
     assert budget.change(1, 500) == []
 
 
@@ -101,5 +102,5 @@ def test_no_class_ever_holds_more_than_its_budget(done: list[tuple[str, int, int
             end(budget.change(number, delta), {is_member[number]})
         for members, most, share in ((False, 250, 100), (True, 2500, 1000)):
             those = [held[one] for one in held if is_member[one] is members]
-            assert budget.held_by_all(members=members) == sum(those) <= most
+            assert held_by_all(budget, members=members) == sum(those) <= most
             assert max(those, default=0) <= share

@@ -7,7 +7,7 @@ environment that ends every episode at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from protocol.core.limits import MAX_PROMPT_TOKENS
@@ -81,3 +81,7 @@ def one_turn(reward: Callable[[int, tuple[int, ...]], float]) -> Environment:
         return Ended(reward=reward(index, said[-1]))
 
     return reply
+
+
+Ask = Callable[[Sequence[Question]], Awaitable[Sequence[Reply]]]
+"""What comes back to what was said, in order: asked of an environment, wherever that is."""

@@ -6,9 +6,8 @@
 - `options`: options that several commands share, and how an async program is run
 - `owner_commands`: pause, resume, drain
 - `planning_commands`: plan, simulate
-- `receipt_commands`: receipts and prove
+- `receipt_commands`: receipts, prove, reputation
 - `report`: reads and prints a report, or why something was judged as it was
-- `reputation_commands`: reputation
 - `run_commands`: init, learn, join, engines, verifier
 - `status`: what a state directory says
 - `trial_commands`: demo, drill

@@ -47,9 +47,12 @@ def ban(
     ] = "the operator decided so",
 ) -> None:
     """Have a peer leave for good: its work is not trained on, and its key may not come back."""
+    from node.runtime.errors import UsageError
     from node.state.operator_orders import Ban
+    from protocol.core.limits import MAX_REASON_CHARS
 
-    _require_kept(reason)
+    if len(reason) > MAX_REASON_CHARS:
+        raise UsageError(f"--reason has {len(reason)} characters, and {MAX_REASON_CHARS} are kept: shorten it.")
     meant = _meant(peer, target)
     back = f"Back: volery pardon {meant.peer}"
     if _give(meant, Ban(peer=meant.peer, reason=reason)):
@@ -85,15 +88,6 @@ def _give(meant: Meant, order: Ban | Pardon) -> bool:
     runs = standing_of(meant.state) is not None
     OperatorDecisions(meant.state).give(order)
     return runs
-
-
-def _require_kept(reason: str) -> None:
-    """Raises UsageError for a reason that would be cut."""
-    from node.runtime.errors import UsageError
-    from protocol.core.limits import MAX_REASON_CHARS
-
-    if len(reason) > MAX_REASON_CHARS:
-        raise UsageError(f"--reason has {len(reason)} characters, and {MAX_REASON_CHARS} are kept: shorten it.")
 
 
 def _meant(name: str, target: Path | None) -> Meant:

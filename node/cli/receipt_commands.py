@@ -1,4 +1,5 @@
-"""`volery receipts` and `volery prove`: what was counted, as a file that anybody can check, and what it trained.
+"""`volery receipts` and `volery prove`: what was counted, as a file that anybody can check, and what it trained; and
+`volery reputation`: how peers stand, as a file that other operators can check and count anew.
 
 What always holds: books are only read, and a node or a learner may be at work meanwhile; a file that does not hold ends
 with exit code 1.
@@ -19,6 +20,12 @@ receipts = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="List, export and check receipts: the learner's signed word on what it counted.",
+)
+reputation = typer.Typer(
+    name="reputation",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Export and check reputations: the learner's signed word on how peers stand, with its observations.",
 )
 
 Target = Annotated[
@@ -82,3 +89,24 @@ def prove(
     from node.commands.statements.command import prove_record
 
     say(prove_record(target, record, out), nl=False)
+
+
+@reputation.command("export")
+def export_reputation(
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+    target: Annotated[
+        Path | None, typer.Argument(metavar="[TARGET]", help="A swarm.toml, or a learner's state directory.")
+    ] = None,
+    peer: Annotated[str, typer.Option(callback=whole_text, help="Only this peer: its id, or the end of it.")] = "",
+) -> None:
+    """Sign how each peer stands, with what was observed day by day, and write it to one file."""
+    from node.commands.statements.command import export_reputations
+
+    say(export_reputations(target, out, peer=peer))
+
+
+reputation.command(
+    "verify",
+    help="Check signatures, and that every score follows from its observations, without any network; exit code 1 if "
+    "not.",
+)(verify)

@@ -1,7 +1,6 @@
 """Where prompts are written and rewards computed: in the node, or in processes of their own, here or on other machines.
 
 - `dispatch`: which of both it is
-- `interface`: what is asked
 - `pool`: the pool of verifier processes
 - `worker`: the program that each of them is
 """

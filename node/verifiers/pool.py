@@ -95,7 +95,7 @@ class VerifierPool:
         self._nursery = nursery
         self.size = size
         self._closed = False
-        self._take, self._idle = _channel(size)
+        self._take, self._idle = trio.open_memory_channel[SupervisedChild](size)
 
     async def judge(self, task: str, asked: Asked) -> Judgement | Failure:
         """What the task called `task` says to `asked`. Waits until a verifier is idle, then at most `timeout_s`, or
@@ -175,10 +175,6 @@ class _NoAnswer(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.detail)
         self.failure = failure
-
-
-def _channel(size: int) -> tuple[trio.MemorySendChannel[SupervisedChild], trio.MemoryReceiveChannel[SupervisedChild]]:
-    return trio.open_memory_channel[SupervisedChild](size)
 
 
 def _read_judgement(asked: Asked, reply: Header) -> Judgement:

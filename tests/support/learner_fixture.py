@@ -28,7 +28,7 @@ from learner.curriculum.offline_stream import Logged, LoggedGroup, OfflineStream
 from learner.ledger.ledger import Ledger
 from learner.provisioning.estimation.recording import FILE, Began, Recorded, read_lines
 from learner.rollouts.buffer import Buffer
-from learner.rollouts.environment import Environment, Question, Reply, one_turn
+from learner.rollouts.environment import Ask, Environment, Question, Reply, one_turn
 from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
 from learner.scheduling.capacity import LeaseCapacity
 from learner.scheduling.lease_scheduler import LeaseScheduler
@@ -68,7 +68,6 @@ from node.network.budget_reports import FaultLog
 from node.processes.outcomes import ChildCrashed, ChildExit, ChildRefused, OnFrame
 from node.runtime.events import EventLog, Field
 from node.state.operator_orders import OperatorDecisions
-from node.verifiers.interface import Ask
 from protocol.accounting.claims import Price
 from protocol.core.codec import pack_logprobs
 from protocol.core.digest import digest_of

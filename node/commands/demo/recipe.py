@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from learner.trainer_api.presets import PRESETS
 from node.config.swarm_config import mode_of
@@ -101,21 +101,13 @@ def recipe_for(objective: str, steps: int = Recipe.steps) -> Recipe:
 def swarm_toml(recipe: Recipe, *, port: int, staleness: int, seed: int, objective: str = OBJECTIVE) -> str:
     """The learner's configuration; with S = 0 in sequential mode."""
     return CONFIG.format(
+        **asdict(recipe) | {"publish_every": min(recipe.publish_every, max(1, staleness))},
         objective=objective,
         port=port,
         task=TASK,
         held_out=HELD_OUT,
-        steps=recipe.steps,
         mode=mode_of(staleness),
         staleness=staleness,
-        publish_every=min(recipe.publish_every, max(1, staleness)),
-        prompts=recipe.prompts,
-        group=recipe.group,
         max_new_tokens=MAX_NEW_TOKENS,
         seed=seed,
-        ahead=recipe.ahead,
-        learning_rate=recipe.learning_rate,
-        warmup_steps=recipe.warmup_steps,
-        decay_steps=recipe.decay_steps,
-        every_versions=recipe.every_versions,
     )

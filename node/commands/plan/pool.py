@@ -97,17 +97,14 @@ def _happening(pool: Pool, keys: Sequence[Key], row: Row) -> Happening:
     if names is None and any(who in one.names for one in pool.machines):
         names = (who,)
     if names is None:
-        raise UsageError(f"{row.where}: there is no machine {who!r}. Name one as its row does, or {_numbered(pool)}.")
+        several = next((one for one in pool.machines if one.count > 1), None)
+        numbered = f"one of several as {several.names[0]!r}" if several else "leave this out"
+        raise UsageError(f"{row.where}: there is no machine {who!r}. Name one as its row does, or {numbered}.")
     if len(values) == 1 and "at_s" in values:
         raise UsageError(f"{row.where}: nothing changes. Give a price, a speed or a delay.")
     if values.get("until_s", math.inf) <= values.get("from_s", 0.0):
         raise UsageError(f"{row.where}: until_s = {values['until_s']:g} is not after from_s = {values['from_s']:g}.")
     return Happening(names=names, values=values)
-
-
-def _numbered(pool: Pool) -> str:
-    several = next((one for one in pool.machines if one.count > 1), None)
-    return f"one of several as {several.names[0]!r}" if several else "leave this out"
 
 
 def pool_of(name: str, *, rows: Sequence[tuple[str, Mapping[str, object]]], settings: Mapping[str, Any]) -> Pool:

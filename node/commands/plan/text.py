@@ -7,7 +7,7 @@ window, what would change, and ECHO-2's rule where that is wanted. No cell is cu
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.box import Box
 from rich.console import Group, RenderableType
@@ -15,7 +15,6 @@ from rich.constrain import Constrain
 from rich.padding import Padding
 from rich.text import Text
 
-from learner.provisioning.model.machine_selection import Candidate
 from learner.provisioning.model.outcome import Infeasible, Outcome, Window
 from learner.provisioning.model.what_if import Change
 from node.commands.plan import echo2_text
@@ -64,8 +63,10 @@ def machines(plan: Plan, box: Box) -> RenderableType:
     counts = plan.kinds(ours.choice) if isinstance(ours, Outcome) else None
     first = {plan.terms.kinds[one.name]: one for one in reversed(setting.candidates)}
     ranked = sorted(first.items(), key=lambda item: (item[1].rho, item[0]))
+    if len(ranked) > KINDS_LISTED:
+        ranked = [item for item in ranked if item[0] in (counts or ())][:KINDS_LISTED]
     rows = []
-    for name, one in _listed(ranked, counts or ()):
+    for name, one in ranked:
         chosen = words.NOTHING if counts is None else str(counts[name])
         rows.append(
             [words.plain_name(name, KIND_CHARS), str(plan.pool[name]), chosen, words.money(one.running_price, ""),
@@ -77,12 +78,6 @@ def machines(plan: Plan, box: Box) -> RenderableType:
     drawn = table(headings, rows, box)
     left = len(first) - len(rows)
     return Group(drawn, Text(f"and {left} more kinds, left out", style="dim")) if left else drawn
-
-
-def _listed(ranked: Sequence[tuple[str, Candidate]], wanted: Collection[str]) -> list[tuple[str, Candidate]]:
-    if len(ranked) <= KINDS_LISTED:
-        return list(ranked)
-    return [item for item in ranked if item[0] in wanted][:KINDS_LISTED]
 
 
 def windows(plan: Plan, box: Box) -> RenderableType:

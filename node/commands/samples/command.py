@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,9 +57,12 @@ def _wanted(state: Path, version: str) -> PolicyVersion:
     found = [one for one in kept if history.is_called(one, *named)]
     if found:
         return found[-1]
-    near = _around(kept, named[1])
+    below = [one for one in kept if one.version <= named[1]][-NEIGHBOURS:]
+    above = [one for one in kept if one.version > named[1]][:NEIGHBOURS]
+    near = ", ".join(map(str, [*below, *above]))
     raise UsageError(
-        f"--version {version}: {history.why_not(*named)}. Kept are {len(kept)}, from {kept[0]} to {kept[-1]}{near}."
+        f"--version {version}: {history.why_not(*named)}. Kept are {len(kept)}, from {kept[0]} to {kept[-1]}, the "
+        f"nearest {near}."
     )
 
 
@@ -115,12 +118,6 @@ def _history(state: Path) -> _History:
             return _History(bases=bases, rollouts=ledger.run.rollouts())
     except LedgerError as error:
         raise RunError(str(error)) from error
-
-
-def _around(kept: Sequence[PolicyVersion], step: int) -> str:
-    below = [one for one in kept if one.version <= step][-NEIGHBOURS:]
-    above = [one for one in kept if one.version > step][:NEIGHBOURS]
-    return ", the nearest " + ", ".join(map(str, [*below, *above]))
 
 
 def _shown(state: Path, sample: Sample) -> Shown:

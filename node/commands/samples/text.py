@@ -67,8 +67,8 @@ def _lines(shown: Shown, width: int, bars: tuple[str, str]) -> Iterator[Text]:
             yield from _told(_completion(completion), width, style="cyan")
             for part in completion.parts:
                 yield from _quoted(part, width, bars)
-        if group.left_out:
-            yield from _told(f"and {group.left_out} more, which were too long to be kept", width, style="dim")
+        if group.kept.left_out:
+            yield from _told(f"and {group.kept.left_out} more, which were too long to be kept", width, style="dim")
 
 
 def _heading(shown: Shown) -> str:
@@ -81,19 +81,22 @@ def _heading(shown: Shown) -> str:
 
 
 def _group(group: ShownGroup) -> str:
-    who = f"{words.plain_name(group.peer_name)} {short(group.peer)}".strip()
+    kept, who = group.kept, f"{words.plain_name(group.peer_name)} {short(group.kept.peer)}".strip()
     return (
-        f"Group {group.number}: prompt {group.prompt_index} of {words.plain_name(group.task, 64)}, by {who}, lag "
-        f"{group.lag}, mean reward {group.reward:.3f}, lease {short(group.lease)}"
+        f"Group {group.number}: prompt {kept.prompt_index} of {words.plain_name(kept.task, 64)}, by {who}, lag "
+        f"{kept.lag}, mean reward {kept.reward:.3f}, lease {short(kept.lease)}"
     )
 
 
 def _completion(one: ShownCompletion) -> str:
-    advantage = "" if one.advantage is None else f", advantage {one.advantage:+.3f}"
+    kept = one.kept
+    advantage = "" if kept.advantage is None else f", advantage {kept.advantage:+.3f}"
     made_by = ", ".join(
-        f"{version}" if len(one.made_by) == 1 else f"{number} tokens by {version}" for number, version in one.made_by
+        f"{version}" if len(kept.spans) == 1 else f"{number} tokens by {version}" for number, version in kept.spans
     )
-    return f"{one.number}: reward {one.reward:.3f}{advantage}, {one.num_tokens:,} tokens, by {made_by}, {one.verdict}"
+    return (
+        f"{one.number}: reward {kept.reward:.3f}{advantage}, {len(kept.tokens):,} tokens, by {made_by}, {one.verdict}"
+    )
 
 
 def _told(text: str, width: int, *, style: str) -> Iterator[Text]:
@@ -124,11 +127,7 @@ def _quoted(part: Part, width: int, bars: tuple[str, str], last: int = 0) -> Ite
 
 def as_json(shown: Shown) -> str:
     """The samples as indented JSON."""
-    return json.dumps(_exported(shown), indent=2) + "\n"
-
-
-def _exported(shown: Shown) -> dict[str, Any]:
-    return {
+    told = {
         "format": FORMAT,
         "version": str(shown.version),
         "step": shown.version.version,
@@ -139,30 +138,31 @@ def _exported(shown: Shown) -> dict[str, Any]:
         "groups": [
             {
                 "group": group.number,
-                "task": group.task,
-                "prompt_index": group.prompt_index,
-                "lease": group.lease.hex(),
-                "peer": group.peer,
+                "task": group.kept.task,
+                "prompt_index": group.kept.prompt_index,
+                "lease": group.kept.lease.hex(),
+                "peer": group.kept.peer,
                 "peer_name": group.peer_name,
-                "lag": group.lag,
-                "reward": group.reward,
+                "lag": group.kept.lag,
+                "reward": group.kept.reward,
                 "prompt": group.prompt.text,
                 "prompt_tokens": list(group.prompt.tokens),
-                "left_out": group.left_out,
+                "left_out": group.kept.left_out,
                 "completions": [_exported_completion(completion) for completion in group.completions],
             }
             for group in shown.groups
         ],
     }
+    return json.dumps(told, indent=2) + "\n"
 
 
 def _exported_completion(one: ShownCompletion) -> dict[str, Any]:
     return {
         "completion": one.number,
-        "reward": one.reward,
-        "advantage": one.advantage,
-        "tokens": one.num_tokens,
-        "made_by": [{"tokens": number, "version": str(version)} for number, version in one.made_by],
+        "reward": one.kept.reward,
+        "advantage": one.kept.advantage,
+        "tokens": len(one.kept.tokens),
+        "made_by": [{"tokens": number, "version": str(version)} for number, version in one.kept.spans],
         "verdict": one.verdict,
         "parts": [
             {"by": "policy" if part.is_policys else "environment", "text": part.text, "tokens": list(part.tokens)}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from node.learner_role.metrics.sample_selection import KeptCompletion, KeptGroup
-from protocol.core.ids import LeaseId, PeerId, PolicyVersion
+from protocol.core.ids import PolicyVersion
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -29,29 +29,20 @@ class ShownCompletion:
     """One completion; `number` is its place in the group, from 1, `verdict` the learner's on its record."""
 
     number: int
-    reward: float
-    advantage: float | None
-    num_tokens: int
-    made_by: tuple[tuple[int, PolicyVersion], ...]
+    kept: KeptCompletion
     verdict: str
     parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownGroup:
-    """One group; `number` is its place among those kept, from 1, by mean reward. `left_out` are not kept."""
+    """One group; `number` is its place among those kept, from 1, by mean reward."""
 
     number: int
-    task: str
-    prompt_index: int
-    lease: LeaseId
-    peer: PeerId
+    kept: KeptGroup
     peer_name: str
-    lag: int
-    reward: float
     prompt: Part
     completions: tuple[ShownCompletion, ...]
-    left_out: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,29 +64,20 @@ def shown_group(
     """A kept group in words; `verdicts` by the index of a record in its lease."""
     return ShownGroup(
         number=number,
-        task=group.task,
-        prompt_index=group.prompt_index,
-        lease=group.lease,
-        peer=group.peer,
+        kept=group,
         peer_name=peer_name,
-        lag=group.lag,
-        reward=group.reward,
         prompt=Part(is_policys=False, tokens=group.prompt, text=decode(group.prompt)),
         completions=tuple(
             _completion(completion, place + 1, decode, verdicts.get(place, "admitted"))
             for place, completion in enumerate(group.completions)
         ),
-        left_out=group.left_out,
     )
 
 
 def _completion(kept: KeptCompletion, number: int, decode: Decode, verdict: str) -> ShownCompletion:
     return ShownCompletion(
         number=number,
-        reward=kept.reward,
-        advantage=kept.advantage,
-        num_tokens=len(kept.tokens),
-        made_by=kept.spans,
+        kept=kept,
         verdict=verdict,
         parts=tuple(Part(is_policys=own, tokens=tokens, text=decode(tokens)) for own, tokens in kept.parts),
     )
@@ -108,7 +90,7 @@ def chosen(shown: Shown, *, group: int = 0, best: int = 0, worst: int = 0) -> Sh
         return replace(shown, groups=groups)
     ranked = sorted(
         ((one, completion) for one in groups for completion in one.completions),
-        key=lambda pair: (-pair[1].reward, -(pair[1].advantage or 0.0), pair[0].number, pair[1].number),
+        key=lambda pair: (-pair[1].kept.reward, -(pair[1].kept.advantage or 0.0), pair[0].number, pair[1].number),
     )
     wanted = {(one.number, completion.number) for one, completion in [*ranked[:best], *ranked[len(ranked) - worst :]]}
     few = [

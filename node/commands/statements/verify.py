@@ -31,7 +31,7 @@ from node.commands.statements.format import (
 from protocol.accounting.credit_note import CreditNote, open_credit_note, require_match
 from protocol.accounting.relay_receipt import MAX_RELAY_RECEIPT_BYTES, open_relay_receipt
 from protocol.accounting.reputation_note import ReputationNote, open_reputation_note
-from protocol.accounting.tally import MAX_PROOF_BYTES, Proof, Tally, TrainedRecord, check_proof, open_tally
+from protocol.accounting.tally import MAX_PROOF_BYTES, Proof, Tally, check_proof, open_tally
 from protocol.core.codec import decode
 from protocol.core.digest import digest_of
 from protocol.core.envelope import Kind, read_envelope
@@ -328,7 +328,17 @@ class _Checker:
         self._num_records += 1
         self.statement.of(leaf.peer).proven += 1
         if len(self.statement.proven) < PROOFS_LISTED:
-            self.statement.proven.append(_proven(leaf, proof, tally))
+            proven = Proven(
+                record=RecordId(leaf.record),
+                peer=PeerId(leaf.peer),
+                lease=leaf.lease,
+                index=leaf.index,
+                version=leaf.version,
+                published=tally.version,
+                place=proof.place,
+                records=tally.records,
+            )
+            self.statement.proven.append(proven)
 
     def _take_reputation(self, line: ReputationLine, authority: Authority) -> None:
         with _in_field("note"):
@@ -376,16 +386,3 @@ def _in_field(field: str, said: str = "") -> Iterator[None]:
 def _owner(peer: str, lease: bytes, index: int) -> bytes:
     """Who made a record, short enough to be remembered for millions."""
     return digest_of(f"{peer} {lease.hex()} {index}".encode())[:8]
-
-
-def _proven(leaf: TrainedRecord, proof: Proof, tally: Tally) -> Proven:
-    return Proven(
-        record=RecordId(leaf.record),
-        peer=PeerId(leaf.peer),
-        lease=leaf.lease,
-        index=leaf.index,
-        version=leaf.version,
-        published=tally.version,
-        place=proof.place,
-        records=tally.records,
-    )

@@ -158,19 +158,16 @@ class Policy:
 
     def _load(self, directory: Path, config: Any) -> Any:
         with without_adapter(directory) as plain:
-            return self._load_plain(directory, plain, config)
-
-    def _load_plain(self, directory: Path, plain: Path, config: Any) -> Any:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            plain,
-            config=config,
-            dtype=self._dtype(config),
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below with their names, instead of raised without
-        )
+            model, report = AutoModelForCausalLM.from_pretrained(
+                plain,
+                config=config,
+                dtype=self._dtype(config),
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # reported below with their names, instead of raised without
+            )
         for fault in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
             if found := report.get(fault):
                 raise Refused("bad_model", f"{directory}: {fault.replace('_', ' ')} {sorted(map(str, found))[:8]}")

@@ -29,7 +29,7 @@ from learner.rollouts.admission import (
     manifests_of,
 )
 from learner.rollouts.buffer import UNINFORMATIVE, VOID
-from learner.rollouts.environment import Question, Reply, Said
+from learner.rollouts.environment import Ask, Question, Reply, Said
 from learner.rollouts.episodes import utterance_of
 from learner.scheduling import lease_backoff as givebacks
 from node.learner_role.scheduling.lease_service import LeaseService
@@ -38,7 +38,6 @@ from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import LeaseClosed, RecordsBelieved
 from node.learner_role.trust.audit_service import AUDIT_REASON, AuditService, GroupDecision
 from node.reports.model.verdict_meanings import BLAMED
-from node.verifiers.interface import Ask
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId, short
 from protocol.work import Acknowledgement, InboxFull, Receipt, Rule, SignedRecord, Verdict, sign_receipt
 from swarm.transport.error_groups import first_cause

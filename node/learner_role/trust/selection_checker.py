@@ -14,14 +14,13 @@ from itertools import count, islice
 
 import trio
 
-from learner.rollouts.environment import Ended, Question, Reply
+from learner.rollouts.environment import Ask, Ended, Question, Reply
 from learner.trust.audit_queue import Agenda
 from learner.trust.selection_test import CompletionValue
 from node.engine.interface import EngineError, VerifyingEngine
 from node.learner_role.shared.context import Service
 from node.learner_role.trust.engine_budget import EngineBudget
 from node.learner_role.trust.selection_service import SelectionService, SelectionSuspect
-from node.verifiers.interface import Ask
 from swarm.store import StoreError
 
 GIVES_WAY_S = 60.0

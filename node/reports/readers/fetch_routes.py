@@ -6,7 +6,7 @@ What always holds: every version that a node fetched counts once, and every byte
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 ROADS = ("full", "patch")
@@ -22,11 +22,8 @@ def roads_taken(logs: Iterable[Path]) -> dict[str, dict[str, int]]:
     for log in logs:
         for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
             if '"version_fetched"' in line:
-                _count(taken, json.loads(line))
+                event = json.loads(line)
+                taken["patch" if event["patches"] else "full"]["versions"] += 1
+                taken["patch"]["bytes"] += event["patch_bytes"]
+                taken["full"]["bytes"] += event["fetched_bytes"] - event["patch_bytes"]
     return taken
-
-
-def _count(taken: Mapping[str, dict[str, int]], event: Mapping[str, int]) -> None:
-    taken["patch" if event["patches"] else "full"]["versions"] += 1
-    taken["patch"]["bytes"] += event["patch_bytes"]
-    taken["full"]["bytes"] += event["fetched_bytes"] - event["patch_bytes"]

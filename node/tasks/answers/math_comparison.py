@@ -15,21 +15,17 @@ from node.tasks.sandbox.confined_library import LIMIT_S, Confined
 PROGRAM = Path(__file__).with_name("math_comparison_program.py")
 
 
-class Comparing:
+class Comparing(Confined):
     """math-verify, started when it is first asked. One question at a time: whoever else asks waits."""
 
     def __init__(self, *, limit_s: int = LIMIT_S, program: str | None = None) -> None:
         """`program` is another than math-verify's, for tests."""
         source = PROGRAM.read_text(encoding="utf-8") if program is None else program
-        self.confined = Confined(source, "math-verify", limit_s=limit_s)
-
-    def require(self) -> None:
-        """Start it. Waits. Raises TaskError, with what to type, where it cannot be started."""
-        self.confined.require()
+        super().__init__(source, "math-verify", limit_s=limit_s)
 
     def are_equal(self, reference: str, said: str) -> bool:
         """Whether two texts are equal as math-verify reads them. Waits. Raises TaskError where it cannot be started."""
-        return self.confined.ask({"reference": reference}, said) is True
+        return self.ask({"reference": reference}, said) is True
 
 
 MATH_VERIFY = Comparing()

@@ -264,7 +264,7 @@ HARD = [
 def impatient() -> Iterator[Comparing]:
     process = Comparing(limit_s=1)
     yield process
-    process.confined.close()
+    process.close()
 
 
 def test_what_takes_too_long_is_not_equal_and_the_next_question_has_an_answer(impatient: Comparing) -> None:
@@ -311,9 +311,9 @@ def test_whoever_asks_at_the_same_time_waits(impatient: Comparing) -> None:
 
 def test_a_process_that_was_ended_between_two_questions_is_started_again(impatient: Comparing) -> None:
     assert impatient.are_equal("$1$", "$1$")
-    assert impatient.confined._inside is not None
-    impatient.confined._inside.process.kill()
-    impatient.confined._inside.process.wait()
+    assert impatient._inside is not None
+    impatient._inside.process.kill()
+    impatient._inside.process.wait()
     assert impatient.are_equal("$1$", "$1$")
 
 
@@ -359,7 +359,7 @@ def test_an_answer_that_is_a_program_writes_no_file(tmp_path: Path) -> None:
 
 def test_without_a_sandbox_nothing_is_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     task = opened(tmp_path, "5")
-    MATH_VERIFY.confined.close()
+    MATH_VERIFY.close()
     monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
     wanted = "math-verify may execute what it reads, so it is only run in bubblewrap, which is not installed here"
     with pytest.raises(TaskError, match=wanted):

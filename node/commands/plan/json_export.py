@@ -23,36 +23,21 @@ predicted_lag. An estimate: value, low, high (null: open), count.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from learner.provisioning.model.outcome import Infeasible, Outcome, Window
 from node.commands.plan.measured_run import Measured
 from node.commands.plan.plan import Plan
+from node.reports.machine_formats import named, plain
 
 FORMAT = "volery-plan/1"
-
-ESTIMATES = ("train_s", "broadcast_s", "generation_s")
 
 
 def as_json(plan: Plan) -> str:
     """The plan as indented JSON, keys as in the module's paragraph."""
-    return json.dumps(_finite(_plan(plan)), indent=2) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity."""
-    match value:
-        case dict():
-            return {key: _finite(one) for key, one in value.items()}
-        case list() | tuple():
-            return [_finite(one) for one in value]
-        case float():
-            return value if math.isfinite(value) else None
-        case _:
-            return value
+    return json.dumps(plain(_plan(plan)), indent=2) + "\n"
 
 
 def _plan(plan: Plan) -> dict[str, Any]:
@@ -73,7 +58,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
             }
             for change in plan.changes
         ],
-        "remedies": asdict(plan.remedies) if plan.remedies else None,
+        "remedies": plan.remedies,
         "measured": _measured(plan.measured) if plan.measured else None,
     }
     return found if comparison is None else found | {"greedy": _outcome(plan, comparison.greedy)}
@@ -81,13 +66,8 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 def _terms(plan: Plan) -> dict[str, Any]:
     setting = plan.terms.setting
-    others = ("source_s", "learner_price", "kappa", "margin", "ahead", "stands_s")
-    return asdict(setting.timings) | {"broadcast_from": plan.terms.broadcast} | fields(setting, others)
-
-
-def fields(value: object, names: Iterable[str]) -> dict[str, Any]:
-    """Those of its attributes, by their names."""
-    return {name: getattr(value, name) for name in names}
+    others = named(setting, "source_s learner_price kappa margin ahead stands_s")
+    return asdict(setting.timings) | {"broadcast_from": plan.terms.broadcast} | others
 
 
 def _pool(plan: Plan) -> Iterator[dict[str, Any]]:
@@ -98,7 +78,7 @@ def _pool(plan: Plan) -> Iterator[dict[str, Any]]:
             "count": count,
             "price": first[name].running_price,
             "rate": first[name].usable_rate,
-            **fields(first[name], ("broadcast_s", "generation_s", "rho")),
+            **named(first[name], "broadcast_s generation_s rho"),
         }
 
 
@@ -111,7 +91,7 @@ def _window(plan: Plan, window: Window) -> dict[str, Any]:
     if plan.comparison is None:
         return found
     paper = plan.comparison.windows[window.staleness]
-    told = paper and fields(paper, ("kappa", "mu_min", "target")) | {"outcome": _outcome(plan, paper.outcome)}
+    told = paper and named(paper, "kappa mu_min target") | {"outcome": _outcome(plan, paper.outcome)}
     return found | {"paper": told}
 
 
@@ -119,34 +99,34 @@ def _outcome(plan: Plan, outcome: Outcome | Infeasible | None) -> dict[str, Any]
     if outcome is None:
         return None
     if isinstance(outcome, Infeasible):
-        return fields(outcome, ("share", "rate", "needed", "is_overtaken"))
+        return named(outcome, "share rate needed is_overtaken")
     return {
         "kappa": outcome.kappa,
         "kappas": outcome.kappas,
         "machines": plan.kinds(outcome.choice),
         "exact": outcome.choice.exact,
         "rate": outcome.choice.rate,
-        **fields(outcome, ("asked", "over_balance", "price", "cost_per_step", "period_s", "wait_s")),
-        **fields(outcome, ("bubble", "lag", "lag_bound")),
+        **named(outcome, "asked over_balance price cost_per_step period_s wait_s"),
+        **named(outcome, "bubble lag lag_bound"),
     }
 
 
 def _measured(measured: Measured) -> dict[str, Any]:
     steady, late, predicted = measured.steady, measured.late, measured.predicted
     return {
-        **fields(measured, ("source", "runs", "seconds", "kappa", "silent")),
+        **named(measured, "source runs seconds kappa silent"),
         "mode": measured.began.mode,
         "staleness": measured.began.staleness,
         "last_step": measured.step,
         "steps_alone": measured.alone,
-        **{name: one and asdict(one) for name, one in fields(measured, ESTIMATES).items()},
-        "peers": [asdict(one) for one in measured.peers],
+        **named(measured, "train_s broadcast_s generation_s"),
+        "peers": measured.peers,
         "steps": steady.count,
         "steps_left_out": measured.left_out,
         "late_steps": late.count,
         "late_bubble": late.bubble,
         "late_lag": late.lag,
-        **fields(steady, ("bubble", "lag", "lags", "stale_share")),
+        **named(steady, "bubble lag lags stale_share"),
         "predicted_bubble": predicted and predicted.bubble,
         "predicted_lag": predicted and predicted.lag,
     }

@@ -21,10 +21,10 @@ from dataclasses import asdict
 from typing import Any
 
 from learner.provisioning.estimation.step_stats import Steps
-from node.commands.plan.json_export import fields
 from node.commands.simulate.options import Mode
 from node.commands.simulate.recorded_swarm import Replay
 from node.commands.simulate.result import Story
+from node.reports.machine_formats import named
 
 FORMAT = "volery-simulate/1"
 
@@ -49,14 +49,14 @@ def mode_of(story: Story) -> str:
 
 
 def _measured(replay: Replay) -> dict[str, Any]:
-    return fields(replay, ("source", "seconds", "silent")) | {"steps": replay.steps.count} | _judged(replay.steps)
+    return named(replay, "source seconds silent") | {"steps": replay.steps.count} | _judged(replay.steps)
 
 
 def _judged(steps: Steps) -> dict[str, Any]:
     return {
         "utilisation": 1 - steps.bubble if steps.count else None,
         "bubble": steps.bubble if steps.count else None,
-        **fields(steps, ("lag", "lags", "stale_share")),
+        **named(steps, "lag lags stale_share"),
     }
 
 
@@ -64,16 +64,14 @@ def _story(story: Story) -> dict[str, Any]:
     return {
         "name": story.asked.name,
         "mode": mode_of(story),
-        **fields(story.scene.learning, ("staleness", "rollouts")),
+        **named(story.scene.learning, "staleness rollouts"),
         "seconds": story.outcome.ended_s,
         "steps": story.num_steps,
         "steps_left_out": story.left_out,
-        **fields(story.steps, ("wait_s", "step_s")),
+        **named(story.steps, "wait_s step_s"),
         **_judged(story.steps),
-        **fields(story.outcome, ("completed", "stale", "lost", "recalled", "cost")),
-        **fields(story, ("kappa", "cost_per_hour", "cost_per_step", "price", "on")),
+        **named(story.outcome, "completed stale lost recalled cost"),
+        **named(story, "kappa cost_per_hour cost_per_step price on"),
         "kinds": [asdict(kind) for kind in story.kinds],
-        "plans": [
-            fields(plan, ("at_s", "kappa", "price", "reasons")) | {"on": len(plan.active)} for plan in story.plans
-        ],
+        "plans": [named(plan, "at_s kappa price reasons") | {"on": len(plan.active)} for plan in story.plans],
     }

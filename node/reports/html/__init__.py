@@ -13,7 +13,3 @@ style and the script once, and for writing the page.
 - `peer_table`: the table of peers
 - `sections`: accounts, audits and bans
 """
-
-from node.reports.html.page import as_html, write_html
-
-__all__ = ["as_html", "write_html"]

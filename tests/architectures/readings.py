@@ -83,7 +83,8 @@ class Engine:
         self._output.seek(0)
         self._output.truncate()
         self._intake.generates.append(({"id": 1, "op": "generate", "stop_sets": [[]]}, arrays))
-        self._server._admit()
+        for call in self._intake.take_generates():
+            self._server._queue.extend(self._server._replies.admit(*call))
         while batch := self._server._form_batch():
             self._server._generate(batch)
         self._output.seek(0)

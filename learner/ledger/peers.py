@@ -6,13 +6,13 @@ What always holds: of one receiver and version one relay receipt counts.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from learner.ledger.queries.peers import PeerQueries
 from learner.ledger.rows import PeerRow, PlanRow, StayRow, TroubleRow
 from learner.ledger.sqlite.database import LedgerFile
 from learner.trust.relay_credit import Credit
-from protocol.core.ids import PeerId, PolicyVersion
 
 NOTE = """
 INSERT INTO credit_notes (rowid, manifest, receiver, envelope) VALUES (
@@ -24,15 +24,11 @@ INSERT INTO credit_notes (rowid, manifest, receiver, envelope) VALUES (
 older copy gave some numbers away already, so it goes on above them: none began 2^32 notes in an incarnation."""
 
 
-@dataclass
-class PeerLedger:
+@dataclass(frozen=True)
+class PeerLedger(PeerQueries):
     """See the module's paragraph. Raises LedgerError."""
 
     db: LedgerFile
-
-    def knows(self, peer: PeerId) -> bool:
-        """Whether the peer has been here before."""
-        return bool(self.db.query("SELECT 1 FROM peers WHERE peer = ?", (peer,)))
 
     def peer_joined(self, row: PeerRow, now_ms: int) -> int:
         """Note that a peer is present from now on; return the id of its presence."""
@@ -94,24 +90,6 @@ class PeerLedger:
                 "INSERT INTO plans (at_ms, kappa, micros_per_hour, active, reasons) VALUES (?, ?, ?, ?, ?)",
                 (row.at_ms, row.kappa, row.micros_per_hour, json.dumps(row.active), json.dumps(row.reasons)),
             )
-
-    # Relays
-
-    def members(self, peers: Collection[PeerId]) -> set[PeerId]:
-        """Those of `peers` that have ever joined as rollout nodes."""
-        marks = ", ".join("?" * len(peers))
-        found = self.db.query(f"SELECT peer FROM peers WHERE role = 'rollout' AND peer IN ({marks})", tuple(peers))
-        return {PeerId(peer) for (peer,) in found}
-
-    def users_of(self, versions: Collection[PolicyVersion]) -> list[tuple[PeerId, PolicyVersion]]:
-        """Who has records that were trained on, of which the oldest tokens are of one of these versions."""
-        rows = self.db.query(
-            "SELECT DISTINCT peer, incarnation, version FROM records"
-            " WHERE rule = 'admitted' AND step IS NOT NULL AND version >= ?",
-            (min((version.version for version in versions), default=0),),
-        )
-        found = [(PeerId(peer), PolicyVersion(incarnation, version)) for peer, incarnation, version in rows]
-        return [(peer, version) for peer, version in found if version in versions]
 
     def relays_credited(
         self, credits: Sequence[Credit], now_ms: int, noted: Callable[[Credit], bytes] | None = None

@@ -12,44 +12,21 @@ import json
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
-
+from learner.ledger.queries.training import ALL, TrainingQueries
 from learner.ledger.rows import CheckpointRow, StepRow, TallyRow
-from learner.ledger.sqlite.column_values import from_json
-from learner.ledger.sqlite.database import LedgerFile, snapshot
+from learner.ledger.sqlite.database import LedgerFile
 from protocol.core.errors import LocalProtocolError
 from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion
 
-ALL = 1 << 62
-"""More leases or records than any ledger has."""
 
-
-BASE_MODEL = "SELECT value FROM meta WHERE key = 'base_model'"
-
-SEEN = "SELECT value FROM meta WHERE key = 'incarnation_seen'"
-
-SETTINGS = "SELECT value FROM meta WHERE key = 'settings'"
-
-STEPS = "SELECT step, incarnation, began_ms, waited_s, train_s, rollouts, tokens, reward, metrics FROM steps"
-
-CHECKPOINTS = "SELECT step, incarnation, directory, state FROM checkpoints ORDER BY step DESC"
-
-
-@dataclass
-class TrainingLedger:
+@dataclass(frozen=True)
+class TrainingLedger(TrainingQueries):
     """See the module's paragraph. Raises LedgerError."""
 
     db: LedgerFile
-
-    def incarnations(self) -> list[tuple[int, int]]:
-        """(incarnation, the step it began at), in order."""
-        return [
-            (row[0], row[1]) for row in self.db.query("SELECT incarnation, base FROM incarnations ORDER BY incarnation")
-        ]
 
     def begin_incarnation(self, base: int, now_ms: int) -> int:
         """Start the next incarnation at step `base`: later steps are forgotten and what they consumed is free again.
@@ -58,7 +35,7 @@ class TrainingLedger:
         """
         with self.db.transaction() as db:
             (begun,) = db.execute("SELECT coalesce(max(incarnation), 0) FROM incarnations").fetchone()
-            incarnation = max(begun, _seen(db.execute(SEEN).fetchall())) + 1
+            incarnation = max(begun, self.incarnations_seen()) + 1
             db.execute("INSERT INTO incarnations VALUES (?, ?, ?)", (incarnation, base, now_ms))
             db.execute("UPDATE records SET step = NULL, trained_lag = NULL WHERE step > ?", (base,))
             db.execute("DELETE FROM dropped WHERE step > ?", (base,))
@@ -70,20 +47,8 @@ class TrainingLedger:
     def incarnation_seen(self, incarnation: int) -> None:
         """Versions of this incarnation are out, which this ledger knows nothing of: what begins next lies above it."""
         with self.db.transaction() as db:
-            seen = max(incarnation, _seen(db.execute(SEEN).fetchall()))
+            seen = max(incarnation, self.incarnations_seen())
             db.execute("INSERT OR REPLACE INTO meta VALUES ('incarnation_seen', ?)", (str(seen).encode(),))
-
-    def incarnations_seen(self) -> int:
-        """The highest that `incarnation_seen` was told, 0 before that."""
-        return _seen(self.db.query(SEEN))
-
-    def published(self, version: PolicyVersion, manifest: ManifestHash) -> bool:
-        """Whether this version was published, with this manifest."""
-        rows = self.db.query(
-            "SELECT 1 FROM versions WHERE incarnation = ? AND version = ? AND manifest = ?",
-            (version.incarnation, version.version, manifest),
-        )
-        return bool(rows)
 
     def forked(self, row: CheckpointRow, origin: bytes, now_ms: int) -> None:
         """Begin with a checkpoint of another swarm, whose id is `origin`, as if it were our first incarnation's."""
@@ -123,10 +88,6 @@ class TrainingLedger:
             )
             _drop(db, row.step, dropped)
 
-    def newest_steps(self, count: int) -> list[StepRow]:
-        """The last `count` steps of the surviving chain, in order."""
-        return [step_row(row) for row in reversed(self.db.query(f"{STEPS} ORDER BY step DESC LIMIT ?", (count,)))]
-
     def batch_dropped(self, step: int, dropped: Mapping[LeaseId, str]) -> None:
         """Groups that step `step` took and could not be trained on (lease -> reason): no later step may take them."""
         with self.db.transaction() as db:
@@ -153,16 +114,6 @@ class TrainingLedger:
                     "INSERT INTO tallies VALUES (?, ?, ?, ?)",
                     (tally.version.incarnation, tally.version.version, tally.after, tally.envelope),
                 )
-
-    def newest_manifest(self) -> ManifestHash | None:
-        """The manifest's hash of the version that was published last; None before the first."""
-        rows = self.db.query("SELECT manifest FROM versions ORDER BY incarnation DESC, version DESC LIMIT 1")
-        return ManifestHash(rows[0][0]) if rows else None
-
-    def versions(self) -> list[tuple[PolicyVersion, ManifestHash]]:
-        """Published versions with the hashes of their manifests, oldest first."""
-        rows = self.db.query("SELECT incarnation, version, manifest FROM versions ORDER BY incarnation, version")
-        return [(PolicyVersion(row[0], row[1]), ManifestHash(row[2])) for row in rows]
 
     def evaluated(
         self,
@@ -197,23 +148,13 @@ class TrainingLedger:
             )
             _forget_payloads(db, newest, under_audit)
 
-    def base_model(self) -> dict[str, str]:
-        """A digest by name of each file of the model that the run began with; empty when nobody wrote it down."""
-        return _base_model(self.db.query(BASE_MODEL))
-
     def begun_with(self, files: Mapping[str, str]) -> None:
         """The run begins with a model of these files."""
-        with self.db.transaction() as db:
-            db.execute("INSERT OR REPLACE INTO meta VALUES ('base_model', ?)", (json.dumps(dict(files)).encode(),))
-
-    def settings(self) -> dict[str, Any]:
-        """The settings that are fixed for the run, by name; empty when nobody wrote them down."""
-        return _settings(self.db.query(SETTINGS))
+        self.marked("base_model", json.dumps(dict(files)).encode())
 
     def begun_under(self, settings: Mapping[str, Any]) -> None:
         """The run begins under these settings, which are plain JSON."""
-        with self.db.transaction() as db:
-            db.execute("INSERT OR REPLACE INTO meta VALUES ('settings', ?)", (json.dumps(dict(settings)).encode(),))
+        self.marked("settings", json.dumps(dict(settings)).encode())
 
     def marked(self, name: str, value: bytes) -> bytes | None:
         """Write `value` down as what is so from now on; return what was so before, None if nobody wrote that."""
@@ -221,10 +162,6 @@ class TrainingLedger:
             before = db.execute("SELECT value FROM meta WHERE key = ?", (name,)).fetchone()
             db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
         return None if before is None else bytes(before[0])
-
-    def checkpoints(self) -> list[CheckpointRow]:
-        """Durable states, newest first."""
-        return [_checkpoint_row(*row) for row in self.db.query(CHECKPOINTS)]
 
     def checkpoints_removed(
         self, steps: Sequence[int], *, newest: int = ALL, under_audit: Collection[LeaseId] = ()
@@ -234,87 +171,9 @@ class TrainingLedger:
             db.executemany("DELETE FROM checkpoints WHERE step = ?", [(step,) for step in steps])
             _forget_payloads(db, newest, under_audit)
 
-    def scores(self) -> list[tuple[PolicyVersion, float]]:
-        """Evaluated versions with the mean reward of their samples, oldest first, also those that a restart cut off."""
-        rows = self.db.query("SELECT incarnation, version, sampled FROM evaluations ORDER BY incarnation, version")
-        return [(PolicyVersion(row[0], row[1]), float(row[2])) for row in rows]
-
-
-def checkpoints_of(path: Path) -> tuple[bytes, list[CheckpointRow]]:
-    """The swarm's id and the durable states, newest first, of a ledger that somebody else may be writing to.
-
-    Raises LedgerError.
-    """
-    with snapshot(path) as db:
-        ((swarm,),) = db.query("SELECT value FROM meta WHERE key = 'swarm'")
-        return swarm, [_checkpoint_row(*row) for row in db.query(CHECKPOINTS)]
-
-
-def base_of(path: Path) -> dict[str, str]:
-    """As `TrainingLedger.base_model`, of a ledger that somebody else may be writing to, and empty while no checkpoint
-    rests on it. Raises LedgerError.
-    """
-    with snapshot(path) as db:
-        return _base_model(db.query(BASE_MODEL)) if db.query("SELECT 1 FROM checkpoints LIMIT 1") else {}
-
-
-def settings_of(path: Path) -> dict[str, Any]:
-    """As `TrainingLedger.settings`, of a ledger that somebody else may be writing to, and empty while nothing rests on
-    them: no checkpoint, and no lease, whose records may wait to be trained on. Raises LedgerError.
-    """
-    with snapshot(path) as db:
-        rests = db.query("SELECT 1 FROM checkpoints UNION ALL SELECT 1 FROM leases LIMIT 1")
-        return _settings(db.query(SETTINGS)) if rests else {}
-
-
-def step_row(row: tuple[Any, ...]) -> StepRow:
-    """One of STEPS."""
-    return StepRow(
-        step=row[0], incarnation=row[1], began_ms=row[2], waited_s=row[3], train_s=row[4], rollouts=row[5],
-        tokens=row[6], reward=row[7], metrics=from_json("steps.metrics", row[8], dict[str, Any]),
-    )  # fmt: skip
-
-
-def _seen(rows: list[tuple[bytes]]) -> int:
-    return from_json("meta.incarnation_seen", rows[0][0], int) if rows else 0
-
-
-def _settings(rows: list[tuple[bytes]]) -> dict[str, Any]:
-    return dict(from_json("meta.settings", rows[0][0], dict[str, Any])) if rows else {}
-
-
-def _base_model(rows: list[tuple[bytes]]) -> dict[str, str]:
-    return dict(from_json("meta.base_model", rows[0][0], dict[str, str])) if rows else {}
-
-
-class _Described(msgspec.Struct, frozen=True, kw_only=True):
-    """What the column `state` of a checkpoint has."""
-
-    curriculum: dict[str, Any]
-    leases: int
-    records: int
-
 
 def _described(row: CheckpointRow) -> str:
     return json.dumps({"curriculum": dict(row.state), "leases": row.leases, "records": row.records})
-
-
-def _checkpoint_row(step: int, incarnation: int, directory: str, text: str) -> CheckpointRow:
-    """The row as it was written; in one of before counts were kept all is counted."""
-    said = from_json("checkpoints.state", text, dict[str, Any])
-    if "curriculum" not in said:
-        return CheckpointRow(
-            step=step, incarnation=incarnation, directory=directory, state=said, leases=ALL, records=ALL
-        )
-    told = from_json("checkpoints.state", text, _Described)
-    return CheckpointRow(
-        step=step,
-        incarnation=incarnation,
-        directory=directory,
-        state=told.curriculum,
-        leases=told.leases,
-        records=told.records,
-    )
 
 
 def _drop(db: sqlite3.Connection, step: int, dropped: Mapping[LeaseId, str]) -> None:

@@ -12,20 +12,19 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import msgspec
 
-from learner.ledger.rows import AdmittedRow, AuditRow, ChoiceRow
-from learner.ledger.sqlite.column_values import wealth_from
+from learner.ledger.queries.trust import TrustQueries
+from learner.ledger.rows import AuditRow, ChoiceRow
 from learner.ledger.sqlite.database import LedgerFile
-from learner.trust.margins import BETS
 from learner.trust.selection_test import CompletionValue
-from learner.trust.sequential_test import History, Margin
+from learner.trust.sequential_test import Margin
 from learner.trust.standing import AuditHistory
-from protocol.core.ids import LeaseId, PeerId, RecordId
+from protocol.core.ids import LeaseId, PeerId
 from protocol.work import Rule
 
 MAX_EVIDENCE = 16
@@ -35,12 +34,9 @@ EMPTY: Mapping[LeaseId, tuple[Rule, str, bytes]] = MappingProxyType({})
 
 NONE: Mapping[LeaseId, str] = MappingProxyType({})
 
-QUERY_VALUES = 500
-"""Values in one query: SQLite takes 32,766 today, and took 999 not long ago."""
 
-
-@dataclass
-class TrustLedger:
+@dataclass(frozen=True)
+class TrustLedger(TrustQueries):
     """See the module's paragraph. Raises LedgerError."""
 
     db: LedgerFile
@@ -106,20 +102,6 @@ class TrustLedger:
             _revise(db, revised, now_ms)
             _drop(db, dropped)
 
-    def confidence_of(self, peers: Collection[PeerId]) -> dict[PeerId, AuditHistory]:
-        """What is known of those of `peers` that were ever audited, or banned."""
-        found: dict[PeerId, AuditHistory] = {}
-        for some in _by(QUERY_VALUES, sorted(peers)):
-            marks = ", ".join("?" * len(some))
-            rows = self.db.query(
-                f"SELECT peer, passed, failed, audits, log_wealth, banned FROM confidence WHERE peer IN ({marks})",
-                some,
-            )
-            for peer, passed, failed, audits, log_wealth, banned in rows:
-                history = History(audits=audits, log_wealth=wealth_from("confidence.log_wealth", log_wealth, BETS))
-                found[PeerId(peer)] = AuditHistory(passed=passed, failed=failed, history=history, banned=banned)
-        return found
-
     def engine_used(self, what: str, seconds: float) -> None:
         """The engine was used for so long, for "audits" or "choices"."""
         with self.db.transaction() as db:
@@ -141,78 +123,10 @@ class TrustLedger:
                 ),
             )  # fmt: skip
 
-    def choice_history(self, peer: PeerId) -> History:
-        """What the groups add up to that this peer may have chosen."""
-        rows = self.db.query(
-            "SELECT heard, log_wealth FROM choices WHERE peer = ? AND heard > 0 ORDER BY heard DESC LIMIT 1", (peer,)
-        )
-        for heard, log_wealth in rows:
-            return History(audits=heard, log_wealth=wealth_from("choices.log_wealth", log_wealth))
-        return History()
-
     def choices_forgiven(self, peer: PeerId) -> None:
         """What was drawn so far counts no more for this peer; it stays to be read, with `heard` below 0."""
         with self.db.transaction() as db:
             db.execute("UPDATE choices SET heard = -heard WHERE peer = ? AND heard > 0", (peer,))
-
-    def audits_of(self, leases: Collection[LeaseId]) -> dict[LeaseId, bool]:
-        """Those of `leases` that were audited, and whether they passed."""
-        found: dict[LeaseId, bool] = {}
-        for some in _by(QUERY_VALUES, sorted(leases)):
-            marks = ", ".join("?" * len(some))
-            rows = self.db.query(f"SELECT lease, passed FROM audits WHERE lease IN ({marks})", some)
-            found |= {LeaseId(lease): bool(passed) for lease, passed in rows}
-        return found
-
-    def admitted_of(self, leases: Collection[LeaseId]) -> list[AdmittedRow]:
-        """Those of `leases` of which something is admitted, and no step has taken it."""
-        found: list[AdmittedRow] = []
-        for lease in leases:
-            rows = self.db.query(
-                "SELECT l.peer, r.record, r.idx FROM records r JOIN leases l USING (lease)"
-                " WHERE r.lease = ? AND r.rule = 'admitted' AND r.step IS NULL ORDER BY r.idx",
-                (lease,),
-            )
-            if rows:
-                records = tuple((RecordId(record), index) for _, record, index in rows)
-                found.append(AdmittedRow(lease=lease, peer=PeerId(rows[0][0]), records=records))
-        return found
-
-    def parts_of(self, peer: PeerId, roots: Collection[LeaseId]) -> set[LeaseId]:
-        """The leases of `peer` among those that opened the groups `roots`, or went on with them."""
-        found: set[LeaseId] = set()
-        for root in roots:
-            rows = self.db.query(
-                "SELECT lease FROM leases WHERE peer = ?"
-                " AND lease IN (SELECT ? UNION SELECT lease FROM continuations WHERE root = ?)",
-                (peer, root, root),
-            )
-            found.update(LeaseId(lease) for (lease,) in rows)
-        return found
-
-    def untrained_of(self, peer: PeerId) -> set[LeaseId]:
-        """The leases that opened the groups of which `peer` made a part that was admitted, but for groups that were
-        trained on or dropped."""
-        rows = self.db.query(
-            "SELECT DISTINCT coalesce(c.root, r.lease) AS opener FROM records r LEFT JOIN continuations c USING (lease)"
-            " WHERE r.envelope IS NOT NULL AND r.step IS NULL AND r.rule = 'admitted' AND r.peer = ?"
-            " AND NOT EXISTS (SELECT 1 FROM dropped d WHERE d.lease = coalesce(c.root, r.lease))",
-            (peer,),
-        )
-        return {LeaseId(root) for (root,) in rows}
-
-    def is_dropped(self, root: LeaseId) -> bool:
-        """Whether the group that this lease opened was dropped."""
-        return bool(self.db.query("SELECT 1 FROM dropped WHERE lease = ?", (root,)))
-
-    def untold_revisions(self, peer: PeerId, most: int) -> list[tuple[LeaseId, bytes]]:
-        """(lease, receipt) of revisions that the peer has not been told, the oldest first."""
-        rows = self.db.query(
-            "SELECT v.lease, l.receipt FROM revisions v JOIN leases l USING (lease)"
-            " WHERE v.peer = ? AND v.told = 0 ORDER BY v.at_ms, v.lease LIMIT ?",
-            (peer, most),
-        )
-        return [(LeaseId(lease), receipt) for lease, receipt in rows]
 
     def revisions_told(self, leases: Collection[LeaseId]) -> None:
         """Their peers were told."""
@@ -295,7 +209,3 @@ def _drop(db: sqlite3.Connection, dropped: Mapping[LeaseId, str]) -> None:
         " ON CONFLICT (lease) DO UPDATE SET step = min(step, excluded.step)",
         [(oldest, why, root) for root, why in dropped.items()],
     )
-
-
-def _by(count: int, values: Sequence[PeerId] | Sequence[LeaseId]) -> Iterable[Sequence[PeerId] | Sequence[LeaseId]]:
-    return (values[first : first + count] for first in range(0, len(values), count))

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from learner.ledger.training import checkpoints_of
 from learner.rollouts.leases import own_lease
 from protocol import sampling
 from protocol.core.codec import unpack_tokens
 from protocol.core.ids import PeerId, SwarmId
 from protocol.work import Lease, SignedRecord, read_record
 from tests.e2e.programs import rows_of
+from tests.support.ledgers import checkpoints_in
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Audited:
 
 def audit(state: Path) -> Audited:
     """Draw again what the learner in `state` admitted, as far as its ledger and its store go back."""
-    swarm = SwarmId(checkpoints_of(state / "ledger.sqlite")[0])
+    swarm = SwarmId(checkpoints_in(state / "ledger.sqlite")[0])
     sql = (
         "SELECT l.envelope, r.envelope FROM records r JOIN leases l USING (lease)"
         " WHERE r.rule = 'admitted' AND r.envelope IS NOT NULL AND l.envelope IS NOT NULL"

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from learner.ledger.training import checkpoints_of
 from node.config.swarm_config import LearnSection, ModelSection, SwarmConfig, SwarmSection
 from node.learner_role.shared.signals import StepTrained, VersionPublished
 from node.learner_role.training import checkpoints
@@ -20,6 +19,7 @@ from node.reports import as_json, as_text, swarm_report
 from protocol.core.ids import PolicyVersion
 from tests.node.learner_role.training.test_loop import kill, require_sound
 from tests.support.learner_fixture import FakePeer, FakeTrainer, Learner, Settings, open_learner
+from tests.support.ledgers import checkpoints_in
 from tests.support.trainer_fixture import NOW_MS
 
 pytestmark = pytest.mark.usefixtures("mock_clock")
@@ -44,7 +44,7 @@ def evaluating(learner: Learner, scores: dict[int, float]) -> None:
 
 def kept(root: Path) -> list[int]:
     """Steps of which the ledger and the disk have a checkpoint; both have the same."""
-    rows = checkpoints_of(root / "ledger.sqlite")[1]
+    rows = checkpoints_in(root / "ledger.sqlite")[1]
     assert sorted(row.directory for row in rows) == sorted(path.name for path in (root / "checkpoints").iterdir())
     return sorted(row.step for row in rows)
 
@@ -90,7 +90,7 @@ async def test_what_a_restart_has_cut_off_was_never_the_best(tmp_path: Path) -> 
     async with open_learner(tmp_path, settings) as again:
         again.desk.recover_leases()
         await again.train(FakePeer())
-        assert again.ledger.training.incarnations()[1:] == [(2, 2)], "the milestone was all that could be read"
+        assert again.ledger.training.begun()[1:] == [(2, 2)], "the milestone was all that could be read"
         assert kept(tmp_path) == [2, 11, 12]
 
 
@@ -141,7 +141,7 @@ async def test_a_start_that_has_nothing_better_goes_on_from_a_milestone(tmp_path
     async with open_learner(tmp_path, EVERY_THREE) as again:
         again.desk.recover_leases()
         await again.train(peer)
-        assert again.ledger.training.incarnations() == [(1, 0), (2, 6)]
+        assert again.ledger.training.begun() == [(1, 0), (2, 6)]
         assert again.capacity.chain.head == PolicyVersion(2, 12)
         assert kept(tmp_path) == [3, 6, 9, 11, 12]
 

@@ -141,7 +141,7 @@ async def test_a_learner_killed_on_the_way_to_an_announcement_proves_what_surviv
             await learner.train(peer)
     async with open_learner(tmp_path) as again:
         await again.train(peer)
-        base = again.ledger.training.incarnations()[1][1]
+        base = again.ledger.training.begun()[1][1]
         (found,) = await asked_of(again, HERE)
         assert {(leaf.record, leaf.version.version) for _, _, leaf in found} == consumed(tmp_path, HERE)
         assert all((leaf.version.incarnation == 1) == (leaf.version.version <= base) for _, _, leaf in found)

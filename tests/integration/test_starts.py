@@ -304,8 +304,8 @@ async def test_a_refusal_of_the_trainer_leaves_a_run_that_can_be_gone_on_with(pl
     start = look_at(place.path, resume=True)
     assert [row.step for row in start.rows] == [STEP]
     with Ledger(place.state / "ledger.sqlite", swarm=swarm_of(place)) as ledger:
-        assert len(ledger.training.incarnations()) == 1
-        assert ledger.training.versions() == []
+        assert len(ledger.training.begun()) == 1
+        assert ledger.training.manifests() == []
 
 
 async def test_a_first_start_that_is_refused_and_a_fork_leave_nothing_to_go_on_from(place: Place) -> None:

@@ -545,7 +545,7 @@ def _wire(
     terms = LeaseTerms(
         group_size=settings.group_size, temperature=1.0, max_new_tokens=4, stop_ids=(0,), deadline_s=60.0
     )
-    ids = count(1000 * len(ledger.training.incarnations()) + 1)
+    ids = count(1000 * len(ledger.training.begun()) + 1)
 
     def next_prompt() -> Prompt:
         prompts[0] += 1

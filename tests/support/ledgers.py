@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from learner.ledger.ledger import Ledger
+from learner.ledger.queries.reader import read_ledger
 from learner.ledger.rows import CheckpointRow, LeaseRow, PeerRow, PlanRow, RecordRow, StayRow, StepRow
 from learner.rollouts.admission import EpisodeSlots
 from learner.trust.relay_credit import Credit
@@ -28,6 +29,12 @@ def key(number: int) -> Keypair:
 
 LEARNER = key(1).peer_id
 ALPHA, BETA, GAMMA = (key(n).peer_id for n in (2, 3, 4))
+
+
+def checkpoints_in(path: Path) -> tuple[bytes, list[CheckpointRow]]:
+    """The swarm's id and the durable states, newest first, of the ledger at `path`."""
+    with read_ledger(path) as ledger:
+        return ledger.training.swarm(), ledger.training.checkpoints()
 
 
 def peer_row(peer: PeerId, name: str, *, role: str = "rollout", micros: int = 0, currency: str = "USD") -> PeerRow:

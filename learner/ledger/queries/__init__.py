@@ -1,8 +1,8 @@
-"""What a ledger says, for reports and commands: all that they ask of its tables. Nothing here writes.
+"""What a ledger says: all that is asked of its tables, by the learner, reports and commands. Nothing here writes.
 
 - `peers`: who was here, and what it relayed
 - `reader`: the ledger as it is at one moment
-- `run`: incarnations, steps, versions, evaluations and plans
+- `training`: incarnations, steps, versions, evaluations, checkpoints and plans
 - `trust`: what audits found, what the operator decided
 - `work`: leases, and the verdicts on their records
 """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from learner.ledger.rows import TroubleRow
@@ -11,7 +12,7 @@ from learner.ledger.sqlite.column_values import version_from
 from learner.ledger.sqlite.files import Queries, Row
 from learner.ledger.troubles import ORDER
 from protocol.accounting.claims import EnergySource
-from protocol.core.ids import PeerId
+from protocol.core.ids import PeerId, PolicyVersion
 from protocol.trouble import TroubleKind
 
 
@@ -70,6 +71,10 @@ class PeerQueries:
         """The peer of this id; None where it never came."""
         return next((one for one in self.all(ending=peer) if one.peer == peer), None)
 
+    def knows(self, peer: PeerId) -> bool:
+        """Whether the peer has been here before."""
+        return bool(self.db.query("SELECT 1 FROM peers WHERE peer = ?", (peer,)))
+
     def stays(self) -> list[PeerStay]:
         """All stays of all peers."""
         standby = dict(self.db.query("SELECT presence, seconds FROM standby", of="standby"))
@@ -94,6 +99,21 @@ class PeerQueries:
             " ORDER BY total DESC, receiver",
             of="relayed",
         )
+
+    def members(self, peers: Collection[PeerId]) -> set[PeerId]:
+        """Those of `peers` that have ever joined as rollout nodes."""
+        sql = "SELECT peer FROM peers WHERE role = 'rollout' AND peer IN (SELECT value FROM json_each(?))"
+        return {PeerId(peer) for (peer,) in self.db.query(sql, (json.dumps(list(peers)),))}
+
+    def users_of(self, versions: Collection[PolicyVersion]) -> list[tuple[PeerId, PolicyVersion]]:
+        """Who has records that were trained on, of which the oldest tokens are of one of these versions."""
+        rows = self.db.query(
+            "SELECT DISTINCT peer, incarnation, version FROM records"
+            " WHERE rule = 'admitted' AND step IS NOT NULL AND version >= ?",
+            (min((version.version for version in versions), default=0),),
+        )
+        found = [(PeerId(peer), PolicyVersion(incarnation, version)) for peer, incarnation, version in rows]
+        return [(peer, version) for peer, version in found if version in versions]
 
     def troubles(self) -> list[TroubleRow]:
         """By peer, in the order in which the first of its troubles counts."""

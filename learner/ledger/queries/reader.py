@@ -14,7 +14,7 @@ from pathlib import Path
 
 from learner.ledger.evidence import Evidence
 from learner.ledger.queries.peers import PeerQueries
-from learner.ledger.queries.run import RunQueries
+from learner.ledger.queries.training import TrainingQueries
 from learner.ledger.queries.trust import TrustQueries
 from learner.ledger.queries.work import WorkQueries
 from learner.ledger.reputation import Judging, observed_days
@@ -28,7 +28,7 @@ class LedgerReader:
 
     def __init__(self, db: Snapshot) -> None:
         self._db = db
-        self.run, self.work, self.peers = RunQueries(db), WorkQueries(db), PeerQueries(db)
+        self.training, self.work, self.peers = TrainingQueries(db), WorkQueries(db), PeerQueries(db)
         self.trust, self.evidence = TrustQueries(db), Evidence(db)
 
     def observed_days(self, now_ms: int, judging: Judging) -> dict[PeerId, list[ObservedDay]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from learner.ledger.reputation import BAN, PARDON
-from learner.ledger.rows import AuditRow, ChoiceRow
+from learner.ledger.rows import AdmittedRow, AuditRow, ChoiceRow
 from learner.ledger.sqlite.column_values import (
     choice_from,
     counts_from,
@@ -18,10 +19,10 @@ from learner.ledger.sqlite.column_values import (
     worth_from,
 )
 from learner.ledger.sqlite.files import Queries, Row
-from learner.trust.margins import margins_of
+from learner.trust.margins import BETS, margins_of
 from learner.trust.sequential_test import Audited, History, Margin
 from learner.trust.standing import AuditHistory
-from protocol.core.ids import LeaseId, PeerId
+from protocol.core.ids import LeaseId, PeerId, RecordId
 
 AUDITS = "SELECT lease, peer, at_ms, tokens, above, worst, evidence, passed, detail FROM audits"
 
@@ -90,20 +91,24 @@ class TrustQueries:
             )
         )
 
-    def confidence(self, peer: PeerId | None = None) -> dict[PeerId, Confidence]:
-        """Of those that were ever audited, or banned; or of one."""
+    def confidence(self, peers: Collection[PeerId] | None = None, bets: int | None = None) -> dict[PeerId, Confidence]:
+        """Of those that were ever audited, or banned; or of those of `peers`. `bets`: as in `wealth_from`."""
         rows = self.db.query(
             "SELECT peer, passed, failed, audits, log_wealth, banned, since_ms FROM confidence"
-            " WHERE ?1 IS NULL OR peer = ?1",
-            (peer,),
+            " WHERE ?1 IS NULL OR peer IN (SELECT value FROM json_each(?1))",
+            (None if peers is None else json.dumps(list(peers)),),
             of="confidence",
         )
         found = {}
         for one, passed, failed, audits, log_wealth, banned, since_ms in rows:
-            history = History(audits=audits, log_wealth=wealth_from("confidence.log_wealth", log_wealth))
+            history = History(audits=audits, log_wealth=wealth_from("confidence.log_wealth", log_wealth, bets))
             known = AuditHistory(passed=passed, failed=failed, history=history, banned=banned)
             found[PeerId(one)] = Confidence(known, since_ms)
         return found
+
+    def confidence_of(self, peers: Collection[PeerId]) -> dict[PeerId, AuditHistory]:
+        """What audits go on from, of those of `peers` that were ever audited, or banned."""
+        return {peer: known for peer, (known, _) in self.confidence(peers, BETS).items()}
 
     def audits(self, peer: PeerId) -> list[AuditRow]:
         """Those of a peer, in the order in which they were made."""
@@ -113,6 +118,11 @@ class TrustQueries:
         """That of a lease; None where it was not audited."""
         rows = self.db.query(f"{AUDITS} WHERE lease = ?", (lease,), of="audits")
         return _audit(rows[0]) if rows else None
+
+    def audits_of(self, leases: Collection[LeaseId]) -> dict[LeaseId, bool]:
+        """Those of `leases` that were audited, and whether they passed."""
+        found = {one: self.db.query("SELECT passed FROM audits WHERE lease = ?", (one,)) for one in leases}
+        return {lease: bool(rows[0][0]) for lease, rows in found.items() if rows}
 
     def kept_lease(self, lease: LeaseId) -> KeptLease | None:
         """None where it was not audited, passed, or is not among the newest of its peer that are kept."""
@@ -141,6 +151,15 @@ class TrustQueries:
             for one, who, at_ms, choice, withheld, theirs, ours, heard, log_wealth in rows
         ]  # fmt: skip
 
+    def choice_history(self, peer: PeerId) -> History:
+        """What the groups add up to that this peer may have chosen."""
+        rows = self.db.query(
+            "SELECT heard, log_wealth FROM choices WHERE peer = ? AND heard > 0 ORDER BY heard DESC LIMIT 1", (peer,)
+        )
+        for heard, log_wealth in rows:
+            return History(audits=heard, log_wealth=wealth_from("choices.log_wealth", log_wealth))
+        return History()
+
     def decisions(self, peer: PeerId) -> list[OperatorDecision]:
         """Newest first."""
         return self.db.rows(OperatorDecision, "FROM decisions WHERE peer = ? ORDER BY id DESC", (peer,), of="decisions")
@@ -153,6 +172,56 @@ class TrustQueries:
         """Those of whom the operator's last decision is a ban."""
         rows = self.db.query("SELECT peer, what, max(id) FROM decisions GROUP BY peer", of="decisions")
         return {PeerId(peer) for peer, what, _ in rows if what == BAN}
+
+    def admitted_of(self, leases: Collection[LeaseId]) -> list[AdmittedRow]:
+        """Those of `leases` of which something is admitted, and no step has taken it."""
+        found: list[AdmittedRow] = []
+        for lease in leases:
+            rows = self.db.query(
+                "SELECT l.peer, r.record, r.idx FROM records r JOIN leases l USING (lease)"
+                " WHERE r.lease = ? AND r.rule = 'admitted' AND r.step IS NULL ORDER BY r.idx",
+                (lease,),
+            )
+            if rows:
+                records = tuple((RecordId(record), index) for _, record, index in rows)
+                found.append(AdmittedRow(lease=lease, peer=PeerId(rows[0][0]), records=records))
+        return found
+
+    def parts_of(self, peer: PeerId, roots: Collection[LeaseId]) -> set[LeaseId]:
+        """The leases of `peer` among those that opened the groups `roots`, or went on with them."""
+        found: set[LeaseId] = set()
+        for root in roots:
+            rows = self.db.query(
+                "SELECT lease FROM leases WHERE peer = ?"
+                " AND lease IN (SELECT ? UNION SELECT lease FROM continuations WHERE root = ?)",
+                (peer, root, root),
+            )
+            found.update(LeaseId(lease) for (lease,) in rows)
+        return found
+
+    def untrained_of(self, peer: PeerId) -> set[LeaseId]:
+        """The leases that opened the groups of which `peer` made a part that was admitted, but for groups that were
+        trained on or dropped."""
+        rows = self.db.query(
+            "SELECT DISTINCT coalesce(c.root, r.lease) AS opener FROM records r LEFT JOIN continuations c USING (lease)"
+            " WHERE r.envelope IS NOT NULL AND r.step IS NULL AND r.rule = 'admitted' AND r.peer = ?"
+            " AND NOT EXISTS (SELECT 1 FROM dropped d WHERE d.lease = coalesce(c.root, r.lease))",
+            (peer,),
+        )
+        return {LeaseId(root) for (root,) in rows}
+
+    def is_dropped(self, root: LeaseId) -> bool:
+        """Whether the group that this lease opened was dropped."""
+        return bool(self.db.query("SELECT 1 FROM dropped WHERE lease = ?", (root,)))
+
+    def untold_revisions(self, peer: PeerId, most: int) -> list[tuple[LeaseId, bytes]]:
+        """(lease, receipt) of revisions that the peer has not been told, the oldest first."""
+        rows = self.db.query(
+            "SELECT v.lease, l.receipt FROM revisions v JOIN leases l USING (lease)"
+            " WHERE v.peer = ? AND v.told = 0 ORDER BY v.at_ms, v.lease LIMIT ?",
+            (peer, most),
+        )
+        return [(LeaseId(lease), receipt) for lease, receipt in rows]
 
     def margins(self) -> Callable[[int], Sequence[Margin]]:
         """Which were in force when. Before they were written down, they went by the newest version's size, at two bytes

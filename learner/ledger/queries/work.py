@@ -8,11 +8,22 @@ from typing import Any
 
 import msgspec
 
+from learner.ledger.rows import LeaseRow, UnconsumedRow
+from learner.ledger.sqlite.column_values import from_json, version_from
 from learner.ledger.sqlite.files import Queries, Row
 from learner.monitoring.fruitless_leases import ROUND_MS, ROUNDS, SPAN_MS, End, Loop
+from learner.rollouts.admission import EpisodeSlots
 from learner.rollouts.buffer import UNINFORMATIVE
 from protocol.core.ids import LeaseId, PeerId, RecordId
 from protocol.work import Rule
+
+OPEN = "status = 'open' AND receipt IS NULL"
+
+UNCONSUMED = (
+    "FROM records r JOIN leases l USING (lease) LEFT JOIN continuations c USING (lease)"
+    " WHERE r.rule = 'admitted' AND r.step IS NULL AND r.envelope IS NOT NULL"
+    " AND NOT EXISTS (SELECT 1 FROM dropped d WHERE d.lease = coalesce(c.root, r.lease))"
+)
 
 ENDS = {"returned": End.RETURNED, "expired": End.EXPIRED, "lost": End.LOST}
 
@@ -149,6 +160,70 @@ class WorkQueries:
         rows = self.db.query(f"SELECT status, count(*) {ended} GROUP BY status", (last_ms,))
         return Loop(ends=Counter({ENDS[status]: number for status, number in rows}), span_s=(end_ms - first_ms) / 1000)
 
+    def open_leases(self) -> list[LeaseRow]:
+        """Leases neither delivered nor closed, nor answered with a receipt."""
+        return [
+            LeaseRow(
+                lease=LeaseId(row[0]), peer=PeerId(row[1]), task=row[2], prompt=row[3], rollouts=row[4],
+                issued_ms=row[5], deadline_ms=row[6], envelope=row[7], place=_place(*row[9:]),
+                started=None if row[8] is None else version_from("leases.started_version", row[8]),
+            )
+            for row in self.db.query(
+                "SELECT lease, peer, task, prompt, rollouts, issued_ms, deadline_ms, envelope, started_version, root,"
+                " turn, slots FROM leases LEFT JOIN continuations USING (lease)"
+                f" WHERE {OPEN} ORDER BY issued_ms, lease"
+            )
+        ]  # fmt: skip
+
+    def group_sizes(self) -> set[int]:
+        """Of how many completions the groups are that are leased, or wait to be trained on."""
+        rows = self.db.query(
+            "SELECT rollouts FROM leases LEFT JOIN continuations c USING (lease) WHERE c.root IS NULL AND"
+            f" ({OPEN} OR lease IN (SELECT coalesce(c.root, r.lease) {UNCONSUMED}))"
+        )
+        return {int(size) for (size,) in rows}
+
+    def unconsumed(self) -> list[UnconsumedRow]:
+        """Admitted records that no surviving step has taken or dropped, in order of turns and of arrival."""
+        return [
+            UnconsumedRow(
+                prompt=row[0], lease=LeaseId(row[1]), reward=row[2], peer=PeerId(row[3]), envelope=row[4],
+                place=_place(*row[5:]),
+            )
+            for row in self.db.query(
+                "SELECT l.prompt, r.lease, r.reward, r.peer, r.envelope, c.root, c.turn, c.slots"
+                f" {UNCONSUMED}"
+                " ORDER BY coalesce(c.turn, 0), r.received_ms, r.lease, r.idx"
+            )
+        ]  # fmt: skip
+
+    def counts(self) -> tuple[int, int]:
+        """How many leases and records there are; none is ever deleted."""
+        leases = self.db.query("SELECT coalesce(max(rowid), 0) FROM leases")[0][0]
+        return int(leases), int(self.db.query("SELECT coalesce(max(rowid), 0) FROM records")[0][0])
+
+    def since(self, leases: int, records: int) -> tuple[list[int], list[tuple[int, float]]]:
+        """Beyond the first so many leases and records, in order: the prompts that were leased, and (prompt, mean
+        reward) of each group that was admitted.
+        """
+        given = self.db.query(
+            "SELECT prompt FROM leases LEFT JOIN continuations c USING (lease)"
+            " WHERE leases.rowid > ? AND c.root IS NULL ORDER BY leases.rowid",
+            (leases,),
+        )
+        seen = self.db.query(
+            "WITH fresh AS (SELECT DISTINCT coalesce(c.root, r.lease) AS root FROM records r"
+            " LEFT JOIN continuations c USING (lease) WHERE r.rule = 'admitted' AND r.rowid > ?),"
+            " turns AS (SELECT root, root AS lease FROM fresh"
+            " UNION ALL SELECT c.root, c.lease FROM continuations c JOIN fresh USING (root))"
+            " SELECT l.prompt, avg(r.reward) FROM turns t JOIN leases l ON l.lease = t.root"
+            " JOIN records r ON r.lease = t.lease AND r.rule = 'admitted'"
+            # Complete is a group with a return for each of its first turns.
+            " GROUP BY t.root HAVING count(r.reward) = sum(t.lease = t.root) ORDER BY max(r.rowid)",
+            (records,),
+        )
+        return [prompt for (prompt,) in given], [(prompt, mean) for prompt, mean in seen]
+
     # By peer
 
     def leases_by_peer(self) -> defaultdict[str, dict[str, int]]:
@@ -254,6 +329,16 @@ class WorkQueries:
         (found,) = self.db.rows(KnownLease, "FROM leases WHERE lease = ?", (lease,))
         return found
 
+    def receipt_of(self, lease: LeaseId, peer: PeerId) -> bytes | None:
+        """The receipt already given to `peer` for `lease`, or None."""
+        rows = self.db.query("SELECT receipt FROM leases WHERE lease = ? AND peer = ?", (lease, peer))
+        return rows[0][0] if rows else None
+
+    def lease_envelope(self, lease: LeaseId) -> bytes | None:
+        """The lease as it was signed. None when there is none of that id, or it is of no use any more."""
+        rows = self.db.query("SELECT envelope FROM leases WHERE lease = ?", (lease,))
+        return rows[0][0] if rows else None
+
     def is_recalled(self, lease: LeaseId) -> bool:
         """Whether the learner recalled it."""
         return bool(self.db.query("SELECT 1 FROM recalled WHERE lease = ?", (lease,), of="recalled"))
@@ -289,3 +374,9 @@ class WorkQueries:
         if not self.db.has_table("continuations"):
             return "LEFT JOIN dropped d USING (lease)"
         return "LEFT JOIN continuations c USING (lease) LEFT JOIN dropped d ON d.lease = coalesce(c.root, r.lease)"
+
+
+def _place(root: bytes | None, turn: int | None, slots: str | None) -> EpisodeSlots | None:
+    if root is None or turn is None or slots is None:
+        return None
+    return EpisodeSlots(root=LeaseId(root), turn=turn, slots=tuple(from_json("continuations.slots", slots, list[int])))

@@ -110,7 +110,7 @@ def cost_of(keys: Sequence[Key]) -> float | None:
 def outcome_of(ledger: Path, played: Sequence[Played], relayed: Relayed = NOBODY) -> Outcome:
     """Read the ledger of a drill that is over; what its relays did is not in there."""
     with read_ledger(ledger) as reader:
-        greedy, sampled = reader.run.newest_accuracy()
+        greedy, sampled = reader.training.newest_accuracy()
         reports = {peer.peer: peer for peer in swarm_report(ledger).peers}
         made: Counter[int] = Counter()
         keys = []
@@ -128,7 +128,7 @@ def _key(ledger: LedgerReader, played: Played, earlier: int, reports: Mapping[Pe
     harmless = HARMLESS - {"unknown_lease"} if played.attack is Attack.REPLAYED else HARMLESS
     steps = [record.step is not None for record in mine]
     failed_ms = min((audit.at_ms for audit in ledger.trust.audits(played.peer) if not audit.passed), default=None)
-    known, since_ms = ledger.trust.confidence(played.peer).get(played.peer, (AuditHistory(), 0))
+    known, since_ms = ledger.trust.confidence([played.peer]).get(played.peer, (AuditHistory(), 0))
     report = reports.get(played.peer)
 
     def after(at_ms: int | None) -> int | None:

@@ -21,9 +21,9 @@ from typing import Any
 import trio
 
 from learner.artifacts.regular_file import open_file
+from learner.ledger.queries.reader import read_ledger
 from learner.ledger.rows import CheckpointRow
 from learner.ledger.sqlite.database import LedgerError, is_blank
-from learner.ledger.training import checkpoints_of
 from node.config.loader import read_swarm_config
 from node.config.swarm_config import SwarmConfig
 from node.learner_role.training.resume import CHECKPOINTS, LEDGER
@@ -119,7 +119,8 @@ def _checkpoints(place: StateLocation) -> list[CheckpointRow]:
     if not place.is_learner or is_blank(place.state / LEDGER):
         return []
     try:
-        return checkpoints_of(place.state / LEDGER)[1]
+        with read_ledger(place.state / LEDGER) as ledger:
+            return ledger.training.checkpoints()
     except LedgerError as error:
         raise RunError(str(error)) from error
 

@@ -114,8 +114,8 @@ def _history(state: Path) -> _History:
         return _History(bases={}, rollouts={})
     try:
         with read_ledger(state / LEDGER) as ledger:
-            bases = {one.incarnation: one.base for one in ledger.run.incarnations()}
-            return _History(bases=bases, rollouts=ledger.run.rollouts())
+            bases = {one.incarnation: one.base for one in ledger.training.incarnations()}
+            return _History(bases=bases, rollouts=ledger.training.rollouts())
     except LedgerError as error:
         raise RunError(str(error)) from error
 
@@ -124,7 +124,7 @@ def _shown(state: Path, sample: Sample) -> Shown:
     decode = _decoder(state / "store")
     try:
         with read_ledger(state / LEDGER) as ledger:
-            whole = ledger.run.trained_on(sample.version)
+            whole = ledger.training.trained_on(sample.version)
             groups = [_group(ledger, group, number + 1, decode) for number, group in enumerate(sample.groups)]
     except LedgerError as error:
         raise RunError(str(error)) from error

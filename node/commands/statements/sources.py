@@ -162,7 +162,7 @@ def reputation_lines(
         ) from None
     try:
         with read_ledger(place.state / "ledger.sqlite") as ledger:
-            at_ms = min(ledger.run.last_moment_ms(), now_ms)
+            at_ms = min(ledger.training.last_moment_ms(), now_ms)
             days = ledger.observed_days(at_ms, JUDGING)
             peers = [one.peer for one in ledger.peers.all("rollout")]
             bans = {one: known.banned for one, (known, _) in ledger.trust.confidence().items()}

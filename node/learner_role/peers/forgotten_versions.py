@@ -60,7 +60,7 @@ class Forgotten(Service):
 
     def look_here(self, checkpoints: Path) -> None:
         """Compare the ledger with what lies beside it. Reads the disk: for a worker thread, at the start."""
-        begun = max((number for number, _ in self.ledger.training.incarnations()), default=0)
+        begun = max((one.incarnation for one in self.ledger.training.incarnations()), default=0)
         held = [
             one.version
             for one in self.context.store.versions()

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from learner.ledger.ledger import Ledger
+from learner.ledger.queries.reader import read_ledger
 from learner.ledger.rows import LeaseRow, UnconsumedRow
 from learner.ledger.sqlite.column_values import signed_in
-from learner.ledger.sqlite.database import DamagedValue, LedgerError, is_blank
-from learner.ledger.work import open_leases_of
+from learner.ledger.sqlite.database import is_blank
 from learner.rollouts.admission import AdmittedRecord, EpisodeSlots, GrantedLease
 from learner.rollouts.buffer import Group
 from learner.rollouts.environment import Ended, Environment
@@ -50,11 +50,9 @@ def require_leases(path: Path, swarm: SwarmId) -> None:
     """Refuse the ledger at `path` if a lease that is open there cannot be taken up. Raises LedgerError."""
     if is_blank(path):
         return
-    try:
-        for row in open_leases_of(path):
+    with read_ledger(path) as ledger:
+        for row in ledger.work.open_leases():
             granted_in(row, swarm)
-    except DamagedValue as error:
-        raise LedgerError(f"{path}: {error}") from error
 
 
 def read_unconsumed(ledger: Ledger, environment: Environment, swarm: SwarmId) -> Recovered:

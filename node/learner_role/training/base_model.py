@@ -17,8 +17,8 @@ from learner.artifacts.file_digests import add_samples
 from learner.artifacts.model_directory import COMPANIONS, CONFIG
 from learner.artifacts.regular_file import read_file
 from learner.ledger.ledger import Ledger
+from learner.ledger.queries.reader import read_ledger
 from learner.ledger.sqlite.database import LedgerError, is_blank
-from learner.ledger.training import base_of
 from node.config.preflight import shards_of
 from node.config.swarm_config import SwarmConfig, TrainerSection
 from node.runtime.errors import RunError, UsageError
@@ -55,7 +55,8 @@ def base_note(config: SwarmConfig, ledger: Path) -> str:
     if is_blank(ledger):
         return ""
     try:
-        recorded = base_of(ledger)
+        with read_ledger(ledger) as reader:  # what no checkpoint rests on yet does not matter
+            recorded = reader.training.base_model() if reader.training.checkpoints_made() else {}
     except LedgerError as error:
         raise RunError(str(error)) from error
     return compare_base(recorded, digests_of(Path(config.model.directory)), config)

@@ -187,9 +187,10 @@ class Checkpoints(Service):
 
     def _scores(self, row: CheckpointRow) -> dict[int, float]:
         """What versions of the line that leads to `row` are worth, by their training step."""
-        begun = [(number, base) for number, base in self.ledger.training.incarnations() if number <= row.incarnation]
+        begun = [(number, base) for number, base in self.ledger.training.begun() if number <= row.incarnation]
         line = Chain(bases=bases_of(begun), head=PolicyVersion(row.incarnation, row.step))
-        return {version.version: score for version, score in self.ledger.training.scores() if line.contains(version)}
+        scores = self.ledger.training.evaluations()
+        return {one.version.version: one.sampled for one in scores if line.contains(one.version)}
 
     def _make_room(self, under_audit: Collection[LeaseId]) -> list[CheckpointRow]:
         """Give up milestones, the least wanted first, until the disk has room for another checkpoint; return them."""

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from learner.ledger.ledger import Ledger
+from learner.ledger.queries.reader import read_ledger
 from learner.ledger.sqlite.database import LedgerError, is_blank
-from learner.ledger.training import settings_of
-from learner.ledger.work import group_sizes_of
 from node.config.swarm_config import SwarmConfig
 from node.runtime.errors import RunError, UsageError
 
@@ -45,7 +44,9 @@ def require_fixed(config: SwarmConfig, ledger: Path, names: Collection[str] = (S
     if is_blank(ledger):
         return
     try:
-        recorded = settings_of(ledger)
+        with read_ledger(ledger) as reader:  # a record of a lease may wait to be trained on
+            rests = reader.training.checkpoints_made() or reader.work.counts()[0]
+            recorded = reader.training.settings() if rests else {}
     except LedgerError as error:
         raise RunError(str(error)) from error
     if said := explain_change({name: value for name, value in recorded.items() if name in names}, config):
@@ -57,7 +58,8 @@ def require_groups(config: SwarmConfig, ledger: Path) -> None:
     if is_blank(ledger) or not (config.trainer.pairs_by and config.swarm_rollouts):
         return
     try:
-        larger = sorted(group_sizes_of(ledger) - {PAIR})
+        with read_ledger(ledger) as reader:
+            larger = sorted(reader.work.group_sizes() - {PAIR})
     except LedgerError as error:
         raise RunError(str(error)) from error
     if larger:

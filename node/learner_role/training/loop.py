@@ -288,8 +288,8 @@ class TrainingLoop(Service):
         """Begin the next incarnation at step `base`. The caller holds `judging`."""
         run = self.state
         incarnation = await trio.to_thread.run_sync(self.ledger.training.begin_incarnation, base, self.now_ms())
-        incarnations = await trio.to_thread.run_sync(self.ledger.training.incarnations)
-        versions = await trio.to_thread.run_sync(self.ledger.training.versions)
+        incarnations = await trio.to_thread.run_sync(self.ledger.training.begun)
+        versions = await trio.to_thread.run_sync(self.ledger.training.manifests)
         run.capacity.chain = Chain(bases=bases_of(incarnations), head=PolicyVersion(incarnation, base))
         run.capacity.collecting = base
         self.publishing.go_on(versions)

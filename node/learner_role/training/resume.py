@@ -18,10 +18,10 @@ from typing import Any
 
 from learner.artifacts.atomic_directory import sync_directory
 from learner.ledger.ledger import Ledger
+from learner.ledger.queries.reader import read_ledger
 from learner.ledger.rows import CheckpointRow
 from learner.ledger.sqlite.database import LedgerError, is_blank, require_sound
 from learner.ledger.sqlite.files import rescued_files
-from learner.ledger.training import checkpoints_of
 from node.config.swarm_config import SwarmConfig
 from node.learner_role.scheduling.recovery import require_leases
 from node.learner_role.training.fixed_settings import SEED, TASKS, require_fixed
@@ -102,7 +102,8 @@ def find_origin(source: str, config: SwarmConfig, restore: Callable[[Mapping[str
     if is_blank(origin / LEDGER):
         raise UsageError(f"--fork-from {source}: {origin} holds no learner's run. Name its swarm.toml or its state.")
     try:
-        swarm, rows = checkpoints_of(origin / LEDGER)
+        with read_ledger(origin / LEDGER) as ledger:
+            swarm, rows = ledger.training.swarm(), ledger.training.checkpoints()
     except LedgerError as error:
         raise RunError(str(error)) from error
     row = _chosen(source, rows, step)
@@ -139,8 +140,8 @@ def fork(source: str, config: SwarmConfig, restore: Callable[[Mapping[str, Any]]
 
 def unfork(state: Path) -> None:
     """Take back a fork that could not be begun with, since the trainer has refused it: nothing has come of it yet."""
-    with Ledger(state / LEDGER, swarm=checkpoints_of(state / LEDGER)[0]) as ledger:
-        begun = len(ledger.training.incarnations()) > 1
+    with read_ledger(state / LEDGER) as ledger:
+        begun = len(ledger.training.begun()) > 1
     if not begun:
         shutil.rmtree(state, ignore_errors=True)
 
@@ -152,7 +153,8 @@ def checkpoints_in(state: Path) -> list[CheckpointRow]:
 
 def _checkpoints(state: Path) -> list[CheckpointRow]:
     try:
-        return checkpoints_of(state / LEDGER)[1]
+        with read_ledger(state / LEDGER) as ledger:
+            return ledger.training.checkpoints()
     except LedgerError as error:
         raise RunError(str(error)) from error
 

@@ -79,7 +79,7 @@ def replay_of(ledger: LedgerReader, peer: PeerId) -> Replayed:
     if not ledger.trust.has_audits():
         return Replayed(lines=("Nothing to replay: this ledger is older than audits.",), agrees=True)
     found = replayed(ledger.trust.audits(peer), ledger.trust.margins(), ledger.trust.pardons_ms(peer))
-    kept, _ = ledger.trust.confidence(peer).get(peer, (AuditHistory(), 0))
+    kept, _ = ledger.trust.confidence([peer]).get(peer, (AuditHistory(), 0))
     banned, same = kept.banned, is_same(found.known.history, kept.history)
     choosing = choosing_of(ledger, peer)
     lines = [*_told(found), *_judged(found, banned, choosing), *_differing(found)]

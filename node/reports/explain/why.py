@@ -210,7 +210,7 @@ def _of_peer(ledger: LedgerReader, peer: PeerId) -> Iterator[str]:
     if (choosing := choosing_of(ledger, peer)) is not None:
         for choice, tally in sorted(choosing.found.items(), key=lambda one: one[0].value):
             yield CHOSEN[choice].format(drawn=tally["drawn"], better=tally["better"], gained=tally["gained"])
-    found = reputations(ledger, ledger.run.last_moment_ms(), {} if audits is None else {peer: audits.banned})[peer]
+    found = reputations(ledger, ledger.training.last_moment_ms(), {} if audits is None else {peer: audits.banned})[peer]
     yield in_a_line(found)
     yield known_lately(found)
     yield from advice(found)

@@ -55,21 +55,21 @@ def swarm_report(
 
 def _report(ledger: LedgerReader, staleness: int | None, terms: CostTerms) -> SwarmReport:
     """Without accounts and history, which are made of it."""
-    started_ms = ledger.run.started_ms()
-    ended_ms = max(ledger.run.last_moment_ms(), started_ms)
+    started_ms = ledger.training.started_ms()
+    ended_ms = max(ledger.training.last_moment_ms(), started_ms)
 
     def since_start(at_ms: int) -> float:
         return (at_ms - started_ms) / 1000
 
     incarnations = tuple(
         Incarnation(number=one.incarnation, base=one.base, at_s=since_start(one.began_ms))
-        for one in ledger.run.incarnations()
+        for one in ledger.training.incarnations()
     )
     steps, lags = _steps(ledger, started_ms), ledger.work.lags()
     evaluations = _evaluations(ledger, started_ms, _chain(incarnations, steps))
-    diverged = dict.fromkeys(ledger.run.diverged(), 1)  # several before one step count as one
+    diverged = dict.fromkeys(ledger.training.diverged(), 1)  # several before one step count as one
     return SwarmReport(
-        swarm=ledger.run.swarm(),
+        swarm=ledger.training.swarm(),
         started_ms=started_ms,
         ended_ms=ended_ms,
         staleness=staleness,
@@ -80,7 +80,7 @@ def _report(ledger: LedgerReader, staleness: int | None, terms: CostTerms) -> Sw
                 version=PolicyVersion(one.incarnation, one.version), at_s=since_start(one.published_ms),
                 total_bytes=one.total_bytes, new_bytes=one.new_bytes,
             )
-            for one in ledger.run.versions()
+            for one in ledger.training.versions()
         ),
         steps=steps,
         evaluations=evaluations,
@@ -89,14 +89,14 @@ def _report(ledger: LedgerReader, staleness: int | None, terms: CostTerms) -> Sw
                 at_s=since_start(one.at_ms), kappa=one.kappa, active=one.active, micros_per_hour=one.micros_per_hour,
                 reasons=one.reasons,
             )
-            for one in ledger.run.plans()
+            for one in ledger.training.plans()
         ),
         lags=lags,
         uninformative=ledger.work.uninformative(),
         alarms=changes_of(steps, [score for score in evaluations if score.survives], diverged),
         later_turns=ledger.work.later_turns(),
         terms=terms,
-        engine_s=ledger.run.engine_s(),
+        engine_s=ledger.training.engine_s(),
         troubles=tuple(ledger.peers.troubles()),
         fruitless=ledger.work.fruitless(),
         checkpoints=_checkpoints(ledger, started_ms, evaluations),
@@ -106,7 +106,7 @@ def _report(ledger: LedgerReader, staleness: int | None, terms: CostTerms) -> Sw
 def _checkpoints(
     ledger: LedgerReader, started_ms: int, evaluations: Sequence[Evaluation]
 ) -> tuple[KeptCheckpoint, ...]:
-    rows = ledger.run.checkpoints()
+    rows = ledger.training.checkpoints_made()
     scores = {score.version.version: score for score in evaluations if score.survives}
     near = {step: scores[mark] for mark, step in checkpoints_of([row.step for row in rows], scores).items()}
     return tuple(
@@ -138,7 +138,7 @@ def _steps(ledger: LedgerReader, started_ms: int) -> tuple[Step, ...]:
             waited_s=row.waited_s, train_s=row.train_s, rollouts=row.rollouts, tokens=row.tokens, reward=row.reward,
             metrics=row.metrics,
         )
-        for row in ledger.run.steps()
+        for row in ledger.training.steps()
     )  # fmt: skip
 
 
@@ -148,7 +148,7 @@ def _evaluations(ledger: LedgerReader, started_ms: int, chain: Chain | None) -> 
             version=row.version, at_s=(row.at_ms - started_ms) / 1000, prompts=row.prompts, greedy=row.greedy,
             sampled=row.sampled, survives=chain is None or chain.contains(row.version), **_more(row.scores),
         )
-        for row in ledger.run.evaluations()
+        for row in ledger.training.evaluations()
     )  # fmt: skip
 
 

@@ -27,7 +27,6 @@ from learner.ledger.sqlite import database as module
 from learner.ledger.sqlite.database import LedgerError, snapshot
 from learner.ledger.sqlite.files import execute_all
 from learner.ledger.sqlite.schema import SCHEMA, SCHEMA_VERSION
-from learner.ledger.work import group_sizes_of
 from learner.rollouts.admission import EpisodeSlots
 from learner.trust.relay_credit import Credit
 from protocol.core.digest import digest_of
@@ -91,7 +90,7 @@ def deliver(ledger: Ledger, number: int, *rules: Rule) -> None:
 
 def train(ledger: Ledger, step: int, *leases: int, dropped: dict[int, str] | None = None) -> None:
     row = StepRow(
-        step=step, incarnation=len(ledger.training.incarnations()), began_ms=NOW_MS, waited_s=0.1, train_s=0.2,
+        step=step, incarnation=len(ledger.training.begun()), began_ms=NOW_MS, waited_s=0.1, train_s=0.2,
         rollouts=2 * len(leases), tokens=6, reward=0.5, metrics={"loss": 0.25},
     )  # fmt: skip
     ledger.training.step_trained(
@@ -102,7 +101,7 @@ def train(ledger: Ledger, step: int, *leases: int, dropped: dict[int, str] | Non
 def checkpoint(ledger: Ledger, step: int) -> None:
     row = CheckpointRow(
         step=step,
-        incarnation=len(ledger.training.incarnations()),
+        incarnation=len(ledger.training.begun()),
         directory=f"1.{step}",
         state={"ordinal": step, "x": [1.5]},
     )
@@ -128,12 +127,12 @@ def test_how_large_the_groups_are_that_are_leased_or_wait(ledger: Ledger, path: 
     ledger.work.leases_issued(
         [replace(lease_row(number), rollouts=rollouts) for number, rollouts in enumerate((2, 4, 8))]
     )
-    assert group_sizes_of(path) == {2, 4, 8}
+    assert ledger.work.group_sizes() == {2, 4, 8}
     for number in range(3):
         deliver(ledger, number)
-    assert group_sizes_of(path) == {2, 4, 8}
+    assert ledger.work.group_sizes() == {2, 4, 8}
     train(ledger, 1, 0, dropped={1: "stale"})
-    assert group_sizes_of(path) == {8}
+    assert ledger.work.group_sizes() == {8}
 
 
 def test_a_lease_from_issue_to_receipt(ledger: Ledger) -> None:
@@ -368,7 +367,7 @@ def test_a_restart_frees_what_the_steps_after_its_checkpoint_took_once(ledger: L
     assert unconsumed(ledger) == [(5, 2), (6, 2)]
     assert ledger.training.begin_incarnation(1, NOW_MS) == 2
     assert unconsumed(ledger) == [(2, 2), (3, 2), (4, 2), (5, 2), (6, 2)]
-    assert ledger.training.incarnations() == [(1, 0), (2, 1)]
+    assert ledger.training.begun() == [(1, 0), (2, 1)]
     train(ledger, 2, 2, 3, 4, 5)
     assert ledger.training.begin_incarnation(2, NOW_MS) == 3
     assert unconsumed(ledger) == [(6, 2)]
@@ -475,7 +474,7 @@ def test_checkpoints_and_versions_come_back_as_they_were(ledger: Ledger) -> None
     for name in ("1.0", "1.2", "2.2"):
         one = version(name)
         ledger.training.version_published(one, manifest(one), NOW_MS, total_bytes=5, new_bytes=5)
-    assert ledger.training.versions() == [(one, manifest(one)) for one in map(version, ("1.0", "1.2", "2.2"))]
+    assert ledger.training.manifests() == [(one, manifest(one)) for one in map(version, ("1.0", "1.2", "2.2"))]
     with pytest.raises(sqlite3.IntegrityError):
         ledger.training.version_published(version("1.2"), manifest(version("9.9")), NOW_MS, total_bytes=5, new_bytes=5)
 
@@ -832,7 +831,7 @@ def test_a_file_that_is_no_ledger_of_ours_is_named_and_left_alone(
 def test_policy_versions_are_kept_exactly(ledger: Ledger) -> None:
     largest = PolicyVersion(2**53 - 1, 2**53 - 1)
     ledger.training.version_published(largest, manifest(largest), NOW_MS, total_bytes=2**62, new_bytes=0)
-    assert ledger.training.versions() == [(largest, manifest(largest))]
+    assert ledger.training.manifests() == [(largest, manifest(largest))]
 
 
 # Episodes of several turns.

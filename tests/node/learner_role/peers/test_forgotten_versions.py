@@ -47,7 +47,7 @@ async def test_a_version_that_a_member_holds_and_the_ledger_does_not_raises_the_
         assert told["version"] == "4.25"
         await learner.train(FakePeer())
         assert learner.capacity.chain.head == PolicyVersion(5, 4)
-        assert learner.ledger.training.incarnations() == [(1, 0), (5, 0)]
+        assert learner.ledger.training.begun() == [(1, 0), (5, 0)]
         assert learner.trainer.calls.count("load") == kept + 1, "train begins as it always does, and no more than that"
         for lost in (PolicyVersion(2, 0), PolicyVersion(3, 0), PolicyVersion(4, 0), PolicyVersion(4, 25)):
             assert not learner.capacity.chain.contains(lost)
@@ -70,7 +70,7 @@ async def test_it_goes_on_above_in_the_middle_of_a_run_and_loses_nothing(tmp_pat
             await learner.train(peer)
         assert learner.trainer.calls.count("load") == 1, "the trainer keeps its state"
         assert learner.capacity.chain.head == PolicyVersion(4, 6)
-        [(first, base), (second, at)] = learner.ledger.training.incarnations()
+        [(first, base), (second, at)] = learner.ledger.training.begun()
         assert (first, base, second) == (1, 0, 4)
         assert at >= 2
         trained = learner.ledger.training.newest_steps(9)

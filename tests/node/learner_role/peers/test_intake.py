@@ -385,7 +385,7 @@ async def test_a_learner_that_was_just_restarted_judges_nothing_before_it_knows_
 
     async with open_learner(tmp_path, Settings(steps=1)) as learner:
         await learner.training.begin()
-        made_by = learner.ledger.training.versions()[-1]
+        made_by = learner.ledger.training.manifests()[-1]
         [lease] = lend(learner, 1)
     raws = group(lease, made_by=str(made_by[0]), manifests=dict([made_by]))
     async with open_learner(tmp_path) as again, trio.open_nursery() as nursery:
@@ -413,7 +413,7 @@ async def test_a_new_chain_and_a_batch_that_is_being_judged_wait_for_each_other(
     """Else what was written, but not yet in the buffer, would come into it twice: from the ledger and from us."""
     async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
-        [made_by] = learner.ledger.training.versions()
+        [made_by] = learner.ledger.training.manifests()
         leases = lend(learner, *range(1, 9))
         answers = [
             send(learner, delivery(one, group(one, made_by=str(made_by[0]), manifests=dict([made_by]))))

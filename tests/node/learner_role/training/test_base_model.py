@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from learner.ledger.ledger import Ledger
+from learner.ledger.queries.reader import read_ledger
 from learner.ledger.rows import CheckpointRow
-from learner.ledger.training import base_of
 from node.config.swarm_config import (
     LearnSection,
     ModelSection,
@@ -113,10 +113,11 @@ def test_a_run_is_held_to_its_model_once_there_is_a_checkpoint(model: Path, tmp_
         ledger.training.begun_with({"model.safetensors": "of before"})
         assert ledger.training.base_model() == {"model.safetensors": "of before"}
         ledger.training.begin_incarnation(0, 0)
-        assert base_of(path) == {}
+        assert not ledger.training.checkpoints_made()
         assert base_note(settings, path) == ""
         ledger.training.checkpointed(CheckpointRow(step=2, incarnation=1, directory="1.2", state={}), 0)
-        assert base_of(path) == {"model.safetensors": "of before"}
+        with read_ledger(path) as reader:
+            assert reader.training.base_model() == {"model.safetensors": "of before"}
         with pytest.raises(UsageError, match="does not hold the model that this run began with"):
             base_note(settings, path)
         with pytest.raises(UsageError, match="does not hold the model that this run began with"):

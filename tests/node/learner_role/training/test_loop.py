@@ -80,7 +80,7 @@ def require_sound(learner: Learner, *peers: FakePeer) -> None:
     with closing(sqlite3.connect(learner.root / "ledger.sqlite")) as db:
         steps = [step for (step,) in db.execute("SELECT step FROM steps ORDER BY step")]
         refused = dict(db.execute("SELECT rule, count(*) FROM records WHERE rule <> 'admitted' GROUP BY rule"))
-    was_killed = len(learner.ledger.training.incarnations()) > 1  # then leases may have ended before their records come
+    was_killed = len(learner.ledger.training.begun()) > 1  # then leases may have ended before their records come
     nobodys_fault = {Rule.STALE.value, Rule.ORPHANED.value} | ({Rule.UNKNOWN_LEASE.value} if was_killed else set())
     assert set(refused) <= nobodys_fault, "honest records are refused for nothing else"
     assert steps == list(range(1, learner.capacity.chain.head.version + 1))
@@ -113,7 +113,7 @@ def require_tallies(learner: Learner) -> None:
         assert after == (tallies[place - 1][0].version if place else 0), "they follow each other without a gap"
         proofs = proofs_for(leaves, tree, range(tree.size))
         counted += [(one.record, one.version.version) for one in (check_proof(proof, tally) for proof in proofs)]
-        signed = learner.store.manifest(dict(learner.ledger.training.versions())[name])
+        signed = learner.store.manifest(dict(learner.ledger.training.manifests())[name])
         assert signed is None or tally_of(signed.manifest) == raw
     assert sorted(counted) == sorted(consumed)
     assert tallies[-1][0] == learner.capacity.chain.head
@@ -201,7 +201,7 @@ async def test_a_version_is_announced_before_its_state_is_durable_and_again_for_
             announced = open_announcement((await heard.receive()).data, SWARM.authority, now_ms=learner.wall.now_ms())
             assert announced.version == version(name)
             assert learner.store.is_complete(announced.manifest)
-            assert (version(name), announced.manifest) in learner.ledger.training.versions()
+            assert (version(name), announced.manifest) in learner.ledger.training.manifests()
         await wait_all_tasks_blocked()
         assert (learner.capacity.chain.head, learner.ledger.training.checkpoints()) == (version("1.2"), [])
         nursery.start_soon(learner.training.publishing.announce_again)
@@ -214,7 +214,7 @@ async def test_a_version_is_announced_before_its_state_is_durable_and_again_for_
 async def test_who_stops_the_learner_does_not_wait_until_a_version_is_hashed(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(logged=4)) as learner:
         await learner.training.begin()
-        before, scope = learner.ledger.training.versions(), trio.CancelScope()
+        before, scope = learner.ledger.training.manifests(), trio.CancelScope()
 
         asked: list[str] = []
 
@@ -233,7 +233,7 @@ async def test_who_stops_the_learner_does_not_wait_until_a_version_is_hashed(tmp
         with scope:
             await learner.training.publishing.publish()
         assert (scope.cancelled_caught, asked) == (True, ["tally", "hash"])
-        assert learner.ledger.training.versions() == before
+        assert learner.ledger.training.manifests() == before
         assert [held.version for held in learner.store.versions()] == [one for one, _ in before]
 
 
@@ -277,8 +277,8 @@ async def test_a_trial_that_is_refused_leaves_nothing_to_go_on_from_and_the_next
         trial_of(learner, UsageError("[model] directory: the trial failed"))
         with pytest.raises(UsageError, match="the trial failed"):
             await unwrapped(learner.train)
-        assert learner.ledger.training.incarnations() == []
-        assert learner.ledger.training.versions() == learner.ledger.training.checkpoints() == []
+        assert learner.ledger.training.begun() == []
+        assert learner.ledger.training.manifests() == learner.ledger.training.checkpoints() == []
         assert not learner.run.opened.is_set()
         assert learner.run.announcement == b""
     async with open_learner(tmp_path, Settings(steps=1)) as learner:
@@ -302,7 +302,7 @@ async def test_a_start_that_goes_on_is_tried_with_the_weights_of_its_checkpoint_
         with pytest.raises(UsageError):
             await unwrapped(learner.train)
         assert [weights for _, weights, _ in seen] == [last]
-        assert (learner.ledger.training.checkpoints(), len(learner.ledger.training.incarnations())) == (before, 1)
+        assert (learner.ledger.training.checkpoints(), len(learner.ledger.training.begun())) == (before, 1)
     async with open_learner(tmp_path, Settings(steps=4)) as learner:
         trial_of(learner)
         await learner.train(peer)
@@ -351,7 +351,7 @@ async def test_who_stops_the_learner_in_its_trial_leaves_nothing_to_go_on_from(t
         learner.trial = hangs
         nursery.start_soon(learner.train)
     async with open_learner(tmp_path) as learner:
-        assert learner.ledger.training.incarnations() == []
+        assert learner.ledger.training.begun() == []
 
 
 # Checkpoints, which are written while training goes on.
@@ -456,7 +456,7 @@ async def test_checkpoints_that_keep_failing_end_the_run_and_it_goes_on_from_the
         assert base == min(failing) - 1
     async with open_learner(tmp_path, Settings(steps=6)) as again:
         await again.train(peer)
-        assert again.ledger.training.incarnations() == [(1, 0), (2, base)]
+        assert again.ledger.training.begun() == [(1, 0), (2, base)]
         require_sound(again, peer)
 
 
@@ -773,7 +773,7 @@ async def test_killed_anywhere_the_next_process_goes_on_from_the_last_durable_st
     async with open_learner(tmp_path, settings) as learner:
         await kill(learner, call, moment, at, peer)
         kept = learner.ledger.training.checkpoints()
-        versions = learner.ledger.training.versions()
+        versions = learner.ledger.training.manifests()
         open_before = {row.lease for row in learner.ledger.work.open_leases()}
         base = kept[0].step if kept else 0
         known = {
@@ -784,7 +784,7 @@ async def test_killed_anywhere_the_next_process_goes_on_from_the_last_durable_st
         assert set(again.capacity.leasing.open) == open_before, "leases go on"
         seen = manifests(again)
         await again.train(peer)
-        incarnations = again.ledger.training.incarnations()
+        incarnations = again.ledger.training.begun()
         assert again.capacity.chain.head == PolicyVersion(len(incarnations), 7)
         if len(incarnations) > 1:
             assert incarnations[-1] == (2, base)
@@ -984,7 +984,7 @@ async def test_a_checkpoint_that_cannot_be_read_is_passed_over_and_nothing_is_lo
         await again.train(peer)
         [unusable] = again.logged("checkpoint_unusable")
         assert str(unusable["directory"]).endswith("1.5")
-        assert again.ledger.training.incarnations() == [(1, 0), (2, 4)]
+        assert again.ledger.training.begun() == [(1, 0), (2, 4)]
         assert str(seen[0].version) == "2.4"
         assert not (tmp_path / "checkpoints" / "1.5").exists()
         require_sound(again, peer)
@@ -1002,7 +1002,7 @@ async def test_without_any_readable_checkpoint_training_does_not_silently_begin_
     async with open_learner(tmp_path, Settings(steps=5)) as again:
         with pytest.raises(RunError, match=r"None of the 2 checkpoints in .*checkpoints can be used.*choose another"):
             await again.training.run()
-        assert again.ledger.training.incarnations() == [(1, 0)]
+        assert again.ledger.training.begun() == [(1, 0)]
         assert len(again.ledger.training.checkpoints()) == 2
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == left
 
@@ -1026,12 +1026,12 @@ async def test_a_checkpoint_of_another_model_or_program_is_no_reason_to_go_back_
             await again.training.run()
         told = f"{newest} is another model's" if named else f"{newest}: of another model"
         assert str(caught.value) == f"This run cannot be gone on with: {told}."
-        assert again.ledger.training.incarnations() == [(1, 0)]
+        assert again.ledger.training.begun() == [(1, 0)]
         assert [row.step for row in again.ledger.training.checkpoints()] == [3, 2]
     assert sorted(tmp_path.rglob("checkpoints/*/*")) == before
     async with open_learner(tmp_path, Settings(steps=5)) as right:
         await right.train(peer)
-        assert right.ledger.training.incarnations() == [(1, 0), (2, 3)]
+        assert right.ledger.training.begun() == [(1, 0), (2, 3)]
 
 
 async def test_a_state_directory_may_be_moved(tmp_path: Path) -> None:
@@ -1042,7 +1042,7 @@ async def test_a_state_directory_may_be_moved(tmp_path: Path) -> None:
     old.rename(new)
     async with open_learner(new, Settings(steps=3)) as again:
         await again.train(FakePeer())
-        assert again.ledger.training.incarnations() == [(1, 0), (2, 2)]
+        assert again.ledger.training.begun() == [(1, 0), (2, 2)]
 
 
 # The disk is full.
@@ -1063,13 +1063,13 @@ async def test_a_full_store_ends_the_run_and_what_was_durable_stays(tmp_path: Pa
     async with open_learner(tmp_path, Settings(steps=4, quota_bytes=size * 3 // 2)) as learner:
         with pytest.raises(RunError, match=r"Version 2\.3 cannot be published\. .*Set \[store\] quota_gb to"):
             await unwrapped(learner.train, peer)
-        last = learner.ledger.training.versions()[-1]
+        last = learner.ledger.training.manifests()[-1]
         assert learner.store.is_complete(last[1])
         base = learner.ledger.training.checkpoints()[0].step
         assert base == last[0].version == 2
     async with open_learner(tmp_path, Settings(steps=4)) as again:
         await again.train(peer)
-        assert again.ledger.training.incarnations() == [(1, 0), (2, base), (3, base)]
+        assert again.ledger.training.begun() == [(1, 0), (2, base), (3, base)]
         require_sound(again, peer)
 
 
@@ -1077,7 +1077,7 @@ async def test_under_a_quota_older_versions_make_room(tmp_path: Path) -> None:
     size = await version_bytes(tmp_path / "measured")
     async with open_learner(tmp_path, Settings(steps=4, quota_bytes=size * 5 // 2)) as learner:
         await learner.train(FakePeer())
-        newest = learner.ledger.training.versions()[-1]
+        newest = learner.ledger.training.manifests()[-1]
         assert learner.store.is_complete(newest[1])
         assert len(learner.store.versions()) <= 2
         assert [held.pinned for held in learner.store.versions()][-1]
@@ -1092,7 +1092,7 @@ async def test_an_export_that_is_not_whole_ends_the_run(tmp_path: Path) -> None:
     async with open_learner(tmp_path, trainer=FakeTrainer(script=script)) as learner:
         with pytest.raises(RunError, match=r"Version 1.0 cannot be published: model.safetensors"):
             await learner.training.run()
-        assert learner.ledger.training.versions() == []
+        assert learner.ledger.training.manifests() == []
 
 
 # Batches as the trainer gets them.

@@ -14,7 +14,6 @@ import pytest
 
 from learner.ledger.ledger import Ledger
 from learner.ledger.rows import CheckpointRow
-from learner.ledger.training import checkpoints_of
 from node.config.swarm_config import LearnSection, ModelSection, SwarmConfig, SwarmSection, TaskSection
 from node.learner_role.shared.signals import VersionPublished
 from node.learner_role.training.resume import fork, require_checkpoint, require_memory, unfork
@@ -24,6 +23,7 @@ from node.tasks.api.interface import TaskError
 from protocol.core.ids import PolicyVersion
 from protocol.versions.manifest import SignedManifest
 from tests.support.learner_fixture import FakePeer, Settings, open_learner
+from tests.support.ledgers import checkpoints_in
 from tests.support.trainer_fixture import NOW_MS
 
 
@@ -107,17 +107,17 @@ def test_a_fork_is_a_swarm_of_its_own_that_begins_with_a_checkpoint(tmp_path: Pa
     before = {path: path.read_bytes() for path in origin.rglob("*") if path.is_file()}
     assert fork(f"{origin}{at}", config(state), seen.append, NOW_MS) == step
     assert seen == [{"ordinal": 10 * step}]
-    swarm, [row] = checkpoints_of(state / "ledger.sqlite")
+    swarm, [row] = checkpoints_in(state / "ledger.sqlite")
     assert (row.step, row.incarnation, row.directory, row.state) == (step, 1, f"1.{step}", seen[0])
     assert (row.leases, row.records) == (0, 0), "its own ledger has none"
     assert (state / "checkpoints" / f"1.{step}" / "deep" / "state").read_bytes() == bytes([step])
     assert json.loads((state / "checkpoints" / f"1.{step}" / "trainer.json").read_text()) == {"steps": step}
-    assert swarm != checkpoints_of(origin / "ledger.sqlite")[0]
+    assert swarm != checkpoints_in(origin / "ledger.sqlite")[0]
     for name in ("operator.key", "learner.key", "lease.secret", "genesis"):
         assert (state / name).read_bytes() != (origin / name).read_bytes()
     with closing(sqlite3.connect(state / "ledger.sqlite")) as db:
         [(came_from,)] = db.execute("SELECT value FROM meta WHERE key = 'forked_from'")
-    assert came_from == checkpoints_of(origin / "ledger.sqlite")[0]
+    assert came_from == checkpoints_in(origin / "ledger.sqlite")[0]
     assert {path: path.read_bytes() for path in origin.rglob("*") if path.is_file() and path in before} == before
     assert [path.name for path in state.parent.iterdir()] == ["fork"]
 
@@ -139,7 +139,7 @@ def test_a_fork_never_touches_a_state_directory_that_is_in_use(tmp_path: Path) -
         fork(str(origin), config(state), nothing, NOW_MS)
     with pytest.raises(UsageError, match="is not empty"):
         fork(str(origin), config(origin), nothing, NOW_MS)
-    assert [row.step for row in checkpoints_of(state / "ledger.sqlite")[1]] == [2]
+    assert [row.step for row in checkpoints_in(state / "ledger.sqlite")[1]] == [2]
 
 
 def test_a_fork_never_takes_the_place_of_a_file(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_fork_that_could_not_begin_is_taken_back_and_one_that_has_begun_is_not
     assert not (tmp_path / "fork").exists()
     fork(str(origin), config(tmp_path / "fork"), nothing, NOW_MS)
     with Ledger(
-        tmp_path / "fork" / "ledger.sqlite", swarm=checkpoints_of(tmp_path / "fork" / "ledger.sqlite")[0]
+        tmp_path / "fork" / "ledger.sqlite", swarm=checkpoints_in(tmp_path / "fork" / "ledger.sqlite")[0]
     ) as led:
         led.training.begin_incarnation(4, NOW_MS)
     unfork(tmp_path / "fork")
@@ -190,7 +190,7 @@ async def test_training_goes_on_in_a_fork_where_the_other_run_was(tmp_path: Path
         (tmp_path / name).mkdir()
     async with open_learner(tmp_path / "origin", Settings(steps=3)) as learner:
         await learner.train(FakePeer())
-        weights = learner.weights_of(learner.ledger.training.versions()[-1][1])
+        weights = learner.weights_of(learner.ledger.training.manifests()[-1][1])
         [row, *_] = learner.ledger.training.checkpoints()
     async with open_learner(tmp_path / "fork", Settings(steps=6)) as forked:
         forked.ledger.training.forked(own(row), b"another swarm", NOW_MS)
@@ -206,7 +206,7 @@ async def test_training_goes_on_in_a_fork_where_the_other_run_was(tmp_path: Path
         await forked.train(FakePeer())
         assert [str(one.version) for one in seen] == ["2.3", "2.4", "2.5", "2.6"]
         assert forked.capacity.chain.head == PolicyVersion(2, 6)
-        assert forked.ledger.training.incarnations() == [(1, 0), (2, 3)]
+        assert forked.ledger.training.begun() == [(1, 0), (2, 3)]
         assert forked.prompts[0] > row.state["ordinal"], "its task went on where the other was"
 
 

@@ -1,16 +1,23 @@
-"""What a ledger says of its run: incarnations, steps, versions, evaluations, checkpoints and plans."""
+"""What a ledger says of training: incarnations, steps, versions, evaluations, checkpoints and plans."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from learner.ledger.rows import PlanRow, StepRow
+import msgspec
+
+from learner.ledger.rows import CheckpointRow, PlanRow, StepRow
 from learner.ledger.sqlite.column_values import from_json
 from learner.ledger.sqlite.files import Queries, Row
-from learner.ledger.training import STEPS, step_row
-from protocol.core.ids import PeerId, PolicyVersion, SwarmId
+from protocol.core.ids import ManifestHash, PeerId, PolicyVersion, SwarmId
+
+ALL = 1 << 62
+"""More leases or records than any ledger has."""
+
+STEPS = "SELECT step, incarnation, began_ms, waited_s, train_s, rollouts, tokens, reward, metrics FROM steps"
 
 LAST_MOMENT = """
 SELECT max(t) FROM (
@@ -42,6 +49,7 @@ class PublishedVersion(Row, frozen=True):
 
     incarnation: int
     version: int
+    manifest: ManifestHash
     published_ms: int
     total_bytes: int
     new_bytes: int
@@ -69,7 +77,7 @@ class EvaluationRow:
 
 
 @dataclass(frozen=True)
-class RunQueries:
+class TrainingQueries:
     """See the module's paragraph."""
 
     db: Queries
@@ -91,9 +99,24 @@ class RunQueries:
         """In order."""
         return self.db.rows(BegunIncarnation, "FROM incarnations ORDER BY incarnation")
 
+    def begun(self) -> list[tuple[int, int]]:
+        """(incarnation, the step it began at), in order."""
+        return [(one.incarnation, one.base) for one in self.incarnations()]
+
     def steps(self) -> list[StepRow]:
         """The surviving chain, in order."""
-        return [step_row(row) for row in self.db.query(f"{STEPS} ORDER BY step")]
+        return self.newest_steps(-1)
+
+    def newest_steps(self, count: int) -> list[StepRow]:
+        """The last `count` steps of the surviving chain, in order; all where `count` is below 0."""
+        rows = self.db.query(f"{STEPS} ORDER BY step DESC LIMIT ?", (count,))
+        return [
+            StepRow(
+                step=row[0], incarnation=row[1], began_ms=row[2], waited_s=row[3], train_s=row[4], rollouts=row[5],
+                tokens=row[6], reward=row[7], metrics=from_json("steps.metrics", row[8], dict[str, Any]),
+            )
+            for row in reversed(rows)
+        ]  # fmt: skip
 
     def rollouts(self) -> dict[int, int]:
         """How many each step was trained on."""
@@ -108,6 +131,23 @@ class RunQueries:
     def versions(self) -> list[PublishedVersion]:
         """In order."""
         return self.db.rows(PublishedVersion, "FROM versions ORDER BY incarnation, version")
+
+    def manifests(self) -> list[tuple[PolicyVersion, ManifestHash]]:
+        """Published versions with the hashes of their manifests, oldest first."""
+        return [(PolicyVersion(one.incarnation, one.version), one.manifest) for one in self.versions()]
+
+    def published(self, version: PolicyVersion, manifest: ManifestHash) -> bool:
+        """Whether this version was published, with this manifest."""
+        rows = self.db.query(
+            "SELECT 1 FROM versions WHERE incarnation = ? AND version = ? AND manifest = ?",
+            (version.incarnation, version.version, manifest),
+        )
+        return bool(rows)
+
+    def newest_manifest(self) -> ManifestHash | None:
+        """The manifest's hash of the version that was published last; None before the first."""
+        rows = self.db.query("SELECT manifest FROM versions ORDER BY incarnation DESC, version DESC LIMIT 1")
+        return ManifestHash(rows[0][0]) if rows else None
 
     def evaluations(self) -> list[EvaluationRow]:
         """In the order of time, also those that a restart cut off."""
@@ -133,7 +173,12 @@ class RunQueries:
         rows = self.db.query("SELECT greedy, sampled FROM evaluations ORDER BY incarnation DESC, version DESC LIMIT 1")
         return rows[0] if rows else (0.0, 0.0)
 
-    def checkpoints(self) -> list[MadeCheckpoint]:
+    def checkpoints(self) -> list[CheckpointRow]:
+        """Durable states, newest first."""
+        rows = self.db.query("SELECT step, incarnation, directory, state FROM checkpoints ORDER BY step DESC")
+        return [_checkpoint_row(*row) for row in rows]
+
+    def checkpoints_made(self) -> list[MadeCheckpoint]:
         """In order."""
         return self.db.rows(MadeCheckpoint, "FROM checkpoints ORDER BY step")
 
@@ -156,3 +201,41 @@ class RunQueries:
     def engine_s(self) -> dict[str, float]:
         """For how long the learner's engine was used for what."""
         return dict(self.db.query("SELECT what, seconds FROM engine_time ORDER BY what", of="engine_time"))
+
+    def incarnations_seen(self) -> int:
+        """The highest that `TrainingLedger.incarnation_seen` was told, 0 before that."""
+        return int(self._meta("incarnation_seen", int, 0))
+
+    def base_model(self) -> dict[str, str]:
+        """A digest by name of each file of the model that the run began with; empty when nobody wrote it down."""
+        return dict(self._meta("base_model", dict[str, str], {}))
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that are fixed for the run, by name; empty when nobody wrote them down."""
+        return dict(self._meta("settings", dict[str, Any], {}))
+
+    def _meta(self, key: str, kind: Any, otherwise: Any) -> Any:
+        """What was written down under `key` as JSON of type `kind`; `otherwise` where nothing was."""
+        rows = self.db.query("SELECT value FROM meta WHERE key = ?", (key,))
+        return from_json(f"meta.{key}", rows[0][0], kind) if rows else otherwise
+
+
+class _Described(msgspec.Struct, frozen=True, kw_only=True):
+    """What the column `state` of a checkpoint has."""
+
+    curriculum: dict[str, Any]
+    leases: int
+    records: int
+
+
+def _checkpoint_row(step: int, incarnation: int, directory: str, text: str) -> CheckpointRow:
+    """The row as it was written; in one of before counts were kept all is counted."""
+    said = from_json("checkpoints.state", text, dict[str, Any])
+    if "curriculum" in said:
+        told = from_json("checkpoints.state", text, _Described)
+    else:
+        told = _Described(curriculum=said, leases=ALL, records=ALL)
+    return CheckpointRow(
+        step=step, incarnation=incarnation, directory=directory, state=told.curriculum, leases=told.leases,
+        records=told.records,
+    )  # fmt: skip

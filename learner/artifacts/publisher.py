@@ -138,15 +138,10 @@ def patches_of(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}.patches")
 
 
-def new_bytes(manifest: Manifest, before: Manifest | None) -> int:
+def new_bytes(version: Manifest | Tables, before: Manifest | None) -> int:
     """Bytes of the chunks that the version before did not have: what a peer that held it must fetch without patches."""
-    fresh = file_chunks(manifest) if before is None else changed_chunks(before, manifest)
-    return sum(manifest.chunks[index].size for index in fresh)
-
-
-def _new_bytes(tables: Tables, before: Manifest) -> int:
-    held = {before.chunks[index].cid for index in file_chunks(before)}
-    return sum(chunk.size for chunk in tables.chunks if chunk.cid not in held)
+    fresh = file_chunks(version) if before is None else changed_chunks(before, version)
+    return sum(version.chunks[index].size for index in fresh)
 
 
 def _write_patches(
@@ -162,7 +157,7 @@ def _write_patches(
     patches: dict[ManifestHash, Path] = {}
     for base in bases:
         path = beside / base.manifest.hash.hex()
-        fresh = _new_bytes(tables, base.manifest.manifest)
+        fresh = new_bytes(tables, base.manifest.manifest)
         worth = round(PATCH_WORTH * fresh)
         if fresh < PATCH_LEAST * sum(file.size for file in tables.files):
             continue

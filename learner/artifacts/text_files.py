@@ -82,17 +82,13 @@ def parse_line(line: bytes, kind: type[R]) -> R:
 
 
 def _of_bounded_depth(parse: Callable[[], R]) -> R:
-    value = _within_the_stack(parse)
+    try:
+        value = parse()
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
     if _depth_exceeds(value, MAX_NESTING):
         raise ValueError(TOO_DEEP)
     return value
-
-
-def _within_the_stack(parse: Callable[[], R]) -> R:
-    try:
-        return parse()
-    except RecursionError:
-        raise ValueError(TOO_DEEP) from None
 
 
 def _depth_exceeds(value: Any, limit: int) -> bool:

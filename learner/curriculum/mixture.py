@@ -1,6 +1,6 @@
 """A curriculum: cursors over the tasks of a mixture, drawn from by weight, in one space of indexes.
 
-A pure core. What always holds: an index names one task and one problem of it for ever (`joint_index`); each task's
+A pure core. What always holds: an index names one task and one problem of it for ever (`index_at`); each task's
 share of the prompts converges to its weight; `state()` is a plain JSON object, and a curriculum that is given it goes
 on with the very same indexes; a state of other tasks, or of the same in another order, is refused, since its indexes
 would name other problems. Weights, bands and orders may change between two starts.
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from learner.curriculum.problem_index import joint_index, part_of
+from learner.curriculum.problem_index import index_at, place_of
 
 
 class OtherTask(ValueError):
@@ -72,7 +72,7 @@ class Curriculum:
     def next_index(self) -> int:
         """The index of the next problem to lease."""
         number = self._shares.draw()
-        return joint_index(self.parts[number].cursor.next_index(), number, len(self.parts))
+        return index_at(self.parts[number].cursor.next_index(), number, len(self.parts))
 
     def upcoming(self, count: int) -> list[int]:
         """What `next_index` will give, if nothing is observed meanwhile: at least one, at most `count`."""
@@ -83,17 +83,17 @@ class Curriculum:
         for number in numbers:
             if (inner := next(ahead[number], None)) is None:  # its cursor does not look so far
                 break
-            found.append(joint_index(inner, number, len(self.parts)))
+            found.append(index_at(inner, number, len(self.parts)))
         return found
 
     def observe(self, index: int, mean_reward: float) -> None:
         """A group of that problem was admitted with this mean reward, 1.0 being all right."""
-        inner, number = part_of(index, len(self.parts))
+        inner, number = place_of(index, len(self.parts))
         self.parts[number].cursor.observe(inner, min(max(mean_reward, 0.0), 1.0))
 
     def expected(self, index: int) -> float | None:
         """The mean reward that a group of that problem has been known to earn; None while nothing is known of it."""
-        inner, number = part_of(index, len(self.parts))
+        inner, number = place_of(index, len(self.parts))
         return self.parts[number].cursor.expected(inner)
 
     def state(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from learner.monitoring.rules import RULES
@@ -41,6 +41,13 @@ OF_TOKENS = frozenset(
 
 OF_A_LAG = frozenset({"tokens", "kl", "clip_share", "ratio", "ess"})
 """Figures of one lag that those of several are put together from."""
+
+
+AS_CALLED = (
+    *("reward", "reward_error", "difficulty", "evaluation", "evaluated_on", "entropy", "clip_share", "grad_norm"),
+    *("borne_kl", "borne_ess"),
+)
+"""Figures that an observation has under the names of the step's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,17 +92,8 @@ class AlarmMonitor:
             f"Groups for {batches:.0f} batches came, one after the other, in each of which all rewards were equal "
             f"(mean reward {worth} in the newest), so no batch takes them: nothing can be learnt from them."
         )
-        change = Change(
-            step=step,
-            alarm=Alarm.NOTHING_LEARNT,
-            raised=True,
-            measured=batches,
-            usual=0.0,
-            said=f"{said} {ADVICE[Alarm.NOTHING_LEARNT]}",
-        )
-        self.raised[Alarm.NOTHING_LEARNT] = change
         self._calm[Alarm.NOTHING_LEARNT] = 0
-        return [change]
+        return [self._raise(step, Alarm.NOTHING_LEARNT, batches, 0.0, said)]
 
     def _judge(self, alarm: Alarm, found: Finding | None) -> Change | None:
         severity = 0.0 if found is None else found.severity
@@ -104,17 +102,17 @@ class AlarmMonitor:
         self._calm[alarm] = self._calm.get(alarm, 0) + 1 if severity < 0.5 else 0
         confirm = 1 if alarm in COUNTED else self.limits.confirm
         if alarm not in self.raised and found is not None and self._bad[alarm] >= confirm:
-            said = f"{found.said} {ADVICE[alarm]}"
-            self.raised[alarm] = self._change(alarm, found.measured, found.usual, said, raised=True)
-            return self.raised[alarm]
+            return self._raise(self._steps[-1].step, alarm, found.measured, found.usual, found.said)
         if alarm in self.raised and self._calm[alarm] >= self.limits.calm:
-            before = self.raised.pop(alarm)
             over = f"{alarm.value.replace('_', ' ')}: for {self.limits.calm} steps not away from what is now usual."
-            return self._change(alarm, before.measured, before.usual, over, raised=False)
+            return replace(self.raised.pop(alarm), step=self._steps[-1].step, raised=False, said=over)
         return None
 
-    def _change(self, alarm: Alarm, measured: float, usual: float, said: str, *, raised: bool) -> Change:
-        return Change(step=self._steps[-1].step, alarm=alarm, raised=raised, measured=measured, usual=usual, said=said)
+    def _raise(self, step: int, alarm: Alarm, measured: float, usual: float, said: str) -> Change:
+        self.raised[alarm] = change = Change(
+            step=step, alarm=alarm, raised=True, measured=measured, usual=usual, said=f"{said} {ADVICE[alarm]}"
+        )
+        return change
 
 
 def alarms(rows: Iterable[Mapping[str, Any]], limits: Limits = LIMITS) -> list[Change]:
@@ -159,22 +157,13 @@ def observation(row: Mapping[str, Any]) -> Observation:
     row = without_logs(known(row))
     return Observation(
         step=int(row.get("step", row.get("steps", 0))),
-        reward=_figure(row, "reward"),
-        reward_error=_figure(row, "reward_error"),
         taught=taught,
-        difficulty=_figure(row, "difficulty"),
-        evaluation=_figure(row, "evaluation"),
-        evaluated_on=_figure(row, "evaluated_on"),
-        entropy=_figure(row, "entropy"),
         kl=_figure(row, "mismatch_kl"),
         lag=_figure(row, "mean_lag"),
         effective=_figure(row, "ess"),
-        clip_share=_figure(row, "clip_share"),
-        grad_norm=_figure(row, "grad_norm"),
-        borne_kl=_figure(row, "borne_kl"),
-        borne_ess=_figure(row, "borne_ess"),
         by_lag={int(lag): _at_lag(told) for lag, told in row.get("by_lag", {}).items() if lag.isdecimal()},
         diverged=int(row.get("diverged", 0)),
+        **{name: _figure(row, name) for name in AS_CALLED},
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 
@@ -196,19 +196,20 @@ class Buffer:
         gone = [group for group in self._held.values() if unwanted(group)]
         for group in gone:
             self._count_held(self._held.pop(group.lease), -1)
-        kept = []
-        for entry in self._heap:
-            if unwanted(entry[2]):
-                gone.append(entry[2])
-                self._count(entry[2], -1)
-            else:
-                kept.append(entry)
-        if len(kept) != len(self._heap):
-            heapq.heapify(kept)
-            self._heap = kept
+        gone += self._sift(unwanted)
         for group in gone:
             self._dropped[group.lease] = reason
         return gone
+
+    def _sift(self, unwanted: Callable[[Group], bool]) -> list[Group]:
+        """Take out the groups of those that wait of which that is so; return them."""
+        gone = {entry[1]: entry[2] for entry in self._heap if unwanted(entry[2])}
+        if gone:
+            self._heap = [entry for entry in self._heap if entry[1] not in gone]
+            heapq.heapify(self._heap)
+        for group in gone.values():
+            self._count(group, -1)
+        return list(gone.values())
 
     def _push(self, group: Group) -> None:
         self._arrivals += 1
@@ -241,23 +242,16 @@ class Buffer:
         self._drop_inadmissible(chain)
         if len(self) < rollouts:
             return None
-        groups, count = [], 0
-        for group in self._pop():
-            groups.append(group)
-            count += len(group.completions)
-            if count >= rollouts:
-                break
+        groups, count = list[Group](), 0
+        while count < rollouts:
+            groups.append(heapq.heappop(self._heap)[2])
+            self._count(groups[-1], -1)
+            count += len(groups[-1].completions)
         dropped, self._dropped = self._dropped, {}
         stale, self._stale = self._stale, 0
         uninformative, self._uninformative = self._uninformative, 0
         lags = {group.lease: lag_of(chain.head, group.behaviour) for group in groups}
         return Batch(groups=tuple(groups), lags=lags, dropped=dropped, stale=stale, uninformative=uninformative)
-
-    def _pop(self) -> Iterator[Group]:
-        while self._heap:
-            _, _, group = heapq.heappop(self._heap)
-            self._count(group, -1)
-            yield group
 
     def _count(self, group: Group, sign: int) -> None:
         """It waits from now on (1), or does not any more (-1)."""
@@ -280,19 +274,8 @@ class Buffer:
         ):
             return
         self._judged = chain
-        kept = []
-        for entry in self._heap:
-            group = entry[2]
-            fate = judge(chain, group.behaviour, self.window)
-            if fate is Admissibility.ADMISSIBLE:
-                kept.append(entry)
-            else:
-                self._dropped[group.lease] = fate.value
-                self._stale += len(group.completions)
-                self._count(group, -1)
-        if len(kept) != len(self._heap):
-            heapq.heapify(kept)
-            self._heap = kept
+        for group in self._sift(lambda one: judge(chain, one.behaviour, self.window) is not Admissibility.ADMISSIBLE):
+            self.give_up(group.lease, judge(chain, group.behaviour, self.window).value, len(group.completions))
 
 
 def _add(group: Group, sign: int, by_version: Counter[int], by_peer: Counter[PeerId]) -> None:

@@ -32,9 +32,14 @@ def prepare(
     batch: Rollouts, recipe: Recipe, h: Hyperparameters, score: Score, reference: Reference | None
 ) -> tuple[Prepared, dict[str, float]]:
     """Return the batch with all that `recipe` needs, and metrics of what was found. Raises BadBatch."""
-    sequences, columns, told = batch.sequences, _known(batch), dict[str, float]()
-    relative = None if recipe.advantage in ("gae", "preference") else _repeated(batch, _relative(batch, recipe))
-    keep = _teaches(batch, relative) if relative is not None and not recipe.teaches_always else _all(batch)
+    sequences, told = batch.sequences, dict[str, float]()
+    offline = _repeated(batch, batch.origins == OFFLINE)
+    columns: Columns = {"behaviour": batch.behaviour, "lags": batch.lags, "offline": offline}
+    relative, keep = None, np.ones(len(sequences), np.bool_)
+    if recipe.advantage not in ("gae", "preference"):
+        relative = columns["advantages"] = _repeated(batch, _relative(batch, recipe))
+        if not recipe.teaches_always:
+            keep = Prepared(sequences=sequences, groups=batch.groups, columns=columns).teaches
     if (recipe.needs_proximal or recipe.needs_critic) and keep.any():
         now = score(sequences, keep)
         columns["proximal"] = now["logprobs"]
@@ -55,10 +60,6 @@ def prepare(
     return Prepared(sequences=sequences, groups=batch.groups, columns=columns), told
 
 
-def _known(batch: Rollouts) -> Columns:
-    return {"behaviour": batch.behaviour, "lags": batch.lags, "offline": _repeated(batch, batch.origins == OFFLINE)}
-
-
 def _relative(batch: Rollouts, recipe: Recipe) -> Floats:
     return advantages(batch.rewards, batch.groups, recipe.advantage)
 
@@ -66,14 +67,6 @@ def _relative(batch: Rollouts, recipe: Recipe) -> Floats:
 def _repeated(batch: Rollouts, per_sequence: NDArray[Any]) -> NDArray[Any]:
     """[B] to [T]: for each target what its sequence has."""
     return np.repeat(per_sequence, batch.sequences.target_counts)
-
-
-def _all(batch: Rollouts) -> Flags:
-    return np.ones(len(batch.sequences), np.bool_)
-
-
-def _teaches(batch: Rollouts, relative: NDArray[Any]) -> Flags:
-    return Prepared(sequences=batch.sequences, groups=batch.groups, columns={"advantages": relative}).teaches
 
 
 def with_advantage(batch: Rollouts, recipe: Recipe) -> float:

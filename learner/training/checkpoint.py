@@ -128,12 +128,14 @@ class Saving:
         if ranks.device.type != "cpu":
             self._state = {name: _on_host(tensor, ranks) for name, tensor in state.items()}
             self._read.set()
-        self._error: Exception | None = None
-        self._bytes = 0
+        self.error: Exception | None = None
+        """What went wrong, once it is done."""
+        self.size_bytes = 0
+        """Bytes of its files, once it is done."""
         self._thread = threading.Thread(target=self._write, name="checkpoint")
         self._done: Callable[[Saving], None] = lambda saving: None
 
-    def start(self, done: Callable[[Saving], None] = lambda saving: None) -> None:
+    def start(self, done: Callable[[Saving], None]) -> None:
         """Write; `done` is called on the writing thread, on every rank, however it ended."""
         self._done = done
         self._thread.start()
@@ -144,33 +146,23 @@ class Saving:
 
     def wait(self) -> int:
         """Return the bytes written once the checkpoint is durable. Raises OSError, FileExistsError, Elsewhere."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._bytes
+        self.join()
+        if self.error is not None:
+            raise self.error
+        return self.size_bytes
 
     def join(self) -> None:
         """Return once it is over, either way."""
         self._thread.join()
 
-    @property
-    def error(self) -> Exception | None:
-        """What went wrong, once it is done."""
-        return self._error
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of its files, once it is done."""
-        return self._bytes
-
     def _write(self) -> None:
         try:
             with new_shared_directory(self._ranks.beside(), self.directory) as partial:
-                self._bytes = self._fill(partial)
+                self.size_bytes = self._fill(partial)
         except CheckpointException as failure:
-            self._error = _first(failure)
+            self.error = _first(failure)
         except Exception as error:  # raised again by `wait`, in the thread that asked
-            self._error = error
+            self.error = error
         finally:
             self._read.set()
             self._state = {}

@@ -19,7 +19,7 @@ from learner.curriculum.difficulty_levels import LevelCursor
 from learner.curriculum.epochs import PassCursor
 from learner.curriculum.mixture import Curriculum, Cursor, OtherTask, Part
 from learner.curriculum.offline_stream import OfflineStream
-from learner.curriculum.problem_index import part_of
+from learner.curriculum.problem_index import place_of
 from learner.rollouts.environment import MAX_EPISODE_TOKENS, ONE_TURN, EpisodeLimits, Reply, Said
 from learner.rollouts.leases import Prompt
 from node.config.swarm_config import CurriculumSection, LearnSection, MixtureTask, SwarmConfig
@@ -144,7 +144,7 @@ class TaskSuite:
 
     def place(self, index: int) -> tuple[int, str]:
         """Which problem of which task an index names."""
-        inner, number = part_of(index, len(self.tasks))
+        inner, number = place_of(index, len(self.tasks))
         return inner, self.curriculum.parts[number].name
 
     def reward(self, index: int, tokens: tuple[int, ...]) -> float:

@@ -174,12 +174,12 @@ def read_file(manifest: Manifest, name: str, chunk: Callable[[Cid], bytes]) -> I
     return (chunk(manifest.chunks[index].name) for index in entry.chunks)
 
 
-def file_chunks(manifest: Manifest) -> list[int]:
+def file_chunks(manifest: Manifest | Tables) -> list[int]:
     """Return the chunks that the files list, ascending, each once: what makes a version complete."""
     return sorted({index for entry in manifest.files for index in entry.chunks})
 
 
-def changed_chunks(old: Manifest, new: Manifest) -> list[int]:
+def changed_chunks(old: Manifest, new: Manifest | Tables) -> list[int]:
     """Return the chunks of the files of `new` (indices into its table) that a peer holding those of `old` lacks."""
     held = {old.chunks[index].cid for index in file_chunks(old)}
     return [index for index in file_chunks(new) if new.chunks[index].cid not in held]

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from learner.curriculum.problem_index import part_of
+from learner.curriculum.problem_index import place_of
 from node.tasks.registry import open_task
 from tests.e2e.programs import Swarm, wait_done
 
@@ -62,7 +62,7 @@ def test_a_mixture_with_logs_and_dynamic_sampling_and_pass_at_k(swarm: Swarm) ->
     leased = swarm.rows("SELECT task, prompt FROM leases")
     counts = Counter(task for task, _ in leased)
     assert abs(counts["words"] - len(leased) / 4) < 2 + 8, "to within what was looked at for slow peers"
-    assert all(("reverse", "words")[part_of(prompt, 2)[1]] == task for task, prompt in leased)
+    assert all(("reverse", "words")[place_of(prompt, 2)[1]] == task for task, prompt in leased)
     groups = swarm.rows(
         "SELECT min(reward) < max(reward), max(r.step) IS NOT NULL, max(d.reason), count(*) FROM records r"
         " LEFT JOIN dropped d USING (lease) WHERE rule = 'admitted' GROUP BY r.lease"

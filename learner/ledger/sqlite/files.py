@@ -135,7 +135,8 @@ class Whereabouts:
 
     def _rescue(self) -> Path | None:
         """A copy of the file without a name, through SQLite, which has it open: whole, the log included."""
-        target = next(path for number in range(1, 1000) if not (path := _rescued(self._path, number)).exists())
+        names = (f"{self._path.name}.rescued-{number:03}" for number in range(1, 1000))
+        target = next(path for name in names if not (path := self._path.with_name(name)).exists())
         try:
             with closing(sqlite3.connect(target)) as copy:
                 copy.execute("PRAGMA synchronous = FULL")
@@ -264,10 +265,6 @@ def execute_all(db: sqlite3.Connection, statements: str) -> None:
 def rescued_files(path: Path) -> list[Path]:
     """Copies that were made of the file at `path` when it was taken away, the latest last."""
     return sorted(path.parent.glob(f"{path.name}.rescued-*[0-9]"))
-
-
-def _rescued(path: Path, number: int) -> Path:
-    return path.with_name(f"{path.name}.rescued-{number:03}")
 
 
 def _place_of(path: Path) -> tuple[int, int] | None:

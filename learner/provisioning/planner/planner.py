@@ -75,7 +75,8 @@ class Planner:
         if everybody is not None:
             self._switch_on(pool, pool.names - self._on, everybody)
         else:
-            self._succeed(pool)
+            if (found := succession(pool, self._on, self._settings.review_s)) is not None:
+                self._switch_on(pool, found.names, reasons.succeeds(found.num_ending, found.in_s, found.share))
             if not self._replenish(pool, num_left):
                 aim = self._bargain.review(pool, self._on, self._now_s)
                 if aim is not None:
@@ -173,13 +174,6 @@ class Planner:
             publish_s=situation.publish_s,
         )
         return self._period.review(publishing, settings.staleness, self._now_s)
-
-    # Ends: somebody will be missing.
-
-    def _succeed(self, pool: Pool) -> None:
-        found = succession(pool, self._on, self._settings.review_s)
-        if found is not None:
-            self._switch_on(pool, found.names, reasons.succeeds(found.num_ending, found.in_s, found.share))
 
     # Short: somebody is missing.
 

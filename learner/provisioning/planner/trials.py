@@ -9,7 +9,7 @@ version) and nobody could take its place: no trial goes on then, and none has fa
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from learner.provisioning.model.machine_selection import PLAN_STANDS_S, Candidate
@@ -31,8 +31,10 @@ class TrialTracker:
     def __init__(self, review_s: float) -> None:
         self._review_s = review_s
         self._turns: dict[str, _Turn] = {}
-        self._failed_s: dict[str, float] = {}
-        self._released_s: dict[str, float] = {}
+        self.failed_s: dict[str, float] = {}
+        """Whose trial ended without an admitted rollout, when; not longer than TRIED_AGAIN_S ago."""
+        self.released_s: dict[str, float] = {}
+        """Who was switched off although it worked, when; not longer than PLAN_STANDS_S ago."""
         self._nobody_s = -math.inf
         """When last nobody present had delivered anything."""
 
@@ -40,16 +42,6 @@ class TrialTracker:
     def on(self) -> frozenset[str]:
         """Their names."""
         return frozenset(self._turns)
-
-    @property
-    def failed_s(self) -> Mapping[str, float]:
-        """Whose trial ended without an admitted rollout, when; not longer than TRIED_AGAIN_S ago."""
-        return self._failed_s
-
-    @property
-    def released_s(self) -> Mapping[str, float]:
-        """Who was switched off although it worked, when; not longer than PLAN_STANDS_S ago."""
-        return self._released_s
 
     def follow(self, now_s: float, candidates: Iterable[Candidate]) -> int:
         """Forget who left, and note who starts sooner than it was thought to. Returns how many of those on left."""
@@ -59,8 +51,8 @@ class TrialTracker:
             del self._turns[name]
         for name, turn in self._turns.items():
             turn.supplies_s = min(turn.supplies_s, now_s + present[name].start_s)
-        self._released_s = {
-            name: at_s for name, at_s in self._released_s.items() if name in present and now_s - at_s < PLAN_STANDS_S
+        self.released_s = {
+            name: at_s for name, at_s in self.released_s.items() if name in present and now_s - at_s < PLAN_STANDS_S
         }
         return len(left)
 
@@ -71,7 +63,7 @@ class TrialTracker:
     def release(self, name: str, now_s: float) -> None:
         """It is off, others being cheaper."""
         del self._turns[name]
-        self._released_s[name] = now_s
+        self.released_s[name] = now_s
 
     def end_trials(
         self, now_s: float, candidates: Sequence[Candidate], unproven: Collection[str], *, train_s: float
@@ -79,18 +71,18 @@ class TrialTracker:
         """Who promised and delivered nothing is off. Returns their names, and for how long they were on."""
         if candidates and all(one.name in unproven for one in candidates):
             self._nobody_s = now_s
-            self._failed_s.clear()
+            self.failed_s.clear()
             return []
         ended = []
         for one in candidates:
             turn = self._turns.get(one.name)
             if one.name not in unproven:
-                self._failed_s.pop(one.name, None)
+                self.failed_s.pop(one.name, None)
             elif turn and now_s - max(turn.supplies_s, self._nobody_s) >= self.trial_s(one, train_s=train_s):
                 del self._turns[one.name]
-                self._failed_s[one.name] = now_s
+                self.failed_s[one.name] = now_s
                 ended.append((one.name, now_s - turn.since_s))
-        self._failed_s = {name: at_s for name, at_s in self._failed_s.items() if now_s - at_s < TRIED_AGAIN_S}
+        self.failed_s = {name: at_s for name, at_s in self.failed_s.items() if now_s - at_s < TRIED_AGAIN_S}
         return ended
 
     def trial_s(self, one: Candidate, *, train_s: float) -> float:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.curriculum.difficulty_levels import MASTERED, REHEARSAL, WINDOW, LevelCursor
-from learner.curriculum.problem_index import index_at, joint_index, part_of, place_of
+from learner.curriculum.problem_index import index_at, place_of
 
 
 def take(cursor: LevelCursor, count: int) -> list[int]:
@@ -27,7 +27,7 @@ def master(cursor: LevelCursor) -> None:
 def test_indexes_are_one_to_one(ordinal: int, levels: int, data: st.DataObject) -> None:
     level = data.draw(st.integers(0, levels - 1))
     assert place_of(index_at(ordinal, level, levels), levels) == (ordinal, level)
-    assert part_of(joint_index(ordinal, level, levels), levels) == (ordinal, level)
+    assert place_of(index_at(ordinal, level, levels), levels) == (ordinal, level)
 
 
 def test_difficulty_rises_with_success_and_keeps_rehearsing() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from learner.curriculum.difficulty_levels import LevelCursor
 from learner.curriculum.epochs import PassCursor
 from learner.curriculum.mixture import Curriculum, OtherTask, Part, Shares
-from learner.curriculum.problem_index import part_of
+from learner.curriculum.problem_index import place_of
 
 weights = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8)
 
@@ -53,7 +53,7 @@ def test_a_restored_curriculum_gives_the_very_same_indexes(chosen: list[float], 
     assert [restored.next_index() for _ in range(40)] == following
     assert len(set(following)) == 40
     assert restored.standing() == curriculum.standing()
-    assert {part_of(index, len(chosen))[1] for index in following} <= set(range(len(chosen)))
+    assert {place_of(index, len(chosen))[1] for index in following} <= set(range(len(chosen)))
 
 
 def test_a_state_of_other_tasks_is_refused_and_changes_nothing() -> None:
@@ -72,7 +72,7 @@ def test_weights_may_change_between_two_starts() -> None:
         old.next_index()
     new = mixture([1, 9])
     new.restore(old.state())
-    drawn = Counter(part_of(new.next_index(), 2)[1] for _ in range(100))
+    drawn = Counter(place_of(new.next_index(), 2)[1] for _ in range(100))
     assert 88 <= drawn[1] <= 91
 
 

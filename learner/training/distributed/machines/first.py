@@ -164,16 +164,13 @@ class First:
                 del self._members[machine]
         if self._has_ended:  # it is not wanted any more
             return self._conclude()
-        missing = [machine for machine in range(1, self.machines) if not self._is_heard(machine, now_s)]
+        heard = {machine for machine, member in self._members.items() if now_s - member.heard_s <= STALE_S}
+        missing = [machine for machine in range(1, self.machines) if machine not in heard]
         if not missing:
             self.state = State.TRAINING
             members = [self._members[machine] for machine in sorted(self._members)]
             return [Begin(reached=tuple(member.present.reaches for member in members))]
         return [Tell(text=self._waits_for(missing, now_s))] if self._wait.is_news(now_s) else []
-
-    def _is_heard(self, machine: int, now_s: float) -> bool:
-        member = self._members.get(machine)
-        return member is not None and now_s - member.heard_s <= STALE_S
 
     def _waits_for(self, missing: Sequence[int], now_s: float) -> str:
         here = ", ".join(self._members[machine].called for machine in sorted(self._members) if machine not in missing)

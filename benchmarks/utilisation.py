@@ -29,8 +29,7 @@ from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, m
 from benchmarks.live.swarm import Plant, Run, run_swarm
 from benchmarks.network.requirements import NetworkUnavailable, require_network
 from learner.provisioning.model.machine_selection import Candidate
-from learner.provisioning.model.outcome import Outcome
-from learner.provisioning.model.windows import Setting, Timings, Windows
+from learner.provisioning.model.windows import Outcome, Setting, Timings, Windows
 from node.commands.plan.measured_run import Fitted, Measured, read_run
 
 WINDOWS = (1, 3, 6)

@@ -9,12 +9,11 @@ Invariants:
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Annotated
 
 from msgspec import Meta
 
-from protocol.core.codec import Count, Row, Shown
+from protocol.core.codec import Count, OpenEnum, Row, Shown
 from protocol.core.ids import PolicyVersion
 
 MAX_TROUBLES = 5
@@ -24,22 +23,15 @@ MAX_TROUBLE_CHARS = 240
 """One reason: as long as a line in a view. Five of them in letters of four bytes add 5 KB to a heartbeat."""
 
 
-class TroubleKind(Enum):
+class TroubleKind(OpenEnum):
     """What fails: fetching a version, installing one (or proving what was installed), using leases, keeping the engine
-    alive.
-
-    `OTHER` is how a reader sees a kind younger than itself; it is never sent.
-    """
+    alive."""
 
     FETCH = "fetch"
     INSTALL = "install"
     LEASE = "lease"
     ENGINE = "engine"
     OTHER = "other"
-
-    @classmethod
-    def _missing_(cls, value: object) -> TroubleKind:
-        return cls.OTHER
 
 
 class Trouble(Row, frozen=True, array_like=True):

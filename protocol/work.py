@@ -10,7 +10,6 @@ after what it says is on disk.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Annotated
 
 import msgspec
@@ -30,6 +29,7 @@ from protocol.core.codec import (
     Message,
     Millis,
     Name,
+    OpenEnum,
     Packed,
     PeerText,
     Reason,
@@ -170,12 +170,9 @@ class RolloutRecord(Message, frozen=True, kw_only=True):
     reward: Reward | None = None
 
 
-class Rule(Enum):
+class Rule(OpenEnum):
     """Why a record was admitted or not: one name for each rule that may decide, in the order in which they are asked.
-
-    `OTHER` is how a reader sees a rule younger than itself (the verdict's detail says what was wrong); it is never
-    sent.
-    """
+    Of one that a reader does not know the verdict's detail says what was wrong."""
 
     ADMITTED = "admitted"
     OVERSIZED = "oversized"
@@ -194,10 +191,6 @@ class Rule(Enum):
     AUDIT = "audit"
     BANNED = "banned"
     OTHER = "other"
-
-    @classmethod
-    def _missing_(cls, value: object) -> Rule:
-        return cls.OTHER
 
 
 class Verdict(Message, frozen=True, kw_only=True):

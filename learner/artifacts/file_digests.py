@@ -108,13 +108,11 @@ class Digest(Protocol):
 
 
 def add_samples(digest: Digest, file: Path) -> None:
-    """Add to a digest what tells one large file from another without reading all of it: its size, and pieces spread
-    over it.
+    """Add to a digest what tells one large file from another without reading all of it: its name, its size, and pieces
+    spread over it. Raises OSError.
 
-    The same bytes give the same digest. A fine-tuned model's weights differ nearly everywhere, so they give another
-    one. A file that somebody changed in a few places on purpose may give the same.
-
-    Add the name, the size and the pieces of `file`. Raises OSError.
+    A fine-tuned model's weights differ nearly everywhere, so they give another digest. A file that somebody changed in
+    a few places on purpose may give the same.
     """
     size = file.stat().st_size
     digest.update(f"{file.name} {size}\n".encode())

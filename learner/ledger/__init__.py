@@ -2,12 +2,11 @@
 file holds it, so that what belongs together reaches the disk together.
 
 - `audit_replay`: the sequential test of an audit once more, from what the ledger kept
-- `departures`: the reasons with which the ledger ends a peer's stay
 - `evidence`: what was signed, by the learner and by receivers, and which records trained which version
 - `ledger`: the ledger as one object, of the parts below
 - `peers`: which peer was here for how long, at which price, and what it relayed
 - `queries`: what a ledger says: the books below ask by these, and so do reports and commands
-- `reputation`: what was observed of each peer, day by day
+- `reputation`: what was observed of each peer, day by day, and how its stays ended
 - `rows`: what is written to the ledger and read from it, as values
 - `sqlite`: the file itself: its tables, its format, its sums
 - `training`: incarnations, steps, published versions, evaluations and checkpoints

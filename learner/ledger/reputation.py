@@ -14,13 +14,21 @@ from learner.ledger.sqlite.files import Queries
 from learner.trust.observations import Stay, abandoned, days_in, missed, present
 from protocol.accounting.reputation import COUNTS, DAY_MS, WINDOW_DAYS, ObservedDay
 from protocol.core.ids import PeerId
-from protocol.work import Rule
+from protocol.work import IN_GOOD_ORDER, Rule
 
 LATE = (Rule.LATE.value, Rule.UNKNOWN_LEASE.value)
 
 PARDON = "pardon"
 BAN = "ban"
 """Decisions of the operator's, as the ledger has them."""
+
+BANNED = "banned"
+OUT_OF_HOURS = "gone outside its owner's hours"
+"""Its line broke, or it fell silent, while nothing was expected of it: outside its hours, or paused."""
+
+EXCUSED = frozenset({IN_GOOD_ORDER, BANNED, OUT_OF_HOURS})
+"""Reasons with which a stay ended, of those that do not mean that the peer vanished: its connection broke, or it timed
+out. A stay without a reason is still open, or ended when the learner stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)

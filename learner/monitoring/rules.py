@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import takewhile
 from statistics import fmean, median
 
@@ -23,17 +24,8 @@ Rule = Callable[[Steps, Limits], Finding | None]
 # The rules, each a function of the steps so far, oldest first
 
 
-def entropy_falls(steps: Steps, limits: Limits) -> Finding | None:
-    """Below its own course."""
-    return _entropy(steps, limits, -1, "falls below")
-
-
-def entropy_rises(steps: Steps, limits: Limits) -> Finding | None:
-    """Above its own course."""
-    return _entropy(steps, limits, 1, "rises above")
-
-
-def _entropy(steps: Steps, limits: Limits, sign: int, words: str) -> Finding | None:
+def entropy_leaves(steps: Steps, limits: Limits, sign: int, words: str) -> Finding | None:
+    """Above its own course, or below where `sign` is negative."""
     course = _course([(s.step, s.entropy) for s in steps], limits)
     if course is None:
         return None
@@ -279,8 +271,8 @@ def _told(steps: Iterable[Observation]) -> str:
 
 
 RULES: Mapping[Alarm, Rule] = {
-    Alarm.ENTROPY_FALLS: entropy_falls,
-    Alarm.ENTROPY_RISES: entropy_rises,
+    Alarm.ENTROPY_FALLS: partial(entropy_leaves, sign=-1, words="falls below"),
+    Alarm.ENTROPY_RISES: partial(entropy_leaves, sign=1, words="rises above"),
     Alarm.ENGINE_MISMATCH: engine_mismatch,
     Alarm.TOO_STALE: too_stale,
     Alarm.FEW_EFFECTIVE: few_effective,

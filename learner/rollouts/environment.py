@@ -74,14 +74,5 @@ class EpisodeLimits:
 ONE_TURN = EpisodeLimits()
 
 
-def one_turn(reward: Callable[[int, tuple[int, ...]], float]) -> Environment:
-    """The environment of a task without turns, whose `reward` judges (index, completion tokens)."""
-
-    def reply(index: int, said: Said, transcript: int) -> Reply:
-        return Ended(reward=reward(index, said[-1]))
-
-    return reply
-
-
 Ask = Callable[[Sequence[Question]], Awaitable[Sequence[Reply]]]
 """What comes back to what was said, in order: asked of an environment, wherever that is."""

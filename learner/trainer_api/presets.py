@@ -168,14 +168,12 @@ def recipe_of(hyperparameters: Hyperparameters) -> Recipe:
     h = hyperparameters
     _require("objective", h.objective, PresetName)
     preset = PRESETS[h.objective]  # type: ignore[index]
-    parts = {
-        part: _named(part, getattr(h, part), getattr(preset, part), names)
-        for part, names in (
-            ("advantage", AdvantageName),
-            ("correction", CorrectionName),
-            ("aggregation", AggregationName),
-        )
-    }
+    parts = dict[str, str]()
+    for part, names in (("advantage", AdvantageName), ("correction", CorrectionName), ("aggregation", AggregationName)):
+        wanted = getattr(h, part)
+        parts[part] = getattr(preset, part) if wanted is None else wanted
+        if wanted is not None:
+            _require(part, wanted, names)
     own = BOUNDS[parts["correction"]]  # type: ignore[index]
     # A preset's bounds were chosen for its own correction.
     low, high = (preset.clip_low, preset.clip_high) if parts["correction"] == preset.correction else (None, None)
@@ -192,13 +190,6 @@ def recipe_of(hyperparameters: Hyperparameters) -> Recipe:
         value_clip=h.value_clip,
         updates_per_step=h.updates_per_step,
     )
-
-
-def _named(part: str, wanted: str | None, preset: str, names: object) -> str:
-    if wanted is None:
-        return preset
-    _require(part, wanted, names)
-    return wanted
 
 
 def _require(field: str, name: str, names: object) -> None:

@@ -202,7 +202,7 @@ def wagered(history: History, log_ratios: Sequence[float]) -> History:
     if len(before) != len(log_ratios):
         raise ValueError(f"a history of {len(before)} bets cannot go on with {len(log_ratios)}")
     audits = history.audits + 1
-    enters = math.log(_weight(audits))
+    enters = -math.log(audits * (audits + 1))  # that the peer turns at this audit: 1/(k (k + 1)), which sums to 1
     after = tuple(_log_add(wealth, enters) + ratio for wealth, ratio in zip(before, log_ratios, strict=True))
     return History(audits=audits, log_wealth=after)
 
@@ -211,7 +211,7 @@ def log_evidence(history: History) -> float:
     """The logarithm of the evidence against honesty; 0 before the first audit, and seldom above it for the honest."""
     if not history.log_wealth:
         return 0.0
-    waiting = math.log(_weight_after(history.audits))  # bet on a change that is still to come
+    waiting = -math.log(history.audits + 1)  # bet on a change that is still to come: that it turns later
     bets = len(history.log_wealth)
     total = -math.inf
     for wealth in history.log_wealth:
@@ -238,16 +238,6 @@ def _log_ratio(counted: Counted, honest: float, dishonest: float) -> float:
     """Of these counts, at one rate over the other. Its expectation is at most 1 at any rate below `honest`."""
     fewer = counted.trials - counted.above
     return counted.above * math.log(dishonest / honest) + fewer * math.log((1 - dishonest) / (1 - honest))
-
-
-def _weight(audit: int) -> float:
-    """That the peer turns at this audit, from 1: 1/(k (k + 1)), which sums to 1."""
-    return 1.0 / (audit * (audit + 1))
-
-
-def _weight_after(audit: int) -> float:
-    """That it turns later."""
-    return 1.0 / (audit + 1)
 
 
 def _log_add(one: float, other: float) -> float:

@@ -171,24 +171,18 @@ def _detail(audited: Audited, margins: Sequence[Margin]) -> str:
 
 
 def audit_share(passed: int, floor: float = FLOOR) -> float:
-    """Return the share of a peer's groups that is audited: all of a newcomer's, ever fewer of a peer that has passed,
-    never fewer than a floor. Size does not enter: the same share of a slow volunteer's groups is audited as of a fast
-    one's with as many audits passed.
-
-    The share of a peer's groups that is audited once so many audits were passed: 1 below NEWCOMER_GROUPS, then falling
-    as 1/passed, so that each doubling of the audits takes as much again of honest work.
+    """The share of a peer's groups that is audited once so many audits were passed: 1 below NEWCOMER_GROUPS, then
+    falling as 1/passed, so that each doubling of the audits takes as much again of honest work, and never below
+    `floor`. Size does not enter: it is the same for a slow volunteer and a fast one.
     """
     return 1.0 if passed < NEWCOMER_GROUPS else max(floor, NEWCOMER_GROUPS / (passed + 1))
 
 
 def is_chosen(secret: bytes, lease: LeaseId, version: ManifestHash, share: float) -> bool:
-    """Return whether a group is audited: a function of the learner's secret, its lease and the version that made it. So
-    no peer can tell beforehand, nor find afterwards that it was chosen for what it is. At small shares most versions
-    are left alone and the others are looked at more closely: weights have to be loaded for each, which costs more than
-    some audits.
-
-    Whether the group of this lease, made with that version, is one of the `share` that is audited; a larger share has
-    all of a smaller's.
+    """Whether the group of this lease, made with that version, is of the `share` that is audited; a larger share has
+    all of a smaller's. By the learner's secret, so that no peer can tell beforehand, nor find afterwards that it was
+    chosen for what it is. At small shares most versions are left alone and the others are looked at more closely:
+    weights have to be loaded for each, which costs more than some audits.
     """
     versions = max(share, VERSIONS)
     return _is_below(versions, secret, b"audited versions" + version) and _is_below(

@@ -8,13 +8,12 @@ from one that it could (`is_believed`).
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from protocol.core.codec import Message, Seconds
+from protocol.core.codec import Message, OpenEnum, Seconds
 from protocol.core.limits import MAX_JOULES, MAX_MICROS_PER_HOUR
 
 MICROS = 1_000_000
@@ -59,11 +58,9 @@ LEAST_S = 60.0
 """A claim is held against so much time at least: a node that has just come tells what starting took."""
 
 
-class EnergySource(Enum):
+class EnergySource(OpenEnum):
     """Where joules come from: the counters of NVIDIA's GPUs, those of the processors, typical watts of such a device
     times seconds of generation, or watts that the owner gave times the same.
-
-    `OTHER` is how a reader sees a source younger than itself; it is never sent.
     """
 
     NVML = "nvml"
@@ -71,10 +68,6 @@ class EnergySource(Enum):
     TABLE = "table"
     OWNER = "owner"
     OTHER = "other"
-
-    @classmethod
-    def _missing_(cls, value: object) -> EnergySource:
-        return cls.OTHER
 
 
 class Energy(msgspec.Struct, frozen=True, array_like=True):
@@ -88,10 +81,6 @@ EnergyList = Annotated[list[Energy], Meta(max_length=MAX_ENERGY_SOURCES)]
 
 
 def is_believed(joules: float, seconds: float) -> bool:
-    """Return whether a machine could have drawn this energy. Joules are a claim: only the node can read its meters. So
-    a meter that went wrong, or a peer that invents, does not spoil the sums of all others. Nothing is admitted,
-    rejected or paid by it.
-
-    Whether one node can have drawn `joules` in `seconds`.
-    """
+    """Whether one node can have drawn `joules` in `seconds`: only it can read its meters, and one that went wrong, or a
+    peer that invents, must not spoil the sums of all others."""
     return joules <= MAX_WATTS * max(seconds, LEAST_S)

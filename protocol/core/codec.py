@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+from enum import Enum
 from functools import cache
 from threading import Lock
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
@@ -90,6 +91,15 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
     def __post_init__(self) -> None:
         settle(self)
+
+
+class OpenEnum(Enum):
+    """Base of enums that grow: `OTHER`, which each has, is how a reader sees a value younger than itself; it is never
+    sent."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> OpenEnum:
+        return cls["OTHER"]
 
 
 class OutOfRange(LocalProtocolError, ValueError):

@@ -14,7 +14,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from itertools import accumulate, islice
-from typing import Annotated
+from typing import Annotated, Any
 
 import base58
 import msgspec
@@ -141,16 +141,13 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _decode(body: bytes, now_ms: int) -> Invite:
-    version = _version_of(body)
-    if version != PROTOCOL_VERSION:
+    head: _AnyInvite = _read(_AnyInvite, body)
+    if (version := head.protocol) != PROTOCOL_VERSION:
         raise InviteError(
             f"The invite is for protocol version {version}, this program speaks {PROTOCOL_VERSION}. "
             f"{'Update volery' if version > PROTOCOL_VERSION else 'Ask the operator for a new invite'}."
         )
-    try:
-        invite: Invite = decode(Invite, body, MAX_INVITE_CHARS)
-    except PeerError as error:
-        raise InviteError(f"The invite cannot be read ({error.detail}). Ask the operator for a new one.") from None
+    invite: Invite = _read(Invite, body)
     if invite.expires_ms and invite.expires_ms < now_ms:
         raise InviteError(
             f"The invite expired {ago(now_ms - invite.expires_ms)} ago, at {moment(invite.expires_ms)}: this machine's "
@@ -165,9 +162,8 @@ class _AnyInvite(msgspec.Struct, frozen=True, array_like=True):
     protocol: Count
 
 
-def _version_of(body: bytes) -> int:
+def _read(kind: Any, body: bytes) -> Any:
     try:
-        head: _AnyInvite = decode(_AnyInvite, body, MAX_INVITE_CHARS)
+        return decode(kind, body, MAX_INVITE_CHARS)
     except PeerError as error:
         raise InviteError(f"The invite cannot be read ({error.detail}). Ask the operator for a new one.") from None
-    return head.protocol

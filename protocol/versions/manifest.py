@@ -210,9 +210,7 @@ def _require_tensor(tensor: TensorEntry, files: list[FileEntry]) -> None:
         raise _malformed(f"tensor {tensor.name} lies outside its file")
     if tensor.dtype not in DTYPE_BYTES:
         raise _malformed(f"tensor {tensor.name} has the unknown dtype {tensor.dtype!r}")
-    size = DTYPE_BYTES[tensor.dtype]
-    for dimension in tensor.shape:
-        size *= dimension
+    size = math.prod(tensor.shape, start=DTYPE_BYTES[tensor.dtype])
     if size != tensor.end - tensor.start:
         raise _malformed(f"tensor {tensor.name} has {tensor.end - tensor.start} bytes, its shape wants {size}")
 

@@ -9,6 +9,7 @@ loaders, since a file that we publish is loaded by engines we have never seen. F
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -112,9 +113,7 @@ def _span(file: str, name: str, raw: Any, header_bytes: int) -> Span:
         raise LayoutError(f"{file}: tensor {name!r}: {error}") from error
     if info.dtype not in DTYPE_BYTES:
         raise LayoutError(f"{file}: tensor {name!r} has the unknown dtype {info.dtype!r}")
-    wanted = DTYPE_BYTES[info.dtype]
-    for dimension in info.shape:
-        wanted *= dimension
+    wanted = math.prod(info.shape, start=DTYPE_BYTES[info.dtype])
     start, end = info.data_offsets
     if end - start != wanted:
         raise LayoutError(f"{file}: tensor {name!r} has {end - start} bytes, its shape wants {wanted}")

@@ -9,12 +9,12 @@ import pytest
 import trio
 
 from learner.monitoring.thresholds import ADVICE, LIMITS, Alarm
-from learner.rollouts.environment import one_turn
 from learner.trainer_api.advantages import advantages
 from node.reports.model.report import Role
 from node.ui.live_view import ViewState
 from node.ui.view_updates import apply
 from protocol.core.pipe import Arrays, Header
+from tests.support.environments import one_turn
 from tests.support.learner_fixture import FakePeer, FakeTrainer, Learner, Settings, open_learner
 
 pytestmark = pytest.mark.usefixtures("mock_clock")

@@ -28,7 +28,7 @@ from learner.curriculum.offline_stream import Logged, LoggedGroup, OfflineStream
 from learner.ledger.ledger import Ledger
 from learner.provisioning.estimation.recording import FILE, Began, Recorded, read_lines
 from learner.rollouts.buffer import Buffer
-from learner.rollouts.environment import Ask, Environment, Question, Reply, one_turn
+from learner.rollouts.environment import Ask, Environment, Question, Reply
 from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
 from learner.scheduling.capacity import LeaseCapacity
 from learner.scheduling.lease_scheduler import LeaseScheduler
@@ -95,6 +95,7 @@ from swarm.store import ChunkStore
 from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport
 from swarm.work.membership import Membership
 from swarm.work.server import INBOX, Incoming
+from tests.support.environments import one_turn
 from tests.support.store_fixture import safetensors_file
 from tests.support.trainer_fixture import NOW_MS, PEER, SWARM, VOCABULARY, even_share, record
 

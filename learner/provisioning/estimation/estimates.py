@@ -1,11 +1,11 @@
 """What a swarm takes, estimated from what it took of late: figures that a single odd value hardly moves.
 
 Pure. What always holds: an estimate comes of the last WINDOW values, and its interval contains the true figure with a
-probability of 0.95; with too few values for that, an end is open (0 or infinity). What has drifted is a rule on such an
-interval: noise alone does not cross it. There are two kinds. A quantile (`Recent`) is an order statistic, and so is
-each end of its interval, whatever the distribution (binomial ranks, as in Conover, Practical Nonparametric Statistics,
-section 3.2). A rate (`RecentRatio`) is a sum over a sum, since what takes longer must count for longer: a median of
-rates would promise more than comes. Its interval is that of a ratio (Cochran, Sampling Techniques, section 6.4).
+probability of 0.95; with too few values for that, an end is open (0 or infinity). There are two kinds. A quantile
+(`Recent`) is an order statistic, and so is each end of its interval, whatever the distribution (binomial ranks, as in
+Conover, Practical Nonparametric Statistics, section 3.2). A rate (`RecentRatio`) is a sum over a sum, since what takes
+longer must count for longer: a median of rates would promise more than comes. Its interval is that of a ratio (Cochran,
+Sampling Techniques, section 6.4).
 """
 
 from __future__ import annotations
@@ -43,11 +43,6 @@ class Estimate:
     low: float
     high: float
     count: int
-
-    def has_drifted(self, planned: float) -> bool:
-        """Whether what was `planned` with is no longer so."""
-        outside = not self.low <= planned <= self.high
-        return outside and abs(self.value - planned) > DRIFT * abs(planned)
 
 
 class Recent:

@@ -81,7 +81,6 @@ class Profile:
     _rates: RecentRatio = field(default_factory=RecentRatio)
     _batches: Recent = field(default_factory=Recent)
     _generation: Recent = field(default_factory=Recent)
-    _hold: Recent = field(default_factory=Recent)
     _broadcast: Recent = field(default_factory=Recent)
     _start: Recent = field(default_factory=Recent)
     _stops: int = 0
@@ -139,7 +138,6 @@ class Profile:
         batch.rollouts += event.admitted + event.refused
         batch.busy_s += self._busy.add(started_s, at_s)
         self._generation.add(at_s - started_s)
-        self._hold.add(max(0.0, at_s - event.leased_s))
 
     def expired(self, rollouts: int) -> None:
         """It let leases of so many rollouts run out, or they were recalled: it was busy with them as long as with
@@ -191,11 +189,6 @@ class Profile:
     def usual_generation_s(self) -> Estimate | None:
         """The same, the median."""
         return self._generation.median()
-
-    @property
-    def hold_s(self) -> Estimate | None:
-        """From the lease until it was judged: the median."""
-        return self._hold.median()
 
     @property
     def start_s(self) -> Estimate | None:

@@ -6,7 +6,6 @@ differences from the paper are in `echo2`.
 - `echo2`: ECHO-2's capacity model as printed, and what it would buy
 - `expected_lag`: how old rollouts are when they are trained on
 - `machine_selection`: the cheapest set of unequal machines with which the learner never waits
-- `outcome`: what a window comes to: machines, waits, lag and costs
 - `what_if`: what would change a plan
 - `windows`: what each window S would take
 """

@@ -21,8 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from learner.provisioning.model.machine_selection import Candidate, Choice, greedy
-from learner.provisioning.model.outcome import Outcome
-from learner.provisioning.model.windows import Timings, Windows
+from learner.provisioning.model.windows import Outcome, Timings, Windows
 
 GAMMA = 1.1
 """What is provisioned over what the rule asks for (section 3.4)."""

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from learner.provisioning.model.machine_selection import Choice
-from learner.provisioning.model.outcome import Infeasible, Outcome
-from learner.provisioning.model.windows import Setting, Windows
+from learner.provisioning.model.windows import Infeasible, Outcome, Setting, Windows
 
 MOST_STALENESS = 1000
 """What a swarm.toml takes; beyond it no window is offered."""

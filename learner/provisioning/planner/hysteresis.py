@@ -30,12 +30,10 @@ class ConditionTimer:
 
 class Shortages:
     """Whether a pool that supplies too little has done so for long enough to be added to: the longer, the less it
-    lacks.
+    lacks. `review_s` lies between two reviews.
 
     Invariants: a peer that left is a fact, and acted upon at once. What is only estimated must last, and any break
-    begins it anew. The numbers are in `constants`.
-
-    For how long one pool has lacked how much. `review_s` lies between two reviews.
+    begins it anew.
     """
 
     def __init__(self, review_s: float) -> None:

@@ -29,10 +29,10 @@ from dataclasses import replace
 from statistics import median
 
 from learner.provisioning.model.capacity import Clockwork
-from learner.provisioning.model.machine_selection import MARGIN, Choice, cheapest, greedy
+from learner.provisioning.model.machine_selection import MARGIN, Choice, cheapest
 from learner.provisioning.planner import reasons
 from learner.provisioning.planner.cheaper_set import Aim, CheaperSetSearch
-from learner.provisioning.planner.constants import EXACT_ADDITIONS, RELEASED, SHORT
+from learner.provisioning.planner.constants import RELEASED, SHORT
 from learner.provisioning.planner.hysteresis import Shortages
 from learner.provisioning.planner.pool import Pool
 from learner.provisioning.planner.publish_period import Period, Publishing, usual_delay_s
@@ -188,8 +188,7 @@ class Planner:
 
     def _add(self, pool: Pool, share: float, num_left: int) -> None:
         on = self._on
-        choose = cheapest if len(pool.candidates) <= EXACT_ADDITIONS else greedy
-        choice = choose(pool.target, keep=on) if on else cheapest(pool.target)
+        choice = pool.additions(on) if on else cheapest(pool.target)
         if not isinstance(choice, Choice):
             self._switch_on(pool, pool.names - on, reasons.not_enough(pool))
             return  # it stays short, so whoever comes next is on at once

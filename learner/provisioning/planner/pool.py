@@ -12,7 +12,16 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from learner.provisioning.model.capacity import Clockwork
-from learner.provisioning.model.machine_selection import MARGIN, Candidate, Requirement
+from learner.provisioning.model.machine_selection import (
+    MARGIN,
+    Candidate,
+    Choice,
+    Requirement,
+    Shortage,
+    cheapest,
+    greedy,
+)
+from learner.provisioning.planner.constants import EXACT_ADDITIONS
 
 
 class Pool:
@@ -56,6 +65,10 @@ class Pool:
     def dearest_first(self, names: Collection[str]) -> list[str]:
         """By price per rollout; of those that are free, the slowest first."""
         return sorted(names, key=lambda name: (-self[name].rho, self[name].usable_rate, name))
+
+    def additions(self, keep: Collection[str]) -> Choice | Shortage:
+        """The cheapest set with those to `keep`; in a large pool what is missing is added greedily."""
+        return (cheapest if len(self.candidates) <= EXACT_ADDITIONS else greedy)(self.target, keep=keep)
 
     def replaceable(self, on: Collection[str], name: str) -> list[str]:
         """Who of those `on` could go, the dearest first, if this one came, without the pool losing its margin."""

@@ -96,13 +96,8 @@ class Decision:
 
 
 def situation_of(observatory: SwarmEstimator, now_s: float) -> Situation:
-    """Return what an estimator has seen, as the question that a planner answers.
-
-    It follows from the recording alone, so a running swarm, its recording and a simulation of it ask the same. A peer
-    that has nothing admitted to show is unproven, and its rate a promise.
-
-    The situation at `now_s`, by the clock of the recording.
-    """
+    """The situation at `now_s`, by the clock of the recording: it follows from that alone, so a running swarm, its
+    recording and a simulation of it ask the same. A peer that has nothing admitted to show is unproven."""
     step, publish = observatory.step_s, observatory.publish_s
     return Situation(
         now_s=now_s,

@@ -6,11 +6,10 @@ what they are known to take; and nobody is asked to succeed who will be gone its
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
-from learner.provisioning.model.machine_selection import MARGIN, Candidate, Choice, cheapest, greedy
-from learner.provisioning.planner.constants import ENDING_REVIEWS, EXACT_ADDITIONS
+from learner.provisioning.model.machine_selection import MARGIN, Candidate, Choice
+from learner.provisioning.planner.constants import ENDING_REVIEWS
 from learner.provisioning.planner.pool import Pool
 
 
@@ -39,14 +38,9 @@ def succession(pool: Pool, on: frozenset[str], review_s: float) -> Succession | 
         rest = pool.without({one.name for one in pool.candidates if one.stays_s <= in_s + lead_s})
         share = rest.share(on & rest.names)
         if share < MARGIN:
-            names = {name for name in _additions(rest, on & rest.names) if in_s <= rest[name].start_s + lead_s}
+            choice = rest.additions(on & rest.names)
+            wanted = {one.name for one in choice.chosen} if isinstance(choice, Choice) else rest.names
+            names = {name for name in wanted - on if in_s <= rest[name].start_s + lead_s}
             found = Succession(names=frozenset(names), num_ending=len(on - rest.names), in_s=in_s, share=share)
             return found if names else None
     return None
-
-
-def _additions(rest: Pool, on: Collection[str]) -> frozenset[str]:
-    choose = cheapest if len(rest.candidates) <= EXACT_ADDITIONS else greedy
-    choice = choose(rest.target, keep=on)
-    names = {one.name for one in choice.chosen} if isinstance(choice, Choice) else rest.names
-    return frozenset(names - set(on))

@@ -279,9 +279,8 @@ def mini_batches(batch: Prepared, wanted: int) -> list[Prepared]:
     The parts, laid end to end, are the batch. Each has at least one whole group, and each cut lies at the border
     between groups that is nearest to where equal numbers of sequences would have it. A group stays whole because its
     advantages are differences from its own mean: half of one would push in one direction. The order is the batch's, so
-    the oldest rollouts come first, and are not made one update older still.
-
-    Cut `batch` into `wanted` parts; into as many as it has groups, where those are fewer.
+    the oldest rollouts come first, and are not made one update older still. `wanted` parts, or as many as there are
+    groups, where those are fewer.
     """
     ends = np.cumsum(batch.groups)
     count = min(wanted, len(ends))

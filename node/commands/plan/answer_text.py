@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from learner.provisioning.model.broadcast_time import OVER_BOUND
 from learner.provisioning.model.capacity import QUORUM
-from learner.provisioning.model.outcome import Infeasible, Outcome
+from learner.provisioning.model.windows import Infeasible, Outcome
 from node.commands.plan.plan import Plan
 from node.runtime import formatting as words
 

@@ -12,7 +12,7 @@ from rich.box import Box
 from rich.table import Table
 
 from learner.provisioning.model.echo2 import GAMMA, Comparison, PaperWindow, explain_infeasible
-from learner.provisioning.model.outcome import Outcome, Window
+from learner.provisioning.model.windows import Outcome, Window
 from node.commands.plan.answer_text import TOO_FEW, together
 from node.commands.plan.plan import Plan
 from node.reports.text.tables import table

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from learner.provisioning.model.outcome import Infeasible, Outcome, Window
+from learner.provisioning.model.windows import Infeasible, Outcome, Window
 from node.commands.plan.measured_run import Measured
 from node.commands.plan.plan import Plan
 from node.reports.machine_formats import named, plain

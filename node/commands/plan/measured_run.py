@@ -18,8 +18,7 @@ from learner.provisioning.estimation.estimator import SwarmEstimator, fit
 from learner.provisioning.estimation.recording import Began, Joined, Left, Recorded, Stepped
 from learner.provisioning.estimation.step_stats import Steps, seconds, steady, steps_of
 from learner.provisioning.model.machine_selection import Candidate, Choice
-from learner.provisioning.model.outcome import Outcome
-from learner.provisioning.model.windows import Windows
+from learner.provisioning.model.windows import Outcome, Windows
 from node.commands.plan.inputs import terms_of
 from node.commands.plan.pool import Machine, Pool
 from node.commands.plan.pool_keys import MAX_MACHINES, MAX_WINDOW

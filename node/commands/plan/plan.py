@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from learner.provisioning.model.echo2 import Comparison, compare
 from learner.provisioning.model.machine_selection import Choice
-from learner.provisioning.model.outcome import Infeasible, Outcome, Window
 from learner.provisioning.model.what_if import Change, Remedies, changes, remedies
-from learner.provisioning.model.windows import Windows
+from learner.provisioning.model.windows import Infeasible, Outcome, Window, Windows
 from node.commands.plan.inputs import Terms
 from node.commands.plan.measured_run import Measured
 

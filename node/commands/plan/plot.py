@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from learner.provisioning.model.outcome import Outcome
+from learner.provisioning.model.windows import Outcome
 from node.commands.plan.plan import Plan
 from node.reports.charts.plot import Line, Look, Plot
 from node.reports.plots.png import draw_heading, draw_legend, draw_plot, draw_png

@@ -15,8 +15,8 @@ from rich.constrain import Constrain
 from rich.padding import Padding
 from rich.text import Text
 
-from learner.provisioning.model.outcome import Infeasible, Outcome, Window
 from learner.provisioning.model.what_if import Change
+from learner.provisioning.model.windows import Infeasible, Outcome, Window
 from node.commands.plan import echo2_text
 from node.commands.plan.answer_text import TOO_FEW, answer, given, notes
 from node.commands.plan.measured_run_text import estimates, judged, peers

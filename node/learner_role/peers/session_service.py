@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from learner.ledger.departures import BANNED, EXCUSED, OUT_OF_HOURS
+from learner.ledger.reputation import BANNED, EXCUSED, OUT_OF_HOURS
 from learner.ledger.rows import PeerRow, StayRow
 from node.config.engine_requirements import EngineTerms
 from node.learner_role.peers.join_terms import WRONG_TOKEN, is_token

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from learner.ledger.departures import EXCUSED
-from learner.ledger.reputation import Judging
+from learner.ledger.reputation import EXCUSED, Judging
 from protocol.work import Rule
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner.rollouts.admission import GrantedLease, JudgedDelivery, Terms, check_delivery
-from learner.rollouts.environment import Answered, Ended, Environment, Reply, Said, one_turn
+from learner.rollouts.environment import Answered, Ended, Environment, Reply, Said
 from protocol.core.digest import digest_of
 from protocol.core.ids import PolicyVersion
 from protocol.core.limits import MAX_GROUP_SIZE
@@ -27,6 +27,7 @@ from protocol.work import (
     open_receipt,
     sign_receipt,
 )
+from tests.support.environments import one_turn
 from tests.support.examples import examples
 from tests.support.trainer_fixture import (
     NOW_MS,

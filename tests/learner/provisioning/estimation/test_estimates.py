@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.provisioning.estimation.estimates import ODD, WINDOW, Estimate, Recent, RecentRatio, ranks
+from tests.support.estimates import has_drifted
 
 
 def test_nothing_is_estimated_from_nothing() -> None:
@@ -59,17 +60,17 @@ def test_noise_does_not_drift_and_a_change_does() -> None:
     for _ in range(500):
         estimate = Recent(rng.lognormvariate(0, 0.3) for _ in range(WINDOW)).median()
         assert estimate is not None
-        drifted += estimate.has_drifted(1.0)
+        drifted += has_drifted(estimate, 1.0)
     assert drifted <= 25
     moved = Recent(1.4 * rng.lognormvariate(0, 0.1) for _ in range(10)).median()
     assert moved is not None
-    assert moved.has_drifted(1.0)
+    assert has_drifted(moved, 1.0)
 
 
 def test_a_change_that_is_sure_and_small_is_none() -> None:
-    assert not Estimate(value=1.05, low=1.04, high=1.06, count=32).has_drifted(1.0)
-    assert Estimate(value=1.2, low=1.19, high=1.21, count=32).has_drifted(1.0)
-    assert not Estimate(value=1.2, low=0.9, high=1.5, count=4).has_drifted(1.0)
+    assert not has_drifted(Estimate(value=1.05, low=1.04, high=1.06, count=32), 1.0)
+    assert has_drifted(Estimate(value=1.2, low=1.19, high=1.21, count=32), 1.0)
+    assert not has_drifted(Estimate(value=1.2, low=0.9, high=1.5, count=4), 1.0)
 
 
 def test_a_rate_is_a_sum_over_a_sum() -> None:

@@ -253,7 +253,7 @@ def test_every_figure_is_a_number_within_its_interval(events: list[Recorded]) ->
     profiles = swarm.profiles()
     estimates = [swarm.train_s, swarm.broadcast_s, swarm.generation_s]
     for one in profiles:
-        estimates += [one.rate(), one.broadcast_s, one.generation_s, one.hold_s, one.start_s, one.batch_rollouts]
+        estimates += [one.rate(), one.broadcast_s, one.generation_s, one.start_s, one.batch_rollouts]
         assert one.stops_per_hour(swarm.now_s) >= 0
     for estimate in estimates:
         assert estimate is None or 0 <= estimate.low <= estimate.value <= estimate.high

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from learner.provisioning.estimation.estimates import ENOUGH, WINDOW
 from learner.provisioning.estimation.peer_profile import BRIEF_S, KNOWN_HOURS, STOPS_PER_HOUR, Profile
 from learner.provisioning.estimation.recording import Delivered, Joined
+from tests.support.estimates import has_drifted
 from tests.support.observed_swarm import batches, delivered
 
 
@@ -70,7 +71,7 @@ def test_what_is_refused_is_no_rate() -> None:
 def test_nothing_is_known_of_who_showed_and_said_nothing() -> None:
     profile = profile_of([])
     assert profile.rate() is None
-    assert profile.broadcast_s is profile.generation_s is profile.hold_s is profile.batch_rollouts is None
+    assert profile.broadcast_s is profile.generation_s is profile.batch_rollouts is None
 
 
 def test_a_claim_counts_until_enough_batches_were_seen() -> None:
@@ -111,14 +112,13 @@ def test_a_slower_machine_is_seen_within_the_window() -> None:
     assert before is not None
     assert after is not None
     assert after.value == pytest.approx(before.value / 4)
-    assert after.has_drifted(before.value)
+    assert has_drifted(after, before.value)
 
 
-def test_holding_and_generating_are_told_apart() -> None:
+def test_what_waits_before_it_is_begun_is_not_being_generated() -> None:
     profile = profile_of([delivered(100 * k, 10, held_s=30) for k in range(1, 4)])
-    assert profile.hold_s is not None
     assert profile.generation_s is not None
-    assert (profile.hold_s.value, profile.generation_s.value) == (30, 10)
+    assert profile.generation_s.value == 10
 
 
 def test_stops_are_counted_over_the_time_it_was_here() -> None:
@@ -164,7 +164,7 @@ def test_rates_are_never_negative_and_lie_in_their_intervals(
         at_s += later_s
         events.append(delivered(at_s, took_s, admitted=admitted, refused=refused))
     profile = profile_of(events, claim)
-    for estimate in (profile.rate(), profile.shown_rate, profile.generation_s, profile.hold_s, profile.batch_rollouts):
+    for estimate in (profile.rate(), profile.shown_rate, profile.generation_s, profile.batch_rollouts):
         if estimate is not None:
             assert 0 <= estimate.low <= estimate.value <= estimate.high
             assert math.isfinite(estimate.value)

@@ -9,9 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from learner.provisioning.model.machine_selection import Candidate
-from learner.provisioning.model.outcome import Infeasible, Outcome
 from learner.provisioning.model.what_if import changes, quickened, remedies
-from learner.provisioning.model.windows import Setting, Timings, Windows
+from learner.provisioning.model.windows import Infeasible, Outcome, Setting, Timings, Windows
 from tests.support.examples import examples
 
 TIMINGS = Timings(train_s=100.0, rollouts=100, broadcast_s=120.0, generation_s=10.0)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from learner.provisioning.model.echo2 import GAMMA, greedily, printed
 from learner.provisioning.model.machine_selection import MARGIN, Candidate, Choice, cheapest
-from learner.provisioning.model.outcome import Infeasible, Outcome
-from learner.provisioning.model.windows import Setting, Timings, Windows
+from learner.provisioning.model.windows import Infeasible, Outcome, Setting, Timings, Windows
 from tests.support.capacity_condition import never_waits
 from tests.support.examples import examples
 

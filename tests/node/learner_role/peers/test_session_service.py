@@ -12,8 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from learner.ledger.departures import EXCUSED, OUT_OF_HOURS
-from learner.ledger.reputation import observed_days
+from learner.ledger.reputation import EXCUSED, OUT_OF_HOURS, observed_days
 from learner.ledger.sqlite.database import snapshot
 from learner.rollouts.admission import GrantedLease
 from learner.rollouts.leases import Prompt

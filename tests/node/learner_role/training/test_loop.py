@@ -24,7 +24,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from learner.provisioning.estimation.recording import Began, Delivered, Stepped
 from learner.rollouts.batch_arrays import batch_arrays
 from learner.rollouts.buffer import Batch, Completion, Group
-from learner.rollouts.environment import one_turn
 from node.learner_role.shared.signals import VersionPublished
 from node.learner_role.training.loop import MAX_LOST
 from node.learner_role.training.publisher import REANNOUNCE_S, event_figures
@@ -38,6 +37,7 @@ from protocol.core.pipe import Arrays, Header
 from protocol.versions.announcement import open_announcement, topic_of
 from protocol.versions.manifest import SignedManifest
 from protocol.work import Grant, LeaseRequest, Rule
+from tests.support.environments import one_turn
 from tests.support.learner_fixture import (
     HANGS_S,
     VOCABULARY,

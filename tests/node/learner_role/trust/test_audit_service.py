@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import trio
 
-from learner.ledger.departures import BANNED
+from learner.ledger.reputation import BANNED
 from learner.ledger.rows import AuditRow, LeaseRow, PeerRow, RecordRow
 from learner.rollouts.admission import AdmittedRecord
 from learner.rollouts.buffer import Batch, Completion, Group

@@ -47,7 +47,7 @@ from protocol.core.envelope import OVERHEAD_BYTES, Envelope, Kind, open_envelope
 from protocol.core.errors import Fault, PeerError
 from protocol.core.genesis import MAX_CERTIFICATE_BYTES, Authority
 from protocol.core.identity import Keypair
-from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId, SwarmId
+from protocol.core.ids import PeerId, PolicyVersion, RecordId, SwarmId
 from protocol.core.limits import (
     MAX_ADDRESSES,
     MAX_COMPLETION_TOKENS,
@@ -510,11 +510,6 @@ def open_receipt(raw: bytes, authority: Authority) -> Receipt:
     receipt: Receipt = decode(Receipt, envelope.payload, MAX_RECEIPT_BYTES)
     authority.require_learner(envelope, receipt.certificate, receipt.issued_ms)
     return receipt
-
-
-def lease_id(lease: Lease) -> LeaseId:
-    """The id of a lease, as its type."""
-    return LeaseId(lease.id)
 
 
 MAX_HELLO_BYTES = MAX_ADDRESSES * 300 + MAX_LEASES_HELD * 18 + 4096

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from learner.trust.selection_test import CONTROLS, CompletionValue, DeliveryOutcome, VersionGain, heard_choice, seen
-from learner.trust.sequential_test import Audited, Counted, History, Margin, Measure, bands_of, is_convicted
+from learner.trust.selection_test import CONTROLS, CompletionValue, DeliveryOutcome, VersionGain, seen
+from learner.trust.sequential_test import Audited, Counted, History, Margin, Measure, bands_of, is_convicted, wagered
 from learner.trust.standing import AuditHistory, after, audit_share
 
 GROUPS_A_DAY = 2000
@@ -131,7 +131,7 @@ def lives(margins: Sequence[Margin], *, peer_days: int, seed: int) -> Lives:
             if (
                 found := seen(choice, group(dice, theirs=True), ours, withheld=WITHHELD_A_DAY / GROUPS_A_DAY)
             ) is not None:
-                history = heard_choice(history, found)
+                history = wagered(history, found.log_ratios)
             choices += 1
             is_banned = is_banned or is_convicted(history)
         banned += is_banned

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from learner.artifacts.chunk_names import ChunkNames
-from protocol.accounting.tally import Tally, TrainedRecord, sign_tally, tally_extension, tree_of
+from protocol.accounting.tally import TALLY, Tally, TrainedRecord, sign_tally, tree_of
 from protocol.core.codec import encode
 from protocol.core.genesis import Authority
 from protocol.core.identity import Keypair
@@ -115,7 +115,7 @@ class Publisher:
                 patches=tables.patches,
                 ext={
                     **({} if probed is None else probe_extension(probed)),
-                    **({} if tally is None else tally_extension(tally)),
+                    **({} if tally is None else {TALLY: tally}),
                 },
             )
 

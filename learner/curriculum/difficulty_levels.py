@@ -44,7 +44,6 @@ class LevelCursor:
     seen: dict[int, int] = field(default_factory=dict)
 
     def next_index(self) -> int:
-        """The index of the next problem to lease."""
         [index] = self.upcoming(1)
         self.ordinal += 1
         return index

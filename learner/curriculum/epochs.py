@@ -91,7 +91,6 @@ class PassCursor:
         self._order = self._ordered()
 
     def next_index(self) -> int:
-        """The index of the next problem to lease."""
         while not (found := self._next_places(1)):
             self._begin_pass()
         problem = int(self._order[found[0]])

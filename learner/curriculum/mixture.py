@@ -22,7 +22,7 @@ class OtherTask(ValueError):
 
 
 class Cursor(Protocol):
-    """Which problem of one task is next; `levels.LevelCursor` and `passes.PassCursor`."""
+    """Which problem of one task is next; `difficulty_levels.LevelCursor` and `epochs.PassCursor` are such."""
 
     def next_index(self) -> int:
         """The index of the next problem to lease."""
@@ -61,7 +61,7 @@ class Part:
 
 @dataclass(kw_only=True)
 class Curriculum:
-    """See the module's paragraph."""
+    """See the module's paragraph. Itself a cursor, over all tasks; what is told of it is told by task."""
 
     parts: Sequence[Part]
     _shares: Shares = field(init=False)
@@ -70,12 +70,10 @@ class Curriculum:
         self._shares = Shares.of([part.weight for part in self.parts])
 
     def next_index(self) -> int:
-        """The index of the next problem to lease."""
         number = self._shares.draw()
         return index_at(self.parts[number].cursor.next_index(), number, len(self.parts))
 
     def upcoming(self, count: int) -> list[int]:
-        """What `next_index` will give, if nothing is observed meanwhile: at least one, at most `count`."""
         shares = copy.copy(self._shares)  # a draw replaces its credits
         numbers = [shares.draw() for _ in range(count)]
         ahead = {number: iter(self.parts[number].cursor.upcoming(times)) for number, times in Counter(numbers).items()}

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from learner.ledger.queries.work import dropped
 from learner.ledger.rows import TallyRow
 from learner.ledger.sqlite.files import Queries, Row
 from protocol.accounting.tally import TrainedRecord
@@ -86,18 +87,12 @@ class Evidence:
     def find(self, prefix: str, limit: int) -> list[KnownRecord]:
         """Up to `limit` records whose ids begin with `prefix`, in hex, each once: as it was trained on or admitted,
         however often it came again. Reads all records: for a command."""
-        root = (
-            "(SELECT root FROM continuations c WHERE c.lease = r.lease)"
-            if self.db.has_table("continuations")
-            else "NULL"
-        )
         return self.db.rows(
             KnownRecord,
-            "SELECT r.record, r.lease, r.peer, r.rule, r.detail, r.step, (SELECT d.reason FROM dropped d"
-            f" WHERE d.lease = coalesce({root}, r.lease))"
+            "SELECT r.record, r.lease, r.peer, r.rule, r.detail, r.step, d.reason"
             " FROM (SELECT rowid AS place, *, row_number() OVER (PARTITION BY record ORDER BY step IS NULL,"
             " rule <> 'admitted', rowid) AS rank FROM records WHERE substr(lower(hex(record)), 1, ?) = ?) r"
-            " WHERE rank = 1 ORDER BY place LIMIT ?",
+            f" {dropped(self.db)} WHERE rank = 1 ORDER BY place LIMIT ?",
             (len(prefix), prefix.lower(), limit),
         )
 

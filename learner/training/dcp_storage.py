@@ -66,7 +66,19 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 Index = Mapping[str, Listed]
 
 
-class TensorFilesWriter(StorageWriter):
+class _OfOne:
+    """What writer and reader have in common: each is made for the directory of one checkpoint."""
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Nothing is kept from one checkpoint to the next."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Made with its directory, never by name."""
+        return False
+
+
+class TensorFilesWriter(_OfOne, StorageWriter):
     """Writes into `directory`, which is there. Afterwards `index` is known on rank 0, and on each `written`: the file
     that it wrote and the digests of its blocks.
 
@@ -78,9 +90,6 @@ class TensorFilesWriter(StorageWriter):
         self.written: tuple[str, list[str]] = "", []
         self._directory = directory
         self._was_read = was_read
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Nothing is kept from one checkpoint to the next."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """The directory is there already."""
@@ -138,11 +147,6 @@ class TensorFilesWriter(StorageWriter):
                 dtype=NAMES[found.properties.dtype], shape=tuple(found.size), slices=tuple(slices)
             )
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Made with its directory, never by name."""
-        return False
-
 
 def _entry(item: Any) -> TensorEntry:
     chunk, dtype = item.tensor_data.chunk, item.tensor_data.properties.dtype
@@ -151,14 +155,11 @@ def _entry(item: Any) -> TensorEntry:
 
 
 @dataclass
-class TensorFilesReader(StorageReader):
+class TensorFilesReader(_OfOne, StorageReader):
     """Reads what `index` says is in `directory`."""
 
     directory: Path
     index: Index
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Nothing is kept from one checkpoint to the next."""
 
     def read_metadata(self, *args: Any) -> Metadata:
         """The index, as DCP wants it."""
@@ -201,11 +202,6 @@ class TensorFilesReader(StorageReader):
     def _slice(self, wanted: MetadataIndex) -> Slice:
         offsets = tuple(wanted.offset or ())
         return next(piece for piece in self.index[wanted.fqn].slices if piece.offsets == offsets)
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Made with its directory, never by name."""
-        return False
 
 
 def _metadata(listed: Listed) -> TensorStorageMetadata:

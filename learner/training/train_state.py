@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from learner.trainer_api.presets import BORNE, Borne, recipe_of
@@ -146,7 +145,7 @@ class Training:
         )
         sequences = targets = 0
         for part in mini_batches(batch, self.hyperparameters.updates_per_step):
-            keep = self._keep(part)
+            keep = np.ones(len(part.sequences), np.bool_) if self._recipe.teaches_always else part.teaches
             apart = taken.apart[targets : targets + int(part.sequences.targets.sum())]
             trained = taken.trained[sequences : sequences + len(part.sequences)]
             sequences, targets = sequences + len(trained), targets + len(apart)
@@ -170,23 +169,19 @@ class Training:
         taken.apart = self.policy.ranks.combine(taken.apart)
         return taken
 
-    def _keep(self, part: Prepared) -> Flags:
-        """Which sequences have a gradient, [B]."""
-        return np.ones(len(part.sequences), np.bool_) if self._recipe.teaches_always else part.teaches
-
     def _update(self, batch: Prepared, keep: Flags, statistics: Statistics, apart: Floats) -> tuple[float, float]:
         """One optimizer update on a batch of its own divisor; return its loss and the gradient's norm. Fills in what
         this rank has of `apart`, see `_Taken`."""
         totals = self._totals(batch)
         loss = 0.0
         for part in self.parts(batch.sequences, keep):
-            columns = {name: self._on_device(column[part.numbers]) for name, column in batch.columns.items()}
+            columns = {
+                name: torch.from_numpy(column[part.numbers]).to(self.policy.ranks.device)
+                for name, column in batch.columns.items()
+            }
             loss += self._backward(part, columns, totals, statistics, apart)
         [loss] = self.policy.ranks.total([loss])
         return loss, self._apply(self._optimizer, loss)
-
-    def _on_device(self, column: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(column).to(self.policy.ranks.device)
 
     def logprobs(self, batch: Ragged, temperature: float | None, weights: ExportDtype | None = None) -> Arrays:
         """Return `logprobs` and `entropy`, float32 [C], of the batch's targets under the current weights, or under

@@ -33,8 +33,6 @@ from enum import Enum
 from statistics import pstdev
 from typing import NamedTuple
 
-from learner.trust.sequential_test import History, wagered
-
 STRENGTHS = (0.5, 1.0, 2.0)
 """How much better than chance the peer's completions are together, in their own standard error: that is bet on. Who
 delivers the better half of its groups withholds at 0.8, who delivers three quarters at 1.3."""
@@ -175,8 +173,3 @@ def _strata(theirs: Sequence[_Item], ours: Sequence[_Item]) -> list[_Stratum]:
         mean = math.fsum(mine + yours) / len(mine + yours)
         strata.append(_Stratum(theirs=[one - mean for one in mine], all=sorted(one - mean for one in mine + yours)))
     return strata
-
-
-def heard_choice(history: History, found: Seen) -> History:
-    """The history with one more group."""
-    return wagered(history, found.log_ratios)

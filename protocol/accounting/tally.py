@@ -103,11 +103,6 @@ def open_tally(raw: bytes, authority: Authority) -> Tally:
     return tally
 
 
-def tally_extension(raw: bytes) -> dict[str, bytes]:
-    """The extension that carries the envelope of a tally."""
-    return {TALLY: raw}
-
-
 def tally_of(manifest: Manifest) -> bytes | None:
     """The envelope that the manifest carries, unopened; None if it carries none."""
     return manifest.ext.get(TALLY)

@@ -59,31 +59,21 @@ def announce(learner: Keypair, authority: Authority, announcement: Announcement)
     return seal(learner, authority.swarm, Kind.ANNOUNCEMENT, payload)
 
 
-def open_announcement(raw: bytes, authority: Authority, *, now_ms: int) -> SignedAnnouncement:
-    """Return the announcement in `raw`; PeerError unless a certified learner signed it."""
-    envelope = open_envelope(raw, kind=Kind.ANNOUNCEMENT, swarm=authority.swarm, limit=MAX_PAYLOAD_BYTES)
-    said: Announcement = decode(Announcement, envelope.payload, MAX_PAYLOAD_BYTES)
-    authority.require_learner(envelope, said.certificate, now_ms)
-    return _signed(raw, envelope.signer, said, authority)
+def open_announcement(
+    raw: bytes, authority: Authority, *, now_ms: int, own: PublicKey | None = None
+) -> SignedAnnouncement:
+    """Return the announcement in `raw`; PeerError unless a certified learner signed it.
 
-
-def open_own_announcement(raw: bytes, authority: Authority, *, learner: PublicKey, now_ms: int) -> SignedAnnouncement:
-    """As `open_announcement`, for the learner with the key `learner`, to whom somebody tells what it said itself.
-
-    Of its own key it is an announcement for ever, so the certificate's dates do not matter; of another learner's key
-    (it was replaced, or a standby works) they do.
+    `own`: the key of the learner that is told it. Of its own key it is an announcement for ever, so the certificate's
+    dates do not matter; of another learner's key (it was replaced, or a standby works) they do.
     """
     envelope = open_envelope(raw, kind=Kind.ANNOUNCEMENT, swarm=authority.swarm, limit=MAX_PAYLOAD_BYTES)
-    if envelope.key != learner:
-        return open_announcement(raw, authority, now_ms=now_ms)
     said: Announcement = decode(Announcement, envelope.payload, MAX_PAYLOAD_BYTES)
-    return _signed(raw, envelope.signer, said, authority)
-
-
-def _signed(raw: bytes, signer: PeerId, said: Announcement, authority: Authority) -> SignedAnnouncement:
+    if envelope.key != own:
+        authority.require_learner(envelope, said.certificate, now_ms)
     return SignedAnnouncement(
         raw=raw,
-        signer=signer,
+        signer=envelope.signer,
         version=said.version,
         manifest=ManifestHash(said.manifest),
         manifest_bytes=said.manifest_bytes,

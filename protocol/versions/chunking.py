@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import BinaryIO
 
-from protocol.core.digest import cid_of
 from protocol.core.ids import Cid
 from protocol.core.limits import KIB, MAX_NAME_CHARS, MIB
 from protocol.versions.manifest import ChunkRef, FileEntry, Manifest, PatchEntry, TensorEntry, is_safe_file_name
@@ -126,15 +125,6 @@ def plan_files(sources: Iterable[Source], *, chunk_bytes: int | None = None) -> 
     return plans
 
 
-def describe(sources: Iterable[Source], *, chunk_bytes: int | None = None) -> Tables:
-    """Return the manifest's tables for `sources`: cut, read and hash them, one piece in memory at a time.
-
-    Equal chunks are listed once, wherever they occur. Raises LayoutError, and whatever `read` raises.
-    """
-    plans = plan_files(sources, chunk_bytes=chunk_bytes)
-    return tables_of(plans, lambda plan, start, end: cid_of(exactly(plan.source, start, end)))
-
-
 def tables_of(plans: Sequence[FilePlan], cid: Callable[[FilePlan, int, int], Cid]) -> Tables:
     """Return the manifest's tables, given `cid(plan, start, end)`, which names a piece."""
     numbers: dict[Cid, int] = {}
@@ -164,14 +154,6 @@ def placements(manifest: Manifest) -> list[list[ChunkLocation]]:
             places[index].append(ChunkLocation(file=number, offset=offset))
             offset += manifest.chunks[index].size
     return places
-
-
-def read_file(manifest: Manifest, name: str, chunk: Callable[[Cid], bytes]) -> Iterator[bytes]:
-    """Yield the file called `name` chunk by chunk, given `chunk(cid)`. Raises KeyError when no such file is listed."""
-    entry = next((entry for entry in manifest.files if entry.name == name), None)
-    if entry is None:
-        raise KeyError(name)
-    return (chunk(manifest.chunks[index].name) for index in entry.chunks)
 
 
 def file_chunks(manifest: Manifest | Tables) -> list[int]:

@@ -52,7 +52,6 @@ from protocol.work import (
     Revised,
     Started,
     Welcome,
-    lease_id,
     open_lease,
     open_receipt,
 )
@@ -482,7 +481,7 @@ class WorkClient:
 
     def _decline(self, leases: Sequence[Lease]) -> None:
         """Nobody waits for these any more: say so, or the learner would wait for them until their deadline."""
-        self.give_back([lease_id(lease) for lease in leases], "no longer asked for")
+        self.give_back([LeaseId(lease.id) for lease in leases], "no longer asked for")
 
     def _acknowledged(self, lease: LeaseId, raw: bytes) -> None:
         receipt = self._own_receipt(raw)

@@ -14,11 +14,12 @@ from benchmarks.network.founding import key_of
 from benchmarks.network.payload import FILE_NAME
 from protocol.core.digest import cid_of
 from protocol.versions import exchange
-from protocol.versions.chunking import Source, describe
+from protocol.versions.chunking import Source
 from swarm.libp2p import open_libp2p
 from swarm.transport.framing import open_frames
 from tests.faults.conftest import Figure
 from tests.faults.stage import MIB, SOURCE, STRANGER, Player, Stage, open_stage
+from tests.support.chunks import describe
 
 NODE, OTHER = "one", "two"
 

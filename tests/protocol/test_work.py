@@ -53,7 +53,6 @@ from protocol.work import (
     Span,
     Timing,
     Verdict,
-    lease_id,
     open_lease,
     open_receipt,
     read_record,
@@ -127,7 +126,6 @@ def record_but(**changes: Any) -> bytes:
 def test_a_lease_is_read_as_the_learner_signed_it() -> None:
     raw = sign_lease(LEARNER, SWARM.swarm, LEASE)
     assert open_lease(raw, SWARM.swarm, learner=LEARNER.peer_id) == LEASE
-    assert lease_id(LEASE) == LEASE.id
 
 
 def test_a_lease_of_anybody_else_or_elsewhere_is_refused() -> None:

@@ -17,9 +17,10 @@ from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.core.limits import MAX_MILLIS
 from protocol.patches.chunks import with_patches
 from protocol.patches.patch import encode_patch
-from protocol.versions.chunking import Source, describe, placements
+from protocol.versions.chunking import Source, placements
 from protocol.versions.manifest import DTYPE_BYTES, Manifest, SignedManifest, sign_manifest
 from swarm.store import ChunkStore
+from tests.support.chunks import describe
 
 CHUNK_BYTES = 256
 """Small, so that small models have many chunks."""

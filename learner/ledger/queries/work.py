@@ -134,7 +134,7 @@ class WorkQueries:
 
     def uninformative(self) -> int:
         """Admitted records whose group was dropped since it teaches nothing."""
-        sql = f"SELECT count(*) FROM records r {self._fates()} WHERE r.rule = 'admitted' AND d.reason = ?"
+        sql = f"SELECT count(*) FROM records r {dropped(self.db)} WHERE r.rule = 'admitted' AND d.reason = ?"
         return int(self.db.query(sql, (UNINFORMATIVE,))[0][0])
 
     def received(self) -> list[tuple[int, int]]:
@@ -262,7 +262,7 @@ class WorkQueries:
         found: defaultdict[str, PeerWork] = defaultdict(PeerWork)
         for peer, *sums in self.db.query(
             "SELECT r.peer, sum(r.tokens), sum(r.step IS NOT NULL), sum(d.lease IS NOT NULL)"
-            f" FROM records r {self._fates()} WHERE r.rule = 'admitted' GROUP BY r.peer"
+            f" FROM records r {dropped(self.db)} WHERE r.rule = 'admitted' GROUP BY r.peer"
         ):
             found[peer] = PeerWork(*sums)
         orphaned = "SELECT l.peer, sum(o.tokens) FROM orphans o JOIN leases l USING (lease) GROUP BY l.peer"
@@ -345,13 +345,10 @@ class WorkQueries:
 
     def fates(self, lease: LeaseId, record: RecordId | None = None) -> list[RecordFate]:
         """Of the records of a lease, or one of them."""
-        has_turns = self.db.has_table("continuations")
-        root = "(SELECT root FROM continuations c WHERE c.lease = r.lease)" if has_turns else "NULL"
         return self.db.rows(
             RecordFate,
             "SELECT r.idx, r.record, r.rule, r.detail, r.reward, r.step, r.trained_lag, d.reason FROM records r"
-            f" LEFT JOIN dropped d ON d.lease = coalesce({root}, r.lease)"
-            " WHERE r.lease = ?1 AND (?2 IS NULL OR r.record = ?2) ORDER BY r.idx",
+            f" {dropped(self.db)} WHERE r.lease = ?1 AND (?2 IS NULL OR r.record = ?2) ORDER BY r.idx",
             (lease, record),
         )
 
@@ -369,11 +366,12 @@ class WorkQueries:
     def _ids(self, sql: str, prefix: str, limit: int) -> list[Any]:
         return [found for (found,) in self.db.query(sql, (len(prefix), prefix.lower(), limit))]
 
-    def _fates(self) -> str:
-        """What of `records r` was dropped, `d`; of an episode all turns were, in the name of its first lease."""
-        if not self.db.has_table("continuations"):
-            return "LEFT JOIN dropped d USING (lease)"
-        return "LEFT JOIN continuations c USING (lease) LEFT JOIN dropped d ON d.lease = coalesce(c.root, r.lease)"
+
+def dropped(db: Queries) -> str:
+    """SQL that joins what of `records r` was dropped, as `d`: of an episode all turns are, in the name of its first
+    lease. An older program's ledger has no others."""
+    root = "(SELECT root FROM continuations c WHERE c.lease = r.lease)" if db.has_table("continuations") else "NULL"
+    return f"LEFT JOIN dropped d ON d.lease = coalesce({root}, r.lease)"
 
 
 def _place(root: bytes | None, turn: int | None, slots: str | None) -> EpisodeSlots | None:

@@ -201,7 +201,7 @@ class Policy:
         sequences. Nodes, which have no later tokens and other neighbours, would generate from another distribution than
         is trained. Raises BadModel.
         """
-        probe = self._two_rows()
+        probe = _probe(2, min(TRIED, self.positions or TRIED), self.vocab_size)
         length = probe.inputs.shape[1]
         logits = self._first_logits(probe)
         mine, last = torch.arange(length), torch.tensor([length - 1])
@@ -215,9 +215,6 @@ class Policy:
         shorter = self._logits(_probe(1, length // 2 + 1, self.vocab_size))
         if not self._same(shorter, logits[: len(shorter)]):
             raise self._unfit("what it says of a token depends on how many tokens follow")
-
-    def _two_rows(self) -> Microbatch:
-        return _probe(2, min(TRIED, self.positions or TRIED), self.vocab_size)
 
     def _first_logits(self, probe: Microbatch) -> Tensor:
         """The logits (N, V) of the first batch of all. Raises BadModel where there are none, or no numbers."""

@@ -24,7 +24,7 @@ from node.learner_role.shared.context import Service
 from protocol.core.errors import Fault, PeerError
 from protocol.core.ids import PeerId, PolicyVersion, PublicKey
 from protocol.versions import exchange
-from protocol.versions.announcement import SignedAnnouncement, open_own_announcement
+from protocol.versions.announcement import SignedAnnouncement, open_announcement
 from swarm.transport.interface import PeerConnected, Report, StreamBroken, StreamRefused, Transport
 from swarm.versions.manifest_search import ask
 
@@ -108,7 +108,7 @@ class Forgotten(Service):
             return
         me = self.identity
         learner = PublicKey(me.keypair.public)
-        told = open_own_announcement(raw, me.authority, learner=learner, now_ms=self.context.now_ms())
+        told = open_announcement(raw, me.authority, own=learner, now_ms=self.context.now_ms())
         begun = self.capacity.chain.head.incarnation
         if told.version.incarnation > begun + MAX_JUMP:
             raise PeerError(Fault.BROKEN_PROMISE, f"it tells of version {told.version}, and {begun} is at work")

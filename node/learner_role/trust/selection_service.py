@@ -26,10 +26,9 @@ from learner.trust.selection_test import (
     DeliveryOutcome,
     Seen,
     VersionGain,
-    heard_choice,
     seen,
 )
-from learner.trust.sequential_test import History, is_convicted, log_evidence
+from learner.trust.sequential_test import History, is_convicted, log_evidence, wagered
 from learner.trust.standing import SUSPECT_EVIDENCE
 from node.engine.interface import GenerationRequest, InstalledVersion
 from node.engine.lease_requests import requests_of
@@ -304,7 +303,7 @@ class SelectionService(Service):
     ) -> History:
         """Write what one more group says of its peer."""
         peer = one.granted.peer
-        history = heard_choice(before, found)
+        history = wagered(before, found.log_ratios)
         self._known[peer] = history
         row = ChoiceRow(
             lease=one.granted.id,

@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 from learner.ledger.queries.reader import LedgerReader
 from learner.ledger.queries.trust import AuditSums
-from learner.trust.selection_test import DeliveryOutcome, heard_choice, seen
-from learner.trust.sequential_test import History, is_convicted, log_evidence
+from learner.trust.selection_test import DeliveryOutcome, seen
+from learner.trust.sequential_test import History, is_convicted, log_evidence, wagered
 from node.reports.model.audits import BannedBy, Choosing, PeerAudits, is_same
 from protocol.core.ids import PeerId
 
@@ -53,7 +53,7 @@ def choosing_of(ledger: LedgerReader, peer: PeerId) -> Choosing | None:
         if told is None:
             continue  # not what a learner writes; the sum will not agree
         found[row.choice].update(drawn=1, better=told.worth > 0, gained=told.gain > 0)
-        history = heard_choice(history, told)
+        history = wagered(history, told.log_ratios)
         convicts = convicts or is_convicted(history)  # whatever was heard afterwards
     return Choosing(
         found=dict(found),

@@ -20,10 +20,9 @@ from learner.trust.selection_test import (
     DeliveryOutcome,
     Seen,
     VersionGain,
-    heard_choice,
 )
 from learner.trust.selection_test import seen as seen_of
-from learner.trust.sequential_test import History, is_convicted, log_evidence
+from learner.trust.sequential_test import History, is_convicted, log_evidence, wagered
 
 BETS = len(STRENGTHS)
 """On what a group is worth; as many more are on what it gains by its version."""
@@ -155,7 +154,7 @@ def heard_when_lost(seed: int, bias: float, is_lost: Loss, most: int = 400) -> t
         elif dice.random() > 1 / 8:
             continue
         if (found := seen(choice, mine, group(dice, bias, 8 * CONTROLS[choice]), withheld)) is not None:
-            history = heard_choice(history, found)
+            history = wagered(history, found.log_ratios)
     return history, history.audits
 
 
@@ -198,7 +197,7 @@ def test_who_delivers_only_the_rarest_is_found_by_what_it_delivers() -> None:
         if reward_of(mine) >= 6:
             delivered += 1
             found = seen(DeliveryOutcome.DELIVERED, mine, group(dice, 0.0, 16), 0.9)
-            history = history if found is None else heard_choice(history, found)
+            history = history if found is None else wagered(history, found.log_ratios)
     assert delivered < 70
 
 
@@ -235,7 +234,7 @@ def heard_of(seed: int, gain: float, pick: Callable[[random.Random, Versions], i
             for of in (theirs, ours)
         ]
         if (found := seen(DeliveryOutcome.DELIVERED, *both)) is not None:
-            history = heard_choice(history, found)
+            history = wagered(history, found.log_ratios)
     return history
 
 
@@ -292,6 +291,6 @@ def test_who_rounds_otherwise_does_not_look_like_who_chooses(rounding: float, ve
                 )
             if (found := seen(DeliveryOutcome.DELIVERED, *both, withheld=0.0)) is not None:
                 ratios.append(math.exp(found.log_ratios[BETS]))
-                history = heard_choice(history, found)
+                history = wagered(history, found.log_ratios)
         assert log_evidence(history) < 6.0
     assert sum(ratios) / len(ratios) < 1.05, "the weakest bet, whose mean is known best"

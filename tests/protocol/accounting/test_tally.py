@@ -21,7 +21,6 @@ from protocol.accounting.tally import (
     open_tally,
     proofs_for,
     sign_tally,
-    tally_extension,
     tally_of,
     tree_of,
 )
@@ -133,7 +132,7 @@ def test_the_largest_fit_their_limits() -> None:
 def test_a_manifest_carries_it() -> None:
     raw = sign_tally(LEARNER, SWARM, tally_for([trained(1)]))
     manifest = Manifest(
-        version=V7, created_ms=500, certificate=CERTIFICATE, files=[], chunks=[], tensors=[], ext=tally_extension(raw)
+        version=V7, created_ms=500, certificate=CERTIFICATE, files=[], chunks=[], tensors=[], ext={TALLY: raw}
     )
     signed = sign_manifest(LEARNER, SWARM, manifest)
     assert tally_of(signed.manifest) == raw == signed.manifest.ext[TALLY]

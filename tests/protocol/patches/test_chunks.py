@@ -13,17 +13,10 @@ from protocol.core.ids import Cid, ManifestHash
 from protocol.core.limits import KIB
 from protocol.patches.chunks import patch_source, with_patches
 from protocol.patches.patch import apply_patch, encode_patch
-from protocol.versions.chunking import (
-    Source,
-    Tables,
-    changed_chunks,
-    chunk_size_for,
-    describe,
-    file_chunks,
-    placements,
-)
+from protocol.versions.chunking import Source, Tables, changed_chunks, chunk_size_for, file_chunks, placements
 from protocol.versions.manifest import Manifest, PatchEntry, SignedManifest, sign_manifest
 from protocol.versions.safetensors_header import LayoutError
+from tests.support.chunks import describe
 from tests.support.store_fixture import CHUNK_BYTES, small_model, small_swarm, source
 
 SWARM = small_swarm()

@@ -12,18 +12,10 @@ from hypothesis import strategies as st
 
 from protocol.core.digest import cid_of
 from protocol.core.limits import KIB, MIB
-from protocol.versions.chunking import (
-    MAX_CUT_BYTES,
-    Tables,
-    changed_chunks,
-    chunk_size_for,
-    describe,
-    placements,
-    plan_files,
-    read_file,
-)
+from protocol.versions.chunking import MAX_CUT_BYTES, Tables, changed_chunks, chunk_size_for, placements, plan_files
 from protocol.versions.manifest import DTYPE_BYTES
 from protocol.versions.safetensors_header import LayoutError
+from tests.support.chunks import describe, read_file
 from tests.support.store_fixture import safetensors_file, small_model, small_swarm, source, tensor
 
 SWARM = small_swarm()

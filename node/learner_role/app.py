@@ -27,7 +27,7 @@ from node.learner_role.metrics.prometheus import serve
 from node.learner_role.metrics.sample_store import FILE as SAMPLES
 from node.learner_role.metrics.sample_store import SampleSink
 from node.learner_role.services import LearnerServices, build_judging
-from node.learner_role.shared.signals import VersionPublished, connect_peers
+from node.learner_role.shared.signals import connect_peers
 from node.learner_role.training.evaluation import Evaluation
 from node.learner_role.training.trainer_process import TRAINER, CallTrainer
 from node.learner_role.trial.trial_run import trial_terms, try_out
@@ -44,6 +44,7 @@ from node.state.status_file import NodeStatus, StatusFile
 from node.tasks.task_suite import TaskSuite
 from protocol.core.ids import short
 from protocol.core.pipe import Header
+from protocol.versions.manifest import SignedManifest
 from swarm.store import ChunkStore, StoreError
 from swarm.transport.error_groups import first_cause
 from swarm.transport.interface import ListenFailed, Transport
@@ -294,13 +295,13 @@ class _Learner:
             )
         self._on_ready(self._services.announcer.write_invite(services.transport.addresses()), self._services)
 
-    def _note_published(self, evaluation: Evaluation | None, nursery: trio.Nursery, news: VersionPublished) -> None:
-        services, version = self._services, news.signed.version
+    def _note_published(self, evaluation: Evaluation | None, nursery: trio.Nursery, signed: SignedManifest) -> None:
+        services, version = self._services, signed.version
         for task, figures in services.schooling.curriculum.standing().items():
             services.events.emit("curriculum", task=task, **figures)
         last = version.version >= services.config.learn.steps
         if evaluation is not None and evaluation.is_due(version, last=last):
-            nursery.start_soon(evaluation.evaluate, news.signed)
+            nursery.start_soon(evaluation.evaluate, signed)
 
     async def _say_farewell(self) -> None:
         sessions, state = self._services.sessions, self._services.state

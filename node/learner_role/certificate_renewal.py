@@ -22,7 +22,7 @@ from enum import Enum
 import trio
 
 from node.learner_role.shared.context import LearnerIdentity
-from node.learner_role.shared.signals import CertificateRenewed, LearnerSignals
+from node.learner_role.shared.signals import LearnerSignals
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import EventLog
 from node.state.learner_state import BACKDATED_MS, OPERATOR_KEY, LearnerStateDir, certify, keep_certificate
@@ -127,7 +127,7 @@ class CertificateWatch:
             self.events.emit("trouble", text=f"The renewed certificate is used, and not kept: {error}")
         self.identity.certificate, self._word = raw, open_certificate(raw, self.identity.authority)
         self._warned_s, self._refused = None, ""
-        self.signals.certificate_renewed.emit(CertificateRenewed())
+        self.signals.certificate_renewed.emit(None)
         self.events.emit("certificate_renewed", until=moment(self._word.not_after_ms))
 
     def _warn(self, now_ms: int) -> None:

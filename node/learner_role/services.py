@@ -43,7 +43,7 @@ from node.learner_role.scheduling.provisioner import Provisioner
 from node.learner_role.scheduling.recorder import RunRecorder
 from node.learner_role.shared.context import LearnerContext, LearnerIdentity
 from node.learner_role.shared.run_state import RunState
-from node.learner_role.shared.signals import LearnerSignals, VersionAdopted
+from node.learner_role.shared.signals import LearnerSignals
 from node.learner_role.training.base_model import hold_to_base
 from node.learner_role.training.evaluation import Evaluation, EvaluationTerms
 from node.learner_role.training.fixed_settings import note_fixed
@@ -70,6 +70,7 @@ from node.verifiers.dispatch import Verifiers
 from protocol.core.ids import PolicyVersion
 from protocol.versions.chunking import file_chunks
 from protocol.versions.exchange import PeerAddresses
+from protocol.versions.manifest import SignedManifest
 from protocol.versions.staleness import Chain
 from swarm.store import ChunkStore
 from swarm.transfer.serving import Knowledge
@@ -260,17 +261,17 @@ class LearnerServices:
         )
         self.swarm = SwarmPeer.build(self.transport, self.store, knowledge, self.sessions.faults)
         self.signals.version_adopted.subscribe(self._seed)
-        self.signals.version_published.subscribe(lambda news: self.swarm.serving.tell_gained(news.signed.hash))
+        self.signals.version_published.subscribe(lambda signed: self.swarm.serving.tell_gained(signed.hash))
 
     def _peers(self) -> list[PeerAddresses]:
         me = PeerAddresses(peer=self.transport.peer_id, addresses=self.transport.addresses())
         return [me, *self.sessions.peers()]
 
-    def _seed(self, news: VersionAdopted) -> None:
+    def _seed(self, signed: SignedManifest) -> None:
         """Scatter what most peers will ask for: the patch from the version before, where there is one."""
-        manifest = news.signed.manifest
+        manifest = signed.manifest
         patch = next((patch for patch in manifest.patches if patch.base == manifest.previous), None)
-        self.swarm.exchange.seed(news.signed, file_chunks(manifest) if patch is None else patch.chunks)
+        self.swarm.exchange.seed(signed, file_chunks(manifest) if patch is None else patch.chunks)
 
     def _build_energy(self) -> None:
         began_s, config = trio.current_time(), self.config

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from node.config.swarm_config import LearnSection, ModelSection, SwarmConfig, SwarmSection
-from node.learner_role.shared.signals import StepTrained, VersionPublished
+from node.learner_role.shared.signals import StepTrained
 from node.learner_role.training import checkpoints
 from node.learner_role.training.resume import find_origin
 from node.reports import as_json, as_text, swarm_report
 from protocol.core.ids import PolicyVersion
+from protocol.versions.manifest import SignedManifest
 from tests.node.learner_role.training.test_loop import kill, require_sound
 from tests.support.learner_fixture import FakePeer, FakeTrainer, Learner, Settings, open_learner
 from tests.support.ledgers import checkpoints_in
@@ -34,10 +35,10 @@ SCORES = {2: 0.4, 5: 0.9, 8: 0.7, 11: 0.6}
 def evaluating(learner: Learner, scores: dict[int, float]) -> None:
     """Evaluate the versions of these steps as soon as they are published."""
 
-    def note(news: VersionPublished) -> None:
-        step = news.signed.version.version
+    def note(signed: SignedManifest) -> None:
+        step = signed.version.version
         if step in scores:
-            learner.ledger.training.evaluated(news.signed.version, NOW_MS, prompts=8, greedy=0.5, sampled=scores[step])
+            learner.ledger.training.evaluated(signed.version, NOW_MS, prompts=8, greedy=0.5, sampled=scores[step])
 
     learner.context.signals.version_published.subscribe(note)
 

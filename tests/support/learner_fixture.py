@@ -52,7 +52,7 @@ from node.learner_role.scheduling.peer_recorder import PeerRecorder
 from node.learner_role.scheduling.recorder import RunRecorder
 from node.learner_role.shared.context import LearnerContext, LearnerIdentity
 from node.learner_role.shared.run_state import RunState
-from node.learner_role.shared.signals import LearnerSignals, TrainerDied, TrainerSpoke
+from node.learner_role.shared.signals import LearnerSignals
 from node.learner_role.training.loop import TrainingLoop, TrainingTerms, Trial
 from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.auditor import AuditLoop
@@ -653,8 +653,8 @@ def _wire(
             ask=ask_on_a_thread(environment),
             budget=budget,
         )
-    trainer.on_frame = lambda header, arrays: context.signals.trainer_spoke.emit(TrainerSpoke(header=header))
-    trainer.died = lambda: context.signals.trainer_died.emit(TrainerDied())
+    trainer.on_frame = lambda header, arrays: context.signals.trainer_spoke.emit(header)
+    trainer.died = lambda: context.signals.trainer_died.emit(None)
     return Learner(
         settings=settings, root=root, run=state, ledger=ledger, store=store, trainer=trainer, transport=transport,
         recorder=recorder, desk=desk, intake=intake, training=training, watch=watch, inbox=send, arriving=receive,

@@ -24,7 +24,7 @@ from node.learner_role.scheduling.lease_service import LeaseService
 from node.learner_role.scheduling.peer_recorder import PeerRecorder
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.run_state import PeerSession
-from node.learner_role.shared.signals import PeerBanned, PeerDismissed, PeersChanged, VersionPublished
+from node.learner_role.shared.signals import PeerBanned, PeerDismissed
 from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.peer_standings import ban_notice
 from node.network.budget_reports import FaultLog
@@ -98,7 +98,7 @@ class SessionService(Service):
 
     def __post_init__(self) -> None:
         self.signals.peer_banned.subscribe(self._dismiss)
-        self.signals.version_published.subscribe(self._announce)
+        self.signals.version_published.subscribe(lambda signed: self.announce_tally(tally_of(signed.manifest) or b""))
 
     async def welcome(self, peer: PeerId, hello: Hello) -> Welcome | Refused:
         """Check protocol and join token; a Welcome makes the peer present."""
@@ -140,7 +140,7 @@ class SessionService(Service):
             self.trust.standings.set_quota(peer)
         self.events.emit("peer_joined", peer=peer, name=hello.name, engine=hello.engine, machine=hello.machine)
         self.witness.note_joining(peer, hello)
-        self.signals.peers_changed.emit(PeersChanged())
+        self.signals.peers_changed.emit(None)
         self._introduce()
         self.state.notify()
         return Welcome(
@@ -179,7 +179,7 @@ class SessionService(Service):
         self._hear_troubles(peer, presence, heartbeat)
         self.witness.note_heartbeat(peer, heartbeat)
         if self.witness.note_hours(peer, left_s):
-            self.signals.peers_changed.emit(PeersChanged())
+            self.signals.peers_changed.emit(None)
         if not self._beats.of(peer).admit(trio.current_time()):
             return
         self.events.emit(
@@ -328,9 +328,6 @@ class SessionService(Service):
                 reason=trouble.reason,
             )
 
-    def _announce(self, news: VersionPublished) -> None:
-        self.announce_tally(tally_of(news.signed.manifest) or b"")
-
     def _dismiss(self, news: PeerBanned) -> None:
         """The peer is not welcome any more: it loses its leases and its line."""
         losses = self.state.membership.handle(Gone(peer=news.peer, reason=BANNED), trio.current_time())
@@ -361,7 +358,7 @@ class SessionService(Service):
             return False
         presence.switch(on=presence.is_on, now_s=trio.current_time())
         self._ended.append(replace(_stay(presence), reason=reason))
-        self.signals.peers_changed.emit(PeersChanged())
+        self.signals.peers_changed.emit(None)
         self.witness.note_leaving(peer, reason)
         self.state.notify()
         return True

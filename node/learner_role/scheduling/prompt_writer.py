@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import trio
 
 from learner.rollouts.leases import Prompt
-from node.learner_role.shared.signals import LearnerSignals, PromptsReady
+from node.learner_role.shared.signals import LearnerSignals
 from node.tasks.task_suite import TaskSuite, Written
 from swarm.transport.error_groups import first_cause
 
@@ -85,7 +85,7 @@ class PromptWriter:
             self._shelf.update(zip(some, written, strict=True))
             if self._is_missed and self.schooling.upcoming(1)[0] in self._shelf:
                 self._is_missed = False
-                self.signals.prompts_ready.emit(PromptsReady())
+                self.signals.prompts_ready.emit(None)
 
     def _take(self, index: int) -> Written | None:
         """What was written of that prompt, which leaves the shelf."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from learner.ledger.rows import StepRow
 from learner.rollouts.admission import AdmittedRecord, GrantedLease
@@ -18,6 +17,7 @@ from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
 from protocol.core.pipe import Header
 from protocol.versions.manifest import SignedManifest
 from protocol.work import Farewell, FromLearner, Refused
+from swarm.work.server import WorkServer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +47,6 @@ class RecordsBelieved:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeerJudged:
-    """An audit of `peer` failed or left doubt, or it was banned or pardoned; the ledger knows it."""
-
-    peer: PeerId
-
-
-@dataclass(frozen=True, kw_only=True)
 class PeerBanned:
     """`peer` is banned for this reason, and the ledger knows it. Its revised receipts are told first, then it loses its
     leases and its connection, and only then what waits of it is forgotten."""
@@ -63,57 +56,11 @@ class PeerBanned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuarantineChanged:
-    """Somebody came into quarantine, or out of it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PeersChanged:
-    """A peer came or left, or said something new of its owner's hours."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class VersionAdopted:
-    """The store can serve this version, and nobody has heard of it yet."""
-
-    signed: SignedManifest
-
-
-@dataclass(frozen=True, kw_only=True)
-class VersionPublished:
-    """This version is in the ledger, announced, and the newest of the run's state."""
-
-    signed: SignedManifest
-
-
-@dataclass(frozen=True, kw_only=True)
 class StepTrained:
     """A training step is over, in the ledger, and published if that was due."""
 
     row: StepRow
     batch: Batch
-
-
-@dataclass(frozen=True, kw_only=True)
-class CertificateRenewed:
-    """What is signed from now on carries a new certificate: `LearnerIdentity.certificate` is it already."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainerSpoke:
-    """The trainer said this without being asked."""
-
-    header: Header
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainerDied:
-    """The trainer's process ended; what it had not made durable is lost."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PromptsReady:
-    """Prompts are there again for which a request for leases has waited."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,22 +81,31 @@ class PeerDismissed:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerSignals:
-    """All signals of one learner. The class of its news says what each promises."""
+    """All signals of one learner. What each promises stands below it, or in the class of its news."""
 
     lease_closed: Signal[LeaseClosed] = field(default_factory=Signal)
     records_admitted: Signal[RecordsAdmitted] = field(default_factory=Signal)
     records_believed: Signal[RecordsBelieved] = field(default_factory=Signal)
-    peer_judged: Signal[PeerJudged] = field(default_factory=Signal)
+    peer_judged: Signal[PeerId] = field(default_factory=Signal)
+    """An audit of this peer failed or left doubt, or it was banned or pardoned; the ledger knows it."""
     peer_banned: Signal[PeerBanned] = field(default_factory=Signal)
-    quarantine_changed: Signal[QuarantineChanged] = field(default_factory=Signal)
-    peers_changed: Signal[PeersChanged] = field(default_factory=Signal)
-    version_adopted: Signal[VersionAdopted] = field(default_factory=Signal)
-    version_published: Signal[VersionPublished] = field(default_factory=Signal)
+    quarantine_changed: Signal[None] = field(default_factory=Signal)
+    """Somebody came into quarantine, or out of it."""
+    peers_changed: Signal[None] = field(default_factory=Signal)
+    """A peer came or left, or said something new of its owner's hours."""
+    version_adopted: Signal[SignedManifest] = field(default_factory=Signal)
+    """The store can serve this version, and nobody has heard of it yet."""
+    version_published: Signal[SignedManifest] = field(default_factory=Signal)
+    """This version is in the ledger, announced, and the newest of the run's state."""
     step_trained: Signal[StepTrained] = field(default_factory=Signal)
-    certificate_renewed: Signal[CertificateRenewed] = field(default_factory=Signal)
-    trainer_spoke: Signal[TrainerSpoke] = field(default_factory=Signal)
-    trainer_died: Signal[TrainerDied] = field(default_factory=Signal)
-    prompts_ready: Signal[PromptsReady] = field(default_factory=Signal)
+    certificate_renewed: Signal[None] = field(default_factory=Signal)
+    """What is signed from now on carries a new certificate: `LearnerIdentity.certificate` is it already."""
+    trainer_spoke: Signal[Header] = field(default_factory=Signal)
+    """The trainer said this without being asked."""
+    trainer_died: Signal[None] = field(default_factory=Signal)
+    """The trainer's process ended; what it had not made durable is lost."""
+    prompts_ready: Signal[None] = field(default_factory=Signal)
+    """Prompts are there again for which a request for leases has waited."""
     peer_told: Signal[PeerTold] = field(default_factory=Signal)
     peer_dismissed: Signal[PeerDismissed] = field(default_factory=Signal)
 
@@ -158,15 +114,7 @@ class LearnerSignals:
         self.peer_told.emit(PeerTold(peer=peer, message=message))
 
 
-class Connections(Protocol):
-    """The peers' connections, as `swarm.work.server.WorkServer` has them."""
-
-    def tell(self, peer: PeerId, message: FromLearner) -> None: ...
-
-    def dismiss(self, peer: PeerId, last_word: Refused | Farewell) -> None: ...
-
-
-def connect_peers(signals: LearnerSignals, connections: Connections) -> None:
+def connect_peers(signals: LearnerSignals, connections: WorkServer) -> None:
     """What is said to peers goes out by these connections from now on."""
     signals.peer_told.subscribe(lambda news: connections.tell(news.peer, news.message))
     signals.peer_dismissed.subscribe(lambda news: connections.dismiss(news.peer, news.last_word))

@@ -23,7 +23,6 @@ import trio
 from learner.artifacts.checkpoint_retention import Keep, Stays, chosen
 from learner.ledger.rows import CheckpointRow
 from node.learner_role.shared.context import Service
-from node.learner_role.shared.signals import TrainerDied, TrainerSpoke
 from node.learner_role.trust.audit_service import AuditService
 from node.processes.outcomes import ChildRefused
 from node.runtime.errors import RunError
@@ -71,14 +70,14 @@ class Checkpoints(Service):
 
     def __post_init__(self) -> None:
         self.signals.trainer_spoke.subscribe(self._hear)
-        self.signals.trainer_died.subscribe(self._note_death)
+        self.signals.trainer_died.subscribe(lambda _: self._note_death())
 
-    def _hear(self, news: TrainerSpoke) -> None:
-        if news.header.get("event") in ("saved", "save_failed"):
-            self._outcome = news.header
+    def _hear(self, said: Header) -> None:
+        if said.get("event") in ("saved", "save_failed"):
+            self._outcome = said
             self._heard.set()
 
-    def _note_death(self, news: TrainerDied) -> None:
+    def _note_death(self) -> None:
         """What it was writing will never be whole."""
         self._lost = self._row is not None
         self._settle()

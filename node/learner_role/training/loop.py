@@ -33,7 +33,7 @@ from learner.rollouts.environment import Environment
 from node.learner_role.scheduling.recorder import RunRecorder
 from node.learner_role.scheduling.recovery import read_unconsumed
 from node.learner_role.shared.context import Service
-from node.learner_role.shared.signals import StepTrained, VersionPublished
+from node.learner_role.shared.signals import StepTrained
 from node.learner_role.training.checkpoints import Checkpoints, TrainerLost
 from node.learner_role.training.publisher import VersionPublisher, event_figures, step_row
 from node.learner_role.training.restore import load_policy, restore_newest
@@ -427,6 +427,6 @@ class TrainingLoop(Service):
     async def _publish(self) -> None:
         """Publish the policy, and have its state made durable."""
         signed = await self.publishing.publish()
-        self.signals.version_published.emit(VersionPublished(signed=signed))
+        self.signals.version_published.emit(signed)
         await self.publishing.clean()
         await self.saving.save(signed.version)

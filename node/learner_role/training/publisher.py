@@ -26,7 +26,6 @@ from learner.provisioning.estimation.recording import Published
 from learner.rollouts.buffer import Batch
 from node.learner_role.scheduling.recorder import RunRecorder
 from node.learner_role.shared.context import Service
-from node.learner_role.shared.signals import CertificateRenewed, VersionAdopted
 from node.learner_role.trust.version_retention import VersionRetention
 from node.processes.outcomes import ChildRefused
 from node.runtime.errors import RunError
@@ -73,7 +72,7 @@ class VersionPublisher(Service):
     _pinned: ManifestHash | None = None
 
     def __post_init__(self) -> None:
-        self.signals.certificate_renewed.subscribe(self._renew)
+        self.signals.certificate_renewed.subscribe(lambda _: self._renew())
 
     def go_on(self, published: Sequence[tuple[PolicyVersion, ManifestHash]]) -> None:
         """These were published before, oldest first; what of them belongs to the chain of `run` is gone on from."""
@@ -101,7 +100,7 @@ class VersionPublisher(Service):
         me = self.identity
         return Publisher(learner=me.keypair, authority=me.authority, certificate=me.certificate)
 
-    def _renew(self, news: CertificateRenewed) -> None:
+    def _renew(self) -> None:
         """The newest announcement carries the new certificate as well."""
         if self._said is not None:
             self._announce(msgspec.structs.replace(self._said, certificate=self.identity.certificate))
@@ -127,7 +126,7 @@ class VersionPublisher(Service):
         probed = _read_probe(reply.get("probe"))
         signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export, names, probed, tally)
         self._pin(signed.hash)
-        self.signals.version_adopted.emit(VersionAdopted(signed=signed))
+        self.signals.version_adopted.emit(signed)
         self._announce(
             Announcement(
                 version=version,

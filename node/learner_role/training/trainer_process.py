@@ -16,7 +16,6 @@ from learner.trainer_api.presets import recipe_of
 from learner.trainer_api.requests import Hyperparameters
 from node.config.swarm_config import SwarmConfig, TrainerSection
 from node.learner_role.shared.context import Service
-from node.learner_role.shared.signals import TrainerDied, TrainerSpoke
 from node.processes.child import SupervisedChild, open_child
 from node.processes.event_log import child_events
 from node.processes.outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
@@ -65,7 +64,7 @@ class TrainerProcess(Service):
             case ChildRestarting():
                 self.state.waits = "The trainer's process is being started again."
             case ChildDied():
-                self.signals.trainer_died.emit(TrainerDied())
+                self.signals.trainer_died.emit(None)
 
     def _hear(self, header: Header, arrays: Arrays) -> None:
         if header["event"] == "waiting":
@@ -73,7 +72,7 @@ class TrainerProcess(Service):
             self.state.waits = f"{text[:1].upper()}{text[1:]}."
             self.events.emit("trainer_waits", text=text)
         else:
-            self.signals.trainer_spoke.emit(TrainerSpoke(header=header))
+            self.signals.trainer_spoke.emit(header)
 
 
 _SHARED = [name for name in TrainerSection.__struct_fields__ if name in Hyperparameters.__struct_fields__]

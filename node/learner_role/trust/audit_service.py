@@ -36,7 +36,7 @@ from learner.trust.standing import (
 )
 from learner.trust.unaudited_exposure import Exposure
 from node.learner_role.shared.context import Service
-from node.learner_role.shared.signals import PeerBanned, PeerJudged, RecordsAdmitted, RecordsBelieved
+from node.learner_role.shared.signals import PeerBanned, RecordsAdmitted, RecordsBelieved
 from node.learner_role.trust.peer_standings import PeerStandings
 from node.learner_role.trust.receipt_revisions import BANNED_REASON, Late, ReceiptRevisions, Refusal
 from node.learner_role.trust.version_retention import RetentionReason, VersionRetention
@@ -398,7 +398,7 @@ class AuditService(Service):
             self._believe(work.peer, work.manifests)
             self._release(work)
         if not finding.passed or _is_doubted(work, finding):
-            self.signals.peer_judged.emit(PeerJudged(peer=work.peer))
+            self.signals.peer_judged.emit(work.peer)
         self.standings.set_quota(work.peer)
         self.state.notify()
 

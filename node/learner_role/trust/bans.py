@@ -20,7 +20,7 @@ import trio
 from learner.ledger.reputation import BAN, PARDON
 from learner.trust.standing import AuditHistory, pardoned
 from node.learner_role.shared.context import Service
-from node.learner_role.shared.signals import PeerBanned, PeerJudged
+from node.learner_role.shared.signals import PeerBanned
 from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.receipt_revisions import BANNED_REASON
 from node.state.operator_orders import Ban, NoOrder, OperatorDecisions, Pardon, read_order
@@ -80,7 +80,7 @@ class Bans(Service):
     def reconsider(self, peer: PeerId) -> None:
         """It was decided how the peer stands."""
         self.audits.standings.set_quota(peer)
-        self.signals.peer_judged.emit(PeerJudged(peer=peer))
+        self.signals.peer_judged.emit(peer)
         self.state.notify()
 
 

@@ -15,7 +15,6 @@ import trio
 from learner.ledger.reputation import observed_days
 from learner.ledger.sqlite.database import LedgerError, snapshot
 from node.learner_role.shared.context import Service
-from node.learner_role.shared.signals import QuarantineChanged
 from node.reports.model.verdict_meanings import JUDGING
 from protocol.accounting.reputation import DAY_MS, ObservedDay, SoftStrike, reputation_of
 from protocol.accounting.reputation_note import reputation_note, sign_reputation_note
@@ -92,7 +91,7 @@ class ReputationService(Service):
         for peer in before.keys() - found.keys():
             self.events.emit("quarantine_over", peer=peer)
         if before.keys() != found.keys():
-            self.signals.quarantine_changed.emit(QuarantineChanged())
+            self.signals.quarantine_changed.emit(None)
 
     def _look(self) -> dict[PeerId, tuple[SoftStrike, ...]]:
         now_ms = self.context.signing_ms()

@@ -21,12 +21,12 @@ import trio
 from node.cli.main import main
 from node.commands.statements.format import Shape, shapes_of
 from node.learner_role.peers import proof_service as proof_desk
-from node.learner_role.shared.signals import VersionPublished
 from node.runtime.events import Clock
 from protocol.accounting.relay_receipt import relay_receipt, sign_relay_receipt
 from protocol.core.genesis import certify_learner
 from protocol.core.identity import Keypair, peer_id_of
 from protocol.core.invite import Invite, write_invite
+from protocol.versions.manifest import SignedManifest
 from protocol.work import Relayed
 from swarm.testing.memory_transport import MemoryNetwork
 from tests.support.learner_fixture import FakePeer, Settings, open_learner, until
@@ -73,9 +73,8 @@ async def _run(root: Path) -> None:
         async def work() -> None:
             await work_with(worker, learner, root / "node", keeps_proofs=True)
 
-        def note(news: VersionPublished) -> None:
+        def note(signed: SignedManifest) -> None:
             """As if the node and the other peer had had every version after the first from each other."""
-            signed = news.signed
             for mine, theirs in ((key_of(NODE), OTHER), (OTHER, key_of(NODE))):
                 givers = dict.fromkeys(range(len(signed.manifest.chunks)), theirs.peer_id)
                 if signed.version.version and (thanks := relay_receipt(signed.hash, givers)) is not None:

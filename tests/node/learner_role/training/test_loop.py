@@ -24,7 +24,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from learner.provisioning.estimation.recording import Began, Delivered, Stepped
 from learner.rollouts.batch_arrays import batch_arrays
 from learner.rollouts.buffer import Batch, Completion, Group
-from node.learner_role.shared.signals import VersionPublished
 from node.learner_role.training.loop import MAX_LOST
 from node.learner_role.training.publisher import REANNOUNCE_S, event_figures
 from node.learner_role.training.trainer_process import CallTrainer
@@ -136,7 +135,7 @@ def manifests(learner: Learner) -> list[SignedManifest]:
     """Collects what is published from now on."""
     seen: list[SignedManifest] = []
 
-    learner.context.signals.version_published.subscribe(lambda news: seen.append(news.signed))
+    learner.context.signals.version_published.subscribe(seen.append)
     return seen
 
 
@@ -514,8 +513,7 @@ async def test_patches_start_from_the_version_before_and_from_the_last_anchor(tm
         bases: dict[str, list[str]] = {}
         names = {}
 
-        def note(news: VersionPublished) -> None:
-            signed = news.signed
+        def note(signed: SignedManifest) -> None:
             names[signed.hash] = str(signed.version)
             bases[str(signed.version)] = [names[patch.base_hash] for patch in signed.manifest.patches]
             everything = range(len(signed.manifest.chunks))
@@ -623,8 +621,8 @@ async def test_a_trainer_that_died_while_nobody_asked_it_anything(tmp_path: Path
     async with open_learner(tmp_path) as learner:
         seen, peer = manifests(learner), FakePeer()
 
-        def note(news: VersionPublished) -> None:
-            if str(news.signed.version) == "1.3":
+        def note(signed: SignedManifest) -> None:
+            if str(signed.version) == "1.3":
                 learner.trainer.die()
 
         learner.context.signals.version_published.subscribe(note)
@@ -648,8 +646,8 @@ async def test_a_trainer_that_crashes_while_it_is_loaded_again_is_waited_for(tmp
         peer = FakePeer()
         crash_again = iter(["x"])
 
-        def note(news: VersionPublished) -> None:
-            if news.signed.version.version == 2 and next(crash_again, None):
+        def note(signed: SignedManifest) -> None:
+            if signed.version.version == 2 and next(crash_again, None):
                 learner.trainer.die()
 
         learner.context.signals.version_published.subscribe(note)

@@ -15,7 +15,6 @@ import pytest
 from learner.ledger.ledger import Ledger
 from learner.ledger.rows import CheckpointRow
 from node.config.swarm_config import LearnSection, ModelSection, SwarmConfig, SwarmSection, TaskSection
-from node.learner_role.shared.signals import VersionPublished
 from node.learner_role.training.resume import fork, require_checkpoint, require_memory, unfork
 from node.runtime.errors import RunError, UsageError
 from node.state.learner_state import open_learner_home
@@ -197,10 +196,10 @@ async def test_training_goes_on_in_a_fork_where_the_other_run_was(tmp_path: Path
         (tmp_path / "origin" / "checkpoints" / row.directory).rename(_made(tmp_path / "fork") / row.directory)
         seen: list[SignedManifest] = []
 
-        def note(news: VersionPublished) -> None:
-            seen.append(news.signed)
+        def note(signed: SignedManifest) -> None:
+            seen.append(signed)
             if len(seen) == 1:
-                assert forked.weights_of(news.signed.hash) == weights
+                assert forked.weights_of(signed.hash) == weights
 
         forked.context.signals.version_published.subscribe(note)
         await forked.train(FakePeer())

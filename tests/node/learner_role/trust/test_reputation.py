@@ -149,7 +149,7 @@ async def test_a_quarantined_peer_has_a_newcomers_quota_and_a_pardon_asks_for_an
         trio.open_nursery() as nursery,
     ):
         peer, struck, judged = FakePeer(key=OTHER, rollouts=8), learner.struck.peers, list[PeerId]()
-        learner.context.signals.peer_judged.subscribe(lambda news: judged.append(news.peer))
+        learner.context.signals.peer_judged.subscribe(judged.append)
         nursery.start_soon(learner.train, peer)
         await until(lambda: peer.id in learner.run.present and learner.scheduler.worker(peer.id).quota == math.inf)
         struck.add(peer.id)

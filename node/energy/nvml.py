@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 MILLI = 1e-3
 
@@ -23,25 +23,8 @@ class Gpu:
     uuid: str
 
 
-class Gpus(Protocol):
-    """The GPUs of a machine."""
-
-    @property
-    def gpus(self) -> Sequence[Gpu]:
-        """All of them."""
-        ...
-
-    def joules(self, index: int) -> float | None:
-        """Since the driver was loaded; None where the GPU does not count."""
-        ...
-
-    def watts(self, index: int) -> float | None:
-        """Just now; None where the GPU does not tell."""
-        ...
-
-
-class NvmlGpus:
-    """Implements `Gpus` on NVML, once that was initialised."""
+class Gpus:
+    """Those of a machine, by NVML, once that was initialised."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
@@ -55,11 +38,13 @@ class NvmlGpus:
         self.gpus: Sequence[Gpu] = tuple(found)
 
     def joules(self, index: int) -> float | None:
+        """Since the driver was loaded; None where the GPU does not count."""
         with suppress(self._nvml.NVMLError):
             return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handles[index])) * MILLI
         return None
 
     def watts(self, index: int) -> float | None:
+        """Just now; None where the GPU does not tell."""
         with suppress(self._nvml.NVMLError):
             return float(self._nvml.nvmlDeviceGetPowerUsage(self._handles[index])) * MILLI
         return None
@@ -75,5 +60,5 @@ def find_gpus() -> Gpus | None:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         return None
-    found = NvmlGpus(pynvml)
+    found = Gpus(pynvml)
     return found if found.gpus else None

@@ -47,7 +47,7 @@ from node.learner_role.shared.signals import LearnerSignals
 from node.learner_role.training.base_model import hold_to_base
 from node.learner_role.training.evaluation import Evaluation, EvaluationTerms
 from node.learner_role.training.fixed_settings import note_fixed
-from node.learner_role.training.loop import TrainingLoop, TrainingTerms
+from node.learner_role.training.loop import TrainingLoop
 from node.learner_role.training.trainer_process import TrainerProcess, advantage_of, child_spec, load_request
 from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.auditor import AuditLoop
@@ -248,7 +248,9 @@ class LearnerServices:
             looks = audits.audits and not self.schooling.has_turns
             self.selection = SelectionService(context=self.context, kept=audits.kept, bans=bans, looks=looks)
             orders = OperatorDecisions(self.home.root)
-            self.operator = OperatorService(context=self.context, bans=bans, selection=self.selection, orders=orders)
+            self.operator = OperatorService(
+                context=self.context, bans=bans, forgive=self.selection.forgive, orders=orders
+            )
 
     def _build_swarm(self) -> None:
         max_turns = self.config.learn.max_turns if self.schooling.has_turns else 1
@@ -293,12 +295,10 @@ class LearnerServices:
             trainer=self.trainer,
             transport=self.transport,
             trust=self.audits,
-            terms=TrainingTerms(
-                steps=config.learn.steps,
-                weights_dtype=config.model.weights_dtype,
-                keep=keep_of(config),
-                load=load_request(config),
-            ),
+            steps=config.learn.steps,
+            weights_dtype=config.model.weights_dtype,
+            keep=keep_of(config),
+            load=load_request(config),
             checkpoints=self.home.checkpoints,
             exports=self.home.exports,
             environment=self.verifiers.environment,

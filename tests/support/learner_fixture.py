@@ -53,7 +53,7 @@ from node.learner_role.scheduling.recorder import RunRecorder
 from node.learner_role.shared.context import LearnerContext, LearnerIdentity
 from node.learner_role.shared.run_state import RunState
 from node.learner_role.shared.signals import LearnerSignals
-from node.learner_role.training.loop import TrainingLoop, TrainingTerms, Trial
+from node.learner_role.training.loop import TrainingLoop, Trial
 from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.auditor import AuditLoop
 from node.learner_role.trust.bans import Bans, OperatorService
@@ -606,7 +606,7 @@ def _wire(
     )
     bans = Bans(context=context, audits=trust)
     selection = SelectionService(context=context, kept=trust.kept, bans=bans, looks=settings.audits)
-    operator = OperatorService(context=context, bans=bans, selection=selection, orders=OperatorDecisions(root))
+    operator = OperatorService(context=context, bans=bans, forgive=selection.forgive, orders=OperatorDecisions(root))
     curriculum = FakeCurriculum(prompts=prompts, offline=offline)
     intake = IntakeLoop(
         context=context,
@@ -622,17 +622,15 @@ def _wire(
         trainer=trainer,
         transport=transport,
         trust=trust,
-        terms=TrainingTerms(
-            steps=settings.steps,
-            weights_dtype="float32",
-            keep=Keep(
-                newest=settings.keep_checkpoints,
-                every=settings.keep_every,
-                best=settings.keep_best,
-                most=settings.keep_milestones,
-            ),
-            load={"directory": "model"},
+        steps=settings.steps,
+        weights_dtype="float32",
+        keep=Keep(
+            newest=settings.keep_checkpoints,
+            every=settings.keep_every,
+            best=settings.keep_best,
+            most=settings.keep_milestones,
         ),
+        load={"directory": "model"},
         checkpoints=root / "checkpoints",
         exports=root / "exports",
         environment=environment,

@@ -17,6 +17,8 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import trio
 
+from node.learner_role.metrics.board import Row
+from node.learner_role.metrics.sample_store import Sample
 from node.runtime.events import EventLog
 
 QUEUE = 256
@@ -35,18 +37,8 @@ CLOSE_S = 3.0
 """What all sinks together may take at the end; Ctrl-C is to end the learner within 5 s."""
 
 
-class Written(Protocol):
-    """What a sink is given: something of one training step."""
-
-    @property
-    def incarnation(self) -> int: ...
-
-    @property
-    def step(self) -> int: ...
-
-
-R_contra = TypeVar("R_contra", bound=Written, contravariant=True)
-R = TypeVar("R", bound=Written)
+R_contra = TypeVar("R_contra", bound=Row | Sample, contravariant=True)
+R = TypeVar("R", bound=Row | Sample)
 
 
 class Sink(Protocol[R_contra]):

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import trio
 
@@ -38,6 +37,7 @@ from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import LeaseClosed, RecordsBelieved
 from node.learner_role.trust.audit_service import AUDIT_REASON, AuditService, GroupDecision
 from node.reports.model.verdict_meanings import BLAMED
+from node.tasks.task_suite import TaskSuite
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId, short
 from protocol.work import Acknowledgement, InboxFull, Receipt, Rule, SignedRecord, Verdict, sign_receipt
 from swarm.transport.error_groups import first_cause
@@ -157,16 +157,6 @@ class _Answer:
         return LeaseId(self.incoming.delivery.lease)
 
 
-class Problems(Protocol):
-    """What a curriculum knows of problems, by the index of a prompt."""
-
-    def expected_reward(self, index: int) -> float | None:
-        """The reward that was expected of it before."""
-
-    def observe(self, index: int, mean: float) -> None:
-        """A complete group had this mean reward."""
-
-
 @dataclass(kw_only=True, eq=False)
 class IntakeLoop(Service):
     """See the module's paragraph. `trust` says which groups wait for an audit, None: everybody is believed."""
@@ -174,7 +164,7 @@ class IntakeLoop(Service):
     witness: PeerRecorder
     leases: LeaseService
     ask: Ask
-    problems: Problems
+    problems: TaskSuite
     trust: AuditService | None
 
     async def run(self, inbox: trio.MemoryReceiveChannel[Incoming]) -> None:

@@ -15,7 +15,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 import trio
@@ -23,6 +22,7 @@ import trio
 from learner.ledger.rows import TallyRow
 from learner.ledger.sqlite.column_values import signed_in
 from node.learner_role.shared.context import Service
+from node.learner_role.trust.reputation import ReputationService
 from protocol.accounting.merkle import MerkleTree
 from protocol.accounting.tally import in_order, open_tally, proofs_for, tree_of
 from protocol.core.ids import PeerId, PolicyVersion
@@ -49,18 +49,11 @@ class _Counted:
     places: Mapping[PeerId, Sequence[int]]
 
 
-class Notes(Protocol):
-    """Who knows how peers stand."""
-
-    def note(self, peer: PeerId, after_ms: int) -> bytes | None:
-        """The signed note on how `peer` stands, if there is one that is newer than of that moment. On any thread."""
-
-
 @dataclass(kw_only=True, eq=False)
 class ProofService(Service):
     """See the module's paragraph."""
 
-    reputations: Notes
+    reputations: ReputationService
     _asked: dict[PeerId, ProofRequest] = field(default_factory=dict)
     _paid: dict[PeerId, float] = field(default_factory=dict)
     _behind: set[PeerId] = field(default_factory=set)

@@ -19,12 +19,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 
 from learner.artifacts.checkpoint_retention import Keep
-from learner.curriculum.offline_stream import LoggedGroup, OfflineStream
+from learner.curriculum.offline_stream import LoggedGroup
 from learner.ledger.rows import CheckpointRow
 from learner.provisioning.estimation.recording import Stepped
 from learner.rollouts.batch_arrays import batch_arrays, completed, missing, mixed, of_swarm, offline_arrays
@@ -37,10 +37,11 @@ from node.learner_role.shared.signals import StepTrained
 from node.learner_role.training.checkpoints import Checkpoints, TrainerLost
 from node.learner_role.training.publisher import VersionPublisher, event_figures, step_row
 from node.learner_role.training.restore import load_policy, restore_newest
-from node.learner_role.training.trainer_process import CallTrainer
+from node.learner_role.training.trainer_process import CallTrainer, TrainerProcess
 from node.learner_role.trust.audit_service import AUDIT_REASON, AuditService, GroupDecision
 from node.processes.outcomes import ChildCrashed, ChildGaveUp, ChildRefused
 from node.runtime.errors import RunError
+from node.tasks.task_suite import TaskSuite
 from protocol.core.ids import PolicyVersion
 from protocol.core.pipe import Arrays, Header
 from protocol.versions.staleness import Chain, bases_of
@@ -55,48 +56,9 @@ MAX_LOST = 5
 one whose model takes minutes to load would never reach its bound, while every start publishes anew."""
 
 
-class Trainer(Protocol):
-    """The trainer's process, as `node.processes.child.SupervisedChild` is one: `pid` changes when it was started
-    anew.
-    """
-
-    @property
-    def pid(self) -> int | None: ...
-
-    async def call(
-        self, op: str, header: Mapping[str, object] | None = None, arrays: Arrays | None = None
-    ) -> tuple[Header, Arrays]: ...
-
-
-class CurriculumState(Protocol):
-    """What gives out prompts. `offline`: logs of which each batch has a part; where they are all of it, R is 0."""
-
-    @property
-    def offline(self) -> OfflineStream | None: ...
-
-    def state(self) -> dict[str, Any]:
-        """What to save beside a checkpoint."""
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
-
-    def observe(self, index: int, mean: float) -> None:
-        """A group of this prompt, admitted after that, had this mean reward."""
-
-
 Trial = Callable[[Path, Header, CallTrainer], Awaitable[None]]
 """Given the directory that the policy was exported to, the trainer's reply to `load`, and a way to ask the trainer;
 what it raises ends the run."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingTerms:
-    """What the loop needs of the configuration. `load` is the trainer's load request."""
-
-    steps: int
-    weights_dtype: str
-    keep: Keep
-    load: Mapping[str, Any]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -104,20 +66,24 @@ class TrainingLoop(Service):
     """See the module's paragraph.
 
     Args:
+        load: the trainer's load request.
         environment: what replays episodes that had begun.
         curriculum: what it is goes into each checkpoint.
         trust: says which groups of before a restart wait for an audit; None: everybody is believed.
         open_incarnation: awaited with (incarnation, step) when an incarnation goes on from that step.
     """
 
-    trainer: Trainer
+    trainer: TrainerProcess
     transport: Transport
-    terms: TrainingTerms
+    steps: int
+    weights_dtype: str
+    keep: Keep
+    load: Mapping[str, Any]
     trust: AuditService | None
     checkpoints: Path
     exports: Path
     environment: Environment
-    curriculum: CurriculumState
+    curriculum: TaskSuite
     recorder: RunRecorder
     open_incarnation: Callable[[int, int], Awaitable[None]]
     _trial: Trial | None = None
@@ -131,7 +97,7 @@ class TrainingLoop(Service):
         self.saving = Checkpoints(
             context=self.context,
             directory=self.checkpoints,
-            keep=self.terms.keep,
+            keep=self.keep,
             ask=self._ask,
             describe=self._describe,
             audits=self.trust,
@@ -140,7 +106,7 @@ class TrainingLoop(Service):
             context=self.context,
             transport=self.transport,
             exports=self.exports,
-            weights_dtype=self.terms.weights_dtype,
+            weights_dtype=self.weights_dtype,
             ask=self._call,
             recorder=self.recorder,
             kept=None if self.trust is None else self.trust.kept,
@@ -163,7 +129,7 @@ class TrainingLoop(Service):
         run, begun = self.state, False
         while (
             not begun
-            or run.capacity.chain.head.version < self.terms.steps
+            or run.capacity.chain.head.version < self.steps
             or self.saving.saved < run.capacity.chain.head.version
         ):
             try:
@@ -172,7 +138,7 @@ class TrainingLoop(Service):
                     begun = True
                 elif run.forgotten >= run.capacity.chain.head.incarnation:
                     await self._begin_above()
-                elif run.capacity.chain.head.version < self.terms.steps:
+                elif run.capacity.chain.head.version < self.steps:
                     await self._step()
                 else:
                     await self.saving.complete(run.capacity.chain.head)
@@ -201,7 +167,7 @@ class TrainingLoop(Service):
         run = self.state
         run.capacity.busy = True
         self._pid = None
-        reply = await load_policy(self._ask, self.terms.load)
+        reply = await load_policy(self._ask, self.load)
         self._pid = self.trainer.pid
         await self.saving.forget()
         base = await self._restore()
@@ -210,7 +176,7 @@ class TrainingLoop(Service):
             await self._trial(await self.publishing.export_ahead(), reply, self._call)
             self._trial = None
         async with run.judging:
-            run.vocab_size, run.capacity.steps = int(reply["vocab_size"]), self.terms.steps
+            run.vocab_size, run.capacity.steps = int(reply["vocab_size"]), self.steps
             await self._open_chain(base)
             await self._recover_buffer()
         run.open(self.now_ms())
@@ -360,7 +326,7 @@ class TrainingLoop(Service):
             **event_figures(row.metrics),
         )
         publishing = trio.current_time()
-        if is_due := row.step % run.kappa == 0 or row.step >= self.terms.steps:
+        if is_due := row.step % run.kappa == 0 or row.step >= self.steps:
             await self._publish()
         over = trio.current_time()
         self._record(batch, began - waited, over - began, over - publishing if is_due else 0.0)

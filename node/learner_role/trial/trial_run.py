@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import trio
@@ -41,8 +41,8 @@ from node.engine.interface import (
     InstalledVersion,
     InstallFailed,
     Verified,
-    VerifyingEngine,
 )
+from node.engine.worker_engine import WorkerEngine
 from node.learner_role.training.trainer_process import CallTrainer
 from node.learner_role.trust.auditor import claim_of, found_of
 from node.processes.outcomes import ChildRefused
@@ -63,13 +63,6 @@ MEMORY = (
     "Give the learner's own engine another device or less memory ([evaluate] device, kv_cache_gb), end what else uses "
     "this one, or take a smaller model; then start again."
 )
-
-
-class TriedEngine(VerifyingEngine, Protocol):
-    """An engine that also says where, in which numbers and with how many parameters it computes."""
-
-    async def describe(self) -> Header:
-        """`device`, `dtype` and `parameters` of what is installed. Raises EngineCrashed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +143,7 @@ class Passed:
         )
 
 
-async def try_out(engine: TriedEngine, call: CallTrainer, export: Path, loaded: Header, terms: TrialTerms) -> Passed:
+async def try_out(engine: WorkerEngine, call: CallTrainer, export: Path, loaded: Header, terms: TrialTerms) -> Passed:
     """Try the version in the directory `export`, which the trainer wrote; `loaded` is its reply to the `load` request.
 
     Raises UsageError when the model or the settings cannot work, RunError when a process fails, and what `call` raises.

@@ -9,11 +9,10 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
 
 import trio
 
@@ -84,22 +83,16 @@ class Bans(Service):
         self.state.notify()
 
 
-class Forgiving(Protocol):
-    """Who remembers something else against peers than their audits."""
-
-    async def forgive(self, peer: PeerId) -> None:
-        """The operator pardons this peer: it begins anew."""
-
-
 @dataclass(kw_only=True, eq=False)
 class OperatorService(Service):
     """Do what the operator decides, and refuse what was admitted of peers that were banned meanwhile.
 
-    `orders`: where the decisions lie. `selection` forgives before a pardon is written.
+    `orders`: where the decisions lie. `forgive` is awaited before a pardon is written: what else speaks against a peer
+    than its audits is forgotten.
     """
 
     bans: Bans
-    selection: Forgiving
+    forgive: Callable[[PeerId], Awaitable[None]]
     orders: OperatorDecisions
     _no_orders: set[Path] = field(default_factory=set)
 
@@ -134,5 +127,5 @@ class OperatorService(Service):
             reason = order.reason[:MAX_REASON_CHARS] or "the operator decided so"
             await self.bans.ban(peer, replace(before, banned=reason), decision=BAN)
             return
-        await self.selection.forgive(peer)
+        await self.forgive(peer)
         await self.bans.pardon(peer)

@@ -14,12 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import trio
 
 from learner.trust.standing import NEWCOMER_GROUPS, AuditHistory, TrustLevel
 from node.learner_role.shared.context import Service
+from node.learner_role.trust.reputation import ReputationService
 from protocol.core.ids import PeerId
 from protocol.core.limits import MAX_REASON_CHARS
 
@@ -33,17 +33,11 @@ def ban_notice(why: str) -> str:
     return said[:MAX_REASON_CHARS]
 
 
-class Quarantine(Protocol):
-    """Who knows against whom soft strikes stand."""
-
-    def is_quarantined(self, peer: PeerId) -> bool: ...
-
-
 @dataclass(kw_only=True, eq=False)
 class PeerStandings(Service):
     """See the module's paragraph. `audits`: whether anybody is audited; bans of the operator's hold either way."""
 
-    quarantine: Quarantine
+    quarantine: ReputationService
     audits: bool = True
     lock: trio.Lock = field(default_factory=trio.Lock)
     """Held while what is known of a peer is recalled or written, or all that waits is given anew."""

@@ -22,7 +22,7 @@ from node.energy.meter_selection import (
     find_meters,
     visible,
 )
-from node.energy.nvml import Gpu, NvmlGpus
+from node.energy.nvml import Gpu, Gpus
 from node.energy.rapl import Rapl, Zone
 from node.energy.typical_power import CPU_WATTS, GPU_WATTS, cpu_name, cpu_watts, gpu_watts
 from protocol.accounting.claims import EnergySource
@@ -203,7 +203,7 @@ class DeadDriver:
 
 def test_errors_of_the_driver_are_nothing_told() -> None:
     driver = DeadDriver()
-    gpus = NvmlGpus(driver)
+    gpus = Gpus(driver)
     assert [gpu.name for gpu in gpus.gpus] == [H100]
     assert (gpus.joules(0), gpus.watts(0)) == (1.5, None)
     driver.is_lost = True

@@ -7,12 +7,13 @@ do who changes the program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
 from node.engine.interface import Generation, GenerationRequest, InstalledVersion, PolicyEngine
+from node.runtime.signal import Signal
 
 COLD = 0.5
 """Of the temperature that was asked for."""
@@ -41,12 +42,8 @@ class CheatingEngine:
         self._engine, self._cheat = engine, cheat
 
     @property
-    def on_restart(self) -> Callable[[], None]:
-        return self._engine.on_restart
-
-    @on_restart.setter
-    def on_restart(self, told: Callable[[], None]) -> None:
-        self._engine.on_restart = told
+    def restarted(self) -> Signal[None]:
+        return self._engine.restarted
 
     @property
     def installed(self) -> InstalledVersion | None:

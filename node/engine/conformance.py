@@ -292,7 +292,7 @@ async def check_crash(engine: PolicyEngine, subject: Subject) -> None:
     before, and after the owner was told."""
     expected = [g.tokens for g in await engine.generate(_mixed(subject))]
     outcomes: list[str] = []
-    engine.on_restart = lambda: outcomes.append(f"restarted with {engine.installed == FIRST}")
+    engine.restarted.subscribe(lambda _: outcomes.append(f"restarted with {engine.installed == FIRST}"))
 
     async def generate_until_crash() -> None:
         # Long enough to be under way when the crash comes; should it finish first, it is asked again.
@@ -309,7 +309,6 @@ async def check_crash(engine: PolicyEngine, subject: Subject) -> None:
         await subject.crash()
     generations = await engine.generate(_mixed(subject))
     assert sorted(outcomes) == ["crashed", "crashed", "restarted with True"]
-    engine.on_restart = lambda: None
     assert [g.tokens for g in generations] == expected
     assert engine.installed == generations[0].spans[0].version == FIRST
 

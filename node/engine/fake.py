@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -29,6 +29,7 @@ from node.engine.interface import (
     InstallFailed,
     Verified,
 )
+from node.runtime.signal import Signal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ class FakeEngine:
         self._config = config
         self._installed: InstalledVersion | None = None
         self._lives: set[trio.CancelScope] = set()
-        self.on_restart: Callable[[], None] = lambda: None
+        self.restarted = Signal[None]()
 
     @property
     def installed(self) -> InstalledVersion | None:
@@ -118,7 +119,7 @@ class FakeEngine:
         """Fail every call in flight as if the process had ended; the version installed stays, as after a restart."""
         self._end_calls()
         if self._installed is not None:
-            self.on_restart()
+            self.restarted.emit(None)
 
     def _end_calls(self) -> None:
         for life in self._lives:

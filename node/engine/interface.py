@@ -9,12 +9,13 @@ better and says so in spans.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from node.runtime.signal import Signal
 from protocol.core.ids import ManifestHash, PolicyVersion
 
 
@@ -122,11 +123,12 @@ class EngineCrashed(EngineError):
 class PolicyEngine(Protocol):
     """See the module's paragraph. Obtained from an async context manager that owns the child process.
 
-    `on_restart` is called when the process was started again after a crash, before any call reaches it: `installed` is
-    what it was told to load again, None if it could not. It must not block or raise.
+    `restarted` tells that the process was started again after a crash, before any call reaches it: `installed` is what
+    it was told to load again, None if it could not.
     """
 
-    on_restart: Callable[[], None]
+    @property
+    def restarted(self) -> Signal[None]: ...
 
     @property
     def installed(self) -> InstalledVersion | None: ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +36,7 @@ from node.processes.child import SupervisedChild, open_child
 from node.processes.child_process import ChildProcess
 from node.processes.outcomes import ChildCrashed, ChildGaveUp, ChildRefused, OnEvent
 from node.processes.spec import ChildSpec, RestartLimits
+from node.runtime.signal import Signal
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.core.pipe import Arrays, Header
 
@@ -108,7 +109,7 @@ class WorkerEngine:
 
     def __init__(self, on_new_version: OnNewVersion) -> None:
         self.on_new_version = on_new_version
-        self.on_restart: Callable[[], None] = lambda: None
+        self.restarted = Signal[None]()
         self._installed: InstalledVersion | None = None
         self._directory: Path | None = None
         self._child: SupervisedChild | None = None
@@ -191,7 +192,7 @@ class WorkerEngine:
             await worker.call("install", _install_request(self._installed, self._directory), silence_s=INSTALL_S)
         except ChildRefused:
             self._installed = self._directory = None
-        self.on_restart()
+        self.restarted.emit(None)
 
     def _take_event(self, header: Header, arrays: Arrays) -> None:
         if header["event"] == "installed":

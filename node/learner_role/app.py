@@ -161,7 +161,7 @@ class _Learner:
         self._services, self._board, self._on_ready, self._trial = services, board, on_ready, trial
         for name, note in services.schooling.notes:
             services.events.emit("task_opened", task=name, note=note)
-        services.schooling.report_trouble = lambda text: services.events.emit("trouble", text=text)
+        services.schooling.troubles.subscribe(lambda text: services.events.emit("trouble", text=text))
 
     @asynccontextmanager
     async def feed_sinks(self) -> AsyncIterator[None]:

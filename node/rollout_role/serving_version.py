@@ -64,6 +64,9 @@ class ServingVersion:
     _stirred: trio.Event = field(default_factory=trio.Event)
     _loading: trio.Lock = field(default_factory=trio.Lock)
 
+    def __post_init__(self) -> None:
+        self.engine.restarted.subscribe(lambda _: self._prove_again())
+
     @property
     def installed(self) -> PolicyVersion | None:
         """The version in service, None before the first, and while there is none but one that is not what it is
@@ -81,7 +84,6 @@ class ServingVersion:
 
     async def run(self) -> None:
         """Keep the newest version in service until cancelled. Raises EngineError when the engine cannot go on."""
-        self.engine.on_restart = self._prove_again
         with first_cause():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._install)

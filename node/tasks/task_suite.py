@@ -25,6 +25,7 @@ from learner.rollouts.leases import Prompt
 from node.config.swarm_config import CurriculumSection, LearnSection, MixtureTask, SwarmConfig
 from node.config.unused_keys import idle_key_of_tasks
 from node.runtime.errors import naming
+from node.runtime.signal import Signal
 from node.runtime.user_paths import as_path
 from node.tasks.api.interface import Chat, TaskError
 from node.tasks.gate import Gate
@@ -52,9 +53,9 @@ class TaskSuite:
 
     A prompt that leaves no room for `max_new_tokens` is never leased, since no engine could take it, and would give
     back all that it was leased with; nor is one that the tokenizer or its chat template cannot write, or one line of
-    many would end a run that is days old. `report_trouble` hears of each task's first. `origins`: by task, with which
+    many would end a run that is days old. `troubles` tells of each task's first. `origins`: by task, with which
     `spec`, `directory` and `seed` another process opens the same. `looked_at`: by task, of the first LOOKED_AT training
-    prompts those that can be asked, one at least. `on_progress` is called when other prompts may come next.
+    prompts those that can be asked, one at least. `progressed` tells that other prompts may come next.
     """
 
     codec: TextCodec
@@ -66,8 +67,8 @@ class TaskSuite:
     offline: OfflineStream | None = None
     logs: Logs | None = None
     origins: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    report_trouble: Callable[[str], None] = lambda text: None
-    on_progress: Callable[[], None] = lambda: None
+    troubles: Signal[str] = field(default_factory=Signal)
+    progressed: Signal[None] = field(default_factory=Signal)
     _skipping: set[str] = field(default_factory=set)
     _skipped: int = 0
     """Prompts passed over since the last one that could be asked."""
@@ -119,7 +120,7 @@ class TaskSuite:
             why = said if isinstance(said, str) else _too_long(name, len(said), self.limits)
             if not why and not isinstance(said, str):
                 self._skipped = 0
-                self.on_progress()
+                self.progressed.emit(None)
                 return Prompt(task=name, index=index, tokens=said)
             self._pass_over(name, why)
         return None
@@ -130,8 +131,8 @@ class TaskSuite:
             raise TaskError(f"{why}; none of the {MAX_SKIPPED} before it can be asked either. {SHORTER}")
         if name not in self._skipping:
             self._skipping.add(name)
-            self.report_trouble(f"{why}; such prompts are passed over")
-        self.on_progress()
+            self.troubles.emit(f"{why}; such prompts are passed over")
+        self.progressed.emit(None)
 
     def first_prompts(self) -> list[tuple[int, ...]]:
         """The first prompt of each task that can be asked, among those that were looked at."""
@@ -160,7 +161,7 @@ class TaskSuite:
     def observe(self, index: int, mean_reward: float) -> None:
         """A group of prompt `index` was admitted with this mean reward: what the curriculum goes by."""
         self.curriculum.observe(index, mean_reward)
-        self.on_progress()
+        self.progressed.emit(None)
 
     def expected_reward(self, index: int) -> float | None:
         """The mean reward that groups of prompt `index` have been known to earn; None while nothing is known."""
@@ -182,7 +183,7 @@ class TaskSuite:
             ) from None
         if self.offline is not None:
             self.offline.restore(state.get("offline"))
-        self.on_progress()
+        self.progressed.emit(None)
 
 
 SHORTER = "Lower [learn] max_new_tokens, or ask shorter prompts."

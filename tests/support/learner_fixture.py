@@ -67,6 +67,7 @@ from node.learner_role.trust.version_retention import VersionRetention
 from node.network.budget_reports import FaultLog
 from node.processes.outcomes import ChildCrashed, ChildExit, ChildRefused, OnFrame
 from node.runtime.events import EventLog, Field
+from node.runtime.signal import Signal
 from node.state.operator_orders import OperatorDecisions
 from protocol.accounting.claims import Price
 from protocol.core.codec import pack_logprobs
@@ -279,7 +280,7 @@ class Judge:
     script: Callable[[str], None] = lambda op: None
     draws: Callable[[int, PolicyVersion], tuple[int, ...]] = lambda seed, version: honest_tokens(seed)
     installed: InstalledVersion | None = None
-    on_restart: Callable[[], None] = lambda: None
+    restarted: Signal[None] = field(default_factory=Signal)
     asked: list[Sequence[Claim]] = field(default_factory=list)
 
     async def install(self, version: InstalledVersion, directory: Path) -> None:

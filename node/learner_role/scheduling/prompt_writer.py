@@ -58,7 +58,7 @@ class PromptWriter:
     _wake: trio.Event = field(default_factory=trio.Event)
 
     def __post_init__(self) -> None:
-        self.schooling.on_progress = self._look_again
+        self.schooling.progressed.subscribe(lambda _: self._look_again())
 
     def next_prompt(self) -> Prompt | None:
         """The next prompt to lease; None while it is being written. Raises TaskError, see `TaskSuite.draw`."""

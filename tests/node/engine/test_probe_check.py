@@ -256,7 +256,7 @@ async def test_what_a_restarted_engine_could_not_load_is_loaded_as_soon_as_it_ca
         await until(lambda: doubtful.role.installed == learner.capacity.chain.head)
         engine: Any = doubtful.role.engine
         engine._installed = None
-        engine.on_restart()
+        engine.restarted.emit(None)
         await until(lambda: doubtful.role.installed == learner.capacity.chain.head)
         nursery.cancel_scope.cancel()
 

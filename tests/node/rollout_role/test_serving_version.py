@@ -18,6 +18,7 @@ from node.rollout_role.availability import Availability
 from node.rollout_role.retries import Event, Patience
 from node.rollout_role.serving_version import ServingVersion
 from node.runtime.events import EventLog
+from node.runtime.signal import Signal
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.trouble import TroubleKind
 from tests.support.learner_fixture import until
@@ -61,7 +62,7 @@ class Engine:
     loads: Callable[[PolicyVersion], None] = fine
     proves: Callable[[PolicyVersion], None] = fine
     installed: InstalledVersion | None = None
-    on_restart: Callable[[], None] = lambda: None
+    restarted: Signal[None] = field(default_factory=Signal)
     installs: list[tuple[float, PolicyVersion]] = field(default_factory=list)
     proofs: list[tuple[float, PolicyVersion]] = field(default_factory=list)
 
@@ -78,7 +79,7 @@ class Engine:
 
     def crash(self) -> None:
         """Its process ends, and another has loaded the same."""
-        self.on_restart()
+        self.restarted.emit(None)
         raise EngineCrashed("out of memory")
 
 
@@ -169,7 +170,7 @@ async def test_an_engine_that_is_started_again_is_proven_while_a_newer_version_w
         world.service.offer(signed(NEW))
         await world.pass_s(100)
         assert world.installs_of(NEW) == [0, 5, 15, 35, 75]
-        world.engine.on_restart()
+        world.engine.restarted.emit(None)
         assert await world.trusts(OLD) is True, "it was proven again, without waiting for the pause to end"
         assert world.installs_of(NEW) == [0, 5, 15, 35, 75], "and what fails was not tried for it"
         await world.pass_s(60)
@@ -184,7 +185,7 @@ async def test_what_a_restarted_engine_has_loaded_and_cannot_prove_is_not_waited
         await world.pass_s(100)
         world.engine.proves = lambda version: world.engine.crash()
         before = len(world.engine.proofs)
-        world.engine.on_restart()
+        world.engine.restarted.emit(None)
         assert await world.trusts(OLD) is False
         assert len(world.engine.proofs) == before + 1, "an engine that ends under each proof is not driven on"
         world.engine.proves = fine
@@ -198,7 +199,7 @@ async def test_a_newer_version_is_tried_at_once_although_the_engine_was_started_
     async with opened(Engine(loads=cannot(NEW)), mock_clock, monkeypatch) as world:
         world.service.offer(signed(NEW))
         await world.pass_s(100)
-        world.engine.on_restart()
+        world.engine.restarted.emit(None)
         world.service.offer(signed(NEWER))
         await world.settle()
         assert world.service.installed == NEWER

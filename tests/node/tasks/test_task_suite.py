@@ -158,7 +158,7 @@ def test_prompts_without_room_for_an_answer_are_never_leased(base: Path) -> None
     (base / "model" / "config.json").write_text('{"max_position_embeddings": 64}')
     schooling = school(base, "jsonl:long.jsonl:held_out=0.3", max_new_tokens=8)
     told: list[str] = []
-    schooling.report_trouble = told.append
+    schooling.troubles.subscribe(told.append)
     assert max(len(schooling.next_prompt().tokens) for _ in range(40)) < 10
     assert 0 < len(schooling.held_out) < 27
     assert max(len(one.prompt) for one in schooling.held_out) < 10
@@ -176,7 +176,7 @@ def test_prompts_that_cannot_be_asked_are_passed_over(base: Path, bad: int) -> N
     (base / "one.jsonl").write_text("\n".join(map(json.dumps, lines)))
     schooling = school(base, "jsonl:one.jsonl:held_out=0")
     told: list[str] = []
-    schooling.report_trouble = told.append
+    schooling.troubles.subscribe(told.append)
     assert len({schooling.next_prompt().tokens for _ in range(88)}) == 88
     [said] = told
     assert said.startswith("task jsonl: ")

@@ -288,7 +288,7 @@ async def test_a_cheap_task_writes_them_on_a_thread_and_a_slow_one_holds_up_nobo
 async def test_a_problem_that_is_none_or_never_comes_is_passed_over_and_told_once(base: Path, odd: str) -> None:
     schooling = school(base, own(base, f"Own:odd={odd}"))
     told: list[str] = []
-    schooling.report_trouble = told.append
+    schooling.troubles.subscribe(told.append)
     schooling.curriculum.parts[0].cursor.ordinal = 64  # type: ignore[attr-defined]
     verifiers = verifiers_of(schooling, timeout_s=0.5, workers=4)
     async with verifiers.open(), working(desk_with(verifiers)) as desk:
@@ -319,7 +319,7 @@ async def test_a_tokenizer_or_template_that_fails_on_a_prompt_is_no_end_either(b
     module.write_text(templated.replace("import Problem", "import Chat, Problem"))
     schooling = school(base, spec)
     told: list[str] = []
-    schooling.report_trouble = told.append
+    schooling.troubles.subscribe(told.append)
     schooling.curriculum.parts[0].cursor.ordinal = 64  # type: ignore[attr-defined]
     verifiers = verifiers_of(schooling)
     async with verifiers.open(), working(desk_with(verifiers)) as desk:

@@ -40,6 +40,7 @@ from node.learner_role.training.checkpoints import TrainerLost
 from node.learner_role.trial.trial_run import TrialTerms, try_out
 from node.processes.outcomes import ChildRefused
 from node.runtime.errors import NodeError, RunError, UsageError
+from node.runtime.signal import Signal
 from protocol.core.pipe import Arrays, Header
 
 PROMPT = (5, 6, 7, 8)
@@ -78,7 +79,7 @@ class Engine:
     installed: InstalledVersion | None = None
 
     def __post_init__(self) -> None:
-        self.on_restart: Callable[[], None] = lambda: None
+        self.restarted = Signal[None]()
 
     async def install(self, version: InstalledVersion, directory: Path) -> None:
         self.fails("install")

@@ -330,7 +330,7 @@ async def test_a_thousand_refused_deliveries_leave_nothing_behind(tmp_path: Path
         def all_of_it() -> None:
             collect()
             refuse(0, WARM_UP)
-            parts = (learner.run, learner.desk, learner.intake, learner.recorder, learner.watch)
+            parts = (learner.run, learner.sessions, learner.intake, learner.recorder, learner.watch)
             sizes, rows = sizes_of(*parts), rows_of(learner.ledger.path)
             tracemalloc.start()
             before = tracemalloc.get_traced_memory()[0]

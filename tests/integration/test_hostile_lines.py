@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from node import reports
-from node.learner_role.peers import session_service as learner_desk
+from node.learner_role.peers import session_service
 from node.learner_role.peers.session_service import WELCOME_EVERY_S, WELCOMES_AT_ONCE
 from node.learner_role.shared.signals import connect_peers
 from node.reports import swarm_report
@@ -87,7 +87,7 @@ def read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is said is what matters here; how fast it is read is tested in `tests/swarm/work/test_server.py`."""
     monkeypatch.setattr(reception, "HEARTBEATS", Rate(per_s=1e9, burst=1e9))
     monkeypatch.setattr(reception, "MESSAGES", Rate(per_s=1e9, burst=1e9))
-    monkeypatch.setattr(learner_desk, "LOGGED_BEATS", Rate(per_s=1e9, burst=1e9))
+    monkeypatch.setattr(session_service, "LOGGED_BEATS", Rate(per_s=1e9, burst=1e9))
 
 
 COUNTS = st.sampled_from([0, 1, 2, 1000, 2**31, 2**52, 2**53 - 1])
@@ -220,9 +220,9 @@ class Stage:
         """Let some time pass: what is to be written is, who is silent is lost, and who was here may come again."""
         await until(lambda: not self.learner.arriving.statistics().current_buffer_used)
         await until(lambda: not self.learner.capacity.leasing.judging)
-        before = self.learner.desk.rounds
+        before = self.learner.sessions.rounds
         self.clock.jump(pass_s)
-        await until(lambda: self.learner.desk.rounds > before and not self.learner.desk.writing)
+        await until(lambda: self.learner.sessions.rounds > before and not self.learner.sessions.writing)
 
 
 @asynccontextmanager
@@ -232,7 +232,7 @@ async def staged(root: Path, clock: MockClock, settings: Settings = ROOMY) -> As
         await learner.training.begin()
         stage.server = WorkServer(
             transport=learner.transport,
-            desk=learner.desk,
+            desk=learner.sessions,
             inbox=learner.inbox,
             report=lambda peer, fault, detail: stage.faults.append((peer, fault, detail)),
         )
@@ -244,10 +244,10 @@ async def staged(root: Path, clock: MockClock, settings: Settings = ROOMY) -> As
         ):
             await stage.hostile.dial(learner.transport.addresses())
             for loop in (
-                learner.desk.run,
-                learner.desk.leases.run,
-                learner.desk.relays.run,
-                learner.desk.proofs.run,
+                learner.sessions.run,
+                learner.sessions.leases.run,
+                learner.sessions.relays.run,
+                learner.sessions.proofs.run,
             ):
                 nursery.start_soon(loop)
             nursery.start_soon(learner.intake.run, learner.arriving)
@@ -270,9 +270,9 @@ def require_reports(learner: Learner) -> None:
 async def work_once(stage: Stage) -> None:
     """The honest peer joins, is leased to, delivers, and all of it is admitted."""
     learner, honest = stage.learner, stage.honest
-    welcome = await learner.desk.welcome(honest.id, hello_of(honest))
+    welcome = await learner.sessions.welcome(honest.id, hello_of(honest))
     assert isinstance(welcome, Welcome)
-    grant = await learner.desk.grant(honest.id, LeaseRequest(rollouts=2))
+    grant = await learner.sessions.grant(honest.id, LeaseRequest(rollouts=2))
     assert grant.leases, grant.reason
     for raw in grant.leases:
         lease = open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id)
@@ -356,7 +356,7 @@ async def test_a_thousand_messages_of_no_use_leave_nothing_behind(tmp_path: Path
             await frames.send_bytes(encode(Heartbeat(bytes_up=first + number, installed=learner.capacity.chain.head)))
             await until(partial(_has_heard, learner, first + number))
             await stage.settle(1.0)
-            proofs = learner.desk.proofs
+            proofs = learner.sessions.proofs
             await until(lambda: not proofs._asked and not stage.server._waiting)
             proofs._paid.clear()
             await frames.send_bytes(encode(ProofRequest(version=PolicyVersion(0, 0))))
@@ -365,7 +365,7 @@ async def test_a_thousand_messages_of_no_use_leave_nothing_behind(tmp_path: Path
             gc.collect()
 
         await say(0, WARM_UP)
-        parts = (learner.run, learner.desk, learner.intake, learner.recorder, learner.watch, learner.transport)
+        parts = (learner.run, learner.sessions, learner.intake, learner.recorder, learner.watch, learner.transport)
         sizes, rows, recorded = sizes_of(*parts), rows_of(learner.ledger.path), len(learner.recorded())
         tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]
@@ -393,14 +393,14 @@ async def read_on(frames: FrameStream) -> None:
 async def test_who_comes_and_goes_without_end_fills_no_ledger(tmp_path: Path, mock_clock: MockClock) -> None:
     async with staged(tmp_path, mock_clock) as stage:
         ledger, greeting = stage.learner.ledger, Hello(protocol=PROTOCOL_VERSION, price=Price())
-        welcomed = [await stage.learner.desk.welcome(PEER.peer_id, greeting) for _ in range(WELCOMES_AT_ONCE)]
+        welcomed = [await stage.learner.sessions.welcome(PEER.peer_id, greeting) for _ in range(WELCOMES_AT_ONCE)]
         assert all(isinstance(one, Welcome) for one in welcomed)
-        refused = await stage.learner.desk.welcome(PEER.peer_id, greeting)
+        refused = await stage.learner.sessions.welcome(PEER.peer_id, greeting)
         assert isinstance(refused, Refused)
         assert refused.retry_after_ms == 1000 * WELCOME_EVERY_S
         assert "line breaks" in refused.reason
         assert rows_of(ledger.path)["presence"] == WELCOMES_AT_ONCE
-        assert isinstance(await stage.learner.desk.welcome(OTHER.peer_id, greeting), Welcome), "others may come"
+        assert isinstance(await stage.learner.sessions.welcome(OTHER.peer_id, greeting), Welcome), "others may come"
         mock_clock.jump(WELCOME_EVERY_S)
-        assert isinstance(await stage.learner.desk.welcome(PEER.peer_id, greeting), Welcome)
-        assert isinstance(await stage.learner.desk.welcome(PEER.peer_id, greeting), Refused)
+        assert isinstance(await stage.learner.sessions.welcome(PEER.peer_id, greeting), Welcome)
+        assert isinstance(await stage.learner.sessions.welcome(PEER.peer_id, greeting), Refused)

@@ -1,6 +1,6 @@
 """Leases through everything that peers, lines and learners do: whose one is, and what it says, never changes.
 
-A literal model of who holds what is held against the desk, the ledger and every grant.
+A literal model of who holds what is held against the sessions, the ledger and every grant.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class World:
             case "begin" if held:
                 lease = held[number % len(held)]
                 made_by = self.learner.capacity.chain.head
-                self.learner.desk.take_start(peer, Started(lease=lease, version=made_by))
+                self.learner.sessions.take_start(peer, Started(lease=lease, version=made_by))
                 if lease not in self.model.begun:
                     self.model.begun[lease] = made_by
                     self.model.unwritten.add(lease)
@@ -74,7 +74,7 @@ class World:
                 await self.deliver(peer, held[number % len(held)])
             case "return" if held:
                 lease = held[number % len(held)]
-                self.learner.desk.take_return(peer, LeaseReturn(leases=[lease], reason="the engine is lost"))
+                self.learner.sessions.take_return(peer, LeaseReturn(leases=[lease], reason="the engine is lost"))
                 self.model.end(peer, lease)
             case "forget":
                 remembered = [lease for place, lease in enumerate(held) if number >> (place % 3) & 1]
@@ -83,17 +83,17 @@ class World:
                 self.model.held[peer] = remembered
                 await self.come_back(peer)
             case "line":
-                self.learner.desk.note_departure(peer, "the connection was reset")
+                self.learner.sessions.note_departure(peer, "the connection was reset")
                 await self.come_back(peer)
             case "write":
-                self.learner.desk.write_rest()
+                self.learner.sessions.write_rest()
                 self.model.unwritten.clear()
 
     async def come_back(self, peer: PeerId) -> None:
-        await self.learner.desk.welcome(peer, hello(leases=self.model.held[peer]))
+        await self.learner.sessions.welcome(peer, hello(leases=self.model.held[peer]))
 
     async def ask(self, peer: PeerId, rollouts: int) -> None:
-        grant = await self.learner.desk.grant(peer, LeaseRequest(rollouts=rollouts))
+        grant = await self.learner.sessions.grant(peer, LeaseRequest(rollouts=rollouts))
         leases = [open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id) for raw in grant.leases]
         again = [LeaseId(lease.id) for lease in leases if lease.id in self.model.said]
         assert again or not self.model.lost[peer], "before any other"
@@ -143,7 +143,7 @@ async def live(root: Path, operations: list[tuple[str, PeerId, int]]) -> None:
             open_learner(root, Settings(prompts=4, ahead=8.0, steps=99)) as learner,
             trio.open_nursery() as tasks,
         ):
-            learner.desk.recover_leases()
+            learner.sessions.recover_leases()
             recovered = {row.lease: row.started for row in learner.ledger.work.open_leases()}
             for lease, begun in recovered.items():
                 if lease not in model.unwritten:
@@ -152,14 +152,14 @@ async def live(root: Path, operations: list[tuple[str, PeerId, int]]) -> None:
             model.unwritten.clear()
             await learner.training.begin()
             tasks.start_soon(learner.intake.run, learner.arriving)
-            tasks.start_soon(learner.desk.leases.run)
+            tasks.start_soon(learner.sessions.leases.run)
             world = World(learner, model)
             for peer in PEERS:
                 await world.come_back(peer)
             while rest and (operation := rest.pop(0))[0] != "kill":
                 await world.do(*operation)
                 world.check()
-            learner.desk.leases.write()  # what was to be written a moment later never is
+            learner.sessions.leases.write()  # what was to be written a moment later never is
             if not rest:
                 tasks.cancel_scope.cancel()
                 return

@@ -89,7 +89,7 @@ async def test_what_a_restart_has_cut_off_was_never_the_best(tmp_path: Path) -> 
     for name in ("1.7", "1.8"):
         shutil.rmtree(tmp_path / "checkpoints" / name)
     async with open_learner(tmp_path, settings) as again:
-        again.desk.recover_leases()
+        again.sessions.recover_leases()
         await again.train(FakePeer())
         assert again.ledger.training.begun()[1:] == [(2, 2)], "the milestone was all that could be read"
         assert kept(tmp_path) == [2, 11, 12]
@@ -113,7 +113,7 @@ async def test_killed_anywhere_no_milestone_is_lost(
     assert {step for step in wanted if step <= max(before)} <= before
     async with open_learner(tmp_path, settings) as again:
         evaluating(again, SCORES)
-        again.desk.recover_leases()
+        again.sessions.recover_leases()
         await again.train(peer)
         assert kept(tmp_path) == ([3, 6, 9, 11, 12] if settings is EVERY_THREE else [5, 11, 12])
         require_sound(again, peer)
@@ -140,7 +140,7 @@ async def test_a_start_that_has_nothing_better_goes_on_from_a_milestone(tmp_path
     for step in (8, 9):
         (tmp_path / "checkpoints" / f"1.{step}" / "trainer.json").write_text("{")
     async with open_learner(tmp_path, EVERY_THREE) as again:
-        again.desk.recover_leases()
+        again.sessions.recover_leases()
         await again.train(peer)
         assert again.ledger.training.begun() == [(1, 0), (2, 6)]
         assert again.capacity.chain.head == PolicyVersion(2, 12)
@@ -220,7 +220,7 @@ async def test_other_keys_are_heeded_from_the_next_checkpoint_on(tmp_path: Path)
         await learner.train(FakePeer())
         assert kept(tmp_path) == [3, 6, 8, 9]
     async with open_learner(tmp_path, Settings(steps=10, staleness=2, keep_every=6)) as again:
-        again.desk.recover_leases()
+        again.sessions.recover_leases()
         assert steps_of(again.ledger.training.checkpoints()) == [9, 8, 6, 3], "a start removes nothing"
         await again.train(FakePeer())
         assert kept(tmp_path) == [6, 9, 10]

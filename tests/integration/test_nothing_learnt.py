@@ -50,7 +50,7 @@ async def test_it_stands_after_a_restart(tmp_path: Path) -> None:
         async with open_learner(
             tmp_path, Settings(steps=steps), trainer=Comparing(), environment=environment
         ) as learner:
-            learner.desk.recover_leases()
+            learner.sessions.recover_leases()
             await learner.train(FakePeer())
             assert len(told(learner)) == 1
 

@@ -14,7 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from learner.trust.relay_credit import Credit
 from node.commands.statements.format import ReputationLine
 from node.commands.statements.sources import NodeBooks
-from node.learner_role.peers import proof_service as proof_desk
+from node.learner_role.peers import proof_service
 from node.learner_role.peers.proof_service import PAUSE_S, ProofService
 from node.reports.readers.receipts_report import own_report
 from node.reports.text.report_text import own_story
@@ -83,7 +83,7 @@ class Asker:
 @pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pauses between answers: the clock stands still."""
-    monkeypatch.setattr(proof_desk, "PAUSE_S", 0.0)
+    monkeypatch.setattr(proof_service, "PAUSE_S", 0.0)
 
 
 def consumed(root: Path, peer: PeerId) -> set[tuple[bytes, int]]:
@@ -94,8 +94,8 @@ def consumed(root: Path, peer: PeerId) -> set[tuple[bytes, int]]:
 
 async def asked_of(learner: Learner, *peers: PeerId) -> list[list[tuple[PolicyVersion, int, TrainedRecord]]]:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(learner.desk.proofs.run)
-        asker = Asker(learner.desk.proofs)
+        nursery.start_soon(learner.sessions.proofs.run)
+        asker = Asker(learner.sessions.proofs)
         found = [await asker.everything(peer) for peer in peers]
         nursery.cancel_scope.cancel()
     return found
@@ -106,7 +106,7 @@ async def asked_of(learner: Learner, *peers: PeerId) -> list[list[tuple[PolicyVe
 async def test_everybody_is_proved_what_is_theirs_and_all_of_it(
     tmp_path: Path, publish_every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof_desk, "MAX_PROOFS", 3)
+    monkeypatch.setattr(proof_service, "MAX_PROOFS", 3)
     settings = Settings(steps=6, staleness=4, publish_every=publish_every, prompts=4)
     async with open_learner(tmp_path, settings) as learner:
         await learner.train(FakePeer(), FakePeer(key=OTHER, rollouts=2))
@@ -114,7 +114,7 @@ async def test_everybody_is_proved_what_is_theirs_and_all_of_it(
             assert {leaf.peer for _, _, leaf in found} == {peer}
             assert [(name, place) for name, place, _ in found] == sorted({(name, place) for name, place, _ in found})
             assert {(leaf.record, leaf.version.version) for _, _, leaf in found} == consumed(tmp_path, peer)
-            assert len(found) > proof_desk.MAX_PROOFS
+            assert len(found) > proof_service.MAX_PROOFS
         ((nobody,),) = ([await asked_of(learner, Keypair(bytes([9]) * 32).peer_id)],)
         assert nobody == [[]]
 
@@ -151,10 +151,10 @@ async def test_a_learner_killed_on_the_way_to_an_announcement_proves_what_surviv
 async def test_one_peer_is_answered_its_latest_question_and_not_too_often(
     tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof_desk, "ANSWERS_SAVED", 1)
+    monkeypatch.setattr(proof_service, "ANSWERS_SAVED", 1)
     async with open_learner(tmp_path, Settings(steps=2)) as learner, trio.open_nursery() as nursery:
         await learner.train(FakePeer())
-        desk = learner.desk.proofs
+        desk = learner.sessions.proofs
         asker = Asker(desk)
         nursery.start_soon(desk.run)
         first = await asker.ask(HERE, START)
@@ -179,19 +179,19 @@ async def test_one_peer_is_answered_its_latest_question_and_not_too_often(
 async def test_who_has_asked_for_little_catches_up_at_once(
     tmp_path: Path, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof_desk, "ANSWERS_SAVED", 5)
+    monkeypatch.setattr(proof_service, "ANSWERS_SAVED", 5)
     async with open_learner(tmp_path, Settings(steps=3)) as learner, trio.open_nursery() as nursery:
         await learner.train(FakePeer())
-        asker = Asker(learner.desk.proofs)
-        nursery.start_soon(learner.desk.proofs.run)
+        asker = Asker(learner.sessions.proofs)
+        nursery.start_soon(learner.sessions.proofs.run)
         assert await asker.everything(HERE), "three versions, and the empty answer"
         await asker.ask(HERE, START)
-        learner.desk.proofs.ask(HERE, START)
+        learner.sessions.proofs.ask(HERE, START)
         await wait_all_tasks_blocked()
         assert len(asker.told) == 5
         mock_clock.jump(PAUSE_S)
         await until(lambda: len(asker.told) == 6)
-        learner.desk.proofs.ask(HERE, START)
+        learner.sessions.proofs.ask(HERE, START)
         await wait_all_tasks_blocked()
         assert len(asker.told) == 6, "and then one at a time"
         nursery.cancel_scope.cancel()
@@ -247,8 +247,8 @@ async def an_answer(root: Path) -> Proofs:
     async with open_learner(root, Settings(steps=2)) as learner:
         await learner.train(FakePeer())
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(learner.desk.proofs.run)
-            answer = await Asker(learner.desk.proofs).ask(HERE, START)
+            nursery.start_soon(learner.sessions.proofs.run)
+            answer = await Asker(learner.sessions.proofs).ask(HERE, START)
             nursery.cancel_scope.cancel()
         return answer
 
@@ -374,9 +374,9 @@ def test_a_reputation_that_does_not_hold_is_not_kept() -> None:
 
 async def test_who_does_not_ask_for_its_reputation_is_not_told(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(steps=2)) as learner, trio.open_nursery() as nursery:
-        learner.desk.proofs.reputations = Reputed()
-        nursery.start_soon(learner.desk.proofs.run)
-        asker = Asker(learner.desk.proofs)
+        learner.sessions.proofs.reputations = Reputed()
+        nursery.start_soon(learner.sessions.proofs.run)
+        asker = Asker(learner.sessions.proofs)
         assert (await asker.ask(HERE, START)).is_empty
         asked = msgspec.structs.replace(START, reputed=0)
         assert await asker.ask(HERE, asked) == Proofs(reputation=reputation())
@@ -392,7 +392,7 @@ async def test_a_node_keeps_how_it_stands_and_states_it(tmp_path: Path) -> None:
         open_node(network, SWARM, tmp_path, "worker", follows=True) as worker,
         trio.open_nursery() as nursery,
     ):
-        learner.desk.proofs.reputations = Reputed()
+        learner.sessions.proofs.reputations = Reputed()
         serve(learner)
         await worker.transport.dial(learner.transport.addresses())
 
@@ -421,11 +421,11 @@ async def test_a_node_keeps_how_it_stands_and_states_it(tmp_path: Path) -> None:
 async def test_a_relay_is_told_of_its_own_credit_from_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof_desk, "MAX_NOTES", 2)
+    monkeypatch.setattr(proof_service, "MAX_NOTES", 2)
     async with open_learner(tmp_path, Settings(steps=1)) as learner, trio.open_nursery() as nursery:
         await learner.train(FakePeer(), FakePeer(key=OTHER))
-        nursery.start_soon(learner.desk.proofs.run)
-        asker = Asker(learner.desk.proofs)
+        nursery.start_soon(learner.sessions.proofs.run)
+        asker = Asker(learner.sessions.proofs)
         signed = {}
         for number in range(1, 6):
             relay = THERE if number == 3 else HERE

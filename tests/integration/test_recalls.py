@@ -112,8 +112,8 @@ async def test_a_node_drops_only_what_it_holds_and_what_is_too_old_for_it(tmp_pa
     ):
         serve(learner)
         await learner.training.begin()
-        nursery.start_soon(learner.desk.run)
-        nursery.start_soon(learner.desk.leases.run)
+        nursery.start_soon(learner.sessions.run)
+        nursery.start_soon(learner.sessions.leases.run)
         nursery.start_soon(work_with, node, learner, tmp_path, NEVER_S, slow)
         await slow.generating.wait()
         role = slow.role
@@ -146,7 +146,7 @@ async def test_a_recall_that_a_broken_line_lost_is_told_on_the_next_one(tmp_path
     ):
         serve(learner)
         await learner.training.begin()
-        nursery.start_soon(learner.desk.run)
+        nursery.start_soon(learner.sessions.run)
         nursery.start_soon(work_with, node, learner, tmp_path, NEVER_S, slow)
         await slow.generating.wait()
         while not learner.capacity.leasing._started:

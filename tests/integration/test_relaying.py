@@ -37,7 +37,7 @@ async def test_who_passed_a_version_on_is_credited_when_it_was_worked_with(tmp_p
     ):
         serve(learner)
         network.set_fault(learner.transport.peer_id, worker.peer, deaf)
-        await learner.desk.welcome(relay.peer, hello())
+        await learner.sessions.welcome(relay.peer, hello())
         await relay.transport.dial(learner.transport.addresses())
         await worker.dial(relay)
         nursery.start_soon(work_with, worker, learner, tmp_path)
@@ -63,7 +63,7 @@ async def test_an_installation_and_the_first_trial_are_heard_of_at_once(tmp_path
         trio.open_nursery() as nursery,
     ):
         serve(learner)
-        learner.desk.heartbeat_s = 500.0  # so what is heard at all was said out of turn
+        learner.sessions.heartbeat_s = 500.0  # so what is heard at all was said out of turn
         nursery.start_soon(work_with, worker, learner, tmp_path, 0.001)
         await learner.train()
         nursery.cancel_scope.cancel()

@@ -57,7 +57,7 @@ async def others_train(learner: Learner, steps: int) -> None:
         nursery.start_soon(FakePeer().work, learner)
         await until(lambda: learner.capacity.chain.head.version >= head + steps)
         nursery.cancel_scope.cancel()
-    learner.desk.note_departure(PEER.peer_id, IN_GOOD_ORDER)
+    learner.sessions.note_departure(PEER.peer_id, IN_GOOD_ORDER)
 
 
 def installed(learner: Learner, peer: PeerId) -> int:

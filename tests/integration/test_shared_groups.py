@@ -67,14 +67,14 @@ async def working(root: Path) -> AsyncIterator[Learner]:
 
 
 async def lend(learner: Learner, peer: FakePeer) -> list[Lease]:
-    grant = await learner.desk.grant(peer.id, LeaseRequest(rollouts=2))
+    grant = await learner.sessions.grant(peer.id, LeaseRequest(rollouts=2))
     return [open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id) for raw in grant.leases]
 
 
 async def make(learner: Learner, opener: FakePeer, follower: FakePeer) -> None:
     """A group of two turns: all that is leased to them, one after the other."""
     for peer in (opener, follower):
-        await learner.desk.welcome(peer.id, hello())
+        await learner.sessions.welcome(peer.id, hello())
         for lease in await lend(learner, peer):
             await peer.answer(learner, lease)
 
@@ -180,13 +180,13 @@ async def test_a_ban_takes_every_turn_of_its_peer_and_blames_nobody_else(
 async def test_a_ban_takes_what_goes_on(tmp_path: Path) -> None:
     honest, banned = FakePeer(draw=alike), FakePeer(key=OTHER, draw=alike)
     async with working(tmp_path) as learner:
-        await learner.desk.welcome(banned.id, hello())
+        await learner.sessions.welcome(banned.id, hello())
         for lease in await lend(learner, banned):
             await banned.answer(learner, lease)
         await audit(learner)
         assert len(learner.capacity.episodes) == 2
         await learner.bans.convict(banned.id, "the operator has seen it")
-        await learner.desk.welcome(honest.id, hello())
+        await learner.sessions.welcome(honest.id, hello())
         for lease in await lend(learner, honest):
             await honest.answer(learner, lease)
         assert len(learner.capacity.buffer) == learner.capacity.buffer.held == len(learner.capacity.episodes) == 0
@@ -199,19 +199,19 @@ async def test_what_comes_of_a_peer_that_was_just_banned_blames_nobody_else(tmp_
     honest, late = FakePeer(draw=alike), FakePeer(key=OTHER, draw=alike)
     async with working(tmp_path) as learner:
         if opens:
-            await learner.desk.welcome(late.id, hello())
+            await learner.sessions.welcome(late.id, hello())
             [lease] = await lend(learner, late)
             learner.trust.standings._known[late.id] = AuditHistory(banned="made up")
             await late.answer(learner, lease)
-            await learner.desk.welcome(honest.id, hello())
+            await learner.sessions.welcome(honest.id, hello())
             for lease in await lend(learner, honest):
                 await honest.answer(learner, lease)
         else:
             learner.trust.standings._known[late.id] = AuditHistory()
-            await learner.desk.welcome(honest.id, hello())
+            await learner.sessions.welcome(honest.id, hello())
             [lease] = await lend(learner, honest)
             await honest.answer(learner, lease)
-            await learner.desk.welcome(late.id, hello())
+            await learner.sessions.welcome(late.id, hello())
             leases = await lend(learner, late)
             learner.trust.standings._known[late.id] = AuditHistory(banned="made up")
             for lease in leases:

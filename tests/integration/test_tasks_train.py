@@ -55,7 +55,7 @@ async def test_ten_steps_of_a_mixture_of_all(tmp_path: Path) -> None:
     schooling = open_task_suite(config, tmp_path)
     settings = Settings(steps=STEPS, prompts=2, group_size=2)
     async with open_learner(tmp_path, settings) as learner:
-        verifiers = Verifiers(schooling=schooling, section=VerifiersSection(workers=1), events=learner.desk.events)
+        verifiers = Verifiers(schooling=schooling, section=VerifiersSection(workers=1), events=learner.sessions.events)
         assert set(verifiers.pooled) == {"legs", "sums", "code", "math"}
         learner.scheduler.next_prompt = schooling.next_prompt
         object.__setattr__(learner.intake, "ask", verifiers.replies)

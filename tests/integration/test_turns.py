@@ -158,7 +158,7 @@ async def test_killed_in_mid_episode_nothing_is_lost_and_nothing_doubled(
         before = turns_in(tmp_path / "ledger.sqlite")
     trainer = NotingTrainer()
     async with open_learner(tmp_path, settings, trainer=trainer, environment=environment) as again:
-        again.desk.recover_leases()
+        again.sessions.recover_leases()
         base = max((row.step for row in again.ledger.training.checkpoints()), default=0)
         await again.train(peer)
         assert again.capacity.chain.head.version == settings.steps
@@ -185,7 +185,7 @@ async def test_a_start_with_fewer_turns_ends_the_episodes_that_are_longer_where_
 
     trainer = NotingTrainer()
     async with open_learner(tmp_path, settings, trainer=trainer, environment=shorter) as again:
-        again.desk.recover_leases()
+        again.sessions.recover_leases()
         await again.train(peer)
         assert again.capacity.chain.head.version == settings.steps
         for said, read, reward in (episode for batch in trainer.batches for episode in episodes_of(batch)):
@@ -206,7 +206,7 @@ async def test_killed_again_and_again_at_any_moment(tmp_path: Path, seed: int) -
     before: set[tuple[bytes, int, int]] = set()
     for _ in range(4):
         async with open_learner(tmp_path, settings, environment=environment) as learner:
-            learner.desk.recover_leases()
+            learner.sessions.recover_leases()
             learner.ledger.dies = (luck.choice(calls), luck.choice(["before", "after"]), luck.randint(1, 4))
             with pytest.raises(Killed):
                 await unwrapped(learner.train, *peers)
@@ -217,7 +217,7 @@ async def test_killed_again_and_again_at_any_moment(tmp_path: Path, seed: int) -
         before = now
     trainer = NotingTrainer()
     async with open_learner(tmp_path, settings, trainer=trainer, environment=environment) as last:
-        last.desk.recover_leases()
+        last.sessions.recover_leases()
         base = max((row.step for row in last.ledger.training.checkpoints()), default=0)
         await last.train(*peers)
         require_true(trainer.batches)
@@ -249,20 +249,20 @@ async def test_a_turn_whose_peer_is_gone_is_leased_again_under_another_name(tmp_
         return Answered(tokens=(ANSWER,)) if len(said) == 1 else Ended(reward=float(said[0][0]))
 
     async def lend(learner: Learner, peer: FakePeer) -> list[Lease]:
-        grant = await learner.desk.grant(peer.id, LeaseRequest(rollouts=2))
+        grant = await learner.sessions.grant(peer.id, LeaseRequest(rollouts=2))
         return [open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id) for raw in grant.leases]
 
     settings, leaving, staying = Settings(staleness=0, ahead=1.0, prompts=1), FakePeer(), FakePeer(key=OTHER)
     async with open_learner(tmp_path, settings, environment=two_turns) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
         nursery.start_soon(learner.intake.run, learner.arriving)
-        nursery.start_soon(learner.desk.run)
+        nursery.start_soon(learner.sessions.run)
         for peer in (leaving, staying):
-            await learner.desk.welcome(peer.id, hello())
+            await learner.sessions.welcome(peer.id, hello())
         [first] = await lend(learner, leaving)
         await leaving.answer(learner, first)
         lost = await lend(learner, leaving)
-        learner.desk.leases.release(leaving.id)
+        learner.sessions.leases.release(leaving.id)
         again = await lend(learner, staying)
         assert [lease.prompt for lease in again] == [lease.prompt for lease in lost]
         assert not {seed for lease in again for seed in lease.seeds} & {seed for lease in lost for seed in lease.seeds}

@@ -1,4 +1,4 @@
-"""A learner without torch and without a network: real ledger, store, loops and desk, a trainer of a few lines, and
+"""A learner without torch and without a network: real ledger, store, loops and sessions, a trainer of a few lines, and
 honest peers.
 
 The trainer is a second implementation of the conversation that `learner.training.server` has with the node: its weights
@@ -391,7 +391,7 @@ class DyingBook:
 
 @dataclass(kw_only=True)
 class CountingSessions(SessionService):
-    """A desk that tells how often it has written, and whether it is at it: only then may a test move its clock."""
+    """Sessions that tell how often they have written, and whether they do so now: only then may a test move its clock."""
 
     rounds: int = 0
     writing: bool = False
@@ -415,7 +415,7 @@ class Learner:
     trainer: FakeTrainer
     transport: MemoryTransport
     recorder: RunRecorder
-    desk: CountingSessions
+    sessions: CountingSessions
     intake: IntakeLoop
     training: TrainingLoop
     watch: LearnerMonitor
@@ -457,10 +457,10 @@ class Learner:
         """Run all loops with these peers until the last step, or until somebody is killed."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.intake.run, self.arriving)
-            nursery.start_soon(self.desk.run)
-            nursery.start_soon(self.desk.leases.run)
-            nursery.start_soon(self.desk.relays.run)
-            nursery.start_soon(self.desk.proofs.run)
+            nursery.start_soon(self.sessions.run)
+            nursery.start_soon(self.sessions.leases.run)
+            nursery.start_soon(self.sessions.relays.run)
+            nursery.start_soon(self.sessions.proofs.run)
             if self.audits is not None:
                 nursery.start_soon(self.audits.run)
             nursery.start_soon(self.operator.run)
@@ -469,7 +469,7 @@ class Learner:
             for peer in peers:
                 nursery.start_soon(peer.work, self)
             await self.training.run(self.trial)
-            await self.desk.proofs.wait_settled()
+            await self.sessions.proofs.wait_settled()
             nursery.cancel_scope.cancel()
 
 
@@ -594,7 +594,7 @@ def _wire(
         floor=1.0,
     )
     leases = LeaseService(context=context, witness=witness)
-    desk = CountingSessions(
+    sessions = CountingSessions(
         context=context,
         leases=leases,
         relays=RelayCreditService(context=context),
@@ -656,9 +656,9 @@ def _wire(
     trainer.died = lambda: context.signals.trainer_died.emit(None)
     return Learner(
         settings=settings, root=root, run=state, ledger=ledger, store=store, trainer=trainer, transport=transport,
-        recorder=recorder, desk=desk, intake=intake, training=training, watch=watch, inbox=send, arriving=receive,
-        wall=wall, log=log, prompts=prompts, trust=trust, audits=audits, choices=choices, context=context,
-        bans=bans, operator=operator, struck=struck,
+        recorder=recorder, sessions=sessions, intake=intake, training=training, watch=watch, inbox=send,
+        arriving=receive, wall=wall, log=log, prompts=prompts, trust=trust, audits=audits, choices=choices,
+        context=context, bans=bans, operator=operator, struck=struck,
     )  # fmt: skip
 
 
@@ -754,13 +754,13 @@ class FakePeer:
         """Join, deliver what is left from before, then work until cancelled."""
         while learner.trust.standings.level(self.id) is not TrustLevel.BANNED:
             if self.id not in learner.run.present:  # at first, and when it was thought gone
-                welcome = await learner.desk.welcome(self.id, hello(leases=sorted(self.undelivered)))
+                welcome = await learner.sessions.welcome(self.id, hello(leases=sorted(self.undelivered)))
                 if isinstance(welcome, Refused):
                     self.refused = welcome
                     return
                 for lease in list(self.undelivered):
                     await self.deliver(learner, lease)
-            grant = await learner.desk.grant(self.id, LeaseRequest(rollouts=self.rollouts))
+            grant = await learner.sessions.grant(self.id, LeaseRequest(rollouts=self.rollouts))
             await trio.lowlevel.checkpoint()  # who was thought gone is answered at once, with nothing
             for raw in grant.leases:
                 await self.answer(learner, open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id))
@@ -775,9 +775,9 @@ class FakePeer:
         ]
         made_by = self.picks(lease, admissible or there)  # a node works with what it has until it is told
         manifest = run.capacity.manifests[made_by]
-        learner.desk.take_start(self.id, Started(lease=lease.id, version=made_by))
+        learner.sessions.take_start(self.id, Started(lease=lease.id, version=made_by))
         if not self.keeps(lease):
-            learner.desk.take_return(self.id, LeaseReturn(leases=[lease.id], reason="its owner needs the machine"))
+            learner.sessions.take_return(self.id, LeaseReturn(leases=[lease.id], reason="its owner needs the machine"))
             return
         self.undelivered[LeaseId(lease.id)] = [
             record(

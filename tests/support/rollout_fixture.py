@@ -40,7 +40,7 @@ def serve(learner: Learner) -> WorkServer:
         report=ignore,
         trouble=ignore,
     ).start()
-    server = WorkServer(transport=learner.transport, desk=learner.desk, inbox=learner.inbox)
+    server = WorkServer(transport=learner.transport, desk=learner.sessions, inbox=learner.inbox)
     connect_peers(learner.context.signals, server)
     server.start()
     return server

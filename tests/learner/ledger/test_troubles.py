@@ -203,7 +203,7 @@ async def answer_heartbeats(learner: Learner, clock: MockClock, looks: int, *tro
     """So many times is looked at the nodes, who say this meanwhile, often enough to be heard."""
     for _ in range(2 * looks):
         for peer in list(learner.run.present):
-            learner.desk.take_heartbeat(peer, Heartbeat(troubles=list(troubles)))
+            learner.sessions.take_heartbeat(peer, Heartbeat(troubles=list(troubles)))
         await wait_all_tasks_blocked()
         learner.wall.ms += round(500 * LOOK_S)
         clock.jump(LOOK_S / 2)
@@ -217,9 +217,9 @@ async def test_the_log_the_ledger_the_report_and_the_metrics_say_what_nodes_say(
     async with open_learner(tmp_path, Settings()) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
         nursery.start_soon(learner.watch.run)
-        nursery.start_soon(learner.desk.run)
+        nursery.start_soon(learner.sessions.run)
         for peer in (HERE, THERE):
-            await learner.desk.welcome(peer, hello())
+            await learner.sessions.welcome(peer, hello())
         await answer_heartbeats(learner, mock_clock, 3, trouble)
         told = [(fields["peer"], fields["kind"], fields["reason"]) for fields in learner.logged("node_trouble")]
         assert told == [(HERE, "install", NO), (THERE, "install", NO)]
@@ -233,11 +233,11 @@ async def test_the_log_the_ledger_the_report_and_the_metrics_say_what_nodes_say(
         assert report.unable == Unable(text=sentence, nodes=2, of=2, idle=2)
         assert sentence in " ".join(as_text(report).split())
 
-        learner.desk.note_departure(HERE, IN_GOOD_ORDER)
-        learner.desk.note_departure(THERE, IN_GOOD_ORDER)
+        learner.sessions.note_departure(HERE, IN_GOOD_ORDER)
+        learner.sessions.note_departure(THERE, IN_GOOD_ORDER)
         assert f"Nobody can work: {sentence}. They have left." in waits_for(learner.run, learner.wall.ms)
-        await learner.desk.welcome(HERE, hello())
-        await learner.desk.welcome(THERE, hello())
+        await learner.sessions.welcome(HERE, hello())
+        await learner.sessions.welcome(THERE, hello())
         await answer_heartbeats(learner, mock_clock, 2)
         assert len(learner.logged("nodes_able")) == 1
         assert learner.watch.board.values()[Series("nodes_troubled", ("install",))] == 0
@@ -250,7 +250,7 @@ async def test_a_node_that_changes_its_story_does_not_fill_the_log(tmp_path: Pat
     async with open_learner(tmp_path, Settings()) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
         nursery.start_soon(learner.watch.run)
-        await learner.desk.welcome(HERE, hello())
+        await learner.sessions.welcome(HERE, hello())
         for number in range(60):
             story = Trouble(INSTALL, number, f"story {number}", PolicyVersion(1, 0))
             await answer_heartbeats(learner, mock_clock, 1, story)
@@ -263,12 +263,12 @@ async def test_a_node_that_changes_its_story_does_not_fill_the_log(tmp_path: Pat
 async def give_back_all(learner: Learner, peer: PeerId, reason: str) -> int:
     """Ask once, and give back what comes; return how many leases that was."""
     with trio.move_on_after(0.5):
-        grant = await learner.desk.grant(peer, LeaseRequest(rollouts=4))
+        grant = await learner.sessions.grant(peer, LeaseRequest(rollouts=4))
         ids: list[bytes] = [
             open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id).id for raw in grant.leases
         ]
         if ids:
-            learner.desk.take_return(peer, LeaseReturn(leases=ids, reason=reason))
+            learner.sessions.take_return(peer, LeaseReturn(leases=ids, reason=reason))
         return len(ids)
     return 0
 
@@ -281,13 +281,13 @@ async def test_a_node_that_says_nothing_and_gives_all_back_is_an_alarm_and_costs
     async with open_learner(tmp_path, Settings(ahead=2.0)) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
         nursery.start_soon(learner.watch.run)
-        nursery.start_soon(learner.desk.run)
-        nursery.start_soon(learner.desk.leases.run)
-        await learner.desk.welcome(HERE, hello())
+        nursery.start_soon(learner.sessions.run)
+        nursery.start_soon(learner.sessions.leases.run)
+        await learner.sessions.welcome(HERE, hello())
         began_s, leases = trio.current_time(), 0
         while trio.current_time() < began_s + 60:
             before_s = trio.current_time()
-            learner.desk.take_heartbeat(HERE, Heartbeat())
+            learner.sessions.take_heartbeat(HERE, Heartbeat())
             leases += await give_back_all(learner, HERE, "a prompt leaves the vocabulary of 320")
             learner.wall.ms += round(1000 * (trio.current_time() - before_s))
         assert FREE_LEASES < leases <= FREE_LEASES + 12
@@ -317,6 +317,6 @@ async def test_a_run_that_stands_still_says_why_nothing_is_leased(
 ) -> None:
     async with open_learner(tmp_path, Settings()) as learner:
         await learner.training.begin()
-        await learner.desk.welcome(HERE, hello())
-        learner.desk.take_heartbeat(HERE, heartbeat)
+        await learner.sessions.welcome(HERE, hello())
+        learner.sessions.take_heartbeat(HERE, heartbeat)
         assert f"Nothing is leased: {reason}" in waits_for(learner.run, learner.wall.ms)

@@ -60,7 +60,7 @@ async def test_who_is_banned_by_the_operator_leaves_and_who_is_pardoned_may_come
         assert learner.trust.standings.level(peer.id) is TrustLevel.BANNED
         assert peer.id not in learner.run.present
         assert len(learner.capacity.buffer) + learner.capacity.buffer.held == 0
-        answer = await learner.desk.welcome(peer.id, hello())
+        answer = await learner.sessions.welcome(peer.id, hello())
         assert isinstance(answer, Refused)
         assert "it is rude" in answer.reason
         rules: set[Any] = {rule for (rule,) in learner.ledger.query("SELECT DISTINCT rule FROM records")}
@@ -69,10 +69,10 @@ async def test_who_is_banned_by_the_operator_leaves_and_who_is_pardoned_may_come
         learner.trust.revisions.wakeup.set()
         await until(lambda: orders.waiting() == [])
         assert learner.trust.standings.level(peer.id) is TrustLevel.NEWCOMER
-        assert not isinstance(await learner.desk.welcome(peer.id, hello()), Refused)
+        assert not isinstance(await learner.sessions.welcome(peer.id, hello()), Refused)
         nursery.cancel_scope.cancel()
     async with open_learner(tmp_path, Settings(audits=True)) as again:
-        assert not isinstance(await again.desk.welcome(peer.id, hello()), Refused)
+        assert not isinstance(await again.sessions.welcome(peer.id, hello()), Refused)
 
 
 @pytest.mark.usefixtures("mock_clock")

@@ -79,7 +79,7 @@ async def _run(root: Path) -> None:
                 givers = dict.fromkeys(range(len(signed.manifest.chunks)), theirs.peer_id)
                 if signed.version.version and (thanks := relay_receipt(signed.hash, givers)) is not None:
                     raw = sign_relay_receipt(mine, SWARM.authority.swarm, thanks)
-                    learner.desk.take_relay_receipt(mine.peer_id, Relayed(receipt=raw))
+                    learner.sessions.take_relay_receipt(mine.peer_id, Relayed(receipt=raw))
 
         learner.context.signals.version_published.subscribe(note)
         nursery.start_soon(work)

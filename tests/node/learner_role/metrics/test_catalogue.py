@@ -89,7 +89,7 @@ async def measured() -> Board:
         async with open_learner(root, replace(Settings(), steps=3), trainer=trainer) as learner:
             board = learner.watch.board
             for event, fields in EVENTS:
-                learner.desk.events.emit(event, **fields)
+                learner.sessions.events.emit(event, **fields)
             learner.watch._count_lost("sqlite", 2)
             await learner.train(FakePeer())
             for name in map(str, range(MAX_SERIES)):
@@ -194,7 +194,7 @@ async def test_alarms_hear_of_a_score_and_over_how_many_completions_it_is_a_mean
         async with open_learner(root, replace(Settings(), steps=2)) as learner:
             await learner.training.begin()
             score: dict[str, Field] = {"version": "1.0", "completions": 32, "greedy": 0.5, "sampled": 0.25}
-            learner.desk.events.emit("evaluated", **score)
+            learner.sessions.events.emit("evaluated", **score)
             learner.training.begin = trio.lowlevel.checkpoint  # type: ignore[method-assign]
             await learner.train(FakePeer())
             first, second = learner.watch._watchman._steps

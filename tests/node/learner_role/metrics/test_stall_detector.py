@@ -61,7 +61,7 @@ async def test_who_waits_for_rollouts_says_how_many_and_from_whom(tmp_path: Path
             "No training step for 600 s. 0 of 4 rollouts are there, 0 are leased, to 0 peers. Nobody is here: hand out "
             "the invite, and dial its addresses from outside."
         ]
-        await learner.desk.welcome(OTHER.peer_id, hello())
+        await learner.sessions.welcome(OTHER.peer_id, hello())
         await looked(mock_clock, 1)
         board = learner.watch.board.values()
         assert (board[Series("peers")], board[Series("still_seconds")]) == (1, 2 * STILL_S + LOOK_S)

@@ -353,7 +353,7 @@ async def test_the_same_receipt_after_a_restart_too(tmp_path: Path) -> None:
         before = await hand_in(learner, PEER.peer_id, delivery(lease))
         nursery.cancel_scope.cancel()
     async with open_learner(tmp_path) as again, trio.open_nursery() as nursery:
-        again.desk.recover_leases()
+        again.sessions.recover_leases()
         nursery.start_soon(again.intake.run, again.arriving)
         nursery.start_soon(again.training.begin)
         assert await hand_in(again, PEER.peer_id, delivery(lease)) == before
@@ -367,7 +367,7 @@ async def test_what_was_in_time_when_it_arrived_is_not_late_for_having_waited(tm
         for lease, late_ms in zip(lend(learner, 1, 2), (0, 1), strict=True):
             learner.wall.ms = lease.lease.deadline_ms + late_ms
             answers.append(send(learner, delivery(lease)))
-            learner.desk.note_delivery(PEER.peer_id, lease.id)
+            learner.sessions.note_delivery(PEER.peer_id, lease.id)
         learner.wall.ms += 3_600_000
         nursery.start_soon(learner.intake.run, learner.arriving)
         while not all(answers):
@@ -389,7 +389,7 @@ async def test_a_learner_that_was_just_restarted_judges_nothing_before_it_knows_
         [lease] = lend(learner, 1)
     raws = group(lease, made_by=str(made_by[0]), manifests=dict([made_by]))
     async with open_learner(tmp_path) as again, trio.open_nursery() as nursery:
-        again.desk.recover_leases()
+        again.sessions.recover_leases()
         call = again.trainer.call
 
         async def slow(*args: Any) -> Any:
@@ -439,7 +439,7 @@ async def test_a_lease_whose_delivery_is_being_judged_is_nobody_elses_any_more(t
         nursery.start_soon(learner.intake.run, learner.arriving)
         while lease.id in learner.capacity.leasing.open:
             await trio.lowlevel.checkpoint()
-        learner.desk.take_return(PEER.peer_id, LeaseReturn(leases=[lease.id], reason="changed my mind"))
+        learner.sessions.take_return(PEER.peer_id, LeaseReturn(leases=[lease.id], reason="changed my mind"))
         while not answers:
             await learner.run.wait_changed()
         assert rules(answers[0].receipt) == [Rule.ADMITTED] * 2  # type: ignore[union-attr]
@@ -475,11 +475,11 @@ async def test_what_was_refused_is_in_the_ledger_and_not_in_the_buffer(tmp_path:
 async def test_what_came_before_a_goodbye_is_judged_as_if_the_peer_were_here(tmp_path: Path) -> None:
     """Who stops a node in good order loses nothing that it had sent."""
     async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
-        await learner.desk.welcome(PEER.peer_id, hello())
+        await learner.sessions.welcome(PEER.peer_id, hello())
         open_chain(learner)
         sent, unfinished = lend(learner, 1, 2)
-        learner.desk.note_delivery(PEER.peer_id, sent.id)
-        learner.desk.note_departure(PEER.peer_id, IN_GOOD_ORDER)
+        learner.sessions.note_delivery(PEER.peer_id, sent.id)
+        learner.sessions.note_departure(PEER.peer_id, IN_GOOD_ORDER)
         assert list(learner.capacity.leasing.open) == [sent.id]
         nursery.start_soon(learner.intake.run, learner.arriving)
         assert rules((await hand_in(learner, PEER.peer_id, delivery(sent))).receipt) == [Rule.ADMITTED] * 2
@@ -492,17 +492,17 @@ async def test_what_came_before_a_goodbye_is_judged_as_if_the_peer_were_here(tmp
 async def test_what_comes_after_its_lease_has_ended_is_rejected_in_the_books_of_both(tmp_path: Path, end: str) -> None:
     """The learner's report and the volunteer's own have one figure; the lease stays what it was."""
     async with open_learner(tmp_path) as learner, trio.open_nursery() as nursery:
-        await learner.desk.welcome(PEER.peer_id, hello())
+        await learner.sessions.welcome(PEER.peer_id, hello())
         open_chain(learner)
         first, second = lend(learner, 1, 2)
         match end:
             case "lost":
-                learner.desk.leases.release(PEER.peer_id)
+                learner.sessions.leases.release(PEER.peer_id)
             case "expired":
                 learner.wall.ms = first.lease.deadline_ms + 60_000
-                learner.desk.leases.expire()
+                learner.sessions.leases.expire()
             case _:
-                learner.desk.take_return(PEER.peer_id, LeaseReturn(leases=[first.id, second.id], reason="tired"))
+                learner.sessions.take_return(PEER.peer_id, LeaseReturn(leases=[first.id, second.id], reason="tired"))
         nursery.start_soon(learner.intake.run, learner.arriving)
         answers = [await hand_in(learner, PEER.peer_id, delivery(first)) for _ in range(2)]
         thief = await hand_in(learner, OTHER.peer_id, delivery(second))

@@ -41,9 +41,9 @@ async def opened(root: Path, *peers: PeerId, settings: Settings = SETTINGS) -> A
     async with open_learner(root, settings) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
         nursery.start_soon(learner.intake.run, learner.arriving)
-        nursery.start_soon(learner.desk.relays.run)
+        nursery.start_soon(learner.sessions.relays.run)
         for peer in peers:
-            assert isinstance(await learner.desk.welcome(peer, hello()), Welcome)
+            assert isinstance(await learner.sessions.welcome(peer, hello()), Welcome)
         yield learner
         nursery.cancel_scope.cancel()
 
@@ -66,7 +66,7 @@ def receipt(signed: SignedManifest, giver: PeerId, *, by: Keypair = PEER) -> byt
 
 async def deliver(learner: Learner, key: Keypair = PEER) -> None:
     """A group of `key`, made with the published version and admitted."""
-    grant = await learner.desk.grant(key.peer_id, LeaseRequest(rollouts=2))
+    grant = await learner.sessions.grant(key.peer_id, LeaseRequest(rollouts=2))
     for raw in grant.leases:
         lease = open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id)
         spans = [Span(0, 3, published(learner).version, published(learner).hash)]
@@ -83,7 +83,7 @@ async def test_a_relay_is_credited_once_its_receiver_has_worked_with_the_version
     async with opened(tmp_path, HERE, THERE) as learner:
         signed = published(learner)
         raw = receipt(signed, THERE)
-        learner.desk.take_relay_receipt(HERE, Relayed(receipt=raw))
+        learner.sessions.take_relay_receipt(HERE, Relayed(receipt=raw))
         await deliver(learner)
         await until(lambda: credited(tmp_path) != [])
         assert credited(tmp_path) == [(signed.hash, HERE, THERE, sum(sizes(signed)))]
@@ -105,15 +105,15 @@ async def test_a_relay_is_credited_once_its_receiver_has_worked_with_the_version
 async def test_the_record_may_come_first(tmp_path: Path) -> None:
     async with opened(tmp_path, HERE, THERE) as learner:
         await deliver(learner)
-        learner.desk.take_relay_receipt(HERE, Relayed(receipt=receipt(published(learner), THERE)))
+        learner.sessions.take_relay_receipt(HERE, Relayed(receipt=receipt(published(learner), THERE)))
         await until(lambda: len(credited(tmp_path)) == 1)
 
 
 async def test_two_who_do_no_work_earn_nothing_from_each_other(tmp_path: Path) -> None:
     async with opened(tmp_path, HERE, THERE) as learner:
         signed = published(learner)
-        learner.desk.take_relay_receipt(HERE, Relayed(receipt=receipt(signed, THERE)))
-        learner.desk.take_relay_receipt(THERE, Relayed(receipt=receipt(signed, HERE, by=OTHER)))
+        learner.sessions.take_relay_receipt(HERE, Relayed(receipt=receipt(signed, THERE)))
+        learner.sessions.take_relay_receipt(THERE, Relayed(receipt=receipt(signed, HERE, by=OTHER)))
         await deliver(learner, OTHER)
     assert [(receiver, relay) for _, receiver, relay, _ in credited(tmp_path)] == [(THERE, HERE)], "by work alone"
 
@@ -121,7 +121,7 @@ async def test_two_who_do_no_work_earn_nothing_from_each_other(tmp_path: Path) -
 @pytest.mark.parametrize("giver", [SWARM.learner.peer_id, HERE, STRANGER.peer_id])
 async def test_the_learner_oneself_and_strangers_are_not_credited(tmp_path: Path, giver: PeerId) -> None:
     async with opened(tmp_path, HERE) as learner:
-        learner.desk.take_relay_receipt(HERE, Relayed(receipt=receipt(published(learner), giver)))
+        learner.sessions.take_relay_receipt(HERE, Relayed(receipt=receipt(published(learner), giver)))
         await deliver(learner)
     assert credited(tmp_path) == []
 
@@ -129,7 +129,7 @@ async def test_the_learner_oneself_and_strangers_are_not_credited(tmp_path: Path
 async def test_a_receipt_of_somebody_else_breaks_the_protocol(tmp_path: Path) -> None:
     async with opened(tmp_path, HERE, THERE) as learner:
         with pytest.raises(PeerError) as caught:
-            learner.desk.take_relay_receipt(HERE, Relayed(receipt=receipt(published(learner), HERE, by=OTHER)))
+            learner.sessions.take_relay_receipt(HERE, Relayed(receipt=receipt(published(learner), HERE, by=OTHER)))
         assert caught.value.fault is Fault.UNAUTHORISED
 
 
@@ -138,8 +138,8 @@ async def test_what_was_heard_before_the_trainer_was_ready_is_looked_at_then(tmp
         await deliver(learner)
         raw = receipt(published(learner), THERE)
     async with open_learner(tmp_path, SETTINGS) as again, trio.open_nursery() as nursery:
-        nursery.start_soon(again.desk.relays.run)
-        again.desk.take_relay_receipt(HERE, Relayed(receipt=raw))
+        nursery.start_soon(again.sessions.relays.run)
+        again.sessions.take_relay_receipt(HERE, Relayed(receipt=raw))
         await wait_all_tasks_blocked()
         assert credited(tmp_path) == []
         await again.training.begin()
@@ -152,13 +152,13 @@ async def test_a_restart_credits_nothing_twice_and_knows_who_had_worked(tmp_path
         signed = published(learner)
         await deliver(learner)
         await deliver(learner, OTHER)
-        learner.desk.take_relay_receipt(HERE, Relayed(receipt=receipt(signed, THERE)))
+        learner.sessions.take_relay_receipt(HERE, Relayed(receipt=receipt(signed, THERE)))
         await until(lambda: len(credited(tmp_path)) == 1)
         before = credited(tmp_path)
     async with opened(tmp_path, HERE, THERE) as again:
         assert signed.hash in again.capacity.manifests.values()
-        again.desk.take_relay_receipt(HERE, Relayed(receipt=receipt(signed, THERE)))
-        again.desk.take_relay_receipt(THERE, Relayed(receipt=receipt(signed, HERE, by=OTHER)))
+        again.sessions.take_relay_receipt(HERE, Relayed(receipt=receipt(signed, THERE)))
+        again.sessions.take_relay_receipt(THERE, Relayed(receipt=receipt(signed, HERE, by=OTHER)))
         await until(lambda: len(credited(tmp_path)) == 2)
         assert [event["peer"] for event in again.logged("relays_credited")] in ([], [THERE])
     assert [row for row in credited(tmp_path) if row[1] == HERE] == before
@@ -170,8 +170,8 @@ async def test_what_waits_for_its_audit_earns_nothing_by_a_restart(tmp_path: Pat
         signed = published(learner)
         await deliver(learner)
     async with opened(tmp_path, HERE, THERE, settings=settings) as again:
-        again.desk.take_relay_receipt(HERE, Relayed(receipt=receipt(signed, THERE)))
-        await until(lambda: not again.desk.relays._heard)
+        again.sessions.take_relay_receipt(HERE, Relayed(receipt=receipt(signed, THERE)))
+        await until(lambda: not again.sessions.relays._heard)
         await wait_all_tasks_blocked()
         assert credited(tmp_path) == []
         [work] = again.trust.agenda.clear()
@@ -184,12 +184,12 @@ async def test_what_waits_is_credited_or_dropped_in_order_when_the_learner_stops
         await learner.training.begin()
         nursery.start_soon(learner.intake.run, learner.arriving)
         for peer in (HERE, THERE):
-            await learner.desk.welcome(peer, hello())
+            await learner.sessions.welcome(peer, hello())
         await deliver(learner)
-        nursery.start_soon(learner.desk.relays.run)
+        nursery.start_soon(learner.sessions.relays.run)
         await wait_all_tasks_blocked()
-        await until(lambda: not learner.desk.relays._used)
-        learner.desk.take_relay_receipt(HERE, Relayed(receipt=receipt(published(learner), THERE)))
+        await until(lambda: not learner.sessions.relays._used)
+        learner.sessions.take_relay_receipt(HERE, Relayed(receipt=receipt(published(learner), THERE)))
         nursery.cancel_scope.cancel()
     assert len(credited(tmp_path)) == 1
 
@@ -198,9 +198,9 @@ async def test_a_version_that_has_left_the_window_is_not_credited(tmp_path: Path
     async with opened(tmp_path, HERE, THERE) as learner:
         signed = published(learner)
         await deliver(learner)
-        await until(lambda: not learner.desk.relays._used)
+        await until(lambda: not learner.sessions.relays._used)
         learner.capacity.manifests = {}
-        learner.desk.take_relay_receipt(HERE, Relayed(receipt=receipt(signed, THERE)))
+        learner.sessions.take_relay_receipt(HERE, Relayed(receipt=receipt(signed, THERE)))
     assert credited(tmp_path) == []
 
 
@@ -210,9 +210,9 @@ async def test_of_one_peer_few_receipts_wait(tmp_path: Path, monkeypatch: pytest
     async with open_learner(tmp_path, SETTINGS) as learner:
         signed = SWARM.publish(small_model(1))
         for key in (PEER, PEER, PEER, OTHER, STRANGER):
-            learner.desk.relays.hear(key.peer_id, receipt(signed, THERE, by=key))
-        assert [heard.peer for heard in learner.desk.relays._heard] == [HERE, HERE, THERE]
+            learner.sessions.relays.hear(key.peer_id, receipt(signed, THERE, by=key))
+        assert [heard.peer for heard in learner.sessions.relays._heard] == [HERE, HERE, THERE]
         monkeypatch.setattr(relay_desk, "MAX_HEARD", 9)
         monkeypatch.setattr(relay_desk, "MAX_HEARD_BYTES", 0)
-        learner.desk.relays.hear(STRANGER.peer_id, receipt(signed, THERE, by=STRANGER))
-        assert len(learner.desk.relays._heard) == 3
+        learner.sessions.relays.hear(STRANGER.peer_id, receipt(signed, THERE, by=STRANGER))
+        assert len(learner.sessions.relays._heard) == 3

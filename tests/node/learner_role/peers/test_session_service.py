@@ -60,19 +60,19 @@ pytestmark = pytest.mark.usefixtures("mock_clock")
 
 @asynccontextmanager
 async def opened(root: Path, settings: Settings = ROOMY, *peers: PeerId) -> AsyncIterator[Learner]:
-    """A learner that has published version 1.0, with its desk at work and `peers` welcomed."""
+    """A learner that has published version 1.0, with its sessions at work and `peers` welcomed."""
     async with open_learner(root, settings) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
-        nursery.start_soon(learner.desk.run)
-        nursery.start_soon(learner.desk.leases.run)
+        nursery.start_soon(learner.sessions.run)
+        nursery.start_soon(learner.sessions.leases.run)
         for peer in peers:
-            assert isinstance(await learner.desk.welcome(peer, hello()), Welcome)
+            assert isinstance(await learner.sessions.welcome(peer, hello()), Welcome)
         yield learner
         nursery.cancel_scope.cancel()
 
 
 async def ask(learner: Learner, peer: PeerId = HERE, rollouts: int = 4) -> Grant:
-    return await learner.desk.grant(peer, LeaseRequest(rollouts=rollouts))
+    return await learner.sessions.grant(peer, LeaseRequest(rollouts=rollouts))
 
 
 def leases_of(grant: Grant) -> list[Lease]:
@@ -94,14 +94,14 @@ async def become(learner: Learner, expected: dict[LeaseId, str]) -> None:
 
 
 async def tick(learner: Learner, clock: MockClock, seconds: float = TICK_S) -> None:
-    """Let at least TICK_S pass, until the desk has looked around and written what it saw."""
+    """Let at least TICK_S pass, until the service has looked around and written what it saw."""
     await wait_all_tasks_blocked()
-    await until(lambda: not learner.desk.writing)
+    await until(lambda: not learner.sessions.writing)
     await wait_all_tasks_blocked()
-    rounds = learner.desk.rounds
+    rounds = learner.sessions.rounds
     learner.wall.ms += round(seconds * 1000)
     clock.jump(seconds)
-    await until(lambda: learner.desk.rounds > rounds)
+    await until(lambda: learner.sessions.rounds > rounds)
 
 
 def observed_days_of(learner: Learner, peer: PeerId) -> list[ObservedDay]:
@@ -126,8 +126,8 @@ class Lines:
 
 async def test_a_welcome_tells_the_terms(tmp_path: Path) -> None:
     async with opened(tmp_path, ROOMY) as learner:
-        first = await learner.desk.welcome(HERE, hello(addresses=["/memory/here"]))
-        second = await learner.desk.welcome(THERE, hello())
+        first = await learner.sessions.welcome(HERE, hello(addresses=["/memory/here"]))
+        second = await learner.sessions.welcome(THERE, hello())
         assert isinstance(first, Welcome)
         assert isinstance(second, Welcome)
         assert (first.now_ms, first.heartbeat_ms) == (NOW_MS, round(HEARTBEAT_S * 1000))
@@ -139,30 +139,30 @@ async def test_a_welcome_tells_the_terms(tmp_path: Path) -> None:
 @pytest.mark.parametrize("token", ["", "sesam", "Sesame", "sesame ", "sésame"])
 async def test_the_join_token_is_asked_for(tmp_path: Path, token: str) -> None:
     async with opened(tmp_path, Settings(token="sesame")) as learner:
-        answer = await learner.desk.welcome(HERE, hello(token=token))
+        answer = await learner.sessions.welcome(HERE, hello(token=token))
         assert isinstance(answer, Refused)
         assert "Ask the operator for a new invite" in answer.reason
         assert answer.retry_after_ms is None, "never: it will not get better by itself"
         assert learner.run.present == {}
-        assert isinstance(await learner.desk.welcome(HERE, hello(token="sesame")), Welcome)
+        assert isinstance(await learner.sessions.welcome(HERE, hello(token="sesame")), Welcome)
 
 
 async def test_an_engine_with_quantised_weights_joins_where_the_operator_allows_it(tmp_path: Path) -> None:
     quantised = hello(ext={QUANTIZED: b"fp8\x1b"})
     async with opened(tmp_path) as learner:
-        answer = await learner.desk.welcome(HERE, quantised)
+        answer = await learner.sessions.welcome(HERE, quantised)
         assert isinstance(answer, Refused)
         assert "quantised weights, and yours has fp8" in answer.reason
         assert "\x1b" not in answer.reason
         assert answer.retry_after_ms is None
         assert learner.run.present == {}
-        learner.desk.engines = EngineTerms(quantized=True)
-        assert isinstance(await learner.desk.welcome(HERE, quantised), Welcome)
+        learner.sessions.engines = EngineTerms(quantized=True)
+        assert isinstance(await learner.sessions.welcome(HERE, quantised), Welcome)
 
 
 async def test_another_protocol_version_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path) as learner:
-        answer = await learner.desk.welcome(HERE, hello(protocol=PROTOCOL_VERSION + 1))
+        answer = await learner.sessions.welcome(HERE, hello(protocol=PROTOCOL_VERSION + 1))
         assert isinstance(answer, Refused)
         assert f"this swarm {PROTOCOL_VERSION}" in answer.reason
 
@@ -194,7 +194,7 @@ async def test_a_request_waits_for_room_and_is_woken_by_it(tmp_path: Path, mock_
         nursery.start_soon(wait)
         await tick(learner, mock_clock, GRANT_WAIT_S - 2)
         assert answers == []
-        learner.desk.take_return(HERE, LeaseReturn(leases=held[:1], reason="too much"))
+        learner.sessions.take_return(HERE, LeaseReturn(leases=held[:1], reason="too much"))
         await wait_all_tasks_blocked()
         await until(lambda: bool(answers))
         assert len(answers[0].leases) == 1, "there was room for one group of the two that were asked for"
@@ -234,7 +234,7 @@ async def test_a_request_that_waits_in_vain_is_told_when_to_ask_again(tmp_path: 
 async def test_a_request_outside_the_owners_hours_is_told_so(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path, ROOMY, HERE, THERE) as learner, trio.open_nursery() as nursery:
         learner.run.membership.silence_s = 2 * GRANT_WAIT_S
-        learner.desk.take_heartbeat(HERE, Heartbeat(hours_left_s=0.0))
+        learner.sessions.take_heartbeat(HERE, Heartbeat(hours_left_s=0.0))
         answers: list[Grant] = []
 
         async def wait() -> None:
@@ -249,7 +249,7 @@ async def test_a_request_outside_the_owners_hours_is_told_so(tmp_path: Path, moc
         assert "not lent now (outside your hours, or paused)" in answers[0].reason
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()
-        learner.desk.take_heartbeat(HERE, Heartbeat(hours_left_s=3600.0))
+        learner.sessions.take_heartbeat(HERE, Heartbeat(hours_left_s=3600.0))
         await until(lambda: len(answers) == 2)
         assert answers[1].leases, "at once when they begin"
 
@@ -271,7 +271,7 @@ async def test_no_lease_before_the_first_version_after_the_last_step_or_without_
         return answers[0].reason
 
     async with open_learner(tmp_path, ROOMY) as learner:
-        await learner.desk.welcome(HERE, hello())  # and nobody watches for silence
+        await learner.sessions.welcome(HERE, hello())  # and nobody watches for silence
         await gets_nothing(learner, HERE)
         await learner.training.begin()
         await gets_nothing(learner, THERE)
@@ -311,7 +311,7 @@ async def test_a_peer_that_leaves_while_its_leases_are_written(tmp_path: Path) -
         issue = learner.ledger.work.leases_issued
 
         def leave_then_write(rows: Any) -> None:
-            trio.from_thread.run_sync(learner.desk.note_departure, HERE, IN_GOOD_ORDER)
+            trio.from_thread.run_sync(learner.sessions.note_departure, HERE, IN_GOOD_ORDER)
             trio.from_thread.run(wait_all_tasks_blocked)
             issue(rows)
 
@@ -324,9 +324,9 @@ async def test_a_peer_that_leaves_while_its_leases_are_written(tmp_path: Path) -
 async def test_which_version_a_lease_is_made_with_is_written(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path, ROOMY, HERE, THERE) as learner:
         [mine, other] = ids_of(await ask(learner))
-        learner.desk.take_start(HERE, Started(lease=mine, version=version("1.0")))
-        learner.desk.take_start(HERE, Started(lease=mine, version=version("1.1")))
-        learner.desk.take_start(THERE, Started(lease=other, version=version("1.1")))
+        learner.sessions.take_start(HERE, Started(lease=mine, version=version("1.0")))
+        learner.sessions.take_start(HERE, Started(lease=mine, version=version("1.1")))
+        learner.sessions.take_start(THERE, Started(lease=other, version=version("1.1")))
         await tick(learner, mock_clock)
         await until(lambda: started_versions(learner) == {mine: "1.0", other: None})
 
@@ -342,7 +342,7 @@ def started_versions(learner: Learner) -> dict[bytes, str | None]:
 async def test_a_goodbye_frees_the_leases_at_once(tmp_path: Path) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner:
         held = ids_of(await ask(learner))
-        learner.desk.note_departure(HERE, IN_GOOD_ORDER)
+        learner.sessions.note_departure(HERE, IN_GOOD_ORDER)
         assert learner.capacity.leasing.open_rollouts == 0
         assert learner.run.present == {}
         await become(learner, dict.fromkeys(held, "lost"))
@@ -353,10 +353,10 @@ async def test_who_is_gone_outside_its_hours_has_not_vanished(
     tmp_path: Path, mock_clock: MockClock, notices: str
 ) -> None:
     async with opened(tmp_path, ROOMY, HERE, THERE) as learner:
-        learner.desk.take_heartbeat(HERE, Heartbeat(hours_left_s=0.0))
-        learner.desk.take_heartbeat(THERE, Heartbeat(hours_left_s=3600.0))
+        learner.sessions.take_heartbeat(HERE, Heartbeat(hours_left_s=0.0))
+        learner.sessions.take_heartbeat(THERE, Heartbeat(hours_left_s=3600.0))
         for peer in (HERE, THERE) if notices == "the line" else ():
-            learner.desk.note_departure(peer, "the connection was reset")
+            learner.sessions.note_departure(peer, "the connection was reset")
         await tick(learner, mock_clock, SILENCE_S)
         await tick(learner, mock_clock)
         assert learner.run.present == {}
@@ -371,7 +371,7 @@ async def test_who_is_gone_outside_its_hours_has_not_vanished(
 async def test_a_broken_line_frees_them_only_when_the_peer_stays_away(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner:
         held = ids_of(await ask(learner))
-        learner.desk.note_departure(HERE, "the connection was reset")
+        learner.sessions.note_departure(HERE, "the connection was reset")
         assert learner.run.present == {}
         await tick(learner, mock_clock, SILENCE_S)
         assert set(learner.capacity.leasing.open) == set(held)
@@ -389,11 +389,11 @@ async def test_a_peer_that_comes_back_goes_on_with_what_it_still_holds(tmp_path:
     async with opened(tmp_path, ROOMY, HERE, THERE) as learner:
         kept, forgotten = ids_of(await ask(learner))
         [theirs] = ids_of(await ask(learner, THERE, rollouts=2))
-        learner.desk.note_departure(HERE, "the connection was reset")
-        await learner.desk.welcome(HERE, hello(leases=[kept]))
+        learner.sessions.note_departure(HERE, "the connection was reset")
+        await learner.sessions.welcome(HERE, hello(leases=[kept]))
         for _ in range(10):
-            learner.desk.take_heartbeat(HERE, Heartbeat())
-            learner.desk.take_heartbeat(THERE, Heartbeat())
+            learner.sessions.take_heartbeat(HERE, Heartbeat())
+            learner.sessions.take_heartbeat(THERE, Heartbeat())
             await tick(learner, mock_clock)
         await become(learner, {kept: "open", forgotten: "open", theirs: "open"})
         assert set(learner.run.present) == {HERE, THERE}
@@ -406,7 +406,7 @@ async def test_a_peer_that_could_not_deliver_any_more_what_it_has_lost_is_not_gr
         first, second = ids_of(await ask(learner))
         learner.scheduler.worker(HERE).speed.observe(2, 10.0)
         learner.wall.ms = learner.capacity.leasing.open[first].lease.deadline_ms - 20_000  # enough for one of them
-        await learner.desk.welcome(HERE, hello())
+        await learner.sessions.welcome(HERE, hello())
         await become(learner, {first: "open", second: "lost"})
         assert ids_of(await ask(learner, HERE)) == [first]
 
@@ -415,29 +415,29 @@ async def test_whoever_begins_a_lease_again_says_anew_with_which_version(tmp_pat
     async with opened(tmp_path, ROOMY, HERE) as learner:
         mine, other = ids_of(await ask(learner))
         for lease in (mine, other):
-            learner.desk.take_start(HERE, Started(lease=lease, version=version("1.0")))
+            learner.sessions.take_start(HERE, Started(lease=lease, version=version("1.0")))
         await tick(learner, mock_clock)
-        await learner.desk.welcome(HERE, hello(leases=[other]))
+        await learner.sessions.welcome(HERE, hello(leases=[other]))
         await ask(learner, HERE)
-        learner.desk.take_start(HERE, Started(lease=mine, version=version("1.1")))
-        learner.desk.take_start(HERE, Started(lease=other, version=version("1.1")))
+        learner.sessions.take_start(HERE, Started(lease=mine, version=version("1.1")))
+        learner.sessions.take_start(HERE, Started(lease=other, version=version("1.1")))
         await tick(learner, mock_clock)
         await until(lambda: started_versions(learner)[mine] == "1.1")
         assert started_versions(learner)[other] == "1.0"
 
 
-async def test_what_happens_while_the_desk_stops_is_written(tmp_path: Path) -> None:
+async def test_what_happens_while_the_service_stops_is_written(tmp_path: Path) -> None:
     async with opened(tmp_path, ROOMY, HERE, THERE) as learner:
         mine = ids_of(await ask(learner, HERE))
         theirs = ids_of(await ask(learner, THERE))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(learner.desk.run)
+            nursery.start_soon(learner.sessions.run)
             await wait_all_tasks_blocked()
-            learner.desk.note_departure(HERE, IN_GOOD_ORDER)  # wakes it, and before it has written it is told to stop
+            learner.sessions.note_departure(HERE, IN_GOOD_ORDER)  # it wakes, and is stopped before it has written
             nursery.cancel_scope.cancel()
         await become(learner, dict.fromkeys(mine, "lost") | dict.fromkeys(theirs, "open"))
-        learner.desk.note_departure(THERE, IN_GOOD_ORDER)
-        learner.desk.write_rest()
+        learner.sessions.note_departure(THERE, IN_GOOD_ORDER)
+        learner.sessions.write_rest()
         assert set(statuses(learner).values()) == {"lost"}
 
 
@@ -447,7 +447,7 @@ async def test_a_silent_peer_is_dismissed_and_a_beating_heart_keeps_it(tmp_path:
         held = ids_of(await ask(learner, THERE))
         for _ in range(6):
             await tick(learner, mock_clock)
-            learner.desk.take_heartbeat(THERE, Heartbeat(installed=version("1.0")))
+            learner.sessions.take_heartbeat(THERE, Heartbeat(installed=version("1.0")))
         assert set(learner.run.present) == {THERE}
         assert set(learner.capacity.leasing.open) == set(held)
 
@@ -458,7 +458,7 @@ async def test_a_lease_expires_a_moment_after_its_deadline(tmp_path: Path, mock_
         learner.wall.ms = leases_of(grant)[0].deadline_ms + LATE_GRACE_MS - round(TICK_S * 1000)
         await tick(learner, mock_clock)
         assert len(learner.capacity.leasing.open) == 2
-        learner.desk.take_heartbeat(HERE, Heartbeat())
+        learner.sessions.take_heartbeat(HERE, Heartbeat())
         await tick(learner, mock_clock)
         await until(lambda: set(statuses(learner).values()) == {"expired"})
 
@@ -470,24 +470,24 @@ async def test_leases_go_on_after_a_restart_until_their_peer_stays_silent(
         mine = ids_of(await ask(learner, HERE))
         theirs = ids_of(await ask(learner, THERE))
     async with open_learner(tmp_path, ROOMY) as again, trio.open_nursery() as nursery:
-        again.desk.recover_leases()
-        nursery.start_soon(again.desk.run)
-        nursery.start_soon(again.desk.leases.run)
+        again.sessions.recover_leases()
+        nursery.start_soon(again.sessions.run)
+        nursery.start_soon(again.sessions.leases.run)
         assert set(again.capacity.leasing.open) == {*mine, *theirs}
         told: list[str] = []
         again.context.signals.lease_closed.subscribe(lambda news: told.append(news.status))
-        await again.desk.welcome(HERE, hello(leases=mine))
+        await again.sessions.welcome(HERE, hello(leases=mine))
         for _ in range(60):
-            again.desk.take_heartbeat(HERE, Heartbeat())
+            again.sessions.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock)
         assert set(again.capacity.leasing.open) == {*mine, *theirs}, "the model is loading: who is not back waits, too"
         await again.training.begin()
         for _ in range(round(RETURNS_WITHIN_S)):
-            again.desk.take_heartbeat(HERE, Heartbeat())
+            again.sessions.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock)
         assert set(again.capacity.leasing.open) == {*mine, *theirs}
         for _ in range(3):
-            again.desk.take_heartbeat(HERE, Heartbeat())
+            again.sessions.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock)
         assert set(again.capacity.leasing.open) == set(mine)
         await become(again, dict.fromkeys(mine, "open") | dict.fromkeys(theirs, "returned"))
@@ -503,17 +503,17 @@ async def test_what_was_made_while_a_learner_was_away_counts_though_its_model_lo
     async with opened(tmp_path, ROOMY, HERE) as learner:
         mine = ids_of(await ask(learner))
     async with open_learner(tmp_path, ROOMY) as again, trio.open_nursery() as nursery:
-        again.desk.recover_leases()
-        nursery.start_soon(again.desk.run)
+        again.sessions.recover_leases()
+        nursery.start_soon(again.sessions.run)
         for _ in range(120):
             await tick(again, mock_clock)
         await again.training.begin()
         for _ in range(19):  # the longest pause of a node that looks for its learner
             await tick(again, mock_clock)
-        await again.desk.welcome(HERE, hello(leases=mine))
+        await again.sessions.welcome(HERE, hello(leases=mine))
         assert [again.capacity.leasing.lookup(lease, HERE) is not None for lease in mine] == [True] * len(mine)
         for _ in range(2):
-            again.desk.take_heartbeat(HERE, Heartbeat())
+            again.sessions.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock)
         assert set(again.capacity.leasing.open) == set(mine)
         nursery.cancel_scope.cancel()
@@ -530,11 +530,11 @@ async def test_a_lease_whose_deadline_passed_while_the_learner_was_away_is_held_
         told: list[str] = []
         again.context.signals.lease_closed.subscribe(lambda news: told.append(news.status))
         again.wall.ms += round(1000 * away_s)
-        again.desk.recover_leases()
-        nursery.start_soon(again.desk.run)
-        await again.desk.welcome(HERE, hello(leases=mine))
+        again.sessions.recover_leases()
+        nursery.start_soon(again.sessions.run)
+        await again.sessions.welcome(HERE, hello(leases=mine))
         for _ in range(2):
-            again.desk.take_heartbeat(HERE, Heartbeat())
+            again.sessions.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock)
         assert set(again.capacity.leasing.open) == set(mine), "the model is loading, and nobody could deliver until now"
         await again.training.begin()
@@ -543,7 +543,7 @@ async def test_a_lease_whose_deadline_passed_while_the_learner_was_away_is_held_
         again.wall.ms = deadline_ms
         for seconds in (TICK_S, LATE_GRACE_MS / 1000):
             assert set(again.capacity.leasing.open) == set(mine)
-            again.desk.take_heartbeat(HERE, Heartbeat())
+            again.sessions.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock, seconds)
         assert again.capacity.leasing.open == {}
         await become(again, dict.fromkeys(mine, "returned"))
@@ -559,13 +559,13 @@ async def test_a_lease_of_before_with_time_left_when_the_learner_is_back_expires
     async with opened(tmp_path, ROOMY, HERE) as learner:
         mine = ids_of(await ask(learner))
     async with open_learner(tmp_path, ROOMY) as again, trio.open_nursery() as nursery:
-        again.desk.recover_leases()
-        nursery.start_soon(again.desk.run)
-        await again.desk.welcome(HERE, hello(leases=mine))
+        again.sessions.recover_leases()
+        nursery.start_soon(again.sessions.run)
+        await again.sessions.welcome(HERE, hello(leases=mine))
         await again.training.begin()
         again.wall.ms += 60_000
         for _ in range(4):
-            again.desk.take_heartbeat(HERE, Heartbeat())
+            again.sessions.take_heartbeat(HERE, Heartbeat())
             await tick(again, mock_clock)
         await become(again, dict.fromkeys(mine, "expired"))
         nursery.cancel_scope.cancel()
@@ -588,10 +588,10 @@ async def test_what_has_arrived_does_not_expire_while_it_waits_to_be_judged(
 ) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner:
         first, second = ids_of(await ask(learner))
-        learner.desk.note_delivery(HERE, first)
-        learner.desk.note_delivery(THERE, second)
+        learner.sessions.note_delivery(HERE, first)
+        learner.sessions.note_delivery(THERE, second)
         learner.wall.ms += 60_000 + LATE_GRACE_MS
-        learner.desk.take_heartbeat(HERE, Heartbeat())
+        learner.sessions.take_heartbeat(HERE, Heartbeat())
         await tick(learner, mock_clock)
         assert set(learner.capacity.leasing.open) == {first}, "another's word says nothing of a lease"
         await become(learner, {first: "open", second: "expired"})
@@ -600,7 +600,7 @@ async def test_what_has_arrived_does_not_expire_while_it_waits_to_be_judged(
 async def test_stopping_the_learner_gives_nobodys_leases_away(tmp_path: Path) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner:
         held = ids_of(await ask(learner))
-    learner.desk.note_departure(HERE, "the learner stopped")
+    learner.sessions.note_departure(HERE, "the learner stopped")
     assert statuses(learner) == dict.fromkeys(held, "open")
 
 
@@ -623,10 +623,10 @@ async def recalling(root: Path, *, ext: dict[str, bytes]) -> AsyncIterator[tuple
     async with opened(root, ROOMY) as learner:
         lines = Lines()
         connect_peers(learner.context.signals, lines)
-        await learner.desk.welcome(HERE, hello(ext=ext))
-        learner.desk.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
+        await learner.sessions.welcome(HERE, hello(ext=ext))
+        learner.sessions.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
         leases = ids_of(await ask(learner))
-        learner.desk.take_start(HERE, Started(lease=leases[0], version=version("1.0")))
+        learner.sessions.take_start(HERE, Started(lease=leases[0], version=version("1.0")))
         learner.capacity.chain = learner.capacity.chain.advance()
         learner.capacity.collecting = 1
         yield learner, lines, leases
@@ -655,12 +655,12 @@ async def test_it_is_reminded_with_every_heartbeat_until_they_are_back(tmp_path:
         takes_a_batch(learner)
         await wait_all_tasks_blocked()
         lines.said.clear()
-        learner.desk.take_return(HERE, LeaseReturn(leases=leases[:1], reason="too old"))
-        learner.desk.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
+        learner.sessions.take_return(HERE, LeaseReturn(leases=leases[:1], reason="too old"))
+        learner.sessions.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
         assert [said.leases for _, said in recalls(lines)] == [leases[1:]]
-        learner.desk.take_return(HERE, LeaseReturn(leases=leases[1:], reason="too old"))
+        learner.sessions.take_return(HERE, LeaseReturn(leases=leases[1:], reason="too old"))
         lines.said.clear()
-        learner.desk.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
+        learner.sessions.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
         assert recalls(lines) == []
         assert [event["recalled"] for event in learner.logged("leases_returned")] == [1, 1]
         await become(learner, dict.fromkeys(leases, "returned"))
@@ -671,8 +671,8 @@ async def test_who_comes_back_without_them_has_dropped_them(tmp_path: Path) -> N
     async with recalling(tmp_path, ext=TAKES_RECALLS) as (learner, _, leases):
         takes_a_batch(learner)
         await wait_all_tasks_blocked()
-        learner.desk.note_departure(HERE, "the connection was reset")
-        await learner.desk.welcome(HERE, hello(ext=TAKES_RECALLS))
+        learner.sessions.note_departure(HERE, "the connection was reset")
+        await learner.sessions.welcome(HERE, hello(ext=TAKES_RECALLS))
         await become(learner, dict.fromkeys(leases, "returned"))
         assert recalled(learner) == set(leases)
 
@@ -686,7 +686,7 @@ async def test_who_does_not_know_of_recalls_is_not_told_and_not_counted_on(tmp_p
     async with recalling(tmp_path, ext={}) as (learner, lines, leases):
         takes_a_batch(learner)
         await wait_all_tasks_blocked()
-        learner.desk.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
+        learner.sessions.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
         assert recalls(lines) == []
         assert set(learner.capacity.leasing.open) == set(leases)
         assert learner.capacity.leasing.open_rollouts == 0
@@ -694,11 +694,11 @@ async def test_who_does_not_know_of_recalls_is_not_told_and_not_counted_on(tmp_p
 
 async def test_what_is_begun_with_too_old_a_version_is_recalled_as_it_is_begun(tmp_path: Path) -> None:
     async with recalling(tmp_path, ext=TAKES_RECALLS) as (learner, lines, leases):
-        learner.desk.take_heartbeat(HERE, Heartbeat(installed=version("1.1")))
+        learner.sessions.take_heartbeat(HERE, Heartbeat(installed=version("1.1")))
         takes_a_batch(learner)
         await wait_all_tasks_blocked()
         assert [said.leases for _, said in recalls(lines)] == [leases[:1]], "the other one would be made with 1.1"
-        learner.desk.take_start(HERE, Started(lease=leases[1], version=version("1.0")))
+        learner.sessions.take_start(HERE, Started(lease=leases[1], version=version("1.0")))
         assert [said.leases for _, said in recalls(lines)] == [leases[:1], leases[1:]]
 
 
@@ -707,8 +707,8 @@ async def test_many_are_recalled_in_several_messages(tmp_path: Path) -> None:
     async with opened(tmp_path, many) as learner:
         lines = Lines()
         connect_peers(learner.context.signals, lines)
-        await learner.desk.welcome(HERE, hello(ext=TAKES_RECALLS))
-        learner.desk.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
+        await learner.sessions.welcome(HERE, hello(ext=TAKES_RECALLS))
+        learner.sessions.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
         leases = ids_of(await ask(learner, rollouts=512)) + ids_of(await ask(learner, rollouts=88))
         learner.capacity.chain = learner.capacity.chain.advance()
         takes_a_batch(learner)
@@ -722,13 +722,13 @@ async def test_many_are_recalled_in_several_messages(tmp_path: Path) -> None:
 
 async def test_a_stay_counts_what_was_moved_during_it(tmp_path: Path, mock_clock: MockClock) -> None:
     def beat(up: int, engine_s: float = 0.0) -> None:
-        learner.desk.take_heartbeat(HERE, Heartbeat(bytes_up=up, bytes_down=2 * up, engine_s=engine_s))
+        learner.sessions.take_heartbeat(HERE, Heartbeat(bytes_up=up, bytes_down=2 * up, engine_s=engine_s))
 
     async with opened(tmp_path, ROOMY, HERE) as learner:
         beat(100, 1.0)
         beat(150, 1.5)
-        learner.desk.note_departure(HERE, "the connection was reset")
-        await learner.desk.welcome(HERE, hello())
+        learner.sessions.note_departure(HERE, "the connection was reset")
+        await learner.sessions.welcome(HERE, hello())
         beat(170, 2.0)
         beat(10, 0.5)  # the node was started anew in between
         await tick(learner, mock_clock)
@@ -755,14 +755,14 @@ def engine_s(learner: Learner) -> float:
 
 async def test_joules_are_counted_by_stay_and_source(tmp_path: Path, mock_clock: MockClock) -> None:
     def beat(*told: tuple[EnergySource, float], up: int = 0) -> None:
-        learner.desk.take_heartbeat(HERE, Heartbeat(bytes_up=up, energy=[Energy(*one) for one in told]))
+        learner.sessions.take_heartbeat(HERE, Heartbeat(bytes_up=up, energy=[Energy(*one) for one in told]))
 
     gpu, cpu, other = EnergySource.NVML, EnergySource.RAPL, EnergySource.OTHER
     async with opened(tmp_path, ROOMY, HERE) as learner:
         beat((gpu, 100.0))
         beat((gpu, 150.0), (cpu, 10.0), up=5)
-        learner.desk.note_departure(HERE, "the connection was reset")
-        await learner.desk.welcome(HERE, hello())
+        learner.sessions.note_departure(HERE, "the connection was reset")
+        await learner.sessions.welcome(HERE, hello())
         beat((gpu, 170.0), (cpu, 4.0), up=6)  # the processors' meter began anew
         beat((gpu, 7.0), (cpu, 1.0), (other, 1.0), (other, 2.0), up=1)  # and then the node did
         await tick(learner, mock_clock)
@@ -780,7 +780,7 @@ def joules(learner: Learner) -> list[tuple[int, str, float]]:
 
 async def test_a_peers_price_is_written_as_it_asks_it(tmp_path: Path) -> None:
     async with opened(tmp_path) as learner:
-        await learner.desk.welcome(HERE, hello(price=Price(micros_per_hour=50_000, currency="EUR"), name="atlas"))
+        await learner.sessions.welcome(HERE, hello(price=Price(micros_per_hour=50_000, currency="EUR"), name="atlas"))
         with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db:
             row = db.execute("SELECT peer, name, role, micros_per_hour, currency FROM peers").fetchall()
         assert row == [(HERE, "atlas", "rollout", 50_000, "EUR")]
@@ -791,11 +791,11 @@ async def test_no_word_of_a_peer_makes_the_node_wait_for_the_disk(tmp_path: Path
     async with opened(tmp_path, ROOMY, HERE, THERE) as learner:
         [lease, other] = ids_of(await ask(learner))
         with learner.ledger.transaction():
-            learner.desk.take_heartbeat(HERE, Heartbeat(bytes_up=1))
-            learner.desk.take_start(HERE, Started(lease=lease, version=version("1.0")))
-            learner.desk.take_return(HERE, LeaseReturn(leases=[other], reason=""))
-            learner.desk.note_departure(THERE, IN_GOOD_ORDER)
-            learner.desk.note_departure(HERE, IN_GOOD_ORDER)
+            learner.sessions.take_heartbeat(HERE, Heartbeat(bytes_up=1))
+            learner.sessions.take_start(HERE, Started(lease=lease, version=version("1.0")))
+            learner.sessions.take_return(HERE, LeaseReturn(leases=[other], reason=""))
+            learner.sessions.note_departure(THERE, IN_GOOD_ORDER)
+            learner.sessions.note_departure(HERE, IN_GOOD_ORDER)
         await become(learner, {lease: "lost", other: "returned"})
 
 
@@ -803,24 +803,24 @@ async def test_who_takes_proofs_is_told_of_a_version_and_waited_for_until_it_has
     async with opened(tmp_path, ROOMY) as learner, trio.open_nursery() as nursery:
         lines = Lines()
         connect_peers(learner.context.signals, lines)
-        await learner.desk.welcome(HERE, hello(ext={PROOFS: b""}))
-        await learner.desk.welcome(THERE, hello())
-        nursery.start_soon(learner.desk.proofs.run)
-        learner.desk.announce_tally(b"a tally")
+        await learner.sessions.welcome(HERE, hello(ext={PROOFS: b""}))
+        await learner.sessions.welcome(THERE, hello())
+        nursery.start_soon(learner.sessions.proofs.run)
+        learner.sessions.announce_tally(b"a tally")
         assert proofs_told(lines) == [(HERE, Proofs(tally=b"a tally"))], "others would not know the message"
-        learner.desk.take_proof_request(HERE, ProofRequest(version=version("1.0")))
-        await learner.desk.proofs.wait_settled()
+        learner.sessions.take_proof_request(HERE, ProofRequest(version=version("1.0")))
+        await learner.sessions.proofs.wait_settled()
         await until(lambda: len(proofs_told(lines)) == 2)
         assert proofs_told(lines)[1:] == [(HERE, Proofs())]
         # An answer that is being made while a version comes out says nothing about that.
-        learner.desk.take_proof_request(HERE, ProofRequest(version=version("1.0")))
-        await asked_on_a_thread(learner, lambda: learner.desk.announce_tally(b"another"))
+        learner.sessions.take_proof_request(HERE, ProofRequest(version=version("1.0")))
+        await asked_on_a_thread(learner, lambda: learner.sessions.announce_tally(b"another"))
         await until(lambda: len(proofs_told(lines)) == 4)
         with trio.move_on_after(0) as patience:
-            await learner.desk.proofs.wait_settled()
+            await learner.sessions.proofs.wait_settled()
         assert patience.cancelled_caught, "it is asked once more"
-        learner.desk.note_departure(HERE, "its line broke")
-        await learner.desk.proofs.wait_settled()
+        learner.sessions.note_departure(HERE, "its line broke")
+        await learner.sessions.proofs.wait_settled()
         nursery.cancel_scope.cancel()
 
 
@@ -831,7 +831,7 @@ def proofs_told(lines: Lines) -> list[tuple[PeerId, object]]:
 async def asked_on_a_thread(learner: Learner, meanwhile: Callable[[], None]) -> None:
     """Have something happen while the proof desk looks into the ledger."""
     done = trio.Event()
-    looked = learner.desk.proofs._answer
+    looked = learner.sessions.proofs._answer
 
     def look(peer: PeerId, request: ProofRequest) -> Proofs:
         answer = looked(peer, request)
@@ -839,32 +839,32 @@ async def asked_on_a_thread(learner: Learner, meanwhile: Callable[[], None]) -> 
         trio.from_thread.run_sync(done.set)
         return answer
 
-    learner.desk.proofs._answer = look  # type: ignore[method-assign]
+    learner.sessions.proofs._answer = look  # type: ignore[method-assign]
     await done.wait()
-    learner.desk.proofs._answer = looked  # type: ignore[method-assign]
+    learner.sessions.proofs._answer = looked  # type: ignore[method-assign]
 
 
 async def test_everybody_is_introduced_and_in_the_end_dismissed(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner:
         lines = Lines()
         connect_peers(learner.context.signals, lines)
-        await learner.desk.welcome(THERE, hello())
+        await learner.sessions.welcome(THERE, hello())
         assert [(to, [one.peer for one in said.peers]) for to, said in introductions(lines)] == [
             (HERE, [THERE]),
             (THERE, [HERE]),
         ]
         lines.said.clear()
-        learner.desk.note_departure(THERE, IN_GOOD_ORDER)
+        learner.sessions.note_departure(THERE, IN_GOOD_ORDER)
         assert [(to, [one.peer for one in said.peers]) for to, said in introductions(lines)] == [(HERE, [])]
         lines.said.clear()
-        learner.desk.farewell("The run is finished.")
+        learner.sessions.farewell("The run is finished.")
         assert lines.said == [(HERE, Farewell(reason="The run is finished."))]
 
 
 async def test_who_was_told_that_the_run_is_over_leaves_once(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner:
-        learner.desk.farewell("The run is finished.")
-        learner.desk.note_departure(HERE, "dismissed")
+        learner.sessions.farewell("The run is finished.")
+        learner.sessions.note_departure(HERE, "dismissed")
         assert HERE not in learner.run.membership.members, "it would fall silent, and be said to leave again"
         assert [event["reason"] for event in learner.logged("peer_left")] == ["dismissed"]
 
@@ -884,15 +884,15 @@ async def test_who_waits_for_everybody_to_leave_is_told_of_each(tmp_path: Path) 
 
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()
-        learner.desk.note_departure(HERE, "dismissed")
+        learner.sessions.note_departure(HERE, "dismissed")
         await gone.wait()
 
 
 async def test_a_peer_that_beats_without_end_fills_no_log(tmp_path: Path, mock_clock: MockClock) -> None:
     async with opened(tmp_path, ROOMY, HERE) as learner:
         for number in range(1000):
-            learner.desk.take_heartbeat(HERE, Heartbeat(bytes_up=number))
+            learner.sessions.take_heartbeat(HERE, Heartbeat(bytes_up=number))
         assert len(learner.logged("heartbeat")) == LOGGED_BEATS.burst
         mock_clock.jump(1 / LOGGED_BEATS.per_s)
-        learner.desk.take_heartbeat(HERE, Heartbeat(bytes_up=1001))
+        learner.sessions.take_heartbeat(HERE, Heartbeat(bytes_up=1001))
         assert learner.logged("heartbeat")[-1]["bytes_up"] == 1001

@@ -39,34 +39,34 @@ async def restarted(root: Path, away_s: float) -> AsyncIterator[tuple[Learner, l
     """A learner that was away for so long while leases were open, with the peer that is back, and may owe no more."""
     async with open_learner(root, ROOMY) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
-        nursery.start_soon(learner.desk.leases.run)
-        await learner.desk.welcome(HERE, hello())
-        mine = ids_of(await learner.desk.grant(HERE, LeaseRequest(rollouts=4)))
+        nursery.start_soon(learner.sessions.leases.run)
+        await learner.sessions.welcome(HERE, hello())
+        mine = ids_of(await learner.sessions.grant(HERE, LeaseRequest(rollouts=4)))
         nursery.cancel_scope.cancel()
     async with open_learner(root, ROOMY) as again:
         again.wall.ms += round(1000 * away_s)
-        again.desk.recover_leases()
-        await again.desk.welcome(HERE, hello(leases=mine))
+        again.sessions.recover_leases()
+        await again.sessions.welcome(HERE, hello(leases=mine))
         await again.training.begin()
         owe(again, FREE_LEASES)
         yield again, mine
 
 
 def give_back(learner: Learner, leases: list[LeaseId]) -> None:
-    learner.desk.take_return(HERE, LeaseReturn(leases=list(leases), reason="too late"))
+    learner.sessions.take_return(HERE, LeaseReturn(leases=list(leases), reason="too late"))
 
 
 def expire(learner: Learner, leases: list[LeaseId]) -> None:
     learner.wall.ms = learner.capacity.leasing.open[leases[0]].deadline_ms + LATE_GRACE_MS + 1
-    learner.desk.leases.expire()
+    learner.sessions.leases.expire()
 
 
 def leave(learner: Learner, leases: list[LeaseId]) -> None:
-    learner.desk.note_departure(HERE, IN_GOOD_ORDER)
+    learner.sessions.note_departure(HERE, IN_GOOD_ORDER)
 
 
 def lose(learner: Learner, leases: list[LeaseId]) -> None:
-    learner.desk.leases.withdraw(HERE, leases)
+    learner.sessions.leases.withdraw(HERE, leases)
 
 
 Ends = Callable[[Learner, list[LeaseId]], None]
@@ -98,7 +98,7 @@ async def test_what_is_not_withdrawn_yet_is_counted_on_although_it_would_be_excu
     async with restarted(tmp_path, away_s=3600.0) as (learner, mine):
         arrived, missing = mine
         learner.capacity.leasing.arrives(arrived, HERE, learner.wall.ms)
-        learner.desk.leases.expire()
+        learner.sessions.leases.expire()
         assert set(learner.capacity.leasing.open) == set(mine)
         assert learner.capacity.leasing.recalled == {}
         expire(learner, [missing])
@@ -122,13 +122,13 @@ async def test_who_owes_is_leased_a_group_as_soon_as_its_pause_is_over(
     assert 2 * pause_s < GRANT_WAIT_S
     async with open_learner(tmp_path, ROOMY) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
-        nursery.start_soon(learner.desk.leases.run)
-        await learner.desk.welcome(HERE, hello())
-        mine = ids_of(await learner.desk.grant(HERE, LeaseRequest(rollouts=2)))
+        nursery.start_soon(learner.sessions.leases.run)
+        await learner.sessions.welcome(HERE, hello())
+        mine = ids_of(await learner.sessions.grant(HERE, LeaseRequest(rollouts=2)))
         answers: list[Grant] = []
 
         async def ask() -> None:
-            answers.append(await learner.desk.grant(HERE, LeaseRequest(rollouts=32)))
+            answers.append(await learner.sessions.grant(HERE, LeaseRequest(rollouts=32)))
 
         owe(learner, FREE_LEASES)
         if late:
@@ -146,7 +146,7 @@ async def test_who_owes_is_leased_a_group_as_soon_as_its_pause_is_over(
         await wait_s(learner, mock_clock, 0.9 * pause_s)
         assert answers == []
         await wait_s(learner, mock_clock, 0.1 * pause_s)
-        assert learner.desk.leases._waiting == {}, "it is being granted one"
+        assert learner.sessions.leases._waiting == {}, "it is being granted one"
         await until(lambda: answers != [])
         [grant] = answers
         assert len(grant.leases) == 1

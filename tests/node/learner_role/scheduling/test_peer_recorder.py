@@ -41,7 +41,7 @@ def of(learner: Learner, kind: type) -> list[Recorded]:
 
 
 async def leased(learner: Learner, rollouts: int = 4) -> list[LeaseId]:
-    grant = await learner.desk.grant(HERE, LeaseRequest(rollouts=rollouts))
+    grant = await learner.sessions.grant(HERE, LeaseRequest(rollouts=rollouts))
     leases = [open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id) for raw in grant.leases]
     return [LeaseId(lease.id) for lease in leases]
 
@@ -94,12 +94,12 @@ async def test_peers_come_install_and_go(tmp_path: Path) -> None:
     async with open_learner(tmp_path, ROOMY) as learner:
         await learner.training.begin()
         asked = hello(name="attic", machine="box", price=Price(micros_per_hour=350_000))
-        assert isinstance(await learner.desk.welcome(HERE, asked), Welcome)
+        assert isinstance(await learner.sessions.welcome(HERE, asked), Welcome)
         for installed in (None, version("1.0"), version("1.0"), version("4.9")):
-            learner.desk.take_heartbeat(HERE, Heartbeat(installed=installed))
-        learner.desk.note_departure(HERE, IN_GOOD_ORDER)
-        learner.desk.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
-        learner.desk.note_departure(HERE, IN_GOOD_ORDER)
+            learner.sessions.take_heartbeat(HERE, Heartbeat(installed=installed))
+        learner.sessions.note_departure(HERE, IN_GOOD_ORDER)
+        learner.sessions.take_heartbeat(HERE, Heartbeat(installed=version("1.0")))
+        learner.sessions.note_departure(HERE, IN_GOOD_ORDER)
     assert of(learner, Joined) == [Joined(at_s=NOW_S, peer=HERE, name="attic", machine="box", price=0.35)]
     assert of(learner, Installed) == [Installed(at_s=NOW_S, peer=HERE, version=0)]
     assert of(learner, Left) == [Left(at_s=NOW_S, peer=HERE, reason=IN_GOOD_ORDER)]
@@ -110,18 +110,18 @@ async def test_who_goes_back_and_forth_between_two_versions_fills_no_recording(t
     async with open_learner(tmp_path, ROOMY) as learner:
         await learner.training.begin()
         learner.capacity.chain = Chain(bases=(0,), head=version("1.3"))
-        assert isinstance(await learner.desk.welcome(HERE, hello()), Welcome)
+        assert isinstance(await learner.sessions.welcome(HERE, hello()), Welcome)
         for installed in ["1.0", "1.1"] * 50 + ["1.3"]:
-            learner.desk.take_heartbeat(HERE, Heartbeat(installed=version(installed)))
+            learner.sessions.take_heartbeat(HERE, Heartbeat(installed=version(installed)))
     assert [event.version for event in of(learner, Installed)] == [0, 1, 3]  # type: ignore[attr-defined]
 
 
 async def test_another_currency_is_told(tmp_path: Path) -> None:
     async with open_learner(tmp_path, ROOMY) as learner:
         await learner.training.begin()
-        await learner.desk.welcome(HERE, hello(price=Price(micros_per_hour=0, currency="EUR")))
+        await learner.sessions.welcome(HERE, hello(price=Price(micros_per_hour=0, currency="EUR")))
         assert learner.logged("trouble") == []
-        await learner.desk.welcome(HERE, hello(price=Price(micros_per_hour=1, currency="EUR")))
+        await learner.sessions.welcome(HERE, hello(price=Price(micros_per_hour=1, currency="EUR")))
         [trouble] = learner.logged("trouble")
         assert "EUR" in str(trouble["text"])
         assert "USD" in str(trouble["text"])
@@ -131,12 +131,12 @@ async def test_a_delivery_is_dated_by_the_learners_clock(tmp_path: Path) -> None
     async with open_learner(tmp_path, ROOMY) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
         nursery.start_soon(learner.intake.run, learner.arriving)
-        await learner.desk.welcome(HERE, hello())
+        await learner.sessions.welcome(HERE, hello())
         peer = FakePeer()
-        grant = await learner.desk.grant(HERE, LeaseRequest(rollouts=4))
+        grant = await learner.sessions.grant(HERE, LeaseRequest(rollouts=4))
         first, second = (open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id) for raw in grant.leases)
         learner.wall.ms += 5_000
-        learner.desk.take_start(HERE, Started(lease=first.id, version=version("1.0")))
+        learner.sessions.take_start(HERE, Started(lease=first.id, version=version("1.0")))
         learner.wall.ms += 7_000
         await peer.answer(learner, first)  # says again that it began; the first word counts
         await peer.answer(learner, second)
@@ -154,11 +154,11 @@ async def test_every_turn_of_an_episode_is_an_even_share_of_a_rollout(tmp_path: 
     async with open_learner(tmp_path, ROOMY) as learner, trio.open_nursery() as nursery:
         peer = FakePeer()
         await learner.training.begin()
-        await learner.desk.welcome(HERE, hello())
+        await learner.sessions.welcome(HERE, hello())
         nursery.start_soon(learner.intake.run, learner.arriving)
         learner.capacity.episodes._turns.extend([3] * RECENT)  # of late; those here end at once
         for _ in range(3):
-            grant = await learner.desk.grant(HERE, LeaseRequest(rollouts=2))
+            grant = await learner.sessions.grant(HERE, LeaseRequest(rollouts=2))
             for raw in grant.leases:
                 await peer.answer(learner, open_lease(raw, SWARM.authority.swarm, learner=SWARM.learner.peer_id))
         nursery.cancel_scope.cancel()
@@ -171,7 +171,7 @@ async def test_who_never_said_that_it_began_began_when_it_was_leased(tmp_path: P
     async with open_learner(tmp_path, ROOMY) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
         nursery.start_soon(learner.intake.run, learner.arriving)
-        await learner.desk.welcome(HERE, hello())
+        await learner.sessions.welcome(HERE, hello())
         peer, (lease,) = FakePeer(), await leased(learner, 2)
         learner.wall.ms += 30_000
         peer.undelivered[lease] = []
@@ -185,11 +185,11 @@ async def test_who_never_said_that_it_began_began_when_it_was_leased(tmp_path: P
 async def test_leases_that_end_without_a_delivery_are_told_once(tmp_path: Path) -> None:
     async with open_learner(tmp_path, ROOMY) as learner:
         await learner.training.begin()
-        await learner.desk.welcome(HERE, hello())
+        await learner.sessions.welcome(HERE, hello())
         back, kept, forgotten = await leased(learner, 6)
-        learner.desk.take_return(HERE, LeaseReturn(leases=[back, back], reason=""))
-        await learner.desk.welcome(HERE, hello(leases=[kept]))
-        learner.desk.note_departure(HERE, IN_GOOD_ORDER)
+        learner.sessions.take_return(HERE, LeaseReturn(leases=[back, back], reason=""))
+        await learner.sessions.welcome(HERE, hello(leases=[kept]))
+        learner.sessions.note_departure(HERE, IN_GOOD_ORDER)
     assert forgotten != kept
     assert [(event.status, event.rollouts) for event in of(learner, Withdrawn) if isinstance(event, Withdrawn)] == [
         ("returned", 2),
@@ -201,13 +201,13 @@ async def test_leases_that_end_without_a_delivery_are_told_once(tmp_path: Path) 
 async def test_a_trial_speed_is_taken_once_a_stay_and_in_reason(tmp_path: Path) -> None:
     async with open_learner(tmp_path, ROOMY) as learner:
         await learner.training.begin()
-        await learner.desk.welcome(HERE, hello())
+        await learner.sessions.welcome(HERE, hello())
         for speed in (0.0, 80.0, 8000.0):
-            learner.desk.take_heartbeat(HERE, Heartbeat(tokens_per_s=speed))
-        await learner.desk.welcome(HERE, hello())
-        learner.desk.take_heartbeat(HERE, Heartbeat(tokens_per_s=1e15))
-        learner.desk.note_departure(HERE, IN_GOOD_ORDER)
-        learner.desk.take_heartbeat(HERE, Heartbeat(tokens_per_s=80.0))
+            learner.sessions.take_heartbeat(HERE, Heartbeat(tokens_per_s=speed))
+        await learner.sessions.welcome(HERE, hello())
+        learner.sessions.take_heartbeat(HERE, Heartbeat(tokens_per_s=1e15))
+        learner.sessions.note_departure(HERE, IN_GOOD_ORDER)
+        learner.sessions.take_heartbeat(HERE, Heartbeat(tokens_per_s=80.0))
     # Completions may have four tokens, and are taken to have them until one was seen.
     assert [event.rate for event in of(learner, Joined) if isinstance(event, Joined)] == [0, 20, 0, FASTEST]
 
@@ -226,9 +226,9 @@ async def test_owners_hours_are_written_when_they_change_and_not_at_each_heartbe
 
         def hear(left_s: float | None, after_s: float) -> None:
             learner.wall.ms += round(1000 * after_s)
-            learner.desk.take_heartbeat(HERE, Heartbeat(hours_left_s=left_s))
+            learner.sessions.take_heartbeat(HERE, Heartbeat(hours_left_s=left_s))
 
-        await learner.desk.welcome(HERE, hello())
+        await learner.sessions.welcome(HERE, hello())
         called.clear()
         hear(None, 0)
         hear(3600.0, 5)
@@ -248,20 +248,20 @@ async def test_who_comes_back_outside_its_hours_is_still_outside_them(tmp_path: 
     async with open_learner(tmp_path, ROOMY) as learner:
         await learner.training.begin()
         for left_s in (0.0, None):
-            await learner.desk.welcome(HERE, hello())
-            learner.desk.take_heartbeat(HERE, Heartbeat(hours_left_s=left_s))
-            learner.desk.note_departure(HERE, IN_GOOD_ORDER)
-        await learner.desk.welcome(HERE, hello())
+            await learner.sessions.welcome(HERE, hello())
+            learner.sessions.take_heartbeat(HERE, Heartbeat(hours_left_s=left_s))
+            learner.sessions.note_departure(HERE, IN_GOOD_ORDER)
+        await learner.sessions.welcome(HERE, hello())
     assert ends(learner) == [None, 0.0, 0.0, None, None]
 
 
 async def test_a_peer_that_says_something_else_each_time_is_not_listened_to_each_time(tmp_path: Path) -> None:
     async with open_learner(tmp_path, ROOMY) as learner:
         await learner.training.begin()
-        await learner.desk.welcome(HERE, hello())
+        await learner.sessions.welcome(HERE, hello())
         for number in range(300):
             learner.wall.ms += 1000
-            learner.desk.take_heartbeat(HERE, Heartbeat(hours_left_s=(0.0, 1e5)[number % 2]))
+            learner.sessions.take_heartbeat(HERE, Heartbeat(hours_left_s=(0.0, 1e5)[number % 2]))
         assert learner.scheduler.worker(HERE).until_ms == learner.wall.ms + 1e8, "leases go by its last word"
     assert 300 / HOURS_AGAIN_S <= len(ends(learner)) - 1 <= 300 / HOURS_AGAIN_S + 1
 
@@ -269,8 +269,8 @@ async def test_a_peer_that_says_something_else_each_time_is_not_listened_to_each
 async def test_hours_stand_where_a_recording_goes_on_in_another_file(tmp_path: Path) -> None:
     async with open_learner(tmp_path, ROOMY) as learner:
         await learner.training.begin()
-        await learner.desk.welcome(HERE, hello())
-        learner.desk.take_heartbeat(HERE, Heartbeat(hours_left_s=600.0))
+        await learner.sessions.welcome(HERE, hello())
+        learner.sessions.take_heartbeat(HERE, Heartbeat(hours_left_s=600.0))
         learner.recorder.begin(0)
         again = [event for event in of(learner, Joined) if isinstance(event, Joined)][-1]
         assert again.until_s == NOW_S + 600

@@ -74,7 +74,7 @@ def steward_of(learner: Learner, planner: Written | Planner) -> CountingSteward:
 async def joined(learner: Learner) -> None:
     await learner.training.begin()
     for peer in (HERE, THERE):
-        await learner.desk.welcome(peer, hello(name=peer[-4:]))
+        await learner.sessions.welcome(peer, hello(name=peer[-4:]))
 
 
 def granted(learner: Learner, peer: PeerId) -> bool:
@@ -118,13 +118,13 @@ async def test_who_is_on_is_leased_to_and_who_stands_by_is_told_why(tmp_path: Pa
 async def test_who_is_switched_on_while_it_asks_is_served_at_once(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(ahead=4.0)) as learner, trio.open_nursery() as nursery:
         await joined(learner)
-        nursery.start_soon(learner.desk.leases.run)
+        nursery.start_soon(learner.sessions.leases.run)
         steward = steward_of(learner, Written(({HERE}, 1), ({HERE, THERE}, 1)))
         await steward.review()
         grants: list[Grant] = []
 
         async def ask() -> None:
-            grants.append(await learner.desk.grant(THERE, LeaseRequest(rollouts=2)))
+            grants.append(await learner.sessions.grant(THERE, LeaseRequest(rollouts=2)))
 
         nursery.start_soon(ask)
         await wait_all_tasks_blocked()
@@ -140,7 +140,7 @@ async def test_with_activation_off_everybody_is_on_and_what_all_cost_is_told(tmp
         await learner.training.begin()
         for peer in (HERE, THERE):
             asked = hello(name=peer[-4:], price=Price(micros_per_hour=200_000))
-            await learner.desk.welcome(peer, asked)
+            await learner.sessions.welcome(peer, asked)
         planner = Planner(Planning(rollouts=4, staleness=1, activate=False))
         await steward_of(learner, planner).review()
         assert granted(learner, THERE)
@@ -176,7 +176,7 @@ async def test_standing_by_is_timed(tmp_path: Path, mock_clock: MockClock) -> No
             await steward.review()
         mock_clock.jump(50.0)
         learner.wall.ms += 50_000
-        await learner.desk._write()
+        await learner.sessions._write()
         assert learner.run.present[THERE].standby_s == pytest.approx(9.0)
         assert learner.run.present[HERE].standby_s == 0
         peers = {peer.peer: peer for peer in swarm_report(learner.ledger.path).peers}
@@ -224,7 +224,7 @@ async def test_who_is_outside_its_owners_hours_stands_by_until_they_begin(tmp_pa
         steward = steward_of(learner, Planner(Planning(rollouts=4, staleness=1, activate=False)))
         await steward.review()
         assert granted(learner, THERE)
-        learner.desk.take_heartbeat(THERE, Heartbeat(hours_left_s=0.0))
+        learner.sessions.take_heartbeat(THERE, Heartbeat(hours_left_s=0.0))
         assert not granted(learner, THERE), "before any review"
         assert learner.scheduler.held(THERE, learner.wall.now_ms()) is Held.HOURS
         assert len(calls) == 1
@@ -236,7 +236,7 @@ async def test_who_is_outside_its_owners_hours_stands_by_until_they_begin(tmp_pa
         ]
         assert learner.recorder.observatory.active == {HERE}
         learner.wall.ms += 40_000_000
-        learner.desk.take_heartbeat(THERE, Heartbeat(hours_left_s=3600.0))
+        learner.sessions.take_heartbeat(THERE, Heartbeat(hours_left_s=3600.0))
         assert len(calls) == 2
         await steward.review()
         assert granted(learner, THERE)
@@ -254,6 +254,6 @@ async def test_the_reason_to_stand_by_is_told_anew_when_hours_begin(tmp_path: Pa
         planner.explain = lambda name: "Standing by: something else"  # type: ignore[method-assign]
         await steward.review()
         assert learner.scheduler.worker(THERE).standby == before
-        learner.desk.take_heartbeat(THERE, Heartbeat(hours_left_s=0.0))
+        learner.sessions.take_heartbeat(THERE, Heartbeat(hours_left_s=0.0))
         await steward.review()
         assert learner.scheduler.worker(THERE).standby == "Standing by: something else"

@@ -390,7 +390,7 @@ async def test_a_checkpoint_waits_for_no_verifier_and_what_is_being_judged_count
         await learner.training.begin()
         nursery.start_soon(learner.training.saving.run)
         nursery.start_soon(learner.intake.run, learner.arriving)
-        nursery.start_soon(learner.desk.leases.run)
+        nursery.start_soon(learner.sessions.leases.run)
         nursery.start_soon(FakePeer().work, learner)
         try:
             await until(entered.is_set)
@@ -488,7 +488,7 @@ async def test_what_was_leased_after_the_checkpoint_is_not_leased_to_others_agai
     observed: list[int] = []
     async with open_learner(tmp_path, Settings(steps=9, staleness=3)) as again:
         again.training.curriculum.observe = lambda index, mean: observed.append(index)
-        again.desk.recover_leases()
+        again.sessions.recover_leases()
         await again.train(peer)
         given, seen = again.ledger.work.since(0, 0)
         assert len(set(given)) == len(given)
@@ -544,7 +544,7 @@ async def test_room_that_comes_from_dropping_is_told_to_those_who_wait_for_it(tm
     """Else a swarm whose buffer has grown too old would stand still until somebody asks again."""
     async with open_learner(tmp_path, Settings(staleness=0, ahead=1.0)) as learner, trio.open_nursery() as nursery:
         await learner.training.begin()
-        await learner.desk.welcome(OTHER.peer_id, hello())
+        await learner.sessions.welcome(OTHER.peer_id, hello())
         one = Completion(tokens=(1,), logprobs=(-1.0,), reward=0.0, spans=((1, version("1.9")),))
         old = Group(
             lease=lease_id(1),
@@ -558,10 +558,10 @@ async def test_room_that_comes_from_dropping_is_told_to_those_who_wait_for_it(tm
         grants: list[Grant] = []
 
         async def ask() -> None:
-            grants.append(await learner.desk.grant(OTHER.peer_id, LeaseRequest(rollouts=4)))
+            grants.append(await learner.sessions.grant(OTHER.peer_id, LeaseRequest(rollouts=4)))
             nursery.cancel_scope.cancel()
 
-        nursery.start_soon(learner.desk.leases.run)
+        nursery.start_soon(learner.sessions.leases.run)
         nursery.start_soon(ask)
         await wait_all_tasks_blocked()
         assert grants == []
@@ -778,7 +778,7 @@ async def test_killed_anywhere_the_next_process_goes_on_from_the_last_durable_st
             name: learner.weights_of(manifest) for name, manifest in versions if learner.store.is_complete(manifest)
         }
     async with open_learner(tmp_path, settings) as again:
-        again.desk.recover_leases()
+        again.sessions.recover_leases()
         assert set(again.capacity.leasing.open) == open_before, "leases go on"
         seen = manifests(again)
         await again.train(peer)
@@ -843,7 +843,7 @@ async def test_groups_that_teach_nothing_are_credited_and_never_trained_on(tmp_p
     async with open_learner(tmp_path, settings) as learner:
         await kill(learner, "step_trained", "after", 4, peer)
     async with open_learner(tmp_path, settings) as again:
-        again.desk.recover_leases()
+        again.sessions.recover_leases()
         await again.train(peer)
         require_sound(again, peer)
         steps = [fields for name, fields in again.log if name == "step"]
@@ -964,7 +964,7 @@ async def test_the_mode_may_change_at_a_restart(tmp_path: Path, first_by_turns: 
         await kill(learner, "step_trained", "after", 5, peer)
         base = learner.ledger.training.checkpoints()[0].step
     async with open_learner(tmp_path, after) as again:
-        again.desk.recover_leases()
+        again.sessions.recover_leases()
         await again.train(peer)
         assert again.run.finished
         lags = {lag for _, step, lag, _ in books(tmp_path) if step is not None and step > base}

@@ -73,11 +73,11 @@ async def test_what_waits_to_be_told_is_bounded_and_forgotten_with_the_line(tmp_
     async with open_learner(tmp_path, Settings(audits=True)) as learner:
         for takes in (False, True):
             ext = {RECEIPT_REVISIONS: b""} if takes else {}
-            assert isinstance(await learner.desk.welcome(PEER.peer_id, hello(ext=ext)), Welcome)
+            assert isinstance(await learner.sessions.welcome(PEER.peer_id, hello(ext=ext)), Welcome)
             for number in range(2 * MAX_UNTOLD):
                 learner.trust.revisions.announce(PEER.peer_id, {other_lease(number): b"receipt"})
             assert len(learner.trust.revisions._untold.get(PEER.peer_id, [])) == (MAX_UNTOLD if takes else 0)
-            learner.desk.note_departure(PEER.peer_id, "the line broke")
+            learner.sessions.note_departure(PEER.peer_id, "the line broke")
             assert learner.trust.revisions._untold == {}
 
 
@@ -147,12 +147,12 @@ async def test_who_makes_tokens_up_is_banned_before_anything_is_trained_on(tmp_p
     assert kept == failed, "what convicted it is kept as it was signed"
     for _ in range(2):  # the next start has it in the ledger alone
         async with open_learner(tmp_path, AUDITED) as again:
-            answer = await again.desk.welcome(cheat.id, hello())
+            answer = await again.sessions.welcome(cheat.id, hello())
             assert isinstance(answer, Refused)
             assert answer.retry_after_ms is None
             assert "banned" in answer.reason
             assert "ask the operator" in answer.reason
-            assert not isinstance(await again.desk.welcome(honest.id, hello()), Refused)
+            assert not isinstance(await again.sessions.welcome(honest.id, hello()), Refused)
 
 
 async def test_what_passes_is_not_trained_on_while_all_audits_of_its_peer_speak_against_it(tmp_path: Path) -> None:
@@ -662,12 +662,12 @@ async def test_who_is_banned_while_its_coming_is_written_is_refused(tmp_path: Pa
             return joined(row, now_ms)
 
         learner.ledger.peers.peer_joined = banned_meanwhile  # type: ignore[method-assign]
-        answer = await learner.desk.welcome(PEER.peer_id, hello())
+        answer = await learner.sessions.welcome(PEER.peer_id, hello())
         assert isinstance(answer, Refused)
         assert "banned from the swarm: it chooses" in answer.reason
         assert learner.run.present == {}
         assert PEER.peer_id not in learner.run.membership.members
-        learner.desk.write_rest()
+        learner.sessions.write_rest()
     assert rows(tmp_path, "SELECT reason FROM presence") == [(BANNED,)]
 
 
@@ -681,7 +681,7 @@ async def test_who_is_trusted_stays_so_whoever_comes_while_its_coming_is_written
             return joined(row, now_ms)
 
         learner.ledger.peers.peer_joined = crowded  # type: ignore[method-assign]
-        assert isinstance(await learner.desk.welcome(PEER.peer_id, hello()), Welcome)
+        assert isinstance(await learner.sessions.welcome(PEER.peer_id, hello()), Welcome)
         assert learner.trust.standings.level(PEER.peer_id) is TrustLevel.TRUSTED
         assert learner.scheduler.worker(PEER.peer_id).quota == math.inf
 
@@ -695,11 +695,11 @@ async def test_the_heartbeat_of_who_came_back_brings_what_was_revised(tmp_path: 
                 told.append(news.message)
 
         learner.context.signals.peer_told.subscribe(note)
-        await learner.desk.welcome(PEER.peer_id, hello(ext={"volery.receipt-revisions": b""}))
+        await learner.sessions.welcome(PEER.peer_id, hello(ext={"volery.receipt-revisions": b""}))
         learner.trust.revisions._untold[PEER.peer_id] = [(bytes([n]) * 16, b"receipt %d" % n) for n in range(20)]  # type: ignore[misc]
-        learner.desk.take_heartbeat(PEER.peer_id, Heartbeat())
-        learner.desk.take_heartbeat(PEER.peer_id, Heartbeat())
-        learner.desk.take_heartbeat(PEER.peer_id, Heartbeat())
+        learner.sessions.take_heartbeat(PEER.peer_id, Heartbeat())
+        learner.sessions.take_heartbeat(PEER.peer_id, Heartbeat())
+        learner.sessions.take_heartbeat(PEER.peer_id, Heartbeat())
         assert [message.receipt for message in told] == [b"receipt %d" % n for n in range(20)]
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("mock_clock")
 async def test_a_banned_peer_is_told_its_revised_receipts_then_why_and_is_forgotten_last(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(audits=True)) as learner:
         signals, order = learner.context.signals, list[object]()
-        await learner.desk.welcome(PEER.peer_id, hello(ext={RECEIPT_REVISIONS: b""}))
+        await learner.sessions.welcome(PEER.peer_id, hello(ext={RECEIPT_REVISIONS: b""}))
         learner.trust.revisions._untold[PEER.peer_id] = [(granted(1).id, b"revised")]
         signals.peer_told.subscribe(lambda news: order.append(news.message))
         signals.peer_dismissed.subscribe(lambda news: order.append(news.last_word))

@@ -172,5 +172,5 @@ async def test_where_everybody_is_believed_nobody_has_a_quota(tmp_path: Path) ->
         learner.trust.standings.audits = False
         learner.struck.peers.add(OTHER.peer_id)
         assert not await learner.trust.welcome(OTHER.peer_id)
-        await learner.desk.welcome(OTHER.peer_id, hello())
+        await learner.sessions.welcome(OTHER.peer_id, hello())
         assert learner.scheduler.worker(OTHER.peer_id).quota == math.inf

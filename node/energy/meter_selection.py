@@ -52,12 +52,8 @@ class Meters:
 
     def look(self) -> list[Reading]:
         """What meters show now. May wait for a driver."""
-        readings: list[Reading] = list(self.rapl.look())
-        for index in self.indexes if self.gpus is not None else ():
-            assert self.gpus is not None
-            if (reading := _of_gpu(self.gpus, index)) is not None:
-                readings.append(reading)
-        return readings
+        found = [] if self.gpus is None else [_of_gpu(self.gpus, index) for index in self.indexes]
+        return [*self.rapl.look(), *(reading for reading in found if reading is not None)]
 
 
 def devices_of(engine: EngineSection) -> Devices:

@@ -39,17 +39,29 @@ class LearnerAnnouncer(Service):
     energy: EnergyWatch
 
     def write_invite(self, addresses: list[str]) -> str:
-        """Write the invite to the state directory, and return it. Raises UsageError, RunError.
+        """Write the invite for volunteers to the state directory, and return it. Raises UsageError, RunError.
 
-        Where nobody can dial us there is none, and an earlier one, which leads nowhere, is removed.
+        It names where we may be dialled, announced addresses first. Where nobody can dial us there is none, and an
+        earlier one, which leads nowhere, is removed.
         """
         path = self.home.root / INVITE_FILE
         if not addresses:
             path.unlink(missing_ok=True)
             return ""
-        invite = make_invite(self.config, self.home, addresses)
-        write_durably(path, invite.encode() + b"\n")
-        return invite
+        authority = self.home.authority
+        invite = Invite(
+            operator=authority.operator,
+            swarm=authority.swarm,
+            addresses=addresses,
+            token=self.config.network.join_token,
+            name=self.config.swarm.name,
+        )
+        try:
+            text = write_invite(invite)
+        except LocalProtocolError as error:
+            raise UsageError(f"[network] announce: the invite cannot be written: {error}. Announce fewer.") from None
+        write_durably(path, text.encode() + b"\n")
+        return text
 
     async def note(self) -> int:
         """Say in the ledger that the learner is there; return the id of its stay. Raises LedgerError."""
@@ -77,18 +89,3 @@ class LearnerAnnouncer(Service):
             )
             await trio.to_thread.run_sync(self.ledger.peers.peers_present, [row], self.context.now_ms())
             await trio.sleep(PRESENCE_S)
-
-
-def make_invite(config: SwarmConfig, home: LearnerStateDir, addresses: list[str]) -> str:
-    """The string for volunteers: where we may be dialled, announced addresses first. Raises UsageError."""
-    invite = Invite(
-        operator=home.authority.operator,
-        swarm=home.authority.swarm,
-        addresses=addresses,
-        token=config.network.join_token,
-        name=config.swarm.name,
-    )
-    try:
-        return write_invite(invite)
-    except LocalProtocolError as error:
-        raise UsageError(f"[network] announce: the invite cannot be written: {error}. Announce fewer.") from None

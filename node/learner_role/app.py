@@ -36,7 +36,6 @@ from node.network.transport import open_transport
 from node.processes.outcomes import ChildCrashed
 from node.runtime.errors import RunError
 from node.runtime.events import Clock, EventLog, Fields
-from node.runtime.loop_delay import LoopFigures
 from node.runtime.loop_watch import watched_loop
 from node.state.identities import changes_since
 from node.state.learner_state import open_learner_home
@@ -236,7 +235,7 @@ class _Learner:
         nursery.start_soon(services.proofs.run)
         nursery.start_soon(services.energy.run)
         nursery.start_soon(services.monitor.run)
-        nursery.start_soon(self._services.loop.tell, self._services.events, self._show)
+        nursery.start_soon(services.loop.tell, services.events, lambda loop: self._board.amend(loop=loop))
         nursery.start_soon(services.training.publishing.announce_again)
 
     async def _train(self) -> Scores | None:
@@ -311,6 +310,3 @@ class _Learner:
         with trio.move_on_after(GOODBYE_S):
             while state.present:
                 await state.wait_changed()
-
-    def _show(self, loop: LoopFigures) -> None:
-        self._board.amend(loop=loop)

@@ -23,9 +23,10 @@ import trio
 
 from node.learner_role.shared.context import LearnerIdentity
 from node.learner_role.shared.signals import LearnerSignals
+from node.runtime.atomic_files import write_durably
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import EventLog
-from node.state.learner_state import BACKDATED_MS, OPERATOR_KEY, LearnerStateDir, certify, keep_certificate
+from node.state.learner_state import BACKDATED_MS, OPERATOR_KEY, LearnerStateDir, certify
 from protocol.core.dates import moment
 from protocol.core.genesis import LearnerCertificate, open_certificate
 
@@ -91,15 +92,13 @@ class CertificateWatch:
 
     def look(self, now_ms: int) -> None:
         """See that what is signed at `now_ms` is believed; renew if that is due. Raises RunError where it cannot be."""
-        match care(self._word, now_ms, renewable=self._is_renewable()):
+        match care(self._word, now_ms, renewable=(self.home.root / OPERATOR_KEY).exists()):
             case Care.RENEW:
                 self._renew(now_ms)
             case Care.WARN:
                 self._warn(now_ms)
             case Care.END:
                 raise RunError(self._ended(now_ms))
-            case Care.NOTHING:
-                pass
 
     def signing_ms(self) -> int:
         """The time now, at which something is about to be signed: the certificate that is in force then covers it, also
@@ -108,9 +107,6 @@ class CertificateWatch:
         if trio.lowlevel.in_trio_run():  # who asks on a thread has asked here before, or is looked after by `run`
             self.look(now_ms)
         return now_ms
-
-    def _is_renewable(self) -> bool:
-        return (self.home.root / OPERATOR_KEY).exists()
 
     def _renew(self, now_ms: int) -> None:
         try:
@@ -122,7 +118,7 @@ class CertificateWatch:
             self._warn(now_ms)
             return
         try:
-            keep_certificate(self.home.root, raw)
+            write_durably(self.home.root / "certificate", raw)
         except RunError as error:
             self.events.emit("trouble", text=f"The renewed certificate is used, and not kept: {error}")
         self.identity.certificate, self._word = raw, open_certificate(raw, self.identity.authority)

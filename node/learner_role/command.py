@@ -9,10 +9,7 @@ from pathlib import Path
 from node.learner_role.app import run_learner
 from node.learner_role.preflight import look_at
 from node.learner_role.services import LearnerServices
-from node.learner_role.training.resume import (
-    fork,
-    unfork,
-)
+from node.learner_role.training.resume import fork, unfork
 from node.learner_role.training.trainer_process import TRAINER
 from node.reports.model.report import Role
 from node.runtime import formatting as words

@@ -13,12 +13,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
 import trio
 
 from learner.ledger.sqlite.database import is_blank
-from learner.trainer_api.presets import PRESETS, recipe_of
-from learner.trainer_api.requests import Hyperparameters
+from learner.trainer_api.presets import PRESETS
 from learner.trust.standing import NEWCOMER_GROUPS
 from node.config.reference import to_toml
 from node.config.swarm_config import SwarmConfig
@@ -26,7 +24,7 @@ from node.engine.vllm_install import has_gpu
 from node.learner_role.preflight import Start, look_at
 from node.learner_role.training.footprint import Footprint, ModelFacts, compute_dtype, footprint_of, read_facts
 from node.learner_role.training.resume import LEDGER
-from node.learner_role.training.trainer_process import TRAINER, child_spec, load_request
+from node.learner_role.training.trainer_process import TRAINER, child_spec, recipe_in
 from node.learner_role.trial.isolated_trial import Tried, try_aside
 from node.runtime import formatting as words
 from node.runtime.errors import about_keys_of
@@ -92,8 +90,7 @@ def _told(start: Start, fork_from: str, tried: Tried | None) -> str:
     config, schooling, state = start.config, start.schooling, Path(start.config.swarm.state)
     with about_keys_of(start.path):
         facts = read_facts(Path(config.model.directory))
-    hyperparameters = msgspec.convert(load_request(config)["hyperparameters"], Hyperparameters)
-    recipe = recipe_of(hyperparameters)
+    recipe = recipe_in(config)
     computed = compute_dtype(config.trainer, gpu=has_gpu()) if tried is None else tried.compute_dtype
     footprint = footprint_of(facts, config.trainer, recipe, config.model.weights_dtype, computed=computed)
     told = [

@@ -48,7 +48,7 @@ from node.learner_role.training.base_model import hold_to_base
 from node.learner_role.training.evaluation import Evaluation, EvaluationTerms
 from node.learner_role.training.fixed_settings import note_fixed
 from node.learner_role.training.loop import TrainingLoop
-from node.learner_role.training.trainer_process import TrainerProcess, advantage_of, child_spec, load_request
+from node.learner_role.training.trainer_process import TrainerProcess, child_spec, load_request, recipe_in
 from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.auditor import AuditLoop
 from node.learner_role.trust.bans import Bans, OperatorService
@@ -173,8 +173,17 @@ class LearnerServices:
         )
 
     def _build_recorders(self) -> None:
-        config, events = self.config, self.events
-        terms = run_terms(config, config.swarm_rollouts)
+        config, learn, events = self.config, self.config.learn, self.events
+        terms = Began(
+            at_s=0.0,
+            swarm=config.swarm.name,
+            mode="sequential" if learn.staleness == 0 else "async",
+            rollouts=max(1, config.swarm_rollouts),  # also where logs are all that is trained on
+            group_size=learn.group_size,
+            staleness=learn.staleness,
+            kappa=learn.publish_every or 1,
+            currency=config.price.currency,
+        )
         self.recorder = RunRecorder(
             self.home.root / FILE, terms, trouble=lambda text: events.emit("trouble", text=text)
         )
@@ -183,13 +192,13 @@ class LearnerServices:
             recorder=self.recorder,
             task_of=lambda index: self.schooling.place(index)[1],
             samples=config.metrics.samples,
-            advantage=advantage_of(config),
+            advantage=recipe_in(config).advantage,
             loop=self.loop,
         )
         settings = Settings(
             rollouts=max(1, config.swarm_rollouts),
-            staleness=config.learn.staleness,
-            kappa=config.learn.publish_every or None,
+            staleness=learn.staleness,
+            kappa=learn.publish_every or None,
             activate=config.provisioning.select_peers,
             currency=config.price.currency,
             review_s=config.provisioning.review_interval_s,
@@ -288,16 +297,21 @@ class LearnerServices:
         )
 
     def _build_training(self) -> None:
-        config = self.config
+        config, learn = self.config, self.config.learn
         self.trainer = TrainerProcess(context=self.context, spec=child_spec(self.trainer_argv, config))
         self.training = TrainingLoop(
             context=self.context,
             trainer=self.trainer,
             transport=self.transport,
             trust=self.audits,
-            steps=config.learn.steps,
+            steps=learn.steps,
             weights_dtype=config.model.weights_dtype,
-            keep=keep_of(config),
+            keep=Keep(
+                newest=learn.keep_checkpoints,
+                every=learn.keep_every,
+                best=config.evaluate.keep_best,
+                most=learn.keep_milestones,
+            ),
             load=load_request(config),
             checkpoints=self.home.checkpoints,
             exports=self.home.exports,
@@ -344,50 +358,20 @@ def build_judging(services: LearnerServices, engine: WorkerEngine | None) -> Jud
             budget=budget,
         )
     if held_out:
+        evaluate, learn = services.config.evaluate, services.config.learn
         evaluation = Evaluation(
             context=context,
             engine=engine,
             prompts=held_out,
-            terms=_evaluation_terms(services),
+            terms=EvaluationTerms(
+                every_versions=evaluate.every_versions,
+                temperature=learn.temperature,
+                max_new_tokens=learn.max_new_tokens,
+                stop_ids=frozenset(services.schooling.stop_ids),
+                samples=evaluate.samples,
+                ks=tuple(sorted(set(evaluate.pass_at_k))),
+            ),
             ask=services.verifiers.held_out_replies,
             lock=lock,
         )
     return JudgingServices(lock=lock, audits=audits, selection=selection, evaluation=evaluation)
-
-
-def _evaluation_terms(services: LearnerServices) -> EvaluationTerms:
-    evaluate, learn = services.config.evaluate, services.config.learn
-    return EvaluationTerms(
-        every_versions=evaluate.every_versions,
-        temperature=learn.temperature,
-        max_new_tokens=learn.max_new_tokens,
-        stop_ids=frozenset(services.schooling.stop_ids),
-        samples=evaluate.samples,
-        ks=tuple(sorted(set(evaluate.pass_at_k))),
-    )
-
-
-def keep_of(config: SwarmConfig) -> Keep:
-    """Which checkpoints stay."""
-    learn = config.learn
-    return Keep(
-        newest=learn.keep_checkpoints,
-        every=learn.keep_every,
-        best=config.evaluate.keep_best,
-        most=learn.keep_milestones,
-    )
-
-
-def run_terms(config: SwarmConfig, batch: int) -> Began:
-    """What the recording of this run begins with. `batch` is R, 0 where logs are all that is trained on."""
-    learn = config.learn
-    return Began(
-        at_s=0.0,
-        swarm=config.swarm.name,
-        mode="sequential" if learn.staleness == 0 else "async",
-        rollouts=max(1, batch),
-        group_size=learn.group_size,
-        staleness=learn.staleness,
-        kappa=learn.publish_every or 1,
-        currency=config.price.currency,
-    )

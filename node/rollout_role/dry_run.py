@@ -194,19 +194,16 @@ def _node(
 def _sent(config: NodeConfig) -> list[tuple[str, str]]:
     price = config.price
     addresses = ", ".join(config.network.announce) or "those you listen on"
+    joules = ", joules that the machine took while lent" if config.energy.report else ""
     return [
         ("to the learner", f"name {config.name!r}, price {price.per_hour:g} {price.currency} an hour,"),
         ("", f"engine {config.engine.kind!r} and how its weights are quantised, machine {machine_name()!r};"),
         ("", "every few seconds what is installed, work pending, bytes moved, seconds of generation,"),
-        ("", f"tokens per second of a first trial, for how long your hours go on{_joules(config)};"),
+        ("", f"tokens per second of a first trial, for how long your hours go on{joules};"),
         ("", "completions with log probabilities and timings, and who gave you which chunks, signed"),
         ("to every member", f"your peer id, IP address and addresses ({addresses}); chunks of the model that you hold"),
         ("to nobody", "anything else: no telemetry, no model hub, none of your files"),
     ]
-
-
-def _joules(config: NodeConfig) -> str:
-    return ", joules that the machine took while lent" if config.energy.report else ""
 
 
 def _day(at_ms: int) -> str:

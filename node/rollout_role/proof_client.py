@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import trio
 
 from node.runtime.events import EventLog
-from node.state.receipt_rows import KeptNote, KeptProof, KeptReputation
+from node.state.receipt_rows import KeptProof, KeptReputation
 from node.state.receipts import Receipts
 from protocol.accounting.credit_note import open_credit_note
 from protocol.accounting.reputation_note import open_reputation_note
@@ -25,7 +25,7 @@ from protocol.accounting.tally import check_proof, open_tally, tally_of
 from protocol.core.errors import Fault, PeerError
 from protocol.core.genesis import Authority
 from protocol.core.ids import PeerId, PolicyVersion, RecordId
-from protocol.work import ProofRequest, Proofs
+from protocol.work import NumberedNote, ProofRequest, Proofs
 from swarm.store import ChunkStore
 from swarm.work.client import WorkClient
 
@@ -91,7 +91,7 @@ class ProofKeeper:
 
     def _checked(
         self, request: ProofRequest, answer: Proofs
-    ) -> tuple[list[KeptProof], list[KeptNote], KeptReputation | None]:
+    ) -> tuple[list[KeptProof], list[NumberedNote], KeptReputation | None]:
         notes = check_notes(request, answer, self.authority, self.peer)
         reputation = check_reputation(request, answer, self.authority, self.peer)
         if not answer.proofs:
@@ -119,9 +119,9 @@ def check_reputation(
     return KeptReputation(note=note, raw=answer.reputation)
 
 
-def check_notes(request: ProofRequest, answer: Proofs, authority: Authority, peer: PeerId) -> list[KeptNote]:
+def check_notes(request: ProofRequest, answer: Proofs, authority: Authority, peer: PeerId) -> list[NumberedNote]:
     """The credit notes in the answer to `request`, each checked, all naming `peer` as a relay. Raises PeerError."""
-    after, checked = request.notes, []
+    after = request.notes
     for one in answer.notes:
         note = open_credit_note(one.note, authority)
         if peer not in [share.peer for share in note.shares]:
@@ -129,8 +129,7 @@ def check_notes(request: ProofRequest, answer: Proofs, authority: Authority, pee
         if one.number <= after:
             raise PeerError(Fault.BROKEN_PROMISE, "credit notes that we have already, or out of order")
         after = one.number
-        checked.append(KeptNote(number=one.number, raw=one.note))
-    return checked
+    return answer.notes
 
 
 def check_proofs(request: ProofRequest, answer: Proofs, authority: Authority, peer: PeerId) -> list[KeptProof]:

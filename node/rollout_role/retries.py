@@ -21,7 +21,7 @@ Invariants:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from node.config.swarm_config import PATIENCE_S
 from node.runtime import formatting as words
@@ -170,9 +170,7 @@ class Patience:
 
     def _fail(self, event: Failed, now_s: float) -> None:
         reason = one_line(event.reason, MAX_TROUBLE_CHARS) or "no reason given"
-        told = Failed(
-            kind=event.kind, reason=reason, version=event.version, is_final=event.is_final, may_pass=event.may_pass
-        )
+        told = replace(event, reason=reason)
         row = self._rows.setdefault(event.kind, _Row(since_s=now_s, last=told))
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S[event.kind] * 2.0**row.doublings)
         row.last, row.is_over, row.again_s = told, False, now_s + pause_s

@@ -117,6 +117,8 @@ class RolloutWorker:
     patience: Patience = field(default_factory=Patience)
     counts: RolloutCounts = field(default_factory=RolloutCounts)
     holding: set[LeaseId] = field(default_factory=set)
+    is_draining: bool = False
+    """It takes no more, and will end."""
     service: ServingVersion = field(init=False)
     _speed: Speed = field(default_factory=Speed)
     _undelivered: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_UNDELIVERED))
@@ -127,7 +129,6 @@ class RolloutWorker:
     _begun: _Begun | None = None
     _asks_again_s: float = -math.inf
     _asking: trio.CancelScope | None = None
-    _draining: bool = False
     _paused: bool = False
 
     def __post_init__(self) -> None:
@@ -187,17 +188,12 @@ class RolloutWorker:
             await self._end(str(lost))
             raise
 
-    @property
-    def is_draining(self) -> bool:
-        """Whether it takes no more, and will end."""
-        return self._draining
-
     async def drain(self, within_s: float | None) -> int:
         """Take no more leases, and wait until all that are held were delivered and acknowledged.
 
         After `within_s`, if it is given, those not made are given back; returns how many were not delivered by then.
         """
-        self._draining = True
+        self.is_draining = True
         if self._asking is not None:
             self._asking.cancel()
         self.events.emit("drain_began", leases=len(self.holding), within_s=within_s)
@@ -258,7 +254,7 @@ class RolloutWorker:
         while True:
             granted: list[Granted] = []
             await self.shift.wait_on()
-            if self._draining:
+            if self.is_draining:
                 return
             with self.shift.until_over(), trio.CancelScope() as self._asking:
                 while self.installed is None:  # before the first version, or after a rest

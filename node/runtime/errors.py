@@ -77,6 +77,15 @@ def naming(where: str) -> Iterator[None]:
 
 
 @contextmanager
+def as_run_error(*kinds: type[Exception]) -> Iterator[None]:
+    """What is raised of these kinds inside ends the program in its own words, which say what to do."""
+    try:
+        yield
+    except kinds as error:
+        raise RunError(str(error)) from error
+
+
+@contextmanager
 def about_keys_of(file: Path) -> Iterator[None]:
     """What ends the program inside and begins with a key, as "[section] key", says which file has it."""
     try:

@@ -20,11 +20,11 @@ from contextlib import closing
 from pathlib import Path
 
 from learner.ledger.ledger import Ledger
-from node.runtime.errors import RunError, UsageError
+from node.runtime.errors import RunError, UsageError, as_run_error
 from node.state.keys import load_key
 from node.state.receipt_queries import ReceiptQueries, ReceiptsError
 from protocol.core.identity import Keypair, peer_id_of
-from protocol.core.ids import PeerId, PublicKey
+from protocol.core.ids import PublicKey
 
 ABOUT_FILE = "about.json"
 """What a node last said of itself, for its own report: written at each start, after its receipts were opened."""
@@ -75,22 +75,15 @@ def require_node(root: Path) -> None:
         return
     known = key.exists() or key.is_symlink()
     own = load_key(key).peer_id if known else None
-    try:
-        with closing(ReceiptQueries(books)) as receipts:
-            named = receipts.peers()
-    except ReceiptsError as error:
-        raise RunError(str(error)) from error
+    with as_run_error(ReceiptsError), closing(ReceiptQueries(books)) as receipts:
+        named = receipts.peers()
     if named and own not in named:
-        raise UsageError(_not_the_key(key, own, named[0]))
-
-
-def _not_the_key(key: Path, own: PeerId | None, named: PeerId) -> str:
-    found = "is missing" if own is None else f"is {own}'s"
-    return (
-        f"{key} {found}, and the receipts beside it are {named}'s. Restore {key.name} from a copy: with another key "
-        f"this node is a newcomer. If that is what you want, move receipts.sqlite and {ABOUT_FILE} away as well, and "
-        "keep them: they are what is left of that peer's work."
-    )
+        found = "is missing" if own is None else f"is {own}'s"
+        raise UsageError(
+            f"{key} {found}, and the receipts beside it are {named[0]}'s. Restore {key.name} from a copy: with another "
+            f"key this node is a newcomer. If that is what you want, move receipts.sqlite and {ABOUT_FILE} away as "
+            "well, and keep them: they are what is left of that peer's work."
+        )
 
 
 def _is_empty(path: Path) -> bool:

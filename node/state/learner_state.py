@@ -213,7 +213,7 @@ def _certificate(root: Path, authority: Authority, learner: Keypair, days: float
     if (valid := _valid_certificate(root, authority, learner, now_ms)) is not None:
         return valid
     raw = certify(root, authority, learner, days, now_ms)
-    keep_certificate(root, raw)
+    write_durably(root / "certificate", raw)
     return raw
 
 
@@ -226,11 +226,6 @@ def certify(root: Path, authority: Authority, learner: Keypair, days: float, now
         not_before_ms=max(0, now_ms - BACKDATED_MS),
         not_after_ms=now_ms + round(days * DAY_MS),
     )
-
-
-def keep_certificate(root: Path, raw: bytes) -> None:
-    """Write the certificate that the next start begins with. Raises RunError naming the file."""
-    write_durably(root / "certificate", raw)
 
 
 def _valid_certificate(root: Path, authority: Authority, learner: Keypair | None, now_ms: int) -> bytes | None:

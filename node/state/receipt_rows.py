@@ -90,14 +90,6 @@ class KeptProof:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptNote:
-    """The envelope of a credit note, and its number in the learner's books."""
-
-    number: int
-    raw: bytes
-
-
-@dataclass(frozen=True, kw_only=True)
 class KeptReputation:
     """How the learner says that this node stands, and the envelope of that."""
 

@@ -17,12 +17,12 @@ from types import MappingProxyType
 
 from learner.ledger.sqlite.files import execute_all
 from node.state.receipt_queries import ReceiptQueries
-from node.state.receipt_rows import KeptNote, KeptProof, KeptReputation, PeerTraffic
+from node.state.receipt_rows import KeptProof, KeptReputation, PeerTraffic
 from node.state.receipt_tables import LATER_TABLES, SCHEMA, SCHEMA_VERSION
 from protocol.accounting.claims import EnergySource, Price
 from protocol.core.codec import encode
 from protocol.core.ids import ManifestHash, PolicyVersion
-from protocol.work import Receipt
+from protocol.work import NumberedNote, Receipt
 
 NO_ENERGY: Mapping[EnergySource, float] = MappingProxyType({})
 
@@ -57,7 +57,7 @@ class Receipts(ReceiptQueries):
         self,
         tally: bytes,
         proofs: Sequence[KeptProof],
-        notes: Sequence[KeptNote] = (),
+        notes: Sequence[NumberedNote] = (),
         reputation: KeptReputation | None = None,
     ) -> None:
         """Keep proofs that were checked, all of one version, whose tally has the envelope `tally`, and credit notes;
@@ -75,7 +75,7 @@ class Receipts(ReceiptQueries):
                 ],
             )
             insert = "INSERT INTO credit_notes VALUES (?, ?) ON CONFLICT DO NOTHING"
-            db.executemany(insert, [(one.number, one.raw) for one in notes])
+            db.executemany(insert, [(one.number, one.note) for one in notes])
             if reputation is not None:
                 values = (encode(reputation.note), reputation.raw)
                 db.execute("INSERT OR REPLACE INTO reputation VALUES (1, ?, ?)", values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from learner.artifacts.regular_file import read_file
@@ -11,11 +10,11 @@ from protocol.core.errors import PeerError
 from protocol.versions.manifest import SignedManifest, open_manifest
 
 
-def complete_versions(store: Path) -> Iterator[SignedManifest]:
+def complete_versions(store: Path) -> list[SignedManifest]:
     """Complete versions in a store that may be in use, oldest first."""
     genesis = store / "genesis"
     if not genesis.exists():
-        return
+        return []
     authority = genesis_at(genesis)[1]
     found = []
     for path in (store / "manifests").iterdir():
@@ -24,12 +23,12 @@ def complete_versions(store: Path) -> Iterator[SignedManifest]:
                 found.append(open_manifest(read_file(path, MAX_MANIFEST_FILE_BYTES), authority))
             except (PeerError, OSError):
                 continue
-    yield from sorted(found, key=lambda signed: signed.version)
+    return sorted(found, key=lambda signed: signed.version)
 
 
 def newest_complete(store: Path) -> SignedManifest | None:
     """The newest complete version in a store, None when there is none."""
-    return next(reversed(list(complete_versions(store))), None)
+    return next(reversed(complete_versions(store)), None)
 
 
 MAX_MANIFEST_FILE_BYTES = 64 << 20

@@ -182,12 +182,9 @@ def render(state: ViewState) -> RenderableType:
     parts: list[RenderableType] = [_header(state), Padding(grid, (0, 0, 1, 1))]
     if state.peers:
         parts.append(Padding(_peers(list(state.peers.values())), (0, 0, 1, 1)))
-    parts += [Text(f" {clock(n.at_s)}  {n.text}", no_wrap=True, overflow="ellipsis") for n in _latest(state)]
+    latest = list(state.notices)[-NOTICES_SHOWN:]
+    parts += [Text(f" {clock(n.at_s)}  {n.text}", no_wrap=True, overflow="ellipsis") for n in latest]
     return Group(*parts)
-
-
-def _latest(state: ViewState) -> list[Notice]:
-    return list(state.notices)[-NOTICES_SHOWN:]
 
 
 def _header(state: ViewState) -> Text:

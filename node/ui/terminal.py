@@ -54,10 +54,6 @@ class Terminal:
         self.say("\n".join(line for line in lines if line))
         return STOPPED_EXIT_CODE
 
-    @property
-    def is_live(self) -> bool:
-        return self.console.is_terminal
-
 
 async def run_shown(
     terminal: Terminal, program: Callable[[], Awaitable[T]], *, leave: Callable[[], Awaitable[None]] | None = None

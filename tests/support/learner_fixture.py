@@ -391,7 +391,7 @@ class DyingBook:
 
 @dataclass(kw_only=True)
 class CountingSessions(SessionService):
-    """Sessions that tell how often they have written, and whether they do so now: only then may a test move its clock."""
+    """Sessions that tell how often they have written, and whether they do so now: then no test may move its clock."""
 
     rounds: int = 0
     writing: bool = False

@@ -318,8 +318,9 @@ class Demo:
             write_html(report, self.out / "report.html")
             (self.out / "report.txt").write_text(as_text(report), encoding="utf-8")
             (self.out / "summary.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        text = as_terminal(report, width=max(80, console.console.width)) if console.is_live else as_text(report)
-        console.console.file.write(text + "\n")
+        screen = console.console
+        text = as_terminal(report, width=max(80, screen.width)) if screen.is_terminal else as_text(report)
+        screen.file.write(text + "\n")
         console.say(
             f"Greedy accuracy on {HELD_OUT} held-out words: {facts['greedy_start']:.2f} -> {facts['greedy_end']:.2f} "
             f"in {facts['wall_s']:.0f} s. Picture: {self.out / 'reward.png'}. Figures: {self.out / 'summary.json'}. "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from learner.ledger.rows import StepRow
 from learner.provisioning.estimation.estimator import SwarmEstimator
@@ -20,17 +19,8 @@ from node.runtime.events import Fields
 from node.runtime.loop_delay import LoopFigures
 from protocol.core.ids import short
 
-BY_LAG: Mapping[str, str] = {
-    "tokens": "tokens_at_lag",
-    "ratio": "ratio_at_lag",
-    "kl": "kl_at_lag",
-    "clip_share": "clip_share_at_lag",
-    "entropy": "entropy_at_lag",
-    "ess": "ess_at_lag",
-    "weight_ess": "weight_ess_at_lag",
-    "reward": "reward_at_lag",
-}
-"""Figures of one lag, as a step's row has them, and the metric that each one is."""
+BY_LAG = ("tokens", "ratio", "kl", "clip_share", "entropy", "ess", "weight_ess", "reward")
+"""Figures of one lag, as a step's row has them; each one's metric is called so, with `_at_lag` after it."""
 
 ONCE = ""
 """In place of a field: the event itself is counted."""
@@ -149,7 +139,9 @@ def follow_step(board: Board, row: StepRow, batch: Batch, task_of: Callable[[int
         if is_trainers(name) and isinstance(value, int | float):
             board.set(name, value)
     for lag, figures in row.metrics.get("by_lag", {}).items():
-        _at_lag(board, lag, figures)
+        for name in BY_LAG:
+            if isinstance(value := figures.get(name), int | float):
+                board.set(f"{name}_at_lag", value, lag=lag)
 
 
 def is_trainers(name: str) -> bool:
@@ -182,9 +174,3 @@ def follow_loop(board: Board, figures: LoopFigures) -> None:
     board.set("loop_delay_p99", figures.p99_s)
     board.set("loop_delay_max", figures.longest_s)
     board.set("loop_step_processor", figures.step_cpu_s)
-
-
-def _at_lag(board: Board, lag: str, figures: Mapping[str, Any]) -> None:
-    for name, metric in BY_LAG.items():
-        if isinstance(value := figures.get(name), int | float):
-            board.set(metric, value, lag=lag)

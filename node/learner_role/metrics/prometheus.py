@@ -23,8 +23,6 @@ from node.runtime.errors import RunError
 
 PREFIX = "volery_"
 
-LOCAL = "127.0.0.1"
-
 
 class BoardCollector(Collector):
     """What a scrape reads. Names are those of `node.learner_role.metrics.catalogue` after `volery_`, counters end in
@@ -61,7 +59,7 @@ def split_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65_535 or (":" in host and "[" not in host):
         raise ValueError(f"{address!r} is not HOST:PORT")
-    return host.strip("[]") or LOCAL, int(port)
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 @contextmanager

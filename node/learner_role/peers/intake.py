@@ -39,7 +39,7 @@ from node.learner_role.trust.audit_service import AUDIT_REASON, AuditService, Gr
 from node.reports.model.verdict_meanings import BLAMED
 from node.tasks.task_suite import TaskSuite
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId, short
-from protocol.work import Acknowledgement, InboxFull, Receipt, Rule, SignedRecord, Verdict, sign_receipt
+from protocol.work import Acknowledgement, InboxFull, Receipt, Rule, sign_receipt
 from swarm.transport.error_groups import first_cause
 from swarm.work.server import INBOX_RETRY_MS, Incoming
 
@@ -233,10 +233,7 @@ class IntakeLoop(Service):
 
     def _take_in(self, incoming: Incoming) -> _HandedIn:
         lease = LeaseId(incoming.delivery.lease)
-        begun, was_recalled = (
-            self.capacity.leasing.begun([lease]).get(lease),
-            lease in self.capacity.leasing.recalled,
-        )
+        begun, was_recalled = self.capacity.leasing.begun([lease]).get(lease), lease in self.capacity.leasing.recalled
         granted = self.capacity.leasing.take(lease, incoming.peer)
         arrived_ms = self.capacity.leasing.arrived.get(lease, self.context.signing_ms())
         said = None if granted is None else self.capacity.episodes.said(granted)
@@ -428,26 +425,20 @@ def _rows(answer: _Answer, now_ms: int) -> list[RecordRow]:
     judged = answer.judged
     assert judged is not None
     return [
-        _row(answer.lease, answer.incoming.peer, verdict, record, judged.lag, now_ms)
+        RecordRow(
+            record=RecordId(verdict.record),
+            lease=answer.lease,
+            index=verdict.index,
+            peer=answer.incoming.peer,
+            rule=verdict.rule,
+            reward=verdict.reward,
+            tokens=len(record.tokens) if record else 0,
+            version=min(record.behaviour) if record else PolicyVersion(0, 0),
+            lag=judged.lag,
+            received_ms=now_ms,
+            generation_ms=record.record.timing.generation_ms if record else 0,
+            detail=verdict.detail,
+            envelope=record.raw if record and verdict.admitted else None,
+        )
         for verdict, record in zip(judged.verdicts, judged.records, strict=True)
     ]
-
-
-def _row(
-    lease: LeaseId, peer: PeerId, verdict: Verdict, record: SignedRecord | None, lag: int, now_ms: int
-) -> RecordRow:
-    return RecordRow(
-        record=RecordId(verdict.record),
-        lease=lease,
-        index=verdict.index,
-        peer=peer,
-        rule=verdict.rule,
-        reward=verdict.reward,
-        tokens=len(record.tokens) if record else 0,
-        version=min(record.behaviour) if record else PolicyVersion(0, 0),
-        lag=lag,
-        received_ms=now_ms,
-        generation_ms=record.record.timing.generation_ms if record else 0,
-        detail=verdict.detail,
-        envelope=record.raw if record and verdict.admitted else None,
-    )

@@ -63,7 +63,7 @@ class RunRecorder:
         self.observatory = SwarmEstimator()
         self._path = path
         self._file = None if path is None else LineFile(path, most_bytes=MAX_RECORDING_BYTES)
-        self._terms = terms
+        self.terms = terms
         self._trouble = trouble
         self._clock = clock or steady_clock()
         self._now_s = 0.0
@@ -76,11 +76,6 @@ class RunRecorder:
         """For `at_s`: seconds since 1970, never less than before."""
         self._now_s = max(self._now_s, round(self._clock(), 3))
         return self._now_s
-
-    @property
-    def terms(self) -> Began:
-        """What the run is about."""
-        return self._terms
 
     def recall(self) -> None:
         """Hear what was recorded before this process, so that it need not be measured again; before `begin`.
@@ -97,7 +92,7 @@ class RunRecorder:
             self._trouble(f"What was measured before is to be measured again: {error}")
             return
         # Nobody was here between its end and now.
-        observatory.handle(replace(self._terms, at_s=observatory.now_s))
+        observatory.handle(replace(self.terms, at_s=observatory.now_s))
         self.observatory = observatory
 
     def _hear(self, path: Path, observatory: SwarmEstimator) -> None:
@@ -105,13 +100,16 @@ class RunRecorder:
         with open_file(path) as file:
             for event in read_lines(file, path.name):
                 if isinstance(event, Began):
-                    hears = _is_alike(event, self._terms)
+                    # Whether what took so long then takes as long now.
+                    now = self.terms
+                    alike = replace(event, at_s=now.at_s, step=now.step, kappa=now.kappa, staleness=now.staleness)
+                    hears = alike == now
                 if hears:
                     observatory.handle(event)
 
     def begin(self, step: int) -> None:
         """An incarnation begins at training step `step`, with those who are here already."""
-        self._began, self._plan = replace(self._terms, at_s=self.now_s(), step=step), None
+        self._began, self._plan = replace(self.terms, at_s=self.now_s(), step=step), None
         header = self._header(self._began.at_s)
         for event in header:
             self.observatory.handle(event)
@@ -156,7 +154,8 @@ class RunRecorder:
             if file.is_full:
                 file.set_aside()
             if not file.is_open and not isinstance(events[0], Began):
-                events = [*self._header(events[0].at_s), *(event for event in events if not _is_said(event))]
+                said = self._header(events[0].at_s)  # who is here and the plan, with what is to be written now
+                events = [*said, *(event for event in events if not isinstance(event, Joined | Left | Planned))]
             file.append(b"".join(encode_line(event) for event in events))
         except OSError as error:
             if self._failed_s is None:
@@ -166,13 +165,3 @@ class RunRecorder:
             self._failed_s = events[0].at_s
         else:
             self._failed_s = None
-
-
-def _is_alike(before: Began, now: Began) -> bool:
-    """Whether what took so long then takes as long now."""
-    return replace(before, at_s=now.at_s, step=now.step, kappa=now.kappa, staleness=now.staleness) == now
-
-
-def _is_said(event: Recorded) -> bool:
-    """Whether the header, which knows it already, says it."""
-    return isinstance(event, Joined | Left | Planned)

@@ -21,7 +21,7 @@ from learner.ledger.queries.reader import read_ledger
 from learner.ledger.sqlite.database import LedgerError, is_blank
 from node.config.preflight import shards_of
 from node.config.swarm_config import SwarmConfig, TrainerSection
-from node.runtime.errors import RunError, UsageError
+from node.runtime.errors import RunError, UsageError, as_run_error
 
 WEIGHTS = ".safetensors"
 
@@ -54,11 +54,8 @@ def base_note(config: SwarmConfig, ledger: Path) -> str:
     """
     if is_blank(ledger):
         return ""
-    try:
-        with read_ledger(ledger) as reader:  # what no checkpoint rests on yet does not matter
-            recorded = reader.training.base_model() if reader.training.checkpoints_made() else {}
-    except LedgerError as error:
-        raise RunError(str(error)) from error
+    with as_run_error(LedgerError), read_ledger(ledger) as reader:  # what no checkpoint rests on yet does not matter
+        recorded = reader.training.base_model() if reader.training.checkpoints_made() else {}
     return compare_base(recorded, digests_of(Path(config.model.directory)), config)
 
 

@@ -19,7 +19,7 @@ from learner.ledger.ledger import Ledger
 from learner.ledger.queries.reader import read_ledger
 from learner.ledger.sqlite.database import LedgerError, is_blank
 from node.config.swarm_config import SwarmConfig
-from node.runtime.errors import RunError, UsageError
+from node.runtime.errors import UsageError, as_run_error
 
 SEED, TASKS = "seed", "tasks"
 """Names of the settings in the ledger."""
@@ -32,10 +32,7 @@ INSTEAD = "Put it back, or begin another run in another [swarm] state."
 
 def fixed_settings(config: SwarmConfig) -> dict[str, Any]:
     """Those of `config`, as the ledger keeps them."""
-    return {
-        SEED: config.learn.seed,
-        TASKS: [one.title for one in config.task.tasks],
-    }
+    return {SEED: config.learn.seed, TASKS: [one.title for one in config.task.tasks]}
 
 
 def require_fixed(config: SwarmConfig, ledger: Path, names: Collection[str] = (SEED, TASKS)) -> None:
@@ -43,12 +40,9 @@ def require_fixed(config: SwarmConfig, ledger: Path, names: Collection[str] = (S
     UsageError, RunError."""
     if is_blank(ledger):
         return
-    try:
-        with read_ledger(ledger) as reader:  # a record of a lease may wait to be trained on
-            rests = reader.training.checkpoints_made() or reader.work.counts()[0]
-            recorded = reader.training.settings() if rests else {}
-    except LedgerError as error:
-        raise RunError(str(error)) from error
+    with as_run_error(LedgerError), read_ledger(ledger) as reader:  # a record of a lease may wait to be trained on
+        rests = reader.training.checkpoints_made() or reader.work.counts()[0]
+        recorded = reader.training.settings() if rests else {}
     if said := explain_change({name: value for name, value in recorded.items() if name in names}, config):
         raise UsageError(said)
 
@@ -57,11 +51,8 @@ def require_groups(config: SwarmConfig, ledger: Path) -> None:
     """Refuse to learn from pairs while larger groups wait in `ledger` to be trained on. Raises UsageError, RunError."""
     if is_blank(ledger) or not (config.trainer.pairs_by and config.swarm_rollouts):
         return
-    try:
-        with read_ledger(ledger) as reader:
-            larger = sorted(reader.work.group_sizes() - {PAIR})
-    except LedgerError as error:
-        raise RunError(str(error)) from error
+    with as_run_error(LedgerError), read_ledger(ledger) as reader:
+        larger = sorted(reader.work.group_sizes() - {PAIR})
     if larger:
         raise UsageError(
             f"[trainer] {config.trainer.pairs_by} learns from pairs, and groups of {larger[-1]} wait in {ledger} to be "

@@ -216,13 +216,14 @@ class TrainingLoop(Service):
     async def _restore(self) -> int:
         """Bring the trainer to the newest checkpoint that can be read; return its step, 0 when there never was one."""
         rows = await trio.to_thread.run_sync(self.ledger.training.checkpoints)
-        row = await restore_newest(self._ask, rows, self.checkpoints, self._report_unusable)
+
+        def pass_over(directory: Path, reason: str) -> None:
+            self.events.emit("checkpoint_unusable", directory=str(directory), reason=reason)
+
+        row = await restore_newest(self._ask, rows, self.checkpoints, pass_over)
         await self._recover_curriculum(row)
         self.saving.saved = 0 if row is None else row.step
         return self.saving.saved
-
-    def _report_unusable(self, directory: Path, reason: str) -> None:
-        self.events.emit("checkpoint_unusable", directory=str(directory), reason=reason)
 
     async def _recover_curriculum(self, row: CheckpointRow | None) -> None:
         """Put it back to where it was at the checkpoint, if there is one, and tell it what it gave out and saw since:

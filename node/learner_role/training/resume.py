@@ -25,7 +25,7 @@ from learner.ledger.sqlite.files import rescued_files
 from node.config.swarm_config import SwarmConfig
 from node.learner_role.scheduling.recovery import require_leases
 from node.learner_role.training.fixed_settings import SEED, TASKS, require_fixed
-from node.runtime.errors import RunError, UsageError, naming
+from node.runtime.errors import RunError, UsageError, as_run_error, naming
 from node.state.learner_state import open_learner_home
 from node.state.locate import find_place
 from protocol.core.genesis import Authority
@@ -68,11 +68,9 @@ def require_memory(state: Path) -> None:
 def require_ledger(state: Path, authority: Authority) -> None:
     """Refuse a ledger that no learner of this swarm could open and go on with, in its words. Reads all of it: a GB
     takes 5 s. Raises RunError."""
-    try:
+    with as_run_error(LedgerError):
         require_sound(state / LEDGER, authority.swarm)
         require_leases(state / LEDGER, authority.swarm)
-    except LedgerError as error:
-        raise RunError(str(error)) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +99,8 @@ def find_origin(source: str, config: SwarmConfig, restore: Callable[[Mapping[str
         origin = find_place(Path(run)).state
     if is_blank(origin / LEDGER):
         raise UsageError(f"--fork-from {source}: {origin} holds no learner's run. Name its swarm.toml or its state.")
-    try:
-        with read_ledger(origin / LEDGER) as ledger:
-            swarm, rows = ledger.training.swarm(), ledger.training.checkpoints()
-    except LedgerError as error:
-        raise RunError(str(error)) from error
+    with as_run_error(LedgerError), read_ledger(origin / LEDGER) as ledger:
+        swarm, rows = ledger.training.swarm(), ledger.training.checkpoints()
     row = _chosen(source, rows, step)
     if row.step >= config.learn.steps:
         raise UsageError(
@@ -127,9 +122,8 @@ def fork(source: str, config: SwarmConfig, restore: Callable[[Mapping[str, Any]]
     state = Path(config.swarm.state)
     origin = find_origin(source, config, restore)
     try:
-        _build(state, config, origin, now_ms)
-    except LedgerError as error:
-        raise RunError(str(error)) from error
+        with as_run_error(LedgerError):
+            _build(state, config, origin, now_ms)
     except OSError as error:
         raise RunError(
             f"--fork-from {source}: {error.filename or state}: {error.strerror}. Free the disk, or begin again if that "
@@ -152,11 +146,8 @@ def checkpoints_in(state: Path) -> list[CheckpointRow]:
 
 
 def _checkpoints(state: Path) -> list[CheckpointRow]:
-    try:
-        with read_ledger(state / LEDGER) as ledger:
-            return ledger.training.checkpoints()
-    except LedgerError as error:
-        raise RunError(str(error)) from error
+    with as_run_error(LedgerError), read_ledger(state / LEDGER) as ledger:
+        return ledger.training.checkpoints()
 
 
 def _parsed(source: str) -> tuple[str, int | None]:

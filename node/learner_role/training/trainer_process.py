@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from learner.trainer_api.presets import recipe_of
+from learner.trainer_api.presets import Recipe, recipe_of
 from learner.trainer_api.requests import Hyperparameters
 from node.config.swarm_config import SwarmConfig, TrainerSection
 from node.learner_role.shared.context import Service
@@ -129,9 +129,9 @@ def launch_command(argv: Sequence[str], trainer: TrainerSection) -> tuple[str, .
     return (sys.executable, "-m", "learner.training.distributed.launcher", *map(str, place))
 
 
-def advantage_of(config: SwarmConfig) -> str:
-    """The name of the advantage that the run's objective takes."""
-    return recipe_of(msgspec.convert(load_request(config)["hyperparameters"], Hyperparameters)).advantage
+def recipe_in(config: SwarmConfig) -> Recipe:
+    """The recipe of the run's objective."""
+    return recipe_of(msgspec.convert(load_request(config)["hyperparameters"], Hyperparameters))
 
 
 def _threads(configured: int) -> int:

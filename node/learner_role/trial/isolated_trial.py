@@ -20,7 +20,7 @@ from node.engine.interface import EngineError
 from node.learner_role.training.restore import load_policy, restore_newest
 from node.learner_role.training.trainer_process import load_request
 from node.learner_role.trial.trial_run import trial_terms, try_out
-from node.processes.child import SupervisedChild, open_child
+from node.processes.child import open_child
 from node.processes.outcomes import ChildCrashed, ChildGaveUp, ChildRefused
 from node.processes.spec import ChildSpec
 from node.runtime.errors import RunError
@@ -56,13 +56,23 @@ async def try_aside(
         export = Path(folder) / "export"
         try:
             async with open_child(trainer) as child:
-                asking = _Asking(child)
-                loaded = await load_policy(asking.ask, load_request(config))
+
+                async def call(op: str, header: Mapping[str, object], arrays: Arrays | None) -> tuple[Header, Arrays]:
+                    """Ask as a start does. What is refused travels; a process that ends is a RunError."""
+                    try:
+                        return await child.call(op, header, arrays)
+                    except (ChildCrashed, ChildGaveUp) as end:
+                        raise RunError(f"The trainer cannot go on: {end}") from end
+
+                async def ask(op: str, header: Mapping[str, object]) -> Header:
+                    return (await call(op, header, None))[0]
+
+                loaded = await load_policy(ask, load_request(config))
                 await restore_newest(
-                    asking.ask, rows, checkpoints, lambda directory, reason: passed_over.append(str(directory))
+                    ask, rows, checkpoints, lambda directory, reason: passed_over.append(str(directory))
                 )
                 try:
-                    await asking.ask("export", {"directory": str(export), "dtype": config.model.weights_dtype})
+                    await ask("export", {"directory": str(export), "dtype": config.model.weights_dtype})
                 except ChildRefused as refused:
                     place = f" See the disk of {folder}, or set TMPDIR." if refused.kind == "disk" else ""
                     raise RunError(f"The first version cannot be published: {refused.error}.{place}") from None
@@ -71,26 +81,10 @@ async def try_aside(
                     async with open_verifying_engine(
                         learners_engine(config), events, name="evaluation", state=Path(folder)
                     ) as engine:
-                        told = (await try_out(engine, asking.call, export, loaded, terms)).told
+                        told = (await try_out(engine, call, export, loaded, terms)).told
         except ChildCrashed as crash:
             raise RunError(f"The trainer cannot run: {crash}") from crash
         except EngineError as error:
             raise RunError(str(error)) from error
     skipped = f" Passed over, since it cannot be used: {', '.join(passed_over)}." if passed_over else ""
     return Tried(compute_dtype=str(loaded["compute_dtype"]), device=str(loaded["device"]), told=told + skipped)
-
-
-@dataclass(frozen=True)
-class _Asking:
-    """The trainer, asked as a start does it. What it refuses travels; a process that ends is a RunError."""
-
-    child: SupervisedChild
-
-    async def ask(self, op: str, header: Mapping[str, object]) -> Header:
-        return (await self.call(op, header, None))[0]
-
-    async def call(self, op: str, header: Mapping[str, object], arrays: Arrays | None) -> tuple[Header, Arrays]:
-        try:
-            return await self.child.call(op, header, arrays)
-        except (ChildCrashed, ChildGaveUp) as end:
-            raise RunError(f"The trainer cannot go on: {end}") from end

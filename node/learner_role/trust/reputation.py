@@ -87,7 +87,8 @@ class ReputationService(Service):
         before, self._quarantined = self._quarantined, found
         for peer, strikes in found.items():
             if before.get(peer) != strikes:
-                self.events.emit("peer_quarantined", peer=peer, reason=in_words(strikes))
+                said = "; ".join(strike.value for strike in strikes)
+                self.events.emit("peer_quarantined", peer=peer, reason=said)
         for peer in before.keys() - found.keys():
             self.events.emit("quarantine_over", peer=peer)
         if before.keys() != found.keys():
@@ -100,8 +101,3 @@ class ReputationService(Service):
         self._seen = _Seen(at_ms=now_ms, days={peer: seen for peer, seen in days.items() if peer in self.state.present})
         reputations = {peer: reputation_of(seen, now_ms // DAY_MS) for peer, seen in days.items()}
         return {peer: found.strikes for peer, found in reputations.items() if found.strikes}
-
-
-def in_words(strikes: tuple[SoftStrike, ...]) -> str:
-    """Soft strikes as the end of a sentence."""
-    return "; ".join(strike.value for strike in strikes)

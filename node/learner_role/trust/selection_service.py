@@ -153,7 +153,8 @@ class SelectionService(Service):
         withheld = self._note_end(granted.peer, withheld=False)
         evidence = self._evidence(granted.peer)
         share = min(1.0, max(self.share * math.exp(min(max(evidence, 0.0), SUSPECT_EVIDENCE)), withheld))
-        made = sorted((_completion_of(one) for one in group if len(set(one.signed.behaviour)) == 1), key=_by_version)
+        made = [_completion_of(one) for one in group if len(set(one.signed.behaviour)) == 1]
+        made.sort(key=lambda one: (one.version.name, one.index))
         waiting = sum(one.choice is DeliveryOutcome.DELIVERED for one in self._waiting)
         if not made or self._chance(granted) >= share or waiting >= MAX_DELIVERED:
             return
@@ -248,7 +249,7 @@ class SelectionService(Service):
         theirs = requests_of(one.granted.lease)
         controls = range(CONTROLS[one.choice])
         ours = [
-            [replace(asked, seed=self._seed(one.granted, control * len(theirs) + i)) for control in controls]
+            [replace(asked, seed=seed_of(self._key, one.granted.id, control * len(theirs) + i)) for control in controls]
             for i, asked in enumerate(theirs)
         ]
         beside = [
@@ -264,9 +265,6 @@ class SelectionService(Service):
             for version, of in groupby(one.made, key=lambda made: made.version)
         ]
         return [*beside, (one.other, there), *here]
-
-    def _seed(self, granted: GrantedLease, index: int) -> int:
-        return seed_of(self._key, granted.id, index)
 
     async def conclude(self, one: SelectionSuspect, worth: Sequence[CompletionValue]) -> None:
         """What completions are worth, those that were made first, then those of `requests` in order: write what follows
@@ -357,10 +355,6 @@ def _completion_of(one: AdmittedRecord) -> DeliveredCompletion:
     span = one.signed.record.spans[0]
     version = InstalledVersion(name=span.version, manifest=ManifestHash(span.manifest))
     return DeliveredCompletion(index=one.signed.record.index, tokens=one.signed.tokens, version=version)
-
-
-def _by_version(one: DeliveredCompletion) -> tuple[PolicyVersion, int]:
-    return one.version.name, one.index
 
 
 def _with_gains(

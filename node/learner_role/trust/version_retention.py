@@ -71,12 +71,12 @@ class VersionRetention:
         """Give up what is beyond MAX_OUTDATED versions, not counting those that are `current`."""
         outdated = [manifest for manifest in self._in_order() if manifest not in current]
         for manifest in outdated[: max(0, len(outdated) - MAX_OUTDATED)]:
-            self._release_all(manifest)
+            self.version_lost.emit(manifest)
 
     def yield_one(self) -> bool:
         """There is no room: give up what is given up first, of any version; whether there was anything."""
         for manifest in self._in_order():
-            self._release_all(manifest)
+            self.version_lost.emit(manifest)
             if manifest not in self._uses:
                 return True
         return False
@@ -84,6 +84,3 @@ class VersionRetention:
     def _in_order(self) -> list[ManifestHash]:
         """As they are given up; of equals what has been kept longest comes first."""
         return sorted(self._uses, key=lambda manifest: max(self._uses[manifest]))
-
-    def _release_all(self, manifest: ManifestHash) -> None:
-        self.version_lost.emit(manifest)

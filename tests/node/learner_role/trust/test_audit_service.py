@@ -481,7 +481,7 @@ async def test_a_version_that_is_given_up_while_it_is_loaded_is_no_failure_of_th
                 portion = learner.trust.agenda.next()
                 assert portion is not None
                 gone.append(portion.manifest)
-                learner.trust.kept._release_all(portion.manifest)
+                learner.trust.kept.version_lost.emit(portion.manifest)
                 raise InstallFailed("it has no weights")
 
         judge.script = script

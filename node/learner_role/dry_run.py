@@ -59,20 +59,15 @@ async def dry_run(
     """
     start = look_at(path, resume=resume, fork_from=fork_from)
     try:
-        tried = None if quick else await _tried(start, trainer)
+        tried = None if quick else await _try(start, trainer)
     except Stopped:
         print("Stopped. Nothing was started, and nothing is left of the trial.", file=sys.stderr)
         return STOPPED_EXIT_CODE
-    say(_told(start, fork_from, tried))
+    say(describe_start(start, fork_from, tried))
     return 0
 
 
-def show_dry_run(path: Path, *, resume: bool = False, fork_from: str = "") -> str:
-    """What `volery learn` would do with `path` and these options, without a trial. Raises UsageError, RunError."""
-    return _told(look_at(path, resume=resume, fork_from=fork_from), fork_from, None)
-
-
-async def _tried(start: Start, trainer: Sequence[str]) -> Tried:
+async def _try(start: Start, trainer: Sequence[str]) -> Tried:
     if sys.stderr.isatty():
         print("Trying the run out (--quick leaves this out)...", file=sys.stderr)
     with first_cause():
@@ -86,7 +81,8 @@ async def _tried(start: Start, trainer: Sequence[str]) -> Tried:
     return tried
 
 
-def _told(start: Start, fork_from: str, tried: Tried | None) -> str:
+def describe_start(start: Start, fork_from: str, tried: Tried | None) -> str:
+    """What that start would do; without a trial where `tried` is None. Raises UsageError."""
     config, schooling, state = start.config, start.schooling, Path(start.config.swarm.state)
     with about_keys_of(start.path):
         facts = read_facts(Path(config.model.directory))

@@ -12,6 +12,7 @@
 - `retries`: how long it goes on trying what fails
 - `services`: all services of a node, built
 - `serving_version`: which version is in service
+- `session_records`: how long it was at work, and what it moved
 - `worker`: its loops
 - `yield_to_programs`: makes room for programs of its owner
 """

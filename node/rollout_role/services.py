@@ -25,17 +25,17 @@ from node.rollout_role.proof_client import ProofKeeper, tally_in
 from node.rollout_role.receipt_revisions import Revisions
 from node.rollout_role.resource_limits import in_force
 from node.rollout_role.retries import Patience
+from node.rollout_role.session_records import SessionRecords
 from node.rollout_role.worker import RolloutWorker
 from node.rollout_role.yield_to_programs import make_room
 from node.runtime.events import Clock, EventLog
 from node.runtime.loop_watch import LoopWatch
 from node.runtime.signal import Signal
 from node.state.owner_orders import OwnerSignals
-from node.state.receipt_rows import PeerTraffic
 from node.state.receipts import Receipts
 from protocol.accounting.claims import MICROS, Price
 from protocol.core.identity import Keypair
-from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
+from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.core.invite import Invite
 from protocol.core.limits import PROTOCOL_VERSION
 from protocol.versions import exchange
@@ -47,7 +47,6 @@ from protocol.work import (
     RECEIPT_REVISIONS,
     Heartbeat,
     Hello,
-    Introduction,
     LeaseRecall,
 )
 from swarm.store import ChunkStore
@@ -57,12 +56,6 @@ from swarm.transport.interface import Transport
 from swarm.versions.fetcher import Obtained
 from swarm.versions.follower import Arrival, VersionFollower
 from swarm.work.client import WorkClient
-
-SESSION_S = 2.0
-"""How often the node's own presence is written, beside its end; what a kill loses of it at most."""
-
-INTRODUCTIONS = 16
-"""Introductions waiting to be dialled; each is the whole list anew."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -89,7 +82,7 @@ class RolloutServices:
         config, events = self.config, self.events
         self.instance = secrets.token_bytes(INSTANCE_BYTES)
         self.price = Price(micros_per_hour=round(config.price.per_hour * MICROS), currency=config.price.currency)
-        self.introductions, self._introduced = trio.open_memory_channel[Introduction](INTRODUCTIONS)
+        self.neighbours = Neighbours(transport=self.transport, events=events)
         self.arrivals, self.recalls = Signal[Arrival](), Signal[LeaseRecall]()
         self.fetch_failures, self.proof_news = Signal[tuple[PolicyVersion, str]](), Signal[None]()
         self.revisions = Revisions(receipts=self.receipts, events=events)
@@ -114,8 +107,10 @@ class RolloutServices:
             trouble=self.trouble,
             loop=lambda: self.loop.latest,
         )
-        self.neighbours = Neighbours(transport=self.transport)
         self.energy = self._build_energy()
+        self.session = SessionRecords(
+            receipts=self.receipts, price=self.price, swarm=self.swarm, energy=self.energy, events=events
+        )
 
     def _build_following(self) -> VersionFollower:
         return VersionFollower(
@@ -137,7 +132,7 @@ class RolloutServices:
             hello=self.hello,
             heartbeat=self.heartbeat,
             now_ms=Clock.now_ms,
-            on_event=line_reporter(self.events, self.introduce, self.recalls.emit, self.revisions.keep),
+            on_event=line_reporter(self.events, self.neighbours.hear, self.recalls.emit, self.revisions.keep),
             report=self.swarm.faults.report,
             on_proofs=lambda: self.proof_news.emit(None),
         )
@@ -179,47 +174,17 @@ class RolloutServices:
         async with trio.open_nursery() as nursery:
             self.swarm.start(nursery)
             nursery.start_soon(self.following.run)
-            nursery.start_soon(self.meet)
+            nursery.start_soon(self.neighbours.run)
             nursery.start_soon(self.role.run)
             nursery.start_soon(self.line.run)
             nursery.start_soon(self.proofs.run)
-            nursery.start_soon(self.note_session)
+            nursery.start_soon(self.session.run)
             nursery.start_soon(self.energy.run)
             nursery.start_soon(self.revisions.run)
             nursery.start_soon(self.owner.run)
             nursery.start_soon(self.loop.tell, self.events)
             if self.config.limits.pause_for:
                 nursery.start_soon(make_room, self.config.limits.pause_for, self.role.shift)
-
-    async def note_session(self) -> None:
-        """Write how long this node has been at work and what it moved, for its own report."""
-        session = await trio.to_thread.run_sync(self.receipts.session_began, self.price, Clock.now_ms())
-        noted: set[PeerTraffic] = set()
-        try:
-            while True:
-                await trio.sleep(SESSION_S)
-                noted = await self._note(session, noted)
-        finally:
-            with trio.CancelScope(shield=True):
-                await self._note(session, noted)
-
-    async def _note(self, session: int, noted: set[PeerTraffic]) -> set[PeerTraffic]:
-        """Write how the session stands, by peer what is not `noted` yet; return what is."""
-        heartbeat, traffic = self.heartbeat(), self.traffic()
-        if traffic != noted:
-            self.events.emit("traffic", bytes_up=heartbeat.bytes_up, bytes_down=heartbeat.bytes_down)
-        await trio.to_thread.run_sync(
-            partial(
-                self.receipts.session_lasts,
-                session,
-                Clock.now_ms(),
-                bytes_up=heartbeat.bytes_up,
-                bytes_down=heartbeat.bytes_down,
-                traffic=traffic - noted,
-                energy=self.energy.joules,
-            )
-        )
-        return traffic
 
     def take_up_held(self) -> None:
         """Begin with the newest version that is complete in the store."""
@@ -265,33 +230,9 @@ class RolloutServices:
             troubles=self.role.patience.told,
         )
 
-    def traffic(self) -> set[PeerTraffic]:
-        """What was exchanged with each peer since the start."""
-        served, fetched = self.swarm.serving.served, self.swarm.exchange.fetched_from
-        return {
-            PeerTraffic(
-                peer=peer,
-                bytes_up=served[peer].size_bytes if peer in served else 0,
-                bytes_down=fetched[peer],
-            )
-            for peer in served.keys() | fetched.keys()
-        }
-
     def in_flight(self) -> ManifestHash | None:
         flying = self.following.core.in_flight
         return None if flying is None else flying.manifest
-
-    def introduce(self, introduction: Introduction) -> None:
-        """Hand an introduction to `meet`; when it is behind, it has a newer list to come anyway."""
-        self.neighbours.trust(PeerId(told.peer) for told in introduction.peers)
-        try:
-            self.introductions.send_nowait(introduction)
-        except trio.WouldBlock:
-            self.events.emit("introduction_dropped")
-
-    async def meet(self) -> None:
-        async for introduction in self._introduced:
-            await self.neighbours.meet([(PeerId(told.peer), told.addresses) for told in introduction.peers])
 
     def known(self) -> list[exchange.PeerAddresses]:
         return [exchange.PeerAddresses(peer=peer) for peer in self.transport.connected_peers()]

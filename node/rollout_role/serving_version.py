@@ -153,7 +153,9 @@ class ServingVersion:
         """Have this version in service, and proven; None if that is so, or never will be, else when to try again.
 
         `is_owed`: it is in service already, and a newer one is to be."""
-        if self._is_installed(signed) or signed.hash in self._disproven:
+        found, wanted = self.engine.installed, signed.hash
+        is_served = found is not None and found.manifest == wanted and wanted not in self._unproven
+        if is_served or wanted in self._disproven:
             return None
         version = InstalledVersion(name=signed.version, manifest=signed.hash)
         began = trio.current_time()
@@ -240,10 +242,6 @@ class ServingVersion:
         finally:
             self._proving.discard(signed.hash)
             self._stir()
-
-    def _is_installed(self, signed: SignedManifest) -> bool:
-        found, wanted = self.engine.installed, signed.hash
-        return found is not None and found.manifest == wanted and wanted not in self._unproven
 
     def _pin(self) -> None:
         """Let the store make no room by evicting what is in service, or what will be next; anything else it may."""

@@ -42,7 +42,7 @@ from protocol.core.identity import Keypair
 from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion, SwarmId
 from protocol.core.visible import first_line
 from protocol.trouble import TroubleKind
-from protocol.work import Lease, LeaseRecall, Rule, Started, sign_record
+from protocol.work import LeaseRecall, Rule, Started, sign_record
 from swarm.store import ChunkStore
 from swarm.transport.error_groups import first_cause
 from swarm.versions.follower import Arrival
@@ -455,8 +455,12 @@ class RolloutWorker:
     async def _deliver(self, grant: Granted, completions: Sequence[Generation], started_ms: int) -> None:
         lease = grant.lease
         # Signing a group takes milliseconds of pure CPU; a worker thread keeps the network's turn short.
+        began_ms = learners_clock(started_ms, grant.clock_offset_ms)
         records = await trio.to_thread.run_sync(
-            self._sign_all, lease, completions, learners_clock(started_ms, grant.clock_offset_ms)
+            lambda: [
+                sign_record(self.keypair, self.swarm, record_of(lease, index, completion, began_ms))
+                for index, completion in enumerate(completions)
+            ]
         )
         receipt, raw = await self.line.deliver(LeaseId(lease.id), records)
         engine_s = sum(completion.generation_s for completion in completions)
@@ -491,9 +495,3 @@ class RolloutWorker:
         before, self.counts.pending = self.counts.pending, sum(self._rollouts.values())
         if self.counts.pending != before:
             self.events.emit("work_pending", rollouts=self.counts.pending)
-
-    def _sign_all(self, lease: Lease, completions: Sequence[Generation], started_ms: int) -> list[bytes]:
-        return [
-            sign_record(self.keypair, self.swarm, record_of(lease, index, completion, started_ms))
-            for index, completion in enumerate(completions)
-        ]

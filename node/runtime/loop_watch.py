@@ -18,7 +18,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import Event, Thread, get_ident
 from time import perf_counter, thread_time
@@ -127,10 +127,10 @@ class LoopWatch(trio.abc.Instrument):
         """Read what the thread has had of the processor; a step that ends now may have had all of it."""
         cpu_s = thread_time()
         if self._began_s and (wall_s := now_s - self._began_s) > READ_S:
-            self._ended(wall_s, min(wall_s, cpu_s - self._cpu_s), now_s)
+            self._end_step(wall_s, min(wall_s, cpu_s - self._cpu_s), now_s)
         self._read_s, self._cpu_s = now_s, cpu_s
 
-    def _ended(self, wall_s: float, cpu_s: float, now_s: float) -> None:
+    def _end_step(self, wall_s: float, cpu_s: float, now_s: float) -> None:
         """A step of more than READ_S is over."""
         self._delay.stepped(cpu_s, now_s)
         if cpu_s < HELD_CPU_S and wall_s < HELD_S:
@@ -181,14 +181,8 @@ class LoopWatch(trio.abc.Instrument):
     def figures(self) -> LoopFigures:
         """The figures as they are now, to the tenth of a millisecond."""
         found = self._delay.figures(perf_counter(), "" if self._worst is None else str(self._worst))
-        self.latest = LoopFigures(
-            p99_s=round(found.p99_s, 4),
-            longest_s=round(found.longest_s, 4),
-            step_cpu_s=round(found.step_cpu_s, 4),
-            worst_s=round(found.worst_s, 4),
-            worst_cpu_s=round(found.worst_cpu_s, 4),
-            culprit=found.culprit,
-        )
+        seconds = {name: round(value, 4) for name, value in asdict(found).items() if name != "culprit"}
+        self.latest = replace(found, **seconds)
         return self.latest
 
     def _emit(self, held: Held, told: dict[str, tuple[float, float]], now_s: float, events: EventLog) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 
 from learner.artifacts.regular_file import read_file
@@ -77,21 +78,8 @@ def standing_of(root: Path) -> NodeStatus | None:
     with suppress(OSError, ValueError, KeyError, TypeError, ArithmeticError):
         told: dict[str, Any] = parse_json(read_file(root / FILE))
         if _is_alive(int(told["pid"]), float(told["born"])):
-            return NodeStatus(
-                doing=str(told["doing"]),
-                limits={str(key): str(told["limits"][key]) for key in told["limits"]},
-                loop=_loop_of(told.get("loop")),
-                notice=str(told.get("notice", "")),
-            )
+            return msgspec.convert(told, NodeStatus)  # what a node of another version says besides is passed over
     return None
-
-
-def _loop_of(told: object) -> LoopFigures | None:
-    """The figures, as far as this program knows them: the node that runs may be of another version."""
-    if not isinstance(told, dict):
-        return None
-    known = {one.name: told[one.name] for one in fields(LoopFigures) if one.name in told}
-    return LoopFigures(**known)
 
 
 def _is_alive(pid: int, born: float) -> bool:

@@ -19,7 +19,7 @@ import pytest
 from learner.ledger.ledger import Ledger
 from learner.ledger.rows import CheckpointRow
 from node.learner_role.command import learn
-from node.learner_role.dry_run import dry_run, show_dry_run
+from node.learner_role.dry_run import dry_run
 from node.learner_role.preflight import look_at
 from node.learner_role.training.fixed_settings import fixed_settings
 from node.learner_role.trial.trial_run import trial_terms
@@ -29,6 +29,7 @@ from node.state.learner_state import open_learner_home
 from node.tasks.tokenizer import write_character_tokenizer
 from tests.learner.ledger.test_ledger import deliver, lease_row
 from tests.node.learner_role.test_dry_run import QWEN3_4B, shapes, write_hollow
+from tests.support.dry_runs import show_dry_run
 
 STEP = 7
 SWARM_TOML = """\

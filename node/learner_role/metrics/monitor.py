@@ -2,9 +2,8 @@
 
 What always holds: nothing here waits for a disk or a network on the learner's behalf, and no sink's trouble reaches
 training; how things stand is measured also while no step is taken, and said when that lasts, and at once when nodes
-cannot work. After a restart the alarms
-know what they knew (the ledger's newest steps are read again), but for held-out scores and dropped batches, and every
-sink is told from which step the series go on.
+cannot work. After a restart the alarms know what they knew (the ledger's newest steps are read again), but for held-out
+scores and dropped batches, and every sink is told from which step the series go on.
 """
 
 from __future__ import annotations

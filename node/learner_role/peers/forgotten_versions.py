@@ -68,7 +68,7 @@ class Forgotten(Service):
         ]
         saved = [found for one in checkpoints.glob("*.*") if (found := _version_of(one.name)) is not None]
         if newer := [found for found in (*held, *saved) if begun < found.incarnation <= begun + MAX_JUMP]:
-            self._note(max(newer))
+            self.ledger.training.incarnation_seen(max(newer).incarnation)
             self._tell(max(newer), "The state directory holds")
         self.state.forgotten = self.ledger.training.incarnations_seen()
 
@@ -127,11 +127,8 @@ class Forgotten(Service):
             return False
         is_news = told.version.incarnation > self.ledger.training.incarnations_seen()
         if is_news:
-            self._note(told.version)
+            self.ledger.training.incarnation_seen(told.version.incarnation)
         return is_news
-
-    def _note(self, version: PolicyVersion) -> None:
-        self.ledger.training.incarnation_seen(version.incarnation)
 
     def _tell(self, version: PolicyVersion, who: str) -> None:
         self.events.emit(

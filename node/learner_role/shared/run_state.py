@@ -62,9 +62,8 @@ class RunState:
     `announcement` is the newest one, empty before the first; `evaluating` counts, by the training step of a version,
     its evaluations that have begun and are not over; `forgotten` is the highest incarnation of which versions are out
     that the ledger knows nothing of, 0 where there is none (`node.learner_role.peers.forgotten_versions`); `troubles`
-    is what
-    nodes say that they cannot do. `waits` is a sentence while a process of the learner's own is not there yet, the
-    trainer's above all: which, or what it says that it waits for.
+    is what nodes say that they cannot do. `waits` is a sentence while a process of the learner's own is not there yet,
+    the trainer's above all: which, or what it says that it waits for.
     """
 
     scheduler: LeaseScheduler

@@ -116,7 +116,10 @@ class Checkpoints(Service):
             if self._leaving:  # whoever stops us does it now
                 await trio.sleep_forever()
             await self.save(version)
-            await self._wait_settled()
+            while self._row is not None:
+                if self._lost:
+                    raise TrainerLost("it ended while it wrote a checkpoint")
+                await self._settled.wait()
 
     async def leave(self) -> None:
         """Begin no other, and wait for the one that is being written, within LAST_S."""
@@ -138,12 +141,6 @@ class Checkpoints(Service):
         for directory in self.directory.iterdir():
             if directory.name not in known:
                 shutil.rmtree(directory, ignore_errors=True)
-
-    async def _wait_settled(self) -> None:
-        while self._row is not None:
-            if self._lost:
-                raise TrainerLost("it ended while it wrote a checkpoint")
-            await self._settled.wait()
 
     async def _conclude(self) -> None:
         """Act on what was heard, if anything was: also when we are about to stop."""

@@ -11,6 +11,7 @@ forward layers, without dropout or stored scores.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,10 +113,7 @@ def read_facts(directory: Path) -> ModelFacts:
     sizes: dict[str, int] = {}
     parameters, matrices = 0, []
     for span in (span for table in tables for span in table.spans):
-        number = 1
-        for dimension in span.shape:
-            number *= dimension
-        parameters += number
+        parameters += math.prod(span.shape)
         if len(span.shape) == 2 and not any(word in span.name for word in EMBEDDINGS):
             matrices.append((span.name.removesuffix(".weight"), span.shape[0], span.shape[1]))
         sizes[span.dtype] = sizes.get(span.dtype, 0) + span.end - span.start

@@ -27,7 +27,7 @@ async def load_policy(ask: Ask, load: Mapping[str, Any]) -> Header:
     try:
         return await ask("load", dict(load))
     except ChildRefused as refused:
-        raise _explained(refused) from None
+        raise _explain(refused) from None
 
 
 async def restore_newest(
@@ -44,7 +44,8 @@ async def restore_newest(
             await ask("restore", {"directory": str(directory), "keep_hyperparameters": True})
         except ChildRefused as refused:
             if refused.kind != "bad_checkpoint":
-                raise RunError(f"This run cannot be gone on with: {_naming(directory, refused.error)}.") from None
+                named = "" if str(directory) in refused.error else f"{directory}: "
+                raise RunError(f"This run cannot be gone on with: {named}{refused.error}.") from None
             unusable(directory, refused.error)
             reasons.append(refused.error)
             continue
@@ -53,7 +54,7 @@ async def restore_newest(
         if newer := _newer_ones(rows, checkpoints):
             raise RunError(
                 f"{checkpoints.parent / 'ledger.sqlite'} is older than the checkpoints beside it: it knows "
-                f"{_listed(row.directory for row in rows)}, and there are {_listed(newer)}, which it does not know. "
+                f"{_list(row.directory for row in rows)}, and there are {_list(newer)}, which it does not know. "
                 "Restore ledger.sqlite and checkpoints from one copy, both or neither. Nothing was changed."
             )
         raise RunError(
@@ -71,18 +72,13 @@ def _newer_ones(rows: Sequence[CheckpointRow], checkpoints: Path) -> list[str]:
     return sorted(set(there) - known)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list(names: Iterable[str]) -> str:
     """At most three of them, by name."""
     every = sorted(names)
     return ", ".join(every[:3]) + (f" and {len(every) - 3} more" if len(every) > 3 else "")
 
 
-def _naming(directory: Path, error: str) -> str:
-    """What was wrong with a checkpoint, which most errors name by themselves."""
-    return error if str(directory) in error else f"{directory}: {error}"
-
-
-def _explained(refused: ChildRefused) -> RunError | UsageError:
+def _explain(refused: ChildRefused) -> RunError | UsageError:
     """Why the policy could not be loaded, as the operator should read it."""
     match refused.kind:
         case "bad_model":

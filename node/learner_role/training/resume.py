@@ -94,14 +94,14 @@ def find_origin(source: str, config: SwarmConfig, restore: Callable[[Mapping[str
             f"--fork-from: {state} is {what}, and a fork is a new swarm. Choose another [swarm] state, or leave "
             "--fork-from away to go on with what is there."
         )
-    run, step = _parsed(source)
+    run, step = _parse(source)
     with naming(f"--fork-from {source}"):
         origin = find_place(Path(run)).state
     if is_blank(origin / LEDGER):
         raise UsageError(f"--fork-from {source}: {origin} holds no learner's run. Name its swarm.toml or its state.")
     with as_run_error(LedgerError), read_ledger(origin / LEDGER) as ledger:
         swarm, rows = ledger.training.swarm(), ledger.training.checkpoints()
-    row = _chosen(source, rows, step)
+    row = _choose(source, rows, step)
     if row.step >= config.learn.steps:
         raise UsageError(
             f"--fork-from {source}: it begins with step {row.step}, and [learn] steps = {config.learn.steps} leaves "
@@ -150,12 +150,12 @@ def _checkpoints(state: Path) -> list[CheckpointRow]:
         return ledger.training.checkpoints()
 
 
-def _parsed(source: str) -> tuple[str, int | None]:
+def _parse(source: str) -> tuple[str, int | None]:
     run, at, step = source.rpartition("@")
     return (run, int(step)) if at and step.isascii() and step.isdigit() else (source, None)
 
 
-def _chosen(source: str, rows: list[CheckpointRow], step: int | None) -> CheckpointRow:
+def _choose(source: str, rows: list[CheckpointRow], step: int | None) -> CheckpointRow:
     there = [row for row in rows if step in (None, row.step)]
     if there:
         return there[0]

@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,20 +151,25 @@ async def try_out(engine: WorkerEngine, call: CallTrainer, export: Path, loaded:
     began = trio.current_time()
     with _refusing():
         await engine.install(TRIED, export)
-        bends = bends_of(_config(export))
+        config = json.loads((export / "config.json").read_bytes())
+        bends = bends_of(config if isinstance(config, dict) else {})
         asked = _requests(stretches(terms.prompts, terms.reach, bends), terms)
         drawn = await engine.generate(asked[:SIBLINGS])
         drawn += await engine.generate(asked[SIBLINGS:])
         passages = [_passage(*pair) for pair in zip(asked, drawn, strict=True)]
         verified = await engine.verify([claim_of(passage) for passage in passages])
         described = await engine.describe()
-    scored = await _scored(call, passages, terms)
-    compared = _compared(described, loaded)
+    scored = await _score(call, passages, terms)
+    compared = Compared(
+        parameters=int(described["parameters"]),
+        trained_in=(str(loaded["compute_dtype"]), str(loaded["device"])),
+        engine_in=(str(described["dtype"]), str(described["device"])),
+    )
     try:
         apart = _require_agreement(passages, verified, scored, compared, terms)
     except _Apart as error:
         beyond = [bend for bend in bends if bend < error.furthest]
-        raise _refused(f"{error}{_bent(beyond)}. {compared.told}") from None
+        raise _refuse(f"{error}{_bent(beyond)}. {compared.told}") from None
     return Passed(
         seconds=trio.current_time() - began,
         completions=len(passages),
@@ -190,7 +195,7 @@ def _requests(chosen: Sequence[Stretch], terms: TrialTerms) -> list[GenerationRe
 
 def _passage(request: GenerationRequest, generation: Generation) -> Passage:
     if len(generation.tokens) != len(generation.logprobs) or not generation.tokens:
-        raise _refused(
+        raise _refuse(
             f"the engine gives {len(generation.tokens)} tokens and {len(generation.logprobs)} log probabilities for a "
             "completion"
         )
@@ -206,7 +211,7 @@ def _passage(request: GenerationRequest, generation: Generation) -> Passage:
     )
 
 
-async def _scored(call: CallTrainer, passages: Sequence[Passage], terms: TrialTerms) -> list[np.ndarray[Any, Any]]:
+async def _score(call: CallTrainer, passages: Sequence[Passage], terms: TrialTerms) -> list[np.ndarray[Any, Any]]:
     """The trainer's log probabilities of each completion, under the weights as they were exported."""
     asked: dict[str, np.ndarray[Any, Any]] = {
         "tokens": np.array([token for one in passages for token in (*one.prompt, *one.tokens)], np.int32),
@@ -220,7 +225,7 @@ async def _scored(call: CallTrainer, passages: Sequence[Passage], terms: TrialTe
         _, found = await call("logprobs", header, asked)
     except ChildRefused as refused:
         said = f"the trainer cannot score what the engine generated: {refused.error.removesuffix('.')}."
-        raise _refused(said) if refused.kind in NODES_FAIL_ALIKE else RunError(f"The trial failed: {said}") from None
+        raise _refuse(said) if refused.kind in NODES_FAIL_ALIKE else RunError(f"The trial failed: {said}") from None
     return np.split(found["logprobs"].astype(np.float64), np.cumsum([len(one.tokens) for one in passages])[:-1])
 
 
@@ -230,14 +235,6 @@ class _Apart(Exception):
     def __init__(self, said: str, furthest: int) -> None:
         super().__init__(said)
         self.furthest = furthest
-
-
-def _compared(described: Header, loaded: Header) -> Compared:
-    return Compared(
-        parameters=int(described["parameters"]),
-        trained_in=(str(loaded["compute_dtype"]), str(loaded["device"])),
-        engine_in=(str(described["dtype"]), str(described["device"])),
-    )
 
 
 def _require_agreement(
@@ -286,12 +283,6 @@ def _allowed(tolerance: Tolerance, audit: Verified, temperature: float) -> Toler
     return Tolerance(token=times * tolerance.token, mean=times * tolerance.mean)
 
 
-def _config(export: Path) -> Mapping[str, Any]:
-    """The export's config.json, which the engine has just read."""
-    found = json.loads((export / "config.json").read_bytes())
-    return found if isinstance(found, dict) else {}
-
-
 @contextmanager
 def _refusing() -> Iterator[None]:
     """What the engine raises ends the trial, in its words."""
@@ -302,7 +293,7 @@ def _refusing() -> Iterator[None]:
         said = f"the learner's own engine cannot {does} the first version: {error}"
         if getattr(error if isinstance(error, EngineRefused) else error.__cause__, "kind", "") == "out_of_memory":
             raise RunError(f"The trial failed: {said}\n{MEMORY}") from error
-        raise _refused(said) from error
+        raise _refuse(said) from error
     except EngineCrashed as error:
         raise RunError(
             f"The trial failed: {error}\nMend the cause, most often memory that ran out, then start again."
@@ -311,7 +302,7 @@ def _refusing() -> Iterator[None]:
         raise RunError(f"The trial failed: {error}") from error
 
 
-def _refused(why: str) -> UsageError:
+def _refuse(why: str) -> UsageError:
     return UsageError(
         f"[model] directory: the trial failed: {why.removesuffix('.')}. Nodes would fail alike, so nothing was "
         f"published and nobody was invited. {LOOK} says what to try."

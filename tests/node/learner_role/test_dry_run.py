@@ -19,8 +19,8 @@ from learner.trainer_api.presets import recipe_of
 from learner.trainer_api.requests import Hyperparameters
 from node.commands.init.command import write_swarm_config
 from node.config.loader import read_swarm_config
+from node.config.reference import to_toml
 from node.config.swarm_config import SwarmConfig, TrainerSection
-from node.learner_role.dry_run import show_dry_run, to_toml
 from node.learner_role.preflight import check_config
 from node.learner_role.training.footprint import ModelFacts, footprint_of, read_facts
 from node.runtime.errors import RunError, UsageError
@@ -28,6 +28,7 @@ from node.runtime.events import Clock
 from node.state.learner_state import open_learner_home
 from node.tasks.tokenizer import write_character_tokenizer
 from tests.e2e.programs import Machine
+from tests.support.dry_runs import show_dry_run
 from tests.support.paths import ROOT
 
 EXAMPLE = ROOT / "docs" / "examples" / "qwen3-4b-math.toml"

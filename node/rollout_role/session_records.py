@@ -1,0 +1,72 @@
+"""How long this node was at work and what it moved, written for its own report, every SESSION_S and at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from node.energy.monitor import EnergyWatch
+from node.network.swarm_peer import SwarmPeer
+from node.runtime.events import Clock, EventLog
+from node.state.receipt_rows import PeerTraffic
+from node.state.receipts import Receipts
+from protocol.accounting.claims import Price
+
+SESSION_S = 2.0
+"""How often the node's own presence is written, beside its end; what a kill loses of it at most."""
+
+
+@dataclass(kw_only=True)
+class SessionRecords:
+    """One session of a node, at this `price`."""
+
+    receipts: Receipts
+    price: Price
+    swarm: SwarmPeer
+    energy: EnergyWatch
+    events: EventLog
+    _noted: set[PeerTraffic] = field(default_factory=set)
+
+    async def run(self) -> None:
+        """Write how the session stands until cancelled, and once more then."""
+        session = await trio.to_thread.run_sync(self.receipts.session_began, self.price, Clock.now_ms())
+        try:
+            while True:
+                await trio.sleep(SESSION_S)
+                await self._note(session)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._note(session)
+
+    async def _note(self, session: int) -> None:
+        """Write how it stands, by peer what is not written yet."""
+        bytes_up, bytes_down = self.swarm.serving.served_bytes, self.swarm.exchange.fetched_bytes
+        traffic = self._traffic()
+        if traffic != self._noted:
+            self.events.emit("traffic", bytes_up=bytes_up, bytes_down=bytes_down)
+        await trio.to_thread.run_sync(
+            partial(
+                self.receipts.session_lasts,
+                session,
+                Clock.now_ms(),
+                bytes_up=bytes_up,
+                bytes_down=bytes_down,
+                traffic=traffic - self._noted,
+                energy=self.energy.joules,
+            )
+        )
+        self._noted = traffic
+
+    def _traffic(self) -> set[PeerTraffic]:
+        """What was exchanged with each peer since the start."""
+        served, fetched = self.swarm.serving.served, self.swarm.exchange.fetched_from
+        return {
+            PeerTraffic(
+                peer=peer,
+                bytes_up=served[peer].size_bytes if peer in served else 0,
+                bytes_down=fetched[peer],
+            )
+            for peer in served.keys() | fetched.keys()
+        }

@@ -101,7 +101,7 @@ async def run_learner(
                 ledger = Ledger(home.ledger, swarm=home.authority.swarm)
                 stack.callback(ledger.close)
                 for text in changes_since(ledger, home.learner, home.secret):
-                    events.emit("trouble", text=text)
+                    events.trouble(text)
                 quota_bytes = None if (quota_gb := config.store.quota_gb) is None else round(quota_gb * GB)
                 store = stack.enter_context(ChunkStore.open(home.store, home.authority, quota_bytes=quota_bytes))
                 store.remember_genesis(home.genesis)
@@ -160,7 +160,7 @@ class _Learner:
         self._services, self._board, self._on_ready, self._trial = services, board, on_ready, trial
         for name, note in services.schooling.notes:
             services.events.emit("task_opened", task=name, note=note)
-        services.schooling.troubles.subscribe(lambda text: services.events.emit("trouble", text=text))
+        services.schooling.troubles.subscribe(services.events.trouble)
 
     @asynccontextmanager
     async def feed_sinks(self) -> AsyncIterator[None]:

@@ -120,7 +120,7 @@ class CertificateWatch:
         try:
             write_durably(self.home.root / "certificate", raw)
         except RunError as error:
-            self.events.emit("trouble", text=f"The renewed certificate is used, and not kept: {error}")
+            self.events.trouble(f"The renewed certificate is used, and not kept: {error}")
         self.identity.certificate, self._word = raw, open_certificate(raw, self.identity.authority)
         self._warned_s, self._refused = None, ""
         self.signals.certificate_renewed.emit(None)

@@ -184,9 +184,7 @@ class LearnerServices:
             kappa=learn.publish_every or 1,
             currency=config.price.currency,
         )
-        self.recorder = RunRecorder(
-            self.home.root / FILE, terms, trouble=lambda text: events.emit("trouble", text=text)
-        )
+        self.recorder = RunRecorder(self.home.root / FILE, terms, trouble=events.trouble)
         self.monitor = LearnerMonitor(
             context=self.context,
             recorder=self.recorder,
@@ -325,7 +323,7 @@ class LearnerServices:
         """Look at the model again: a trainer that was started anew has read it again."""
         await trio.to_thread.run_sync(note_fixed, self.ledger, self.config, base)
         if note := await trio.to_thread.run_sync(hold_to_base, self.ledger, self.config, base):
-            self.events.emit("trouble", text=note)
+            self.events.trouble(note)
         await self.monitor.begin(incarnation, base)
 
 

@@ -56,7 +56,7 @@ class KnownMembers:
             return
         except (OSError, ValueError) as error:
             text = f"{path} cannot be read: {error}. Members have no precedence until they are back; it is made anew."
-            self.events.emit("trouble", text=text)
+            self.events.trouble(text)
             return
         self._origins = {PeerId(peer): origin for peer, origin in list(read.items())[-MOST:]}
         self.transport.expect(self._origins)
@@ -72,7 +72,7 @@ class KnownMembers:
                 await trio.to_thread.run_sync(write_durably, self.root / FILE, data)
             except RunError as error:
                 if not is_told:
-                    self.events.emit("trouble", text=str(error))
+                    self.events.trouble(str(error))
                 is_told = True
 
     def news(self) -> bytes:

@@ -28,13 +28,12 @@ class SwarmPeer:
     def build(cls, transport: Transport, store: ChunkStore, knowledge: Knowledge, faults: FaultLog) -> Self:
         """What is fetched is served from then on."""
 
-        def trouble(text: str) -> None:
-            faults.events.emit("trouble", text=text)
-
         def gained(signed: SignedManifest) -> None:
             serving.tell_gained(signed.hash)
 
-        serving = Serving(transport=transport, store=store, knowledge=knowledge, report=faults.report, trouble=trouble)
+        serving = Serving(
+            transport=transport, store=store, knowledge=knowledge, report=faults.report, trouble=faults.events.trouble
+        )
         exchange = ChunkExchange(
             transport=transport, store=store, tell_gained=gained, report=faults.report, serving=serving
         )

@@ -58,9 +58,8 @@ class ProofKeeper:
             try:
                 await self._catch_up()
             except PeerError as error:
-                self.events.emit(
-                    "trouble",
-                    text=f"The learner's proofs of what our records trained do not hold ({error}). They were not kept; "
+                self.events.trouble(
+                    f"The learner's proofs of what our records trained do not hold ({error}). They were not kept; "
                     "it is asked again when it publishes a version.",
                 )
 

@@ -104,7 +104,7 @@ class RolloutServices:
             signals=self.signals,
             role=self.role,
             limits=in_force(config),
-            trouble=self.trouble,
+            trouble=self.events.trouble,
             loop=lambda: self.loop.latest,
         )
         self.energy = self._build_energy()
@@ -120,7 +120,7 @@ class RolloutServices:
             distribution=self.swarm.exchange,
             on_arrival=self.arrivals.emit,
             report=self.swarm.faults.report,
-            trouble=self.trouble,
+            trouble=self.events.trouble,
             on_failure=lambda version, reason: self.fetch_failures.emit((version, reason)),
         )
 
@@ -236,6 +236,3 @@ class RolloutServices:
 
     def known(self) -> list[exchange.PeerAddresses]:
         return [exchange.PeerAddresses(peer=peer) for peer in self.transport.connected_peers()]
-
-    def trouble(self, text: str) -> None:
-        self.events.emit("trouble", text=text)

@@ -53,6 +53,10 @@ class EventLog:
         except OSError:
             self.close()
 
+    def trouble(self, text: str) -> None:
+        """Record, in a sentence, what somebody should see to."""
+        self.emit("trouble", text=text)
+
     def close(self) -> None:
         """Close the file; a later event opens it again."""
         if self._file is not None:

@@ -198,7 +198,7 @@ class LoopWatch(trio.abc.Instrument):
             processor_s=round(held.cpu_s, 4),
         )
         if held.wall_s >= TROUBLE_S:
-            events.emit("trouble", text=f"Peers and timers had to wait: the event loop was held by {held}.")
+            events.trouble(f"Peers and timers had to wait: the event loop was held by {held}.")
 
 
 def spare_collections() -> None:

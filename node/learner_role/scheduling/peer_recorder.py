@@ -157,9 +157,8 @@ class PeerRecorder(Service):
         """Per hour, as plans compare it. Currencies are never converted: another one is a mistake to be told of."""
         currency = self.recorder.terms.currency
         if price.micros_per_hour and price.currency != currency:
-            self.events.emit(
-                "trouble",
-                text=f"{name} asks its price in {price.currency}, and this swarm reckons in {currency}: plans take one "
+            self.events.trouble(
+                f"{name} asks its price in {price.currency}, and this swarm reckons in {currency}: plans take one "
                 "for the other. Agree on one currency in [price].",
             )
         return price.micros_per_hour / MICROS

@@ -113,7 +113,7 @@ class OperatorService(Service):
             except NoOrder as error:
                 if path not in self._no_orders:
                     self._no_orders.add(path)
-                    self.events.emit("trouble", text=str(error))
+                    self.events.trouble(str(error))
                 continue
             async with self.bans.audits.standings.lock:
                 await self._decide(order)

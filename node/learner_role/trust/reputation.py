@@ -82,7 +82,7 @@ class ReputationService(Service):
         try:
             found = await trio.to_thread.run_sync(self._look)
         except LedgerError as error:
-            self.events.emit("trouble", text=f"Reputations could not be looked at, and stay as they were: {error}")
+            self.events.trouble(f"Reputations could not be looked at, and stay as they were: {error}")
             return
         before, self._quarantined = self._quarantined, found
         for peer, strikes in found.items():

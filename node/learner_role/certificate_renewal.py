@@ -41,8 +41,6 @@ WARN_EVERY_S = 3600.0
 
 
 class Care(Enum):
-    """What a certificate needs now."""
-
     NOTHING = "nothing"
     RENEW = "renew"
     WARN = "warn"
@@ -98,7 +96,7 @@ class CertificateWatch:
             case Care.WARN:
                 self._warn(now_ms)
             case Care.END:
-                raise RunError(self._ended(now_ms))
+                raise RunError(self._explain_end(now_ms))
 
     def signing_ms(self) -> int:
         """The time now, at which something is about to be signed: the certificate that is in force then covers it, also
@@ -114,7 +112,7 @@ class CertificateWatch:
         except (UsageError, RunError) as error:  # the key that is here is another's, or cannot be read
             self._refused = f" {error}"
             if care(self._word, now_ms, renewable=False) is Care.END:
-                raise RunError(self._ended(now_ms)) from error
+                raise RunError(self._explain_end(now_ms)) from error
             self._warn(now_ms)
             return
         try:
@@ -141,7 +139,7 @@ class CertificateWatch:
             f"training goes on.{self._refused}",
         )
 
-    def _ended(self, now_ms: int) -> str:
+    def _explain_end(self, now_ms: int) -> str:
         path, word = self.home.root / "certificate", self._word
         if now_ms < word.not_before_ms:
             return (

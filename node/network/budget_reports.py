@@ -55,7 +55,6 @@ class FaultLog:
     _unsaid: int = 0
 
     def report(self, peer: PeerId, fault: Fault, detail: str) -> None:
-        """Log what a peer did wrong."""
         if (unsaid := self.admit(peer)) is not None:
             self.events.emit("peer_fault", peer=peer, fault=fault.value, detail=detail, unsaid=unsaid)
 

@@ -71,7 +71,7 @@ class ProofKeeper:
             answer = await self.line.request_proofs(request)
             if answer.is_empty:
                 break
-            checked, notes, reputation = await trio.to_thread.run_sync(self._checked, request, answer)
+            checked, notes, reputation = await trio.to_thread.run_sync(self._check, request, answer)
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(self.receipts.add_proofs, answer.tally, checked, notes, reputation)
             if reputation is not None:
@@ -88,7 +88,7 @@ class ProofKeeper:
         reputed = 0 if known is None else known.note.issued_ms
         return ProofRequest(version=version, place=place, notes=self.receipts.credited_upto(), reputed=reputed)
 
-    def _checked(
+    def _check(
         self, request: ProofRequest, answer: Proofs
     ) -> tuple[list[KeptProof], list[NumberedNote], KeptReputation | None]:
         notes = check_notes(request, answer, self.authority, self.peer)

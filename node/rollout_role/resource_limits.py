@@ -54,5 +54,4 @@ LIMITS: Mapping[str, Callable[[NodeConfig], str]] = {
 
 
 def in_force(config: NodeConfig) -> dict[str, str]:
-    """What is in force, by key."""
     return {key: shown(config) for key, shown in LIMITS.items()}

@@ -44,7 +44,6 @@ class EventLog:
         self._path = path
 
     def emit(self, event: str, **fields: Field) -> None:
-        """Record one event."""
         for listener in self._listeners:
             listener(event, fields)
         line = json.dumps({"at": round(time.time(), 3), "event": event, **fields}, default=str).encode() + b"\n"

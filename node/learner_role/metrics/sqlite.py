@@ -85,7 +85,6 @@ class SqliteSink(SideFileSink):
         return self._ids[series]
 
     def _prune(self, db: sqlite3.Connection) -> None:
-        """Forget the oldest steps."""
         (last,) = db.execute(
             "SELECT step FROM figures ORDER BY step LIMIT 1 OFFSET ?", (int(self.most * PRUNE_SHARE),)
         ).fetchone()

@@ -49,7 +49,6 @@ class TensorBoardSink:
         self._writer.flush()
 
     def close(self) -> None:
-        """End the file."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()

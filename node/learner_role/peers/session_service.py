@@ -155,7 +155,6 @@ class SessionService(Service):
         )
 
     async def grant(self, peer: PeerId, request: LeaseRequest) -> Grant:
-        """Wait for leases; see `LeaseService.grant`."""
         return await self.leases.grant(peer, request)
 
     def take_heartbeat(self, peer: PeerId, heartbeat: Heartbeat) -> None:
@@ -193,7 +192,6 @@ class SessionService(Service):
         )
 
     def take_start(self, peer: PeerId, started: Started) -> None:
-        """Note which version a lease is generated with."""
         self.leases.note_start(peer, started)
 
     def note_delivery(self, peer: PeerId, lease: LeaseId) -> None:
@@ -201,16 +199,13 @@ class SessionService(Service):
         self.capacity.leasing.arrives(lease, peer, self.now_ms())
 
     def take_return(self, peer: PeerId, leases: LeaseReturn) -> None:
-        """Take leases back."""
         self.state.troubles.gave_back(peer, leases.reason, self.state.present)
         self.leases.accept_return(peer, leases)
 
     def take_relay_receipt(self, peer: PeerId, relayed: Relayed) -> None:
-        """Hand on who relayed a version to the peer."""
         self.relays.hear(peer, relayed.receipt)
 
     def take_proof_request(self, peer: PeerId, request: ProofRequest) -> None:
-        """Hand on which proofs the peer asks for."""
         self.proofs.ask(peer, request)
 
     def announce_tally(self, tally: bytes) -> None:

@@ -61,7 +61,6 @@ class PeerRecorder(Service):
         self.recorder.record(self._joined[peer])
 
     def note_leaving(self, peer: PeerId, reason: str) -> None:
-        """It is here no more."""
         self._joined.pop(peer, None)
         self._hours_said_s.pop(peer, None)
         self._installed.pop(peer, None)

@@ -134,7 +134,6 @@ class RunRecorder:
         self._write([event])
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
 

@@ -80,13 +80,13 @@ def compare_base(recorded: Mapping[str, str], found: Mapping[str, str], config: 
     weights = [name for name in other if name.endswith(WEIGHTS)]
     if weights and (rests := _rests_on_it(config.trainer)):
         raise UsageError(
-            f"[model] directory: {directory} does not hold the model that this run began with ({_named(weights)}), and "
+            f"[model] directory: {directory} does not hold the model that this run began with ({_name(weights)}), and "
             f"[trainer] {rests}. Put that model back, or begin another run with this one in another [swarm] state."
         )
     said = ["the run goes on with its own weights"] if weights else []
     said += ["tokenizer and settings are used as they are now"] if len(other) > len(weights) else []
     return (
-        f"[model] directory: {directory} is not as it was when this run began ({_named(other)}): {'; '.join(said)}. "
+        f"[model] directory: {directory} is not as it was when this run began ({_name(other)}): {'; '.join(said)}. "
         "Put it back if that was not meant."
     )
 
@@ -100,6 +100,6 @@ def _rests_on_it(trainer: TrainerSection) -> str:
     return f"lora_rank = {trainer.lora_rank} trains an adapter on it" if trainer.lora_rank else ""
 
 
-def _named(files: list[str]) -> str:
+def _name(files: list[str]) -> str:
     more = f" and {len(files) - MAX_NAMED} more" if len(files) > MAX_NAMED else ""
     return ", ".join(files[:MAX_NAMED]) + more

@@ -80,7 +80,6 @@ _SHARED = [name for name in TrainerSection.__struct_fields__ if name in Hyperpar
 
 
 def load_request(config: SwarmConfig) -> dict[str, Any]:
-    """The trainer's `load` request."""
     trainer, learn = config.trainer, config.learn
     return {
         "directory": config.model.directory,
@@ -130,7 +129,6 @@ def launch_command(argv: Sequence[str], trainer: TrainerSection) -> tuple[str, .
 
 
 def recipe_in(config: SwarmConfig) -> Recipe:
-    """The recipe of the run's objective."""
     return recipe_of(msgspec.convert(load_request(config)["hyperparameters"], Hyperparameters))
 
 

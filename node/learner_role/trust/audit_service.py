@@ -97,7 +97,6 @@ class AuditService(Service):
 
     @property
     def audits(self) -> bool:
-        """Whether anybody is audited."""
         return self.standings.audits
 
     # Who comes
@@ -114,7 +113,6 @@ class AuditService(Service):
         return banned
 
     def forget(self, peer: PeerId) -> None:
-        """The peer is gone."""
         self.revisions.forget(peer)
         self._unusual.discard(peer)
 

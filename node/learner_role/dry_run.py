@@ -137,8 +137,9 @@ def _story(config: SwarmConfig, schooling: TaskSuite, beginning: str, begun: int
     if begun >= learn.steps:
         yield f"That is taken: it publishes what is there, and ends. Raise [learn] steps above {begun} to train on."
     if batch:
+        leases = "1 lease" if batch == learn.group_size else f"{batch / learn.group_size:g} leases"
         yield (
-            f"A training step takes R = {batch} rollouts: {_leases(batch / learn.group_size)} of {learn.group_size} "
+            f"A training step takes R = {batch} rollouts: {leases} of {learn.group_size} "
             f"completions, up to {words.counted(learn.max_new_tokens, 'token')} each."
         )
     if logged := config.offline_rollouts:
@@ -154,10 +155,6 @@ def _story(config: SwarmConfig, schooling: TaskSuite, beginning: str, begun: int
         lasts = f"a lease lasts {learn.lease_timeout_s:g} s"
         yield f"At most {round(most * batch)} rollouts are leased or wait{said}; {lasts}."
     yield from _data(config, schooling)
-
-
-def _leases(number: float) -> str:
-    return "1 lease" if number == 1 else f"{number:g} leases"
 
 
 def _rates(config: SwarmConfig) -> Iterator[str]:

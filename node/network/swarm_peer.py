@@ -8,7 +8,6 @@ from typing import Self
 import trio
 
 from node.network.budget_reports import FaultLog, tell_refusals
-from protocol.versions.manifest import SignedManifest
 from swarm.store import ChunkStore
 from swarm.transfer.exchange import ChunkExchange
 from swarm.transfer.serving import Knowledge, Serving
@@ -28,14 +27,15 @@ class SwarmPeer:
     def build(cls, transport: Transport, store: ChunkStore, knowledge: Knowledge, faults: FaultLog) -> Self:
         """What is fetched is served from then on."""
 
-        def gained(signed: SignedManifest) -> None:
-            serving.tell_gained(signed.hash)
-
         serving = Serving(
             transport=transport, store=store, knowledge=knowledge, report=faults.report, trouble=faults.events.trouble
         )
         exchange = ChunkExchange(
-            transport=transport, store=store, tell_gained=gained, report=faults.report, serving=serving
+            transport=transport,
+            store=store,
+            tell_gained=lambda signed: serving.tell_gained(signed.hash),
+            report=faults.report,
+            serving=serving,
         )
         return cls(transport=transport, faults=faults, serving=serving, exchange=exchange)
 

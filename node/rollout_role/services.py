@@ -86,7 +86,7 @@ class RolloutServices:
         self.arrivals, self.recalls = Signal[Arrival](), Signal[LeaseRecall]()
         self.fetch_failures, self.proof_news = Signal[tuple[PolicyVersion, str]](), Signal[None]()
         self.revisions = Revisions(receipts=self.receipts, events=events)
-        knowledge = Knowledge(genesis=self.genesis, newest=lambda: self.following.newest, peers=self.known)
+        knowledge = Knowledge(genesis=self.genesis, newest=lambda: self.following.newest, peers=self.peers)
         self.swarm = SwarmPeer.build(self.transport, self.store, knowledge, FaultLog(events=events))
         self.following = self._build_following()
         self.line = self._build_line()
@@ -234,5 +234,5 @@ class RolloutServices:
         flying = self.following.core.in_flight
         return None if flying is None else flying.manifest
 
-    def known(self) -> list[exchange.PeerAddresses]:
+    def peers(self) -> list[exchange.PeerAddresses]:
         return [exchange.PeerAddresses(peer=peer) for peer in self.transport.connected_peers()]

@@ -230,11 +230,6 @@ class RolloutWorker:
         self._stop_making(why)
         await self.leave(first_line(why))
 
-    async def _measure(self) -> None:
-        speed = self.counts.tokens_per_s = await measure_speed(self.engine, self.batch_rollouts)
-        self.events.emit("speed_measured", tokens_per_s=round(speed, 1))
-        self.line.beat_now()
-
     def _thank(self, arrival: Arrival) -> None:
         """Sign who relayed the version to us, for the learner to credit. What it gave us itself needs no thanks."""
         signed = arrival.signed
@@ -263,7 +258,9 @@ class RolloutWorker:
                     await self._stirred.wait()
                 await trio.sleep_until(max(self._asks_again_s, self.patience.again_s(LEASE, ENGINE)))
                 if self.counts.tokens_per_s is None:  # before the first lease, so that nothing else runs meanwhile
-                    await self._measure()
+                    speed = self.counts.tokens_per_s = await measure_speed(self.engine, self.batch_rollouts)
+                    self.events.emit("speed_measured", tokens_per_s=round(speed, 1))
+                    self.line.beat_now()
                 granted = self._not_held(await self.line.request_leases(self.batch_rollouts))
             if not granted:
                 continue

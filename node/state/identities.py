@@ -65,7 +65,7 @@ def require_node(root: Path) -> None:
     """Refuse a node's state whose key or receipts are gone, though it has worked. Makes nothing. Raises UsageError,
     RunError."""
     key, books, about = root / "node.key", root / "receipts.sqlite", root / ABOUT_FILE
-    if _is_empty(books):
+    if not books.exists() or (books.is_file() and books.stat().st_size == 0):  # SQLite would take that for a new one
         if about.exists():
             raise RunError(
                 f"{books} is missing or empty, and {about} tells that this node has worked: the receipts for that are "
@@ -84,8 +84,3 @@ def require_node(root: Path) -> None:
             f"key this node is a newcomer. If that is what you want, move receipts.sqlite and {ABOUT_FILE} away as "
             "well, and keep them: they are what is left of that peer's work."
         )
-
-
-def _is_empty(path: Path) -> bool:
-    """Whether nothing lies there, or a file without a byte, which SQLite would take for a new one."""
-    return not path.exists() or (path.is_file() and path.stat().st_size == 0)

@@ -208,7 +208,9 @@ async def test_who_is_pardoned_begins_anew(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(again.operator.run)
             await until(lambda: bool(again.logged("peer_pardoned")))
-            await until(lambda: not again.trust or again.trust.standings.level(OTHER.peer_id) is TrustLevel.NEWCOMER)
+            await until(
+                lambda: not again.trust or again.trust.standings.remember(OTHER.peer_id).standing is TrustLevel.NEWCOMER
+            )
             nursery.cancel_scope.cancel()
         assert again.ledger.trust.choice_history(OTHER.peer_id).audits == 0
     assert rows(tmp_path, "SELECT count(*) FROM choices WHERE heard < 0") == heard

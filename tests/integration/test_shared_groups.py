@@ -137,7 +137,7 @@ async def test_for_a_failed_audit_only_its_peer_is_blamed(
         assert learner.capacity.buffer.held == 2
         await audit(learner)
         assert learner.trust.failed >= 1
-        assert learner.trust.standings.level(cheat.id) is standing
+        assert learner.trust.standings.remember(cheat.id).standing is standing
         assert learner.capacity.buffer.held == len(learner.capacity.buffer) == 0
         told = [open_receipt(raw, SWARM.authority) for _, raw in learner.ledger.trust.untold_revisions(cheat.id, 10)]
         assert {verdict.rule for one in told for verdict in one.verdicts} <= {Rule.AUDIT, Rule.BANNED}

@@ -13,7 +13,7 @@ import math
 import shutil
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -32,7 +32,8 @@ from learner.rollouts.environment import Ask, Environment, Question, Reply
 from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
 from learner.scheduling.capacity import LeaseCapacity
 from learner.scheduling.lease_scheduler import LeaseScheduler
-from learner.trust.standing import TrustLevel
+from learner.trust.audit_queue import Work
+from learner.trust.standing import Finding, TrustLevel
 from node.engine.interface import (
     Claim,
     FinishReason,
@@ -403,6 +404,24 @@ class CountingSessions(SessionService):
         self.rounds += 1
 
 
+@dataclass(kw_only=True, eq=False)
+class CountingAudits(AuditService):
+    """Audits that tell how many groups were audited, how many failed, and of how many there was no audit."""
+
+    audited: int = 0
+    failed: int = 0
+    unaudited: int = 0
+
+    def _refuse(self, work: Work, finding: Finding) -> set[LeaseId]:
+        self.audited += 1
+        self.failed += not finding.passed
+        return super()._refuse(work, finding)
+
+    def _drop_unaudited(self, works: Iterable[Work]) -> None:
+        self.unaudited += len(works := list(works))
+        super()._drop_unaudited(works)
+
+
 @dataclass(kw_only=True)
 class Learner:
     """The parts of one process of a learner, wired as `node.learner_role.app` wires them."""
@@ -424,7 +443,7 @@ class Learner:
     wall: Wall
     log: list[tuple[str, dict[str, Field]]]
     prompts: list[int]
-    trust: AuditService
+    trust: CountingAudits
     audits: AuditLoop | None
     choices: SelectionLoop | None
     context: LearnerContext
@@ -586,7 +605,7 @@ def _wire(
     witness = PeerRecorder(context=context, recorder=recorder, max_new_tokens=terms.max_new_tokens)
     struck = Struck()
     standings = PeerStandings(context=context, quarantine=struck, audits=settings.audits)
-    trust = AuditService(
+    trust = CountingAudits(
         context=context,
         kept=VersionRetention(store=store),
         standings=standings,
@@ -752,7 +771,7 @@ class FakePeer:
 
     async def work(self, learner: Learner) -> None:
         """Join, deliver what is left from before, then work until cancelled."""
-        while learner.trust.standings.level(self.id) is not TrustLevel.BANNED:
+        while learner.trust.standings.remember(self.id).standing is not TrustLevel.BANNED:
             if self.id not in learner.run.present:  # at first, and when it was thought gone
                 welcome = await learner.sessions.welcome(self.id, hello(leases=sorted(self.undelivered)))
                 if isinstance(welcome, Refused):

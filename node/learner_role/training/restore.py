@@ -51,7 +51,9 @@ async def restore_newest(
             continue
         return row
     if reasons:
-        if newer := _newer_ones(rows, checkpoints):
+        # A crash leaves one that the ledger has never heard of at most, and removes none that it knows.
+        there = {path.name for path in checkpoints.glob("*.*") if not path.name.startswith(".") and path.is_dir()}
+        if newer := there - {row.directory for row in rows}:
             raise RunError(
                 f"{checkpoints.parent / 'ledger.sqlite'} is older than the checkpoints beside it: it knows "
                 f"{_list(row.directory for row in rows)}, and there are {_list(newer)}, which it does not know. "
@@ -62,14 +64,6 @@ async def restore_newest(
             f"anew. Restore one from a copy, or choose another [swarm] state. {reasons[0]}."
         )
     return None
-
-
-def _newer_ones(rows: Sequence[CheckpointRow], checkpoints: Path) -> list[str]:
-    """The whole checkpoints that lie there and the ledger has never heard of: a crash leaves one at most, and removes
-    none that the ledger knows."""
-    known = {row.directory for row in rows}
-    there = [path.name for path in checkpoints.glob("*.*") if not path.name.startswith(".") and path.is_dir()]
-    return sorted(set(there) - known)
 
 
 def _list(names: Iterable[str]) -> str:

@@ -82,9 +82,6 @@ class AuditService(Service):
     unusual: Unusual = field(default_factory=Unusual)
     exposure: Exposure = field(default_factory=Exposure)
     added: trio.Event = field(default_factory=trio.Event)
-    audited: int = 0
-    failed: int = 0
-    unaudited: int = 0
     _under_audit: set[LeaseId] = field(default_factory=set)
     """On the agenda, or judged and not written yet: MAX_WAITING and what the engine is asked together, at most."""
     _pending: dict[LeaseId, set[LeaseId]] = field(default_factory=dict)
@@ -279,8 +276,6 @@ class AuditService(Service):
         counted = count_above(found, margins)
         known, finding = after(before, counted, margins)
         self.standings.note(work.peer, known)
-        self.audited += 1
-        self.failed += not finding.passed
         if finding.passed:
             self.exposure.passed(work.peer, work.lease)
         wrong = self._refuse(work, finding)
@@ -416,7 +411,6 @@ class AuditService(Service):
         """These cannot be audited, which is nobody's fault; what waited for that is not trained on."""
         roots = set()
         for work in works:
-            self.unaudited += 1
             if work.waits:
                 self.exposure.gone(work.peer, work.lease)
                 roots.add(work.root)

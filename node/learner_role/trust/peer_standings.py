@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from learner.trust.standing import NEWCOMER_GROUPS, AuditHistory, TrustLevel
+from learner.trust.standing import NEWCOMER_GROUPS, AuditHistory
 from node.learner_role.shared.context import Service
 from node.learner_role.trust.reputation import ReputationService
 from protocol.core.ids import PeerId
@@ -85,10 +85,6 @@ class PeerStandings(Service):
         for one in gone:
             del self._known[one]
         return gone
-
-    def level(self, peer: PeerId) -> TrustLevel:
-        """How a peer stands that is here."""
-        return self.remember(peer).standing
 
     def reconsider(self) -> None:
         """Who is in quarantine has changed."""

@@ -57,7 +57,7 @@ async def test_who_is_banned_by_the_operator_leaves_and_who_is_pardoned_may_come
         orders.give(Ban(peer=peer.id, reason="it is rude"))
         learner.trust.revisions.wakeup.set()
         await until(lambda: orders.waiting() == [])
-        assert learner.trust.standings.level(peer.id) is TrustLevel.BANNED
+        assert learner.trust.standings.remember(peer.id).standing is TrustLevel.BANNED
         assert peer.id not in learner.run.present
         assert len(learner.capacity.buffer) + learner.capacity.buffer.held == 0
         answer = await learner.sessions.welcome(peer.id, hello())
@@ -68,7 +68,7 @@ async def test_who_is_banned_by_the_operator_leaves_and_who_is_pardoned_may_come
         orders.give(Pardon(peer=peer.id))
         learner.trust.revisions.wakeup.set()
         await until(lambda: orders.waiting() == [])
-        assert learner.trust.standings.level(peer.id) is TrustLevel.NEWCOMER
+        assert learner.trust.standings.remember(peer.id).standing is TrustLevel.NEWCOMER
         assert not isinstance(await learner.sessions.welcome(peer.id, hello()), Refused)
         nursery.cancel_scope.cancel()
     async with open_learner(tmp_path, Settings(audits=True)) as again:
@@ -81,7 +81,7 @@ async def test_an_order_for_a_learner_that_was_not_running_and_one_that_is_none(
     (tmp_path / FOLDER / "0.json").write_text("{")
     async with open_learner(tmp_path, Settings(audits=True)) as learner, trio.open_nursery() as nursery:
         nursery.start_soon(learner.operator.run)
-        await until(lambda: learner.trust.standings.level(OTHER.peer_id) is TrustLevel.BANNED)
+        await until(lambda: learner.trust.standings.remember(OTHER.peer_id).standing is TrustLevel.BANNED)
         [told] = learner.logged("trouble")
         assert "0.json is no order" in str(told["text"])
         learner.trust.revisions.wakeup.set()

@@ -94,7 +94,7 @@ async def test_a_newcomers_groups_are_trained_on_after_their_audit(tmp_path: Pat
     async with open_learner(tmp_path, AUDITED) as learner:
         peer = FakePeer(rollouts=8)
         await learner.train(peer)
-        assert learner.trust.standings.level(peer.id) is TrustLevel.TRUSTED
+        assert learner.trust.standings.remember(peer.id).standing is TrustLevel.TRUSTED
         assert learner.scheduler.worker(peer.id).quota == float("inf")
     assert rows(tmp_path, "SELECT count(*) FROM audits WHERE passed = 0") == [(0,)]
     unaudited = "SELECT count(*) FROM records r WHERE step IS NOT NULL AND lease NOT IN (SELECT lease FROM audits)"
@@ -131,7 +131,7 @@ async def test_who_makes_tokens_up_is_banned_before_anything_is_trained_on(tmp_p
     honest, cheat = FakePeer(), FakePeer(key=OTHER, draw=made_up)
     async with open_learner(tmp_path, AUDITED) as learner:
         await learner.train(honest, cheat)
-        assert learner.trust.standings.level(cheat.id) is TrustLevel.BANNED
+        assert learner.trust.standings.remember(cheat.id).standing is TrustLevel.BANNED
         assert cheat.id not in learner.run.present
         [banned] = learner.logged("peer_banned")
         assert banned["peer"] == cheat.id
@@ -194,7 +194,9 @@ async def test_what_a_sleepers_audit_found_is_kept_though_no_checkpoint_needs_it
             return await super().verify(claims)
 
     def draw(seed: int, version: PolicyVersion) -> tuple[int, ...]:
-        is_awake = all(learner.trust.standings.level(one.id) is TrustLevel.TRUSTED for one in (honest, sleeper))
+        is_awake = all(
+            learner.trust.standings.remember(one.id).standing is TrustLevel.TRUSTED for one in (honest, sleeper)
+        )
         return made_up(seed, version) if is_awake else honest_tokens(seed)
 
     sleeper.draw = draw
@@ -220,8 +222,8 @@ async def test_who_draws_honestly_and_claims_other_log_probabilities_is_banned_t
     honest, liar = FakePeer(claim=-0.505), FakePeer(key=OTHER, claim=-4.0)
     async with open_learner(tmp_path, AUDITED) as learner:
         await learner.train(honest, liar)
-        assert learner.trust.standings.level(liar.id) is TrustLevel.BANNED
-        assert learner.trust.standings.level(honest.id) is TrustLevel.TRUSTED
+        assert learner.trust.standings.remember(liar.id).standing is TrustLevel.BANNED
+        assert learner.trust.standings.remember(honest.id).standing is TrustLevel.TRUSTED
         [banned] = learner.logged("peer_banned")
         assert "log probabilities are more than 1 nats from those of the version named" in str(banned["reason"])
 
@@ -504,7 +506,7 @@ async def test_a_version_that_cannot_be_loaded_is_nobodys_fault(tmp_path: Path) 
         [told] = learner.logged("audit_impossible")
         assert told["reason"] == "it has no weights"
         assert learner.trust.unaudited > 0
-        assert learner.trust.standings.level(peer.id) is not TrustLevel.BANNED
+        assert learner.trust.standings.remember(peer.id).standing is not TrustLevel.BANNED
     assert rows(tmp_path, "SELECT max(step) FROM steps") == [(AUDITED.steps,)]
     assert rows(tmp_path, "SELECT count(*) FROM dropped WHERE reason = 'audit'")[0][0] > 0
 
@@ -682,7 +684,7 @@ async def test_who_is_trusted_stays_so_whoever_comes_while_its_coming_is_written
 
         learner.ledger.peers.peer_joined = crowded  # type: ignore[method-assign]
         assert isinstance(await learner.sessions.welcome(PEER.peer_id, hello()), Welcome)
-        assert learner.trust.standings.level(PEER.peer_id) is TrustLevel.TRUSTED
+        assert learner.trust.standings.remember(PEER.peer_id).standing is TrustLevel.TRUSTED
         assert learner.scheduler.worker(PEER.peer_id).quota == math.inf
 
 

@@ -45,12 +45,8 @@ def _counter(name: str, unit: str, words: str, *labels: str) -> Metric:
     return Metric(name=name, kind=Kind.COUNTER, unit=unit, words=words, labels=labels)
 
 
-def _seconds(name: str, words: str) -> Metric:
-    return Metric(name=name, kind=Kind.HISTOGRAM, unit="seconds", words=words, buckets=SECONDS)
-
-
-def _tokens(name: str, words: str) -> Metric:
-    return Metric(name=name, kind=Kind.HISTOGRAM, unit="tokens", words=words, buckets=TOKENS)
+def _histogram(name: str, words: str, unit: str = "seconds", buckets: tuple[float, ...] = SECONDS) -> Metric:
+    return Metric(name=name, kind=Kind.HISTOGRAM, unit=unit, words=words, buckets=buckets)
 
 
 TOPICS: Mapping[str, tuple[Metric, ...]] = {
@@ -83,7 +79,9 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _counter("batches_dropped", "batches", "Batches that made the loss infinite and were dropped."),
         _counter("trainer_restarts", "restarts", "How often the trainer was lost, and loaded again."),
         _gauge("turns", "turns", "Turns of an episode that the step was trained on, mean; 1 where tasks have one."),
-        _tokens("completion_tokens", "Tokens of a trained completion, those of its environment included."),
+        _histogram(
+            "completion_tokens", "Tokens of a trained completion, those of its environment included.", "tokens", TOKENS
+        ),
     ),
     "objective": (
         _gauge("entropy", "nats", "Entropy of the policy, mean over the trained tokens."),
@@ -129,10 +127,10 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _counter("alarms_raised", "alarms", "How often it was raised.", "rule"),
     ),
     "time": (
-        _seconds("waited_seconds", "What a step waited for its batch."),
-        _seconds("train_seconds", "What the trainer took for a step."),
-        _seconds("publish_seconds", "What saving, exporting, signing and announcing a version took."),
-        _seconds("checkpoint_seconds", "From asking for a checkpoint until it was on disk, beside training."),
+        _histogram("waited_seconds", "What a step waited for its batch."),
+        _histogram("train_seconds", "What the trainer took for a step."),
+        _histogram("publish_seconds", "What saving, exporting, signing and announcing a version took."),
+        _histogram("checkpoint_seconds", "From asking for a checkpoint until it was on disk, beside training."),
         _gauge("bubble", "share", "Of the step's time, what it waited for its batch."),
         _gauge("still_seconds", "seconds", "For how long there was no training step; looked at every 5 s."),
         _gauge("t_train", "seconds", "T_train as plans reckon with it: the median of late."),
@@ -172,7 +170,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _counter("audits_impossible", "attempts", "Attempts to audit that the engine, or a missing version, ended."),
         _counter("peers_banned", "peers", "Peers banned, by an audit or by the operator."),
         _gauge("audits_waiting", "groups", "Groups that wait for their audit."),
-        _seconds("audit_seconds", "What the engine took for audits, a version's together; the sum is their cost."),
+        _histogram("audit_seconds", "What the engine took for audits, a version's together; the sum is their cost."),
     ),
     "weights": (
         _counter("versions_published", "versions", "Policy versions published."),

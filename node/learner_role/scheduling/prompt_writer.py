@@ -62,7 +62,7 @@ class PromptWriter:
 
     def next_prompt(self) -> Prompt | None:
         """The next prompt to lease; None while it is being written. Raises TaskError, see `TaskSuite.draw`."""
-        prompt = self.schooling.draw(self._take)
+        prompt = self.schooling.draw(lambda index: self._shelf.pop(index, None))
         self._is_missed = prompt is None
         return prompt
 
@@ -86,10 +86,6 @@ class PromptWriter:
             if self._is_missed and self.schooling.upcoming(1)[0] in self._shelf:
                 self._is_missed = False
                 self.signals.prompts_ready.emit(None)
-
-    def _take(self, index: int) -> Written | None:
-        """What was written of that prompt, which leaves the shelf."""
-        return self._shelf.pop(index, None)
 
     def _look_again(self) -> None:
         """Other prompts come next. Those who write look again."""

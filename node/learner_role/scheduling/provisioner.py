@@ -39,11 +39,7 @@ class Provisioner(Service):
     _called: trio.Event = field(default_factory=trio.Event)
 
     def __post_init__(self) -> None:
-        self.signals.peers_changed.subscribe(lambda _: self.call())
-
-    def call(self) -> None:
-        """Somebody came or left: look at once."""
-        self._called.set()
+        self.signals.peers_changed.subscribe(lambda _: self._called.set())
 
     async def run(self) -> None:
         """Review until cancelled."""

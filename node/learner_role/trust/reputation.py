@@ -44,7 +44,7 @@ class ReputationService(Service):
     _seen: _Seen = field(default_factory=lambda: _Seen(at_ms=0, days={}))
 
     def __post_init__(self) -> None:
-        self.signals.peer_judged.subscribe(lambda _: self.call())
+        self.signals.peer_judged.subscribe(lambda _: self.wakeup.set())
 
     def is_quarantined(self, peer: PeerId) -> bool:
         """Whether soft strikes stood against it at the last look."""
@@ -65,12 +65,8 @@ class ReputationService(Service):
         )
         return sign_reputation_note(self.identity.keypair, self.identity.authority, note)
 
-    def call(self) -> None:
-        """Look again soon: an audit failed, or the operator decided something."""
-        self.wakeup.set()
-
     async def run(self) -> None:
-        """Look every REVIEW_S, and when called; until cancelled."""
+        """Look every REVIEW_S, and when a peer was judged; until cancelled."""
         while True:
             self.wakeup = trio.Event()  # before we look, or what comes meanwhile would wake nobody
             await self.review()

@@ -206,7 +206,7 @@ async def test_those_who_come_together_are_looked_at_together(tmp_path: Path, mo
         nursery.start_soon(steward.run)
         await until(lambda: steward.reviews == 1)
         for _ in range(100):
-            steward.call()
+            learner.context.signals.peers_changed.emit(None)
             await wait_all_tasks_blocked()
         assert steward.reviews == 1
         mock_clock.jump(SOON_S)

@@ -134,7 +134,7 @@ async def test_it_looks_again_when_called_and_when_time_has_passed(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(desk.run)
         await until(lambda: len(looks) == 1)
-        desk.call()
+        desk.signals.peer_judged.emit(ALPHA)
         await until(lambda: len(looks) == 2)
         while len(looks) == 2:  # it may not wait yet
             mock_clock.jump(REVIEW_S)

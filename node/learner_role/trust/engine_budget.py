@@ -18,9 +18,10 @@ ROUTINE_SHARE = 0.01
 
 @dataclass(kw_only=True)
 class EngineBudget:
-    """See the module's paragraph; times are trio's, in seconds."""
+    """See the module's paragraph; times are trio's, in seconds. `routine`: share of what nothing gave a reason for."""
 
     share: float
+    routine: float = ROUTINE_SHARE
     _free_s: float = -math.inf
     _routine_s: float = -math.inf
 
@@ -34,4 +35,4 @@ class EngineBudget:
         began_s = trio.current_time() - seconds
         self._free_s = max(self._free_s, began_s) + seconds / self.share  # another may have used it just before
         if routine:
-            self._routine_s = max(self._routine_s, began_s) + seconds / min(self.share, ROUTINE_SHARE)
+            self._routine_s = max(self._routine_s, began_s) + seconds / min(self.share, self.routine)

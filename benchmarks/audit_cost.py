@@ -2,7 +2,7 @@
 
 The learner's own trainer takes a step on a batch, and the engine that audits judges the same batch, both on one thread
 and by turns: a policy of 0.2 M parameters on a demo's batch, and one of 51 M on a small one. At the floor share of
-audits (`learner/trust/standing.py`) 3 % of the groups are judged, of one version in four, whose weights are loaded
+audits (`learner/trust/audit_history.py`) 3 % of the groups are judged, of one version in four, whose weights are loaded
 for it; draws of what peers may have chosen take a share of the time that no more than
 `node/learner_role/trust/engine_budget.py` says. Bar: audit_share_pct, what both come to of the learner's compute, of
 the worse model. What always holds: the engine and the trainer are those that ship; of several repetitions medians are
@@ -32,7 +32,7 @@ from learner.training.model.export import export
 from learner.training.model.loading import make_model
 from learner.training.model.policy import load_policy
 from learner.training.train_state import Training
-from learner.trust.standing import FLOOR, VERSIONS
+from learner.trust.audit_history import FLOOR, VERSIONS
 from node.engine.interface import Claim, Generation, GenerationRequest, InstalledVersion
 from node.engine.transformers import TransformersConfig
 from node.engine.worker_engine import WorkerEngine, open_worker_engine

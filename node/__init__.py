@@ -4,7 +4,7 @@ This package composes `swarm`, `learner` and `protocol`. Its process never impor
 training are child processes (`node.processes`). A room imports only rooms further down this list.
 
 - `cli`: the command line: options, and which function each command calls
-- `commands`: demo, drill, simulate, plan, samples, statements: what is no role
+- `commands`: all that is no role: demo, drill, export, init, plan, samples, simulate, statements
 - `learner_role`: the learner: sessions with peers, training, trust, metrics
 - `rollout_role`: the rollout node: work, versions, its owner's wishes
 - `ui`: the live view in a terminal

@@ -9,5 +9,5 @@ both know `protocol` alone.
 - `store`: the content-addressed directory in which versions lie
 - `transport`: the port through which all this reaches other peers
 - `libp2p`: that port on libp2p
-- `testing`: that port in memory, and a simulator in virtual time
+- `testing`: that port in memory, and checks that every transport passes
 """

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from learner.trainer_api.presets import Bounds as Bounds
-    from learner.training.objective.terms import Corrected as Corrected
-    from learner.training.objective.terms import Terms as Terms
-    from learner.training.objective.terms import Totals as Totals
+    from learner.training.objective.objective_inputs import Corrected as Corrected
+    from learner.training.objective.objective_inputs import Terms as Terms
+    from learner.training.objective.objective_inputs import Totals as Totals
     from node.tasks.api.interface import MAX_REWARD as MAX_REWARD
     from node.tasks.api.interface import Answer as Answer
     from node.tasks.api.interface import Chat as Chat
@@ -40,7 +40,7 @@ _HOMES = {
         *("Option", "Problem", "Task", "TaskArguments", "TaskError", "TaskKind", "Turn", "TurnTask"),
     ),
     "learner.trainer_api.presets": ("Bounds",),
-    "learner.training.objective.terms": ("Corrected", "Terms", "Totals"),
+    "learner.training.objective.objective_inputs": ("Corrected", "Terms", "Totals"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from learner.trust.sequential_test import (
+from learner.trust.conviction import (
     LEAST_OF_A_MEAN,
     MOST_APART,
     Audited,

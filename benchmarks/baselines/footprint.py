@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from learner.artifacts.publisher import Publisher
+from learner.artifacts.version_builder import VersionBuilder
 from learner.training.server import Trainer
 from protocol.core.identity import Keypair
 from protocol.core.pipe import Arrays, Header
@@ -174,7 +174,7 @@ def publish(directory: Path, names: Arrays) -> None:
     from tests.support.trainer_fixture import NOW_MS, SWARM, version
 
     assert isinstance(SWARM.learner, Keypair)
-    publisher = Publisher(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
+    publisher = VersionBuilder(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
     publisher.publish(directory, version("1.0"), None, NOW_MS, names=names)
 
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from learner.trust.audit_history import AuditHistory, after, audit_share
+from learner.trust.conviction import Audited, Counted, History, Margin, Measure, bands_of, is_convicted, wagered
 from learner.trust.selection_test import CONTROLS, CompletionValue, DeliveryOutcome, VersionGain, seen
-from learner.trust.sequential_test import Audited, Counted, History, Margin, Measure, bands_of, is_convicted, wagered
-from learner.trust.standing import AuditHistory, after, audit_share
 
 GROUPS_A_DAY = 2000
 """Groups that a peer delivers in a day: one in 43 s."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from learner.artifacts.publisher import Publisher
+from learner.artifacts.version_builder import VersionBuilder
 from protocol.core.digest import digest_of
 from protocol.core.genesis import Authority, certify_learner, found_swarm
 from protocol.core.identity import Keypair
@@ -30,17 +30,17 @@ def found() -> tuple[bytes, Authority]:
     return found_swarm(key_of("operator"), name="benchmark", created_ms=FOUNDED_MS, nonce=bytes(16))
 
 
-def publisher_of(name: str) -> Publisher:
+def publisher_of(name: str) -> VersionBuilder:
     """The learner's part of the node called `name`, certified by the operator."""
     authority = found()[1]
     learner = key_of(name)
     certificate = certify_learner(
         key_of("operator"), authority, learner=learner.public, not_before_ms=0, not_after_ms=FOREVER_MS
     )
-    return Publisher(learner=learner, authority=authority, certificate=certificate)
+    return VersionBuilder(learner=learner, authority=authority, certificate=certificate)
 
 
-def announcement_of(signed: SignedManifest, publisher: Publisher) -> bytes:
+def announcement_of(signed: SignedManifest, publisher: VersionBuilder) -> bytes:
     """What the learner broadcasts of a version."""
     announcement = Announcement(
         version=signed.version,

@@ -9,7 +9,7 @@ first. No torch.
 - `lora_targets`: which layers the names in `lora_targets` mean
 - `model_directory`: a model directory: configuration, weight files, and what travels with them
 - `model_limits`: how long a sequence may be, and how many token ids there are
-- `publisher`: a model directory becomes chunks, patches and a signed manifest
 - `regular_file`: opens files on a disk, whatever has become of them
 - `text_files`: text and JSON that people hand in
+- `version_builder`: a model directory becomes chunks, patches and a signed manifest
 """

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from learner.rollouts.admission import EpisodeSlots
+from learner.trust.conviction import Audited, Counted
 from learner.trust.selection_test import CompletionValue, DeliveryOutcome
-from learner.trust.sequential_test import Audited, Counted
 from protocol.accounting.claims import EnergySource
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId
 from protocol.work import Rule

@@ -5,6 +5,6 @@
 - `buffer`: groups that were admitted and wait to be trained on
 - `environment`: the port between episodes and tasks
 - `episodes`: episodes of several turns, and which peer makes the next one
-- `leases`: leases that are open: whose they are, and where their seeds come from
-- `prompt_queue`: which prompt is leased next
+- `open_leases`: leases that are open: whose they are, and where their seeds come from
+- `prompt_choice`: which prompt is leased next
 """

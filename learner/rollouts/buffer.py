@@ -5,7 +5,7 @@ the guarantee; the one at intake only saves work); groups leave in the order of 
 so that none grows stale behind fresher ones; a group is handed out once. Where only informative groups are wanted, one
 whose rewards are all equal never waits: it is dropped, and makes room for another (dynamic sampling, DAPO, arXiv
 2503.14476, section 3.2). What is held until it was audited is in no batch, and grows too old as the rest does. How much
-waits or is held is bounded by what is leased (`learner.rollouts.leases`).
+waits or is held is bounded by what is leased (`learner.rollouts.open_leases`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from itertools import chain, groupby
 from learner.rollouts.admission import EpisodeSlots, GrantedLease
 from learner.rollouts.buffer import Completion, Group
 from learner.rollouts.environment import Answered, Ended, Reply, Said
-from learner.rollouts.leases import Prompt
+from learner.rollouts.open_leases import Prompt
 from protocol.core.codec import unpack_tokens
 from protocol.core.ids import LeaseId, PolicyVersion
 from protocol.versions.staleness import Admissibility, Chain, judge

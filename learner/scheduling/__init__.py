@@ -5,5 +5,5 @@ cores; the node performs.
 - `capacity`: how many rollouts of which version may be leased, and until when they are of use
 - `lease_backoff`: how seldom a peer is leased to whose leases bring no record
 - `lease_scheduler`: what a peer that asks is leased
-- `worker`: what the learner remembers of a peer that works, and why its request waits
+- `peer_load`: what the learner remembers of a peer that works, and why its request waits
 """

@@ -26,7 +26,7 @@ from learner.provisioning.model.capacity import Supply
 from learner.provisioning.model.expected_lag import batches_ahead
 from learner.rollouts.buffer import Buffer
 from learner.rollouts.episodes import Episodes
-from learner.rollouts.leases import Leasing
+from learner.rollouts.open_leases import Leasing
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.versions.staleness import Chain
 

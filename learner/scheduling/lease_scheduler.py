@@ -35,11 +35,11 @@ from learner.monitoring.fruitless_leases import End, Fruitless
 from learner.provisioning.model.capacity import Supply
 from learner.rollouts.admission import GrantedLease
 from learner.rollouts.episodes import Episodes
-from learner.rollouts.leases import Frame, Prompt
-from learner.rollouts.prompt_queue import Prompts
+from learner.rollouts.open_leases import Frame, Prompt
+from learner.rollouts.prompt_choice import Prompts
 from learner.scheduling.capacity import LeaseCapacity, Tempo
 from learner.scheduling.lease_backoff import GiveBacks
-from learner.scheduling.worker import Held, Together, Worker
+from learner.scheduling.peer_load import Held, Together, Worker
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.versions.staleness import Admissibility, judge
 

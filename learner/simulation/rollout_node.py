@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from learner.provisioning.estimation.recording import Installed, Joined, Left
 from learner.rollouts.admission import GrantedLease
-from learner.scheduling.worker import Worker
+from learner.scheduling.peer_load import Worker
 from learner.simulation.machines import Change, Luck, Machine
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 

@@ -1,6 +1,6 @@
 """A learner and its rollout nodes in virtual time: the cores that run in a real one, and machines that are figures.
 
-What is the same code: which leases are granted (`learner.scheduling.lease_scheduler`, `learner.rollouts.leases`,
+What is the same code: which leases are granted (`learner.scheduling.lease_scheduler`, `learner.rollouts.open_leases`,
 `learner.scheduling.batch_speed`), what waits and what is too old (`learner.rollouts.buffer`,
 `protocol.versions.staleness`), what is estimated, recorded and planned (`learner.provisioning`). What is imitated, as
 `node.rollout_role.worker` and `node.learner_role.training.loop` do it: an engine that does one batch at a time, with
@@ -21,7 +21,7 @@ from typing import Protocol
 from learner.provisioning.estimation.recording import Began, Delivered, Published, Recorded, Stepped, Withdrawn
 from learner.rollouts.admission import GrantedLease
 from learner.rollouts.buffer import Buffer, Completion, Group
-from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
+from learner.rollouts.open_leases import LeaseTerms, Leasing, Prompt
 from learner.scheduling.capacity import LeaseCapacity
 from learner.scheduling.lease_scheduler import LeaseScheduler
 from learner.simulation.event_queue import Calendar

@@ -25,8 +25,8 @@ from learner.training.checkpoint import Checkpoint
 from learner.training.distributed.sharding import whole
 from learner.training.model.policy import Policy
 from learner.training.objective.loss import objective_of
+from learner.training.objective.objective_inputs import Terms, Totals
 from learner.training.objective.statistics import Statistics
-from learner.training.objective.terms import Terms, Totals
 from learner.training.optimizer import MOMENTS, learning_rate_at, make_adamw, set_learning_rate
 from learner.training.reference_policy import Reference
 from learner.training.value_head import Critic, shapes_of

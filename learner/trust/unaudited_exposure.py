@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from learner.trust.standing import NEWCOMER_GROUPS
+from learner.trust.audit_history import NEWCOMER_GROUPS
 from protocol.core.ids import LeaseId, PeerId
 
 
 def credit(passed: int) -> int:
     """Groups of a trusted peer that may be believed one after the other without a look at any: as many as its share
-    lets by between two audits, on average (`learner.trust.standing`), so that this costs few audits beside those
+    lets by between two audits, on average (`learner.trust.audit_history`), so that this costs few audits beside those
     that chance chooses."""
     return max(1, passed // NEWCOMER_GROUPS)
 

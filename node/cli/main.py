@@ -18,13 +18,13 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from node.cli.demo_commands import demo, drill
 from node.cli.inspect_commands import export, identity, invite, report, samples, status, tasks, why
 from node.cli.operator_commands import ban, pardon
 from node.cli.owner_commands import drain, pause, resume
 from node.cli.planning_commands import plan, simulate
 from node.cli.receipt_commands import prove, receipts, reputation
 from node.cli.run_commands import engines, init, join, learn, verifier
-from node.cli.trial_commands import demo, drill
 from node.runtime.errors import NodeError, UsageError, of_file
 from node.runtime.stdout import complain, keep_outlet, say, tame_tracebacks
 

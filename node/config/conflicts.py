@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from learner.rollouts.leases import delivery_bytes
+from learner.rollouts.open_leases import delivery_bytes
 from node.config.node_config import NodeConfig
 from node.config.swarm_config import CostSection, LearnSection, SwarmConfig, TaskSection, TrainerSection
 from node.config.unused_keys import idle_key, idle_key_of_node

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 
 from node.engine.interface import Generation, GenerationRequest, InstalledVersion, PolicyEngine
-from node.runtime.signal import Signal
+from node.runtime.typed_signal import Signal
 
 COLD = 0.5
 """Of the temperature that was asked for."""

@@ -29,7 +29,7 @@ from node.engine.interface import (
     InstallFailed,
     Verified,
 )
-from node.runtime.signal import Signal
+from node.runtime.typed_signal import Signal
 
 
 @dataclass(frozen=True, kw_only=True)

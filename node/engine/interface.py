@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from node.runtime.signal import Signal
+from node.runtime.typed_signal import Signal
 from protocol.core.ids import ManifestHash, PolicyVersion
 
 

@@ -36,7 +36,7 @@ from node.processes.child import SupervisedChild, open_child
 from node.processes.child_process import ChildProcess
 from node.processes.outcomes import ChildCrashed, ChildGaveUp, ChildRefused, OnEvent
 from node.processes.spec import ChildSpec, RestartLimits
-from node.runtime.signal import Signal
+from node.runtime.typed_signal import Signal
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.core.pipe import Arrays, Header
 

@@ -17,7 +17,7 @@ import trio
 
 from learner.ledger.sqlite.database import is_blank
 from learner.trainer_api.presets import PRESETS
-from learner.trust.standing import NEWCOMER_GROUPS
+from learner.trust.audit_history import NEWCOMER_GROUPS
 from node.config.reference import to_toml
 from node.config.swarm_config import SwarmConfig
 from node.engine.vllm_install import has_gpu

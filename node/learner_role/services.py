@@ -19,7 +19,7 @@ from learner.provisioning.estimation.recording import FILE, Began
 from learner.provisioning.planner.planner import Planner
 from learner.provisioning.planner.review import Settings
 from learner.rollouts.buffer import Buffer
-from learner.rollouts.leases import LeaseTerms, Leasing
+from learner.rollouts.open_leases import LeaseTerms, Leasing
 from learner.scheduling.capacity import LeaseCapacity
 from learner.scheduling.lease_scheduler import LeaseScheduler
 from learner.trust.margins import Arithmetic
@@ -40,7 +40,7 @@ from node.learner_role.scheduling.lease_service import LeaseService
 from node.learner_role.scheduling.peer_recorder import PeerRecorder
 from node.learner_role.scheduling.prompt_writer import PromptWriter
 from node.learner_role.scheduling.provisioner import Provisioner
-from node.learner_role.scheduling.recorder import RunRecorder
+from node.learner_role.scheduling.run_recording import RunRecorder
 from node.learner_role.shared.context import LearnerContext, LearnerIdentity
 from node.learner_role.shared.run_state import RunState
 from node.learner_role.shared.signals import LearnerSignals
@@ -51,11 +51,12 @@ from node.learner_role.training.loop import TrainingLoop
 from node.learner_role.training.trainer_process import TrainerProcess, child_spec, load_request, recipe_in
 from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.auditor import AuditLoop
-from node.learner_role.trust.bans import Bans, OperatorService
+from node.learner_role.trust.bans import Bans
 from node.learner_role.trust.engine_budget import EngineBudget
+from node.learner_role.trust.operator_service import OperatorService
 from node.learner_role.trust.peer_standings import PeerStandings
 from node.learner_role.trust.receipt_revisions import ReceiptRevisions
-from node.learner_role.trust.reputation import ReputationService
+from node.learner_role.trust.reputation_service import ReputationService
 from node.learner_role.trust.selection_checker import SelectionLoop
 from node.learner_role.trust.selection_service import SelectionService
 from node.learner_role.trust.version_retention import VersionRetention

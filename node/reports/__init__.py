@@ -12,7 +12,7 @@ receipts into the frozen values of `model`; everything else is a pure function o
 - `text`: a report in a terminal
 """
 
-from node.reports.html.page import as_html, write_html
+from node.reports.html.document import as_html, write_html
 from node.reports.machine_formats import accounts_as_csv, as_csv, as_json
 from node.reports.model.report import OwnReport, PeerReport, SwarmReport
 from node.reports.plots.run_plot import draw_reward

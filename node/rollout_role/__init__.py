@@ -2,17 +2,17 @@
 
 - `app`: opens what the services stand on, and runs them
 - `availability`: whether the node may work now
-- `command`: `volery join`
+- `command`: `volery join`, and how Ctrl-C ends it
 - `dry_run`: `volery join --dry-run`
-- `line_events`: what of a connection's life is an event
 - `owner_control`: what its owner asks
+- `patience`: how long it goes on trying what fails
 - `proof_client`: proofs that records were trained on
 - `receipt_revisions`: verdicts that were revised
 - `resource_limits`: how much of the machine it may take
-- `retries`: how long it goes on trying what fails
-- `services`: all services of a node, built
+- `services`: builds the services of a node, and says who is given what
 - `serving_version`: which version is in service
 - `session_records`: how long it was at work, and what it moved
-- `worker`: its loops
+- `work_line_news`: what the learner said on the work line: whom to dial, what to log, what to drop
+- `worker`: leases, generates, signs and delivers, and how it leaves
 - `yield_to_programs`: makes room for programs of its owner
 """

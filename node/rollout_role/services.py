@@ -19,18 +19,18 @@ from node.network.introductions import Neighbours
 from node.network.swarm_peer import SwarmPeer
 from node.network.transport import machine_name
 from node.rollout_role.availability import Availability
-from node.rollout_role.line_events import line_reporter
 from node.rollout_role.owner_control import Owner
+from node.rollout_role.patience import Patience
 from node.rollout_role.proof_client import ProofKeeper, tally_in
 from node.rollout_role.receipt_revisions import Revisions
 from node.rollout_role.resource_limits import in_force
-from node.rollout_role.retries import Patience
 from node.rollout_role.session_records import SessionRecords
+from node.rollout_role.work_line_news import line_reporter
 from node.rollout_role.worker import RolloutWorker
 from node.rollout_role.yield_to_programs import make_room
 from node.runtime.events import Clock, EventLog
 from node.runtime.loop_watch import LoopWatch
-from node.runtime.signal import Signal
+from node.runtime.typed_signal import Signal
 from node.state.owner_orders import OwnerSignals
 from node.state.receipts import Receipts
 from protocol.accounting.claims import MICROS, Price

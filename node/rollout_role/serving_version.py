@@ -3,7 +3,7 @@
 What always holds: what was in service stays in service while another is loaded, and when that cannot be; nothing that
 was made with weights is trusted before they were proven to be the version's; the store evicts neither what is in
 service nor what is next; while the machine is not lent for long, the engine holds no memory. A version that cannot be
-installed is tried again after pauses that grow (`node.rollout_role.retries`), a newer one at once; an engine that is
+installed is tried again after pauses that grow (`node.rollout_role.patience`), a newer one at once; an engine that is
 started again during such a pause does not shorten it, and proves what it has loaded meanwhile, so that no batch waits
 for its end.
 
@@ -20,7 +20,7 @@ import trio
 from node.engine.interface import EngineCrashed, InstalledVersion, InstallFailed, PolicyEngine
 from node.engine.probe_check import require_proven
 from node.rollout_role.availability import Availability
-from node.rollout_role.retries import Arrived, Event, Failed, Patience, Worked
+from node.rollout_role.patience import Arrived, Event, Failed, Patience, Worked
 from node.runtime.events import EventLog
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.core.visible import first_line
@@ -140,7 +140,7 @@ class ServingVersion:
     async def _prove_owed(self) -> float | None:
         """Prove what is in service, if that is owed and it is not the newest version; when to try again if it failed.
 
-        It says nothing of whether the newest can be installed, whose pauses grow on (`node.rollout_role.retries`)."""
+        It says nothing of whether the newest can be installed, whose pauses grow on (`node.rollout_role.patience`)."""
         found, newest = self.engine.installed, self._newest
         if found is None or found.manifest not in self._unproven:
             return None

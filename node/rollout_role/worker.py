@@ -4,7 +4,7 @@ What always holds: a record is signed with the version that made it and names it
 with a version at least as new as it asks for; at most two batches of leases are in hand (one generating, one waiting),
 so that a node never hoards work; what the learner recalls as too late is dropped at once; nothing is made while the
 machine is not lent (`node.rollout_role.availability`). Which version is in service, `node.rollout_role.serving_version`
-sees to; how long what fails is tried again, and what the learner is told of it, `node.rollout_role.retries`. What goes
+sees to; how long what fails is tried again, and what the learner is told of it, `node.rollout_role.patience`. What goes
 back for the owner's sake, or since the learner recalled it, is no failure.
 
 Loops: `_lease` keeps one batch of leases waiting; `_generate` consumes them; each delivery waits for its receipt in a
@@ -33,7 +33,7 @@ from node.engine.interface import (
 from node.engine.lease_requests import learners_clock, record_of, requests_of
 from node.engine.throughput import measure_speed
 from node.rollout_role.availability import Availability
-from node.rollout_role.retries import Event, Failed, Lent, Patience, Worked
+from node.rollout_role.patience import Event, Failed, Lent, Patience, Worked
 from node.rollout_role.serving_version import ServingVersion
 from node.runtime.events import EventLog
 from node.state.receipts import Receipts

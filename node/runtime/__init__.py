@@ -10,8 +10,8 @@ appear whole. Nothing here knows a swarm.
 - `loop_watch`: who held the event loop, and for how long
 - `safe_console`: a rich console on which text of strangers can do nothing
 - `shutdown`: Ctrl-C, hang-ups, and the order in which things end
-- `signal`: news that one part of the program has for others
 - `startup`: signals that arrive before anybody heeds them, and when the interpreter collects
 - `stdout`: standard output that may go away
+- `typed_signal`: news that one part of the program has for others
 - `user_paths`: a path as somebody wrote it
 """

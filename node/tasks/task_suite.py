@@ -21,11 +21,11 @@ from learner.curriculum.mixture import Curriculum, Cursor, OtherTask, Part
 from learner.curriculum.offline_stream import OfflineStream
 from learner.curriculum.problem_index import place_of
 from learner.rollouts.environment import MAX_EPISODE_TOKENS, ONE_TURN, EpisodeLimits, Reply, Said
-from learner.rollouts.leases import Prompt
+from learner.rollouts.open_leases import Prompt
 from node.config.swarm_config import CurriculumSection, LearnSection, MixtureTask, SwarmConfig
 from node.config.unused_keys import idle_key_of_tasks
 from node.runtime.errors import naming
-from node.runtime.signal import Signal
+from node.runtime.typed_signal import Signal
 from node.runtime.user_paths import as_path
 from node.tasks.api.interface import Chat, TaskError
 from node.tasks.gate import Gate

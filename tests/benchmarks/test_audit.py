@@ -54,8 +54,8 @@ from benchmarks.audits.verdict import (
     judge,
 )
 from learner.training.model.loading import make_model
-from learner.trust.margins import SMALL
-from learner.trust.sequential_test import (
+from learner.trust.audit_history import SUSPECT_EVIDENCE
+from learner.trust.conviction import (
     TEST_ERROR,
     Audited,
     Counted,
@@ -67,7 +67,7 @@ from learner.trust.sequential_test import (
     heard,
     log_evidence,
 )
-from learner.trust.standing import SUSPECT_EVIDENCE
+from learner.trust.margins import SMALL
 
 MARGINS = (
     Margin(above=0.01, rate=0.01, measure=Measure.GAP),

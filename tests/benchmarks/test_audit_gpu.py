@@ -28,8 +28,8 @@ from benchmarks.audits.cards import (
 from benchmarks.audits.evidence import Pool
 from benchmarks.audits.policies import GROUP, LINE
 from benchmarks.audits.recording import HONEST
+from learner.trust.conviction import Margin
 from learner.trust.margins import MEDIUM
-from learner.trust.sequential_test import Margin
 
 SMALL = Amounts(honest=2, by_processor=1, cheat=1)
 FLOAT32, TF32, BFLOAT16, PROCESSOR = cards("cuda")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from learner.rollouts.leases import own_lease
+from learner.rollouts.open_leases import own_lease
 from protocol import sampling
 from protocol.core.codec import unpack_tokens
 from protocol.core.ids import PeerId, SwarmId

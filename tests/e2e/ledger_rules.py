@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from learner.rollouts.leases import own_lease
+from learner.rollouts.open_leases import own_lease
 from protocol.accounting.relay_receipt import open_relay_receipt
 from protocol.core.codec import unpack_tokens
 from protocol.core.envelope import Kind, open_envelope

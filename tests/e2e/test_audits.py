@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from learner.trust.standing import NEWCOMER_GROUPS
+from learner.trust.audit_history import NEWCOMER_GROUPS
 from tests.e2e.ledger_rules import HONEST, Run, check_ledger, peer_of
 from tests.e2e.programs import Swarm, stopped, wait_event
 

@@ -27,7 +27,7 @@ import msgspec
 import trio
 
 from benchmarks.network.founding import announcement_of, found, key_of, now_ms, publisher_of
-from learner.artifacts.publisher import Base
+from learner.artifacts.version_builder import Base
 from protocol.core.errors import Fault, PeerError
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
 from protocol.versions.announcement import open_announcement, topic_of

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from learner.artifacts.chunk_names import ChunkNames
-from learner.artifacts.publisher import Base, Publisher, new_bytes
+from learner.artifacts.version_builder import Base, VersionBuilder, new_bytes
 from learner.training.server import Trainer
 from node.engine.common_worker.errors import Refused
 from node.engine.common_worker.generate_call import Call, Row
@@ -182,7 +182,7 @@ def test_a_bad_adapter_is_refused_and_what_was_in_service_stays(tmp_path: Path, 
 
 
 def test_a_version_costs_its_adapter_and_no_more(tmp_path: Path, trainer: Trainer) -> None:
-    publisher = Publisher(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
+    publisher = VersionBuilder(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
     first, second = (trained(trainer, tmp_path / str(seed), seed) for seed in range(2))
     one = publisher.publish(first, version("1.0"), None, NOW_MS).signed
     base = Base(manifest=one, directory=first)

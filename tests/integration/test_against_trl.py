@@ -26,7 +26,7 @@ from learner.training.batches.sequences import Ragged
 from learner.training.model.loading import make_model
 from learner.training.model.policy import Policy, load_policy
 from learner.training.objective.loss import objective_of
-from learner.training.objective.terms import Terms, Totals
+from learner.training.objective.objective_inputs import Terms, Totals
 
 CONFIG = {
     **{"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4},

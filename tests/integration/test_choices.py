@@ -18,10 +18,10 @@ import trio.testing
 
 from learner.ledger.rows import ChoiceRow, LeaseRow
 from learner.rollouts.admission import AdmittedRecord, GrantedLease
+from learner.trust.audit_history import TrustLevel
 from learner.trust.audit_queue import work_of
+from learner.trust.conviction import History, is_convicted, log_evidence
 from learner.trust.selection_test import CompletionValue, DeliveryOutcome
-from learner.trust.sequential_test import History, is_convicted, log_evidence
-from learner.trust.standing import TrustLevel
 from node.engine.interface import EngineRefused, InstalledVersion
 from node.learner_role.shared.signals import LeaseClosed, RecordsAdmitted
 from node.learner_role.trust.selection_checker import GIVES_WAY_S, SelectionLoop

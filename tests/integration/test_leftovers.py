@@ -17,7 +17,7 @@ from node.learner_role.metrics.sample_store import FILE as SAMPLES
 from node.learner_role.metrics.sample_store import SampleSink
 from node.learner_role.metrics.sqlite import FILE as METRICS
 from node.learner_role.metrics.sqlite import SqliteSink
-from node.learner_role.scheduling import recorder as recorder_module
+from node.learner_role.scheduling import run_recording as recorder_module
 from node.learner_role.trust.version_retention import MAX_OUTDATED
 from node.runtime import events as events_module
 from node.runtime.events import EventLog

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.training.distributed.machines.first import First
-from learner.training.distributed.machines.other import Other
-from learner.training.distributed.machines.said import (
+from learner.training.distributed.machines.first_machine import First
+from learner.training.distributed.machines.joining_machine import Other
+from learner.training.distributed.machines.messages import (
     FIRST_TOLD_S,
     POLL_S,
     SETTLE_S,

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from learner.artifacts.publisher import Base, Publisher
+from learner.artifacts.version_builder import Base, VersionBuilder
 from learner.training.server import Trainer
 from node.engine.common_worker.generate_call import Call, Row
 from node.engine.transformers_worker.generation import Generator
@@ -142,7 +142,7 @@ def test_it_travels_by_patch_and_generates_what_the_trainer_expects(tmp_path: Pa
 
 def travelled(tmp_path: Path, exports: list[Path]) -> Path:
     """Publish both versions and fetch them, the second by its patch; return its directory in another store."""
-    publisher = Publisher(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
+    publisher = VersionBuilder(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
     first = publisher.publish(exports[0], version("1.0"), None, NOW_MS).signed
     base = Base(manifest=first, directory=exports[0])
     published = publisher.publish(exports[1], version("1.1"), first.hash, NOW_MS + 1, [base])

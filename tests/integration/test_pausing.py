@@ -12,7 +12,7 @@ import trio.testing
 
 from learner.provisioning.estimation.recording import Withdrawn
 from node.rollout_role.owner_control import Drained, Owner
-from node.rollout_role.retries import Failed
+from node.rollout_role.patience import Failed
 from node.rollout_role.worker import DRAINED, HELD, RolloutWorker
 from node.runtime.events import EventLog
 from node.state.owner_orders import Drain, OwnerRequests, OwnerSignals

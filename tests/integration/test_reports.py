@@ -22,9 +22,9 @@ from learner.ledger.reputation import BAN
 from learner.ledger.rows import AuditRow, StayRow, TroubleRow
 from learner.ledger.sqlite.database import LedgerError
 from learner.rollouts.admission import EpisodeSlots
+from learner.trust.audit_history import AuditHistory, TrustLevel, after
+from learner.trust.conviction import Found, count_above, log_evidence
 from learner.trust.margins import TINY as MARGINS
-from learner.trust.sequential_test import Found, count_above, log_evidence
-from learner.trust.standing import AuditHistory, TrustLevel, after
 from node.reports import as_csv, as_json, as_terminal, as_text, own_report, roads_taken, summary, swarm_report
 from node.reports.model.peer_rows import present_s
 from node.reports.model.report import PeerReport, Role, SwarmReport

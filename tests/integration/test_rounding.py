@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from learner.trust.audit_queue import Passage
+from learner.trust.conviction import History, count_above, heard, log_evidence
 from learner.trust.margins import LARGE, MEDIUM, SMALL
-from learner.trust.sequential_test import History, count_above, heard, log_evidence
 from node.engine.interface import Verified
 from node.learner_role.trust.auditor import found_of
 from protocol import sampling

@@ -17,7 +17,7 @@ import trio
 from learner.ledger.reputation import observed_days
 from learner.ledger.sqlite.database import snapshot
 from learner.rollouts.environment import Answered, Ended, Reply, Said
-from learner.trust.standing import AuditHistory, TrustLevel
+from learner.trust.audit_history import AuditHistory, TrustLevel
 from node.reports.explain.why import why_in_ledger
 from node.reports.model.verdict_meanings import JUDGING
 from protocol.core.ids import PeerId, PolicyVersion

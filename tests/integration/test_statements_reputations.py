@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from learner.ledger.rows import AuditRow
-from learner.trust.standing import AuditHistory
+from learner.trust.audit_history import AuditHistory
 from node.commands.statements.format import Head, ReputationLine, write_lines
 from protocol.accounting.reputation import DAY_MS, Band
 from protocol.core.genesis import certify_learner

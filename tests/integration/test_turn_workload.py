@@ -13,7 +13,7 @@ from learner.rollouts.admission import GrantedLease
 from learner.rollouts.environment import Answered, Ended
 from learner.rollouts.episodes import Utterance
 from learner.scheduling.lease_scheduler import LeaseScheduler
-from learner.scheduling.worker import Held
+from learner.scheduling.peer_load import Held
 from protocol.core.codec import unpack_tokens
 from tests.learner.scheduling.test_lease_scheduler import (
     ALL,

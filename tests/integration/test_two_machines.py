@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks.network.requirements import missing_tools, obstacle
-from learner.training.distributed.machines.said import FIRST_TOLD_S
+from learner.training.distributed.machines.messages import FIRST_TOLD_S
 from learner.training.server import Trainer
 from protocol.core.pipe import Arrays
 from tests.support.two_machines import PORT, Machines, open_machines

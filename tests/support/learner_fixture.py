@@ -29,11 +29,11 @@ from learner.ledger.ledger import Ledger
 from learner.provisioning.estimation.recording import FILE, Began, Recorded, read_lines
 from learner.rollouts.buffer import Buffer
 from learner.rollouts.environment import Ask, Environment, Question, Reply
-from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
+from learner.rollouts.open_leases import LeaseTerms, Leasing, Prompt
 from learner.scheduling.capacity import LeaseCapacity
 from learner.scheduling.lease_scheduler import LeaseScheduler
+from learner.trust.audit_history import Finding, TrustLevel
 from learner.trust.audit_queue import Work
-from learner.trust.standing import Finding, TrustLevel
 from node.engine.interface import (
     Claim,
     FinishReason,
@@ -50,25 +50,26 @@ from node.learner_role.peers.relay_credits import RelayCreditService
 from node.learner_role.peers.session_service import SessionService
 from node.learner_role.scheduling.lease_service import LeaseService
 from node.learner_role.scheduling.peer_recorder import PeerRecorder
-from node.learner_role.scheduling.recorder import RunRecorder
+from node.learner_role.scheduling.run_recording import RunRecorder
 from node.learner_role.shared.context import LearnerContext, LearnerIdentity
 from node.learner_role.shared.run_state import RunState
 from node.learner_role.shared.signals import LearnerSignals
 from node.learner_role.training.loop import TrainingLoop, Trial
 from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.auditor import AuditLoop
-from node.learner_role.trust.bans import Bans, OperatorService
+from node.learner_role.trust.bans import Bans
 from node.learner_role.trust.engine_budget import EngineBudget
+from node.learner_role.trust.operator_service import OperatorService
 from node.learner_role.trust.peer_standings import PeerStandings
 from node.learner_role.trust.receipt_revisions import ReceiptRevisions
-from node.learner_role.trust.reputation import ReputationService
+from node.learner_role.trust.reputation_service import ReputationService
 from node.learner_role.trust.selection_checker import SelectionLoop
 from node.learner_role.trust.selection_service import SelectionService
 from node.learner_role.trust.version_retention import VersionRetention
 from node.network.budget_reports import FaultLog
 from node.processes.outcomes import ChildCrashed, ChildExit, ChildRefused, OnFrame
 from node.runtime.events import EventLog, Field
-from node.runtime.signal import Signal
+from node.runtime.typed_signal import Signal
 from node.state.operator_orders import OperatorDecisions
 from protocol.accounting.claims import Price
 from protocol.core.codec import pack_logprobs

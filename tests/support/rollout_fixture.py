@@ -11,8 +11,8 @@ import trio
 
 from node.engine.fake import FakeConfig, open_fake_engine
 from node.learner_role.shared.signals import connect_peers
-from node.rollout_role.line_events import line_reporter
 from node.rollout_role.proof_client import ProofKeeper, tally_in
+from node.rollout_role.work_line_news import line_reporter
 from node.rollout_role.worker import RolloutWorker
 from node.runtime.events import EventLog
 from node.state.receipts import Receipts

@@ -19,9 +19,9 @@ from learner.ledger.sqlite.column_values import (
     worth_from,
 )
 from learner.ledger.sqlite.files import Queries, Row
+from learner.trust.audit_history import AuditHistory
+from learner.trust.conviction import Audited, History, Margin
 from learner.trust.margins import BETS, margins_of
-from learner.trust.sequential_test import Audited, History, Margin
-from learner.trust.standing import AuditHistory
 from protocol.core.ids import LeaseId, PeerId, RecordId
 
 AUDITS = "SELECT lease, peer, at_ms, tokens, above, worst, evidence, passed, detail FROM audits"

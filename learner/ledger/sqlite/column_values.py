@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from learner.ledger.sqlite.database import DamagedValue
+from learner.trust.conviction import Counted, Margin, Measure
 from learner.trust.selection_test import CompletionValue, DeliveryOutcome, VersionGain
-from learner.trust.sequential_test import Counted, Margin, Measure
 from protocol.core.codec import ready
 from protocol.core.errors import PeerError
 from protocol.core.ids import PolicyVersion

@@ -40,10 +40,10 @@ from torch.distributed.launcher.api import elastic_launch
 from torch.distributed.run import config_from_args, parse_args
 
 from learner.trainer_api.exit_reasons import explained, how_ended, is_of_a_lost_line
-from learner.training.distributed.machines.board import NoStore, first_line
 from learner.training.distributed.machines.interfaces import stay_here
 from learner.training.distributed.machines.meeting import Meeting, Terms, say
-from learner.training.distributed.machines.said import FIRST, End
+from learner.training.distributed.machines.messages import FIRST, End
+from learner.training.distributed.machines.roll_call import NoStore, first_line
 from learner.training.distributed.rank_output import Deaths, Ear
 from learner.training.distributed.ranks import LAUNCHER
 from protocol.core.pipe import encode_frame

@@ -10,6 +10,6 @@ only. Losses of the microbatches of one batch add up to the loss of the batch, b
 - `aggregations`: losses of tokens to the loss of a batch
 - `corrections`: what a token weighs that another policy made
 - `loss`: one correction, one aggregation, and what is added beside them
+- `objective_inputs`: what an objective sees of a microbatch, and what it gives back
 - `statistics`: how far the policy in training is from those that generated
-- `terms`: what an objective sees of a microbatch, and what it gives back
 """

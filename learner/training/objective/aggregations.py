@@ -12,7 +12,7 @@ from types import MappingProxyType
 from torch import Tensor
 
 from learner.trainer_api.presets import AggregationName
-from learner.training.objective.terms import Terms, Totals, mean_by_sequence
+from learner.training.objective.objective_inputs import Terms, Totals, mean_by_sequence
 
 Aggregation = Callable[[Tensor, Terms, Totals], Tensor]
 

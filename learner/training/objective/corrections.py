@@ -16,7 +16,14 @@ import torch
 from torch import Tensor
 
 from learner.trainer_api.presets import CorrectionName
-from learner.training.objective.terms import LOG_RATIO_LIMIT, Bounds, Corrected, Terms, mean_by_sequence, ratio_of
+from learner.training.objective.objective_inputs import (
+    LOG_RATIO_LIMIT,
+    Bounds,
+    Corrected,
+    Terms,
+    mean_by_sequence,
+    ratio_of,
+)
 
 Correction = Callable[[Terms, Bounds], Corrected]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from learner.trainer_api.presets import Recipe
 from learner.training.objective.aggregations import AGGREGATIONS, Aggregation
 from learner.training.objective.corrections import CORRECTIONS, Correction
-from learner.training.objective.terms import Bounds, Corrected, Terms, Totals, k3
+from learner.training.objective.objective_inputs import Bounds, Corrected, Terms, Totals, k3
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from learner.training.distributed.ranks import Ranks
 from learner.training.objective.loss import reference_kl
-from learner.training.objective.terms import Corrected, Terms, k3, ratio_of
+from learner.training.objective.objective_inputs import Corrected, Terms, k3, ratio_of
 
 SUMS = (
     *("tokens", "clipped", "ratio", "ratio_squared", "weight", "weight_squared"),

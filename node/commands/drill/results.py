@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from learner.ledger.queries.reader import LedgerReader, read_ledger
-from learner.trust.standing import AuditHistory
+from learner.trust.audit_history import AuditHistory
 from node.commands.drill.attacks import Attack, Harm
 from node.commands.drill.relays import Relayed
 from node.commands.drill.roster import Played

@@ -30,7 +30,7 @@ from node.learner_role.metrics.sample_selection import kept_of
 from node.learner_role.metrics.sample_store import Sample
 from node.learner_role.metrics.sinks import Sink, SinkQueue, feed_queues
 from node.learner_role.metrics.stall_detector import Stillness, waits_for
-from node.learner_role.scheduling.recorder import RunRecorder
+from node.learner_role.scheduling.run_recording import RunRecorder
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import StepTrained
 from node.runtime.events import Fields

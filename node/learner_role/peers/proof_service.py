@@ -22,7 +22,7 @@ import trio
 from learner.ledger.rows import TallyRow
 from learner.ledger.sqlite.column_values import signed_in
 from node.learner_role.shared.context import Service
-from node.learner_role.trust.reputation import ReputationService
+from node.learner_role.trust.reputation_service import ReputationService
 from protocol.accounting.merkle import MerkleTree
 from protocol.accounting.tally import in_order, open_tally, proofs_for, tree_of
 from protocol.core.ids import PeerId, PolicyVersion

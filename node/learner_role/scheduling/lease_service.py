@@ -19,9 +19,9 @@ import trio
 
 from learner.ledger.rows import LeaseRow
 from learner.rollouts.admission import GrantedLease
-from learner.rollouts.leases import GRANT_BYTES
+from learner.rollouts.open_leases import GRANT_BYTES
 from learner.scheduling.lease_backoff import FREE_LEASES
-from learner.scheduling.worker import Held
+from learner.scheduling.peer_load import Held
 from node.learner_role.scheduling.peer_recorder import PeerRecorder
 from node.learner_role.scheduling.recovery import granted_in
 from node.learner_role.shared.context import Service

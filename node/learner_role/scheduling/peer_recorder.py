@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from learner.provisioning.estimation.recording import Delivered, Installed, Joined, Left, Withdrawn
 from learner.rollouts.admission import GrantedLease, JudgedDelivery
-from node.learner_role.scheduling.recorder import RunRecorder
+from node.learner_role.scheduling.run_recording import RunRecorder
 from node.learner_role.shared.context import Service
 from protocol.accounting.claims import MICROS, Price
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion

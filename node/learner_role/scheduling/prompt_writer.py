@@ -2,7 +2,7 @@
 
 The curriculum says which prompt comes next, at the moment when it is leased and not before. What is written ahead is
 what would come next if nothing were observed meanwhile; what turns out otherwise is thrown away. So checkpoints,
-restarts and the choice among the next few (`learner.rollouts.prompt_queue`) are the same however fast the prompts are
+restarts and the choice among the next few (`learner.rollouts.prompt_choice`) are the same however fast the prompts are
 written.
 
 Consumes: indexes that come next. Waits for: whoever takes a prompt. Wakes: requests for leases that were cut short.
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from learner.rollouts.leases import Prompt
+from learner.rollouts.open_leases import Prompt
 from node.learner_role.shared.signals import LearnerSignals
 from node.tasks.task_suite import TaskSuite, Written
 from swarm.transport.error_groups import first_cause

@@ -20,7 +20,7 @@ from learner.provisioning.estimation.recording import Planned
 from learner.provisioning.planner.constants import SOON_S
 from learner.provisioning.planner.planner import Planner
 from learner.provisioning.planner.review import Decision, situation_of
-from node.learner_role.scheduling.recorder import RunRecorder
+from node.learner_role.scheduling.run_recording import RunRecorder
 from node.learner_role.shared.context import Service
 from protocol.accounting.claims import MICROS
 from protocol.core.ids import PeerId

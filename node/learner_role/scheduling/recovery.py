@@ -21,7 +21,7 @@ from learner.rollouts.admission import AdmittedRecord, EpisodeSlots, GrantedLeas
 from learner.rollouts.buffer import Group
 from learner.rollouts.environment import Ended, Environment
 from learner.rollouts.episodes import Episodes, utterance_of
-from learner.rollouts.leases import own_lease
+from learner.rollouts.open_leases import own_lease
 from protocol.core.codec import unpack_tokens
 from protocol.core.ids import LeaseId, SwarmId
 from protocol.work import read_record

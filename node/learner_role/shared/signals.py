@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from learner.ledger.rows import StepRow
 from learner.rollouts.admission import AdmittedRecord, GrantedLease
 from learner.rollouts.buffer import Batch
-from node.runtime.signal import Signal
+from node.runtime.typed_signal import Signal
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
 from protocol.core.pipe import Header
 from protocol.versions.manifest import SignedManifest

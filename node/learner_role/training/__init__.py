@@ -6,8 +6,8 @@
 - `evaluation`: held-out prompts, scored
 - `fixed_settings`: settings that no start may change
 - `footprint`: how much memory and disk a run takes
-- `loop`: the loop
-- `publisher`: publishes versions
+- `loop`: each training step, and when a version is due
+- `publisher`: what the trainer made becomes a version that peers hear of
 - `restore`: brings the trainer to where a run goes on from
 - `resume`: begins a run with another's checkpoint
 - `tiny_model`: a small model made on the spot

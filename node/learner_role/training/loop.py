@@ -30,8 +30,8 @@ from learner.provisioning.estimation.recording import Stepped
 from learner.rollouts.batch_arrays import batch_arrays, completed, missing, mixed, of_swarm, offline_arrays
 from learner.rollouts.buffer import Batch
 from learner.rollouts.environment import Environment
-from node.learner_role.scheduling.recorder import RunRecorder
 from node.learner_role.scheduling.recovery import read_unconsumed
+from node.learner_role.scheduling.run_recording import RunRecorder
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import StepTrained
 from node.learner_role.training.checkpoints import Checkpoints, TrainerLost

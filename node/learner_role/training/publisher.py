@@ -18,13 +18,13 @@ from typing import Any
 import msgspec
 import trio
 
-from learner.artifacts.publisher import Base, Publisher, new_bytes, patches_of
+from learner.artifacts.version_builder import Base, VersionBuilder, new_bytes, patches_of
 from learner.curriculum.offline_stream import LoggedGroup
 from learner.ledger.rows import StepRow, TallyRow
 from learner.monitoring.alarms import known
 from learner.provisioning.estimation.recording import Published
 from learner.rollouts.buffer import Batch
-from node.learner_role.scheduling.recorder import RunRecorder
+from node.learner_role.scheduling.run_recording import RunRecorder
 from node.learner_role.shared.context import Service
 from node.learner_role.trust.version_retention import VersionRetention
 from node.processes.outcomes import ChildRefused
@@ -95,10 +95,10 @@ class VersionPublisher(Service):
         return directory
 
     @property
-    def _signer(self) -> Publisher:
+    def _signer(self) -> VersionBuilder:
         """Signs with the certificate that is in force."""
         me = self.identity
-        return Publisher(learner=me.keypair, authority=me.authority, certificate=me.certificate)
+        return VersionBuilder(learner=me.keypair, authority=me.authority, certificate=me.certificate)
 
     def _renew(self) -> None:
         """The newest announcement carries the new certificate as well."""

@@ -3,11 +3,12 @@
 - `audit_replay`: tokens of an audit, generated once more
 - `audit_service`: audits and what follows from them
 - `auditor`: asks an engine
-- `bans`: when a peer is banned, and what the operator decides
+- `bans`: when a peer is banned, by whom, and what follows
 - `engine_budget`: how much engine time background audits may take
+- `operator_service`: what the operator decides
 - `peer_standings`: how far each peer is trusted, and its quota
 - `receipt_revisions`: receipts that are signed anew
-- `reputation`: reputations, and notes of them
+- `reputation_service`: reputations, and notes of them
 - `selection_checker`: regenerates what peers withheld
 - `selection_service`: what selective delivery leads to
 - `version_retention`: versions kept for audits

@@ -16,10 +16,10 @@ import trio
 
 from learner.ledger.queries.trust import KeptLease
 from learner.rollouts.admission import AdmittedRecord, GrantedLease
-from learner.rollouts.leases import own_lease
+from learner.rollouts.open_leases import own_lease
+from learner.trust.audit_history import AuditHistory, after
 from learner.trust.audit_queue import Agenda, Work, work_of
-from learner.trust.sequential_test import Audited, Found, Margin, count_above
-from learner.trust.standing import AuditHistory, after
+from learner.trust.conviction import Audited, Found, Margin, count_above
 from node.config.node_config import EngineSection
 from node.engine.factory import open_verifying_engine
 from node.engine.interface import EngineError, VerifyingEngine

@@ -22,18 +22,12 @@ import trio
 from learner.ledger.rows import AuditRow
 from learner.rollouts.admission import AdmittedRecord, GrantedLease, manifests_of
 from learner.rollouts.buffer import Batch
+from learner.trust.audit_history import DOUBT_REASON, AuditHistory, Finding, after, is_audited
 from learner.trust.audit_queue import Agenda, Work, work_of
+from learner.trust.conviction import Found, Margin, count_above, log_evidence
 from learner.trust.margins import Arithmetic, margins_of
 from learner.trust.near_duplicates import NearCopies, sketch
 from learner.trust.outliers import Unusual
-from learner.trust.sequential_test import Found, Margin, count_above, log_evidence
-from learner.trust.standing import (
-    DOUBT_REASON,
-    AuditHistory,
-    Finding,
-    after,
-    is_audited,
-)
 from learner.trust.unaudited_exposure import Exposure
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import PeerBanned, RecordsAdmitted, RecordsBelieved

@@ -16,8 +16,8 @@ from pathlib import Path
 import trio
 
 from learner.trust.audit_queue import Passage, Portion
+from learner.trust.conviction import Found
 from learner.trust.margins import LOUD
-from learner.trust.sequential_test import Found
 from node.engine.interface import (
     Claim,
     EngineCrashed,

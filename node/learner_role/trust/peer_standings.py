@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 import trio
 
-from learner.trust.standing import NEWCOMER_GROUPS, AuditHistory
+from learner.trust.audit_history import NEWCOMER_GROUPS, AuditHistory
 from node.learner_role.shared.context import Service
-from node.learner_role.trust.reputation import ReputationService
+from node.learner_role.trust.reputation_service import ReputationService
 from protocol.core.ids import PeerId
 from protocol.core.limits import MAX_REASON_CHARS
 

@@ -19,7 +19,9 @@ import trio
 
 from learner.ledger.rows import ChoiceRow
 from learner.rollouts.admission import AdmittedRecord, GrantedLease
-from learner.rollouts.leases import seed_of
+from learner.rollouts.open_leases import seed_of
+from learner.trust.audit_history import SUSPECT_EVIDENCE
+from learner.trust.conviction import History, is_convicted, log_evidence, wagered
 from learner.trust.selection_test import (
     CONTROLS,
     CompletionValue,
@@ -28,8 +30,6 @@ from learner.trust.selection_test import (
     VersionGain,
     seen,
 )
-from learner.trust.sequential_test import History, is_convicted, log_evidence, wagered
-from learner.trust.standing import SUSPECT_EVIDENCE
 from node.engine.interface import GenerationRequest, InstalledVersion
 from node.engine.lease_requests import requests_of
 from node.learner_role.shared.context import Service

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from node.runtime.signal import Signal
+from node.runtime.typed_signal import Signal
 from protocol.core.ids import ManifestHash
 from swarm.store import ChunkStore, StoreError
 

@@ -16,8 +16,8 @@ from learner.ledger.queries.reader import LedgerReader, read_ledger
 from learner.ledger.queries.trust import KeptLease
 from learner.ledger.queries.work import RecordFate
 from learner.ledger.trust import MAX_EVIDENCE
+from learner.trust.audit_history import DOUBT_REASON
 from learner.trust.selection_test import CompletionValue, DeliveryOutcome
-from learner.trust.standing import DOUBT_REASON
 from node.reports.explain.audit_replay import Replayed, counted_of, replay_of
 from node.reports.explain.name_lookup import (
     IN_RECEIPTS,

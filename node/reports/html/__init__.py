@@ -4,12 +4,12 @@ Invariants: text of strangers is text (`charts.markup`). Nothing but our own sty
 Everything can be read without the script, and each plot is also a table (`charts.svg`). All is pure but for reading the
 style and the script once, and for writing the page.
 
+- `accounts_and_bans`: tables of accounts, audits and bans
 - `charts`: curves as SVG
 - `components`: pieces that several sections use
-- `overview`: the whole run
+- `document`: the document around it, with its style and script
 - `own_page`: the page of a volunteer
-- `page`: the whole page, with its style and script
 - `peer_page`: one peer
 - `peer_table`: the table of peers
-- `sections`: accounts, audits and bans
+- `run_page`: what the page of a run shows
 """

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from node.reports.charts.run_curves import presence_rows, timeline
+from node.reports.html.accounts_and_bans import audits
 from node.reports.html.charts.data_table import table
 from node.reports.html.charts.markup import Child, Fragment, strangers, tag
 from node.reports.html.charts.svg import STRIP, figure
@@ -24,7 +25,6 @@ from node.reports.html.components import (
     small_share,
     tiles,
 )
-from node.reports.html.sections import audits
 from node.reports.model.costs import CostTerms, money_for
 from node.reports.model.history import DETAIL_CHARS, Evidence, History, PeerHistory, Span
 from node.reports.model.report import PeerReport, Role, SwarmReport

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from learner.ledger.audit_replay import ROUNDING
+from learner.trust.audit_history import TrustLevel
+from learner.trust.conviction import History
 from learner.trust.selection_test import DeliveryOutcome
-from learner.trust.sequential_test import History
-from learner.trust.standing import TrustLevel
 from node.runtime.formatting import counted, were
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from learner.ledger.audit_replay import replayed
 from learner.ledger.rows import AuditRow
+from learner.trust.audit_history import AuditHistory, after, pardoned
+from learner.trust.conviction import Found, count_above, log_evidence
 from learner.trust.margins import TINY as MARGINS
-from learner.trust.sequential_test import Found, count_above, log_evidence
-from learner.trust.standing import AuditHistory, after, pardoned
 from protocol.core.ids import LeaseId, PeerId
 
 PEER = PeerId("a peer")

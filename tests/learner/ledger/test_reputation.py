@@ -13,8 +13,8 @@ from learner.ledger.ledger import Ledger
 from learner.ledger.reputation import PARDON, Judging, observed_days
 from learner.ledger.rows import AuditRow
 from learner.ledger.sqlite.database import snapshot
+from learner.trust.audit_history import AuditHistory
 from learner.trust.observations import EXCUSED_A_DAY, MISSED_MS
-from learner.trust.standing import AuditHistory
 from protocol.accounting.reputation import DAY_MS, WINDOW_DAYS, ObservedDay
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.work import Rule

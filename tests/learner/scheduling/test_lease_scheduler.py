@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from learner.monitoring.fruitless_leases import End
 from learner.rollouts.admission import GrantedLease
 from learner.rollouts.buffer import UNINFORMATIVE, Buffer, Completion, Group
-from learner.rollouts.leases import LeaseTerms, Leasing, Prompt
-from learner.rollouts.prompt_queue import PROMPTS_AHEAD
+from learner.rollouts.open_leases import LeaseTerms, Leasing, Prompt
+from learner.rollouts.prompt_choice import PROMPTS_AHEAD
 from learner.scheduling.batch_speed import Speed
 from learner.scheduling.capacity import LeaseCapacity
 from learner.scheduling.lease_backoff import BLAMED, FIRST_PAUSE_MS, FREE_LEASES, LONGEST_PAUSE_MS
 from learner.scheduling.lease_scheduler import TOGETHER_MS, LeaseScheduler
-from learner.scheduling.worker import Held
+from learner.scheduling.peer_load import Held
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.core.limits import MAX_PROMPT_TOKENS, MAX_WORK_BYTES
 from protocol.versions.staleness import Chain

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from learner.trust.conviction import History, is_convicted, log_evidence, wagered
 from learner.trust.selection_test import (
     CONTROLS,
     STRENGTHS,
@@ -22,7 +23,6 @@ from learner.trust.selection_test import (
     VersionGain,
 )
 from learner.trust.selection_test import seen as seen_of
-from learner.trust.sequential_test import History, is_convicted, log_evidence, wagered
 
 BETS = len(STRENGTHS)
 """On what a group is worth; as many more are on what it gains by its version."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.trust.standing import NEWCOMER_GROUPS
+from learner.trust.audit_history import NEWCOMER_GROUPS
 from learner.trust.unaudited_exposure import Exposure, credit
 from protocol.core.ids import LeaseId, PeerId
 

@@ -10,7 +10,7 @@ import pytest
 from learner.ledger.ledger import Ledger
 from learner.ledger.reputation import BAN
 from learner.ledger.rows import TroubleRow
-from learner.trust.standing import AuditHistory
+from learner.trust.audit_history import AuditHistory
 from node.cli.status import show_status
 from node.learner_role.app import _show_nodes
 from node.runtime.loop_delay import LoopFigures

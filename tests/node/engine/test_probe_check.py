@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from learner.artifacts.publisher import Publisher
+from learner.artifacts.version_builder import VersionBuilder
 from learner.training.probe import coarsest, describe, probe_batch
 from learner.training.server import Trainer
 from node.engine.interface import EngineCrashed, EngineRefused, InstalledVersion, InstallFailed
@@ -44,7 +44,7 @@ def published(trainer: Trainer, model: Path, root: Path, number: int) -> tuple[S
 
 def signed_with(probe: dict[str, Any], directory: Path, number: int = 1) -> tuple[SignedManifest, Path]:
     """A manifest of a model directory that tells this probe."""
-    publisher = Publisher(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
+    publisher = VersionBuilder(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
     named = version(f"1.{number}")
     return publisher.publish(directory, named, None, NOW_MS, probed=_read_probe(probe)).signed, directory
 

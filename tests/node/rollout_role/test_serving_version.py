@@ -15,10 +15,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from node.engine.interface import EngineCrashed, InstalledVersion, InstallFailed
 from node.rollout_role.availability import Availability
-from node.rollout_role.retries import Event, Patience
+from node.rollout_role.patience import Event, Patience
 from node.rollout_role.serving_version import ServingVersion
 from node.runtime.events import EventLog
-from node.runtime.signal import Signal
+from node.runtime.typed_signal import Signal
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.trouble import TroubleKind
 from tests.support.learner_fixture import until

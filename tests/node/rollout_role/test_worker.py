@@ -22,7 +22,7 @@ from node.engine.interface import (
     InstalledVersion,
     InstallFailed,
 )
-from node.rollout_role.retries import LONGEST_PAUSE_S
+from node.rollout_role.patience import LONGEST_PAUSE_S
 from node.rollout_role.worker import HELD, GaveUp, RolloutWorker
 from node.runtime.events import EventLog
 from protocol.core.ids import PolicyVersion

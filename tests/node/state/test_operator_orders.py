@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from learner.trust.standing import TrustLevel
+from learner.trust.audit_history import TrustLevel
 from node.cli.operator_commands import ban, pardon
 from node.runtime.errors import RunError, UsageError
 from node.state import status_file as standing

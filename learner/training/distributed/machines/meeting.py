@@ -24,11 +24,10 @@ from dataclasses import dataclass, field
 import msgspec
 import psutil
 
-from learner.training.distributed.machines.board import ANY_ADDRESS, Board, FirstBoard, NoStore, OtherBoard
-from learner.training.distributed.machines.first import First
+from learner.training.distributed.machines.first_machine import First
 from learner.training.distributed.machines.interfaces import connection_to, speak_over
-from learner.training.distributed.machines.other import Other
-from learner.training.distributed.machines.said import (
+from learner.training.distributed.machines.joining_machine import Other
+from learner.training.distributed.machines.messages import (
     FIRST,
     POLL_S,
     Begin,
@@ -42,6 +41,7 @@ from learner.training.distributed.machines.said import (
     Ticked,
     Wait,
 )
+from learner.training.distributed.machines.roll_call import ANY_ADDRESS, Board, FirstBoard, NoStore, OtherBoard
 
 TRY_AGAIN_S = 2.0
 """Between two attempts to reach the first machine, which may be about to start."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from learner.ledger.sqlite.schema import READABLE, SCHEMA_VERSION
+from learner.trust.conviction import HIGHEST_RATE, LEAST_OF_A_MEAN, MOST_APART, MULTIPLES
 from learner.trust.margins import BETS
 from learner.trust.selection_test import STRENGTHS
-from learner.trust.sequential_test import HIGHEST_RATE, LEAST_OF_A_MEAN, MOST_APART, MULTIPLES
 
 
 def test_who_changes_how_evidence_is_reckoned_raises_the_format() -> None:

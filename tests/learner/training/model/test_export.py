@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from learner.artifacts.chunk_names import ChunkNames
-from learner.artifacts.publisher import Publisher
+from learner.artifacts.version_builder import VersionBuilder
 from learner.training.server import Trainer
 from protocol.core.pipe import Arrays
 from protocol.versions.manifest import Manifest
@@ -53,7 +53,7 @@ def exported(trainer: Trainer, directory: Path, **fields: Any) -> Arrays:
 
 
 def published(directory: Path, names: Arrays | None = None, known: ChunkNames | None = None) -> Manifest:
-    publisher = Publisher(
+    publisher = VersionBuilder(
         learner=SWARM.learner,
         authority=SWARM.authority,
         certificate=SWARM.certificate,

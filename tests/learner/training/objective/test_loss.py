@@ -17,7 +17,7 @@ from learner.trainer_api.presets import BOUNDS, CAPPING, CLIPPING, AggregationNa
 from learner.training.objective.aggregations import AGGREGATIONS
 from learner.training.objective.corrections import CORRECTIONS
 from learner.training.objective.loss import Objective, reference_kl, value_loss
-from learner.training.objective.terms import LOG_RATIO_LIMIT, Bounds, Terms, Totals
+from learner.training.objective.objective_inputs import LOG_RATIO_LIMIT, Bounds, Terms, Totals
 
 LENGTHS = [7, 1, 12, 3]
 TOTALS = Totals(sequences=6, groups=3, tokens=23 + 4, max_new_tokens=16)

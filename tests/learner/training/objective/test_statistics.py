@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from learner.training.objective.objective_inputs import Corrected, Terms
 from learner.training.objective.statistics import Statistics
-from learner.training.objective.terms import Corrected, Terms
 
 
 def terms(logprobs: list[float], behaviour: list[float], lags: list[int], offline: list[bool] | None = None) -> Terms:

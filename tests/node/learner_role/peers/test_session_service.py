@@ -15,7 +15,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from learner.ledger.reputation import EXCUSED, OUT_OF_HOURS, observed_days
 from learner.ledger.sqlite.database import snapshot
 from learner.rollouts.admission import GrantedLease
-from learner.rollouts.leases import Prompt
+from learner.rollouts.open_leases import Prompt
 from node.config.engine_requirements import EngineTerms
 from node.learner_role.peers.session_service import LOGGED_BEATS, TICK_S
 from node.learner_role.scheduling.lease_service import GRANT_WAIT_S, LATE_GRACE_MS

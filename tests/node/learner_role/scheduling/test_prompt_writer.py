@@ -16,7 +16,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.rollouts.leases import Prompt
+from learner.rollouts.open_leases import Prompt
 from node.config.swarm_config import (
     LearnSection,
     MixtureTask,

@@ -17,7 +17,7 @@ from learner.provisioning.planner.constants import SOON_S
 from learner.provisioning.planner.planner import Planner
 from learner.provisioning.planner.review import Change, Decision, Situation
 from learner.provisioning.planner.review import Settings as Planning
-from learner.scheduling.worker import Held
+from learner.scheduling.peer_load import Held
 from node.learner_role.scheduling.provisioner import Provisioner
 from node.reports import swarm_report
 from protocol.accounting.claims import Price

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from learner.trial.completion_lengths import SHORT_TOKENS, SIBLINGS, Reach
+from learner.trust.conviction import Measure
 from learner.trust.margins import (
     EXACT,
     LARGE_EXACT,
@@ -23,7 +24,6 @@ from learner.trust.margins import (
     margins_of,
     tolerance_of,
 )
-from learner.trust.sequential_test import Measure
 from node.engine.interface import (
     Claim,
     EngineCrashed,
@@ -40,7 +40,7 @@ from node.learner_role.training.checkpoints import TrainerLost
 from node.learner_role.trial.trial_run import TrialTerms, try_out
 from node.processes.outcomes import ChildRefused
 from node.runtime.errors import NodeError, RunError, UsageError
-from node.runtime.signal import Signal
+from node.runtime.typed_signal import Signal
 from protocol.core.pipe import Arrays, Header
 
 PROMPT = (5, 6, 7, 8)

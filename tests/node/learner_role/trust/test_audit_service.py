@@ -18,11 +18,18 @@ from learner.ledger.reputation import BANNED
 from learner.ledger.rows import AuditRow, LeaseRow, PeerRow, RecordRow
 from learner.rollouts.admission import AdmittedRecord
 from learner.rollouts.buffer import Batch, Completion, Group
-from learner.rollouts.leases import own_lease
+from learner.rollouts.open_leases import own_lease
+from learner.trust.audit_history import (
+    DOUBT_EVIDENCE,
+    NEWCOMER_DOUBT,
+    NEWCOMER_GROUPS,
+    AuditHistory,
+    TrustLevel,
+    after,
+)
 from learner.trust.audit_queue import Passage, Work
+from learner.trust.conviction import Found, History, count_above
 from learner.trust.margins import TINY as MARGINS
-from learner.trust.sequential_test import Found, History, count_above
-from learner.trust.standing import DOUBT_EVIDENCE, NEWCOMER_DOUBT, NEWCOMER_GROUPS, AuditHistory, TrustLevel, after
 from node.engine.interface import EngineCrashed, InstallFailed, Verified
 from node.learner_role.shared.run_state import PeerSession
 from node.learner_role.shared.signals import PeerTold

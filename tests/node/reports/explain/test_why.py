@@ -11,11 +11,11 @@ import pytest
 
 from learner.ledger.reputation import BAN, PARDON
 from learner.ledger.rows import AuditRow, ChoiceRow
+from learner.trust.audit_history import AuditHistory, after, pardoned
+from learner.trust.conviction import Found, Margin, count_above, log_evidence
 from learner.trust.margins import TINY as MARGINS
 from learner.trust.margins import Arithmetic, margins_of
 from learner.trust.selection_test import CompletionValue, DeliveryOutcome
-from learner.trust.sequential_test import Found, Margin, count_above, log_evidence
-from learner.trust.standing import AuditHistory, after, pardoned
 from node.reports.explain.why import REFUSALS_SHOWN, why_in_ledger, why_in_receipts
 from node.reports.model.verdict_meanings import MEANINGS
 from node.runtime.errors import UsageError

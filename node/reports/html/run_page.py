@@ -11,12 +11,12 @@ from node.config.swarm_config import regime
 from node.reports.charts.cost_curve import Costs, costs_of
 from node.reports.charts.learning_curve import lead
 from node.reports.charts.run_curves import plots
+from node.reports.html.accounts_and_bans import ban_section, ban_tiles, cost_section
 from node.reports.html.charts.data_table import table
 from node.reports.html.charts.markup import Child, Fragment, strangers, tag
 from node.reports.html.charts.svg import WIDE, figure
 from node.reports.html.components import REASON_CHARS, Tile, link_to, pairs, section, small_share, tiles
 from node.reports.html.peer_table import peer_table
-from node.reports.html.sections import ban_section, ban_tiles, cost_section
 from node.reports.model.history import PEERS_TOLD
 from node.reports.model.objective_figures import spells
 from node.reports.model.report import SwarmReport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.rollout_role.line_events import CLOCK_TOLERATED_MS, line_reporter
+from node.rollout_role.work_line_news import CLOCK_TOLERATED_MS, line_reporter
 from node.runtime.events import EventLog, Field
 from swarm.work.client import Connected, Disconnected
 from tests.support.swarm_fixture import NOW_MS, peer_of, welcome_with

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.runtime.signal import Signal
+from node.runtime.typed_signal import Signal
 
 
 def test_all_hear_it_before_emit_returns_and_in_the_order_of_subscription() -> None:

@@ -13,8 +13,8 @@ import trio
 import trio.testing
 
 from learner.ledger.ledger import Ledger
-from learner.trust.standing import NEWCOMER_GROUPS
-from node.learner_role.trust.reputation import REVIEW_S, TOLD_EVERY_MS, ReputationService
+from learner.trust.audit_history import NEWCOMER_GROUPS
+from node.learner_role.trust.reputation_service import REVIEW_S, TOLD_EVERY_MS, ReputationService
 from node.runtime.events import EventLog
 from node.state.operator_orders import Pardon
 from protocol.accounting.reputation import DAY_MS, Band

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.trust.standing import FLOOR, NEWCOMER_GROUPS, audit_share, is_chosen
+from learner.trust.audit_history import FLOOR, NEWCOMER_GROUPS, audit_share, is_chosen
 from protocol.core.ids import LeaseId, ManifestHash
 
 LEASES = [LeaseId(number.to_bytes(16, "big")) for number in range(20_000)]

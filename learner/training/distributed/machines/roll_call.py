@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 import msgspec
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from learner.training.distributed.machines.said import Event, LineLost, Place, Present, Read, Told, Word
+from learner.training.distributed.machines.messages import Event, LineLost, Place, Present, Read, Told, Word
 from protocol.core.codec import ready
 
 PREFIX = "volery"

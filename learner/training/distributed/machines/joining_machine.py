@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from learner.training.distributed.machines.said import (
+from learner.training.distributed.machines.messages import (
     FIRST,
     SETTLE_S,
     SILENT_S,

@@ -9,8 +9,8 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.rollouts.leases import Prompt
-from learner.rollouts.prompt_queue import PROMPTS_AHEAD, Prompts
+from learner.rollouts.open_leases import Prompt
+from learner.rollouts.prompt_choice import PROMPTS_AHEAD, Prompts
 
 
 def drawing(lengths: Sequence[int] = (3,)) -> Callable[[], Prompt]:

@@ -12,7 +12,8 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-from node.reports.html import overview, own_page
+from node.reports.html import own_page
+from node.reports.html import run_page as overview
 from node.reports.html.charts.markup import Fragment, inlined, tag
 from node.reports.html.peer_page import peer_pages
 from node.reports.model.history import History

@@ -22,8 +22,8 @@ from learner.provisioning.estimation.recording import (
     Stepped,
     read_lines,
 )
-from node.learner_role.scheduling import recorder as module
-from node.learner_role.scheduling.recorder import RETRY_S, RunRecorder, steady_clock
+from node.learner_role.scheduling import run_recording as module
+from node.learner_role.scheduling.run_recording import RETRY_S, RunRecorder, steady_clock
 from tests.support.disks import file_limit
 
 TERMS = Began(at_s=0, swarm="s", mode="async", rollouts=64, group_size=8, staleness=3, kappa=2)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from learner.rollouts.admission import GrantedLease
-from learner.rollouts.leases import LeaseTerms, Leasing, Prompt, delivery_bytes, own_lease, seed_of
+from learner.rollouts.open_leases import LeaseTerms, Leasing, Prompt, delivery_bytes, own_lease, seed_of
 from protocol.core.codec import encode, unpack_tokens
 from protocol.core.errors import LocalProtocolError
 from protocol.core.ids import LeaseId, PeerId

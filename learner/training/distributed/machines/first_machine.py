@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from learner.training.distributed.machines.said import (
+from learner.training.distributed.machines.messages import (
     FIRST,
     SETTLE_S,
     SILENT_S,

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from learner.trust.audit_history import FLOOR, NEWCOMER_GROUPS, AuditHistory, TrustLevel, after, is_audited, pardoned
+from learner.trust.conviction import Audited, Counted, Found, Margin, Measure, count_above
 from learner.trust.margins import (
     LARGE,
     MEDIUM,
@@ -17,8 +19,6 @@ from learner.trust.margins import (
     margins_of,
 )
 from learner.trust.margins import TINY as MARGINS
-from learner.trust.sequential_test import Audited, Counted, Found, Margin, Measure, count_above
-from learner.trust.standing import FLOOR, NEWCOMER_GROUPS, AuditHistory, TrustLevel, after, is_audited, pardoned
 from protocol.core.ids import LeaseId, ManifestHash
 
 CLEAR, CLOSE = 1.0, 0.1

@@ -13,7 +13,7 @@ import hmac
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from learner.rollouts.leases import Prompt
+from learner.rollouts.open_leases import Prompt
 
 PROMPTS_AHEAD = 8
 """One of so many is taken. A restart forgets the others, of which an epoch has many."""

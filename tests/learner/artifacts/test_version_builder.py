@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from learner.artifacts import publisher as publication
-from learner.artifacts.publisher import Base, Publisher, new_bytes
+from learner.artifacts import version_builder as publication
+from learner.artifacts.version_builder import Base, VersionBuilder, new_bytes
 from protocol.core.digest import cid_of
 from protocol.versions.manifest import ChunkRef, open_manifest
 from protocol.versions.safetensors_header import LayoutError
@@ -17,9 +17,9 @@ from tests.support.store_fixture import model_files, nudged, small_model, write_
 from tests.support.trainer_fixture import NOW_MS, SWARM, version
 
 
-def publisher() -> Publisher:
+def publisher() -> VersionBuilder:
     """One that remembers nothing."""
-    return Publisher(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
+    return VersionBuilder(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
 
 
 PUBLISHER = publisher()

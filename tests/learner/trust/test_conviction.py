@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.trust.margins import BETS, LARGE, LARGE_FLOAT32, MEDIUM, SMALL, SMALL_FLOAT32, TINY
-from learner.trust.sequential_test import (
+from learner.trust.conviction import (
     LIFETIME_ERROR,
     MULTIPLES,
     TESTS,
@@ -29,6 +28,7 @@ from learner.trust.sequential_test import (
     is_convicted,
     log_evidence,
 )
+from learner.trust.margins import BETS, LARGE, LARGE_FLOAT32, MEDIUM, SMALL, SMALL_FLOAT32, TINY
 
 EXACT = (
     Margin(above=0.01, over=0.01, upto=0.1, rate=1e-4, measure=Measure.GAP),

@@ -59,7 +59,7 @@ class Published:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Publisher:
+class VersionBuilder:
     """Who publishes: the learner's key, the swarm, and the operator's certificate for that key. `names` are remembered
     from one version to the next.
     """

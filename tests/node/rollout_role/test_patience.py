@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.config.swarm_config import PATIENCE_S
-from node.rollout_role.retries import (
+from node.rollout_role.patience import (
     FIRST_PAUSE_S,
     LEAST_TIMES,
     LONGEST_PAUSE_S,

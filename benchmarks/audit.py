@@ -64,9 +64,10 @@ from learner.trust.margins import Arithmetic, margins_of
 from node.engine.vllm_worker.model_contents import read_contents
 from protocol.accounting.claims import CostClaim
 from protocol.core.codec import pack_logprobs, pack_tokens
+from protocol.core.envelope import sign
 from protocol.core.identity import Keypair
 from protocol.core.ids import ManifestHash, PolicyVersion, SwarmId
-from protocol.work import RolloutRecord, Sampler, Span, Timing, sign_record
+from protocol.work import RolloutRecord, Sampler, Span, Timing
 
 PICTURE = ROOT / "docs" / "images" / "audit.png"
 
@@ -262,7 +263,7 @@ def bytes_for_audits() -> float:
             timing=Timing(started_ms=0, generation_ms=0),
             cost=CostClaim(engine_s=0.0),
         )
-        return len(sign_record(author, SwarmId(bytes(32)), body))
+        return len(sign(author, SwarmId(bytes(32)), body))
 
     few, many = 1024, 2048  # numbers of as many digits, so that nothing but the tokens differs
     read_anyway = len(pack_tokens([1])) + len(pack_logprobs([-1.0]))

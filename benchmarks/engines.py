@@ -48,9 +48,10 @@ from node.engine.transformers import TransformersConfig
 from node.engine.vllm import VllmConfig
 from node.engine.worker_engine import open_worker_engine
 from protocol.core.codec import pack_tokens
+from protocol.core.envelope import sign
 from protocol.core.identity import Keypair
 from protocol.core.ids import ManifestHash, PolicyVersion, SwarmId
-from protocol.work import Lease, Sampler, sign_record
+from protocol.work import Lease, Sampler
 
 JOB = {"prompts": 64, "prompt_tokens": 32, "new_tokens": 64, "threads": 1}
 END = ROOT / "benchmarks" / "baselines" / "generation_end.py"
@@ -162,7 +163,7 @@ class Ours:
         requests = [replace(request, greedy=greedy) for lease in leases for request in requests_of(lease)]
         made = await self._engine.generate(requests)
         records = [
-            sign_record(self._keypair, self._swarm, record_of(lease, 0, completion, 0))
+            sign(self._keypair, self._swarm, record_of(lease, 0, completion, 0))
             for lease, completion in zip(leases, made, strict=True)
         ]
         seconds = time.perf_counter() - began

@@ -25,10 +25,11 @@ from learner.trust.near_duplicates import NearCopies, sketch
 from protocol.accounting.claims import CostClaim
 from protocol.core.codec import pack_logprobs, pack_tokens
 from protocol.core.digest import digest_of
+from protocol.core.envelope import sign
 from protocol.core.identity import Keypair
 from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion, RecordId, SwarmId
 from protocol.versions.staleness import Chain
-from protocol.work import Lease, RolloutRecord, Rule, Sampler, Span, Timing, sign_lease, sign_record
+from protocol.work import Lease, RolloutRecord, Rule, Sampler, Span, Timing
 
 RECORDS_AT_LEAST = 2000.0
 TOKENS = 512
@@ -73,7 +74,7 @@ def brought(seed: int, learner: Keypair, peers: Sequence[Keypair]) -> list[Broug
             deadline_ms=NOW_MS + 60_000,
         )
         raws = tuple(_record(lease, index, author, chance) for index in range(GROUP))
-        envelope = sign_lease(learner, SWARM, lease)
+        envelope = sign(learner, SWARM, lease)
         found.append(Brought(granted=GrantedLease(lease=lease, prompt_index=place), envelope=envelope, raws=raws))
     return found
 
@@ -89,7 +90,7 @@ def _record(lease: Lease, index: int, author: Keypair, chance: random.Random) ->
         timing=Timing(started_ms=NOW_MS, generation_ms=900),
         cost=CostClaim(engine_s=0.9),
     )
-    return sign_record(author, SWARM, record)
+    return sign(author, SWARM, record)
 
 
 def judge(deliveries: Sequence[Brought], terms: Terms, copies: NearCopies) -> list[JudgedDelivery]:

@@ -10,7 +10,7 @@ after what it says is on disk.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -38,15 +38,12 @@ from protocol.core.codec import (
     Seed,
     TokenId,
     decode,
-    encode,
-    require_bounds,
     unpack_logprobs,
     unpack_tokens,
 )
-from protocol.core.envelope import OVERHEAD_BYTES, Envelope, Kind, open_envelope, read_envelope, seal
+from protocol.core.envelope import OVERHEAD_BYTES, Envelope, Kind, Signable, open_envelope, read_envelope
 from protocol.core.errors import Fault, PeerError
 from protocol.core.genesis import MAX_CERTIFICATE_BYTES, Authority
-from protocol.core.identity import Keypair
 from protocol.core.ids import PeerId, PolicyVersion, RecordId, SwarmId
 from protocol.core.limits import (
     MAX_ADDRESSES,
@@ -116,13 +113,15 @@ class Sampler(Message, frozen=True, kw_only=True):
     temperature: Annotated[float, Meta(ge=MIN_TEMPERATURE, le=MAX_TEMPERATURE)] = 1.0
 
 
-class Lease(Message, frozen=True, kw_only=True):
+class Lease(Signable, frozen=True, kw_only=True):
     """Granted work: generate `len(seeds)` completions of one prompt.
 
     `prompt` is packed token ids; completion i uses `seeds[i]`, ends with one of `stop_ids` or after `max_new_tokens`,
     and comes from a version not older than `minimum`. `issued_ms` and `deadline_ms` are on the learner's clock;
     `Grant.now_ms` tells what it says.
     """
+
+    KIND: ClassVar[Kind] = Kind.LEASE
 
     id: Bytes16
     peer: PeerText
@@ -153,11 +152,13 @@ class Timing(Message, frozen=True, kw_only=True):
     generation_ms: Millis
 
 
-class RolloutRecord(Message, frozen=True, kw_only=True):
+class RolloutRecord(Signable, frozen=True, kw_only=True):
     """One completion: packed token ids, packed behaviour logprobs, spans, claims.
 
     A behaviour logprob is log_softmax(logits / T) of the chosen token under the version that made it.
     """
+
+    KIND: ClassVar[Kind] = Kind.RECORD
 
     lease: Bytes16
     index: Annotated[int, Meta(ge=0, lt=MAX_GROUP_SIZE)]
@@ -207,12 +208,14 @@ class Verdict(Message, frozen=True, kw_only=True):
         return self.rule is Rule.ADMITTED
 
 
-class Receipt(Message, frozen=True, kw_only=True):
+class Receipt(Signable, frozen=True, kw_only=True):
     """The learner's signed acknowledgement of one delivery. What it says is on the learner's disk.
 
     `tokens` counts the completion tokens that count for the author: of the records that were admitted, and of a group
     that is refused for nothing but that a restart of the learner orphaned what made it.
     """
+
+    KIND: ClassVar[Kind] = Kind.RECEIPT
 
     lease: Bytes16
     peer: PeerText
@@ -458,11 +461,6 @@ class SignedRecord:
         return tuple(span.version for span in self.record.spans)
 
 
-def sign_lease(learner: Keypair, swarm: SwarmId, lease: Lease) -> bytes:
-    """Return the envelope of `lease`; LocalProtocolError when a field is out of bounds."""
-    return seal(learner, swarm, Kind.LEASE, encode(require_bounds(lease)))
-
-
 def open_lease(raw: bytes, swarm: SwarmId, *, learner: PeerId) -> Lease:
     """Return the lease in `raw`; PeerError unless `learner` signed it."""
     envelope = open_envelope(raw, kind=Kind.LEASE, swarm=swarm, limit=MAX_LEASE_BYTES)
@@ -470,11 +468,6 @@ def open_lease(raw: bytes, swarm: SwarmId, *, learner: PeerId) -> Lease:
         raise PeerError(Fault.UNAUTHORISED, f"a lease signed by {envelope.signer}, who is not the learner")
     lease: Lease = decode(Lease, envelope.payload, MAX_LEASE_BYTES)
     return lease
-
-
-def sign_record(author: Keypair, swarm: SwarmId, record: RolloutRecord) -> bytes:
-    """Return the envelope of `record`; LocalProtocolError when a field is out of bounds."""
-    return seal(author, swarm, Kind.RECORD, encode(require_bounds(record)))
 
 
 def read_record(raw: bytes, swarm: SwarmId) -> SignedRecord:
@@ -497,11 +490,6 @@ def read_record(raw: bytes, swarm: SwarmId) -> SignedRecord:
     return SignedRecord(
         raw=raw, id=RecordId(envelope.digest), envelope=envelope, record=record, tokens=tokens, logprobs=logprobs
     )
-
-
-def sign_receipt(learner: Keypair, swarm: SwarmId, receipt: Receipt) -> bytes:
-    """Return the envelope of `receipt`; LocalProtocolError when a field is out of bounds."""
-    return seal(learner, swarm, Kind.RECEIPT, encode(require_bounds(receipt)))
 
 
 def open_receipt(raw: bytes, authority: Authority) -> Receipt:

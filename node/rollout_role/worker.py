@@ -37,12 +37,13 @@ from node.rollout_role.patience import Event, Failed, Lent, Patience, Worked
 from node.rollout_role.serving_version import ServingVersion
 from node.runtime.events import EventLog
 from node.state.receipts import Receipts
-from protocol.accounting.relay_receipt import relay_receipt, sign_relay_receipt
+from protocol.accounting.relay_receipt import relay_receipt
+from protocol.core.envelope import sign
 from protocol.core.identity import Keypair
 from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion, SwarmId
 from protocol.core.visible import first_line
 from protocol.trouble import TroubleKind
-from protocol.work import LeaseRecall, Rule, Started, sign_record
+from protocol.work import LeaseRecall, Rule, Started
 from swarm.store import ChunkStore
 from swarm.transport.error_groups import first_cause
 from swarm.versions.follower import Arrival
@@ -235,7 +236,7 @@ class RolloutWorker:
         signed = arrival.signed
         givers = {chunk: peer for chunk, peer in arrival.obtained.fetched.givers.items() if peer != signed.signer}
         if (receipt := relay_receipt(signed.hash, givers)) is not None:
-            raw = sign_relay_receipt(self.keypair, self.swarm, receipt)
+            raw = sign(self.keypair, self.swarm, receipt)
             self.line.tell_relayed(raw)
             with suppress(trio.WouldBlock):
                 self._thanks.send_nowait((signed.hash, raw))
@@ -455,7 +456,7 @@ class RolloutWorker:
         began_ms = learners_clock(started_ms, grant.clock_offset_ms)
         records = await trio.to_thread.run_sync(
             lambda: [
-                sign_record(self.keypair, self.swarm, record_of(lease, index, completion, began_ms))
+                sign(self.keypair, self.swarm, record_of(lease, index, completion, began_ms))
                 for index, completion in enumerate(completions)
             ]
         )

@@ -9,18 +9,17 @@ nobody whom the receiver did not name.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
 
 from protocol.accounting.relay_receipt import RelayReceipt
-from protocol.core.codec import Bytes32, Message, Millis, PeerText, decode, encode, require_bounds
+from protocol.core.codec import Bytes32, Millis, PeerText, decode
 from protocol.core.digest import digest_of
-from protocol.core.envelope import OVERHEAD_BYTES, Kind, open_envelope, seal
+from protocol.core.envelope import OVERHEAD_BYTES, Kind, Signable, open_envelope
 from protocol.core.errors import Fault, PeerError
 from protocol.core.genesis import MAX_CERTIFICATE_BYTES, Authority
-from protocol.core.identity import Keypair
 from protocol.core.limits import MAX_RELAYS
 
 MAX_CREDIT_NOTE_BYTES = 72 * MAX_RELAYS + MAX_CERTIFICATE_BYTES + 512
@@ -33,10 +32,12 @@ class RelayShare(msgspec.Struct, frozen=True, array_like=True):
     size_bytes: Annotated[int, Meta(ge=1, lt=1 << 53)]
 
 
-class CreditNote(Message, frozen=True, kw_only=True):
+class CreditNote(Signable, frozen=True, kw_only=True):
     """By the relay receipt whose envelope has the hash `receipt`, `receiver` had so many bytes of `manifest` from each
     of `shares`.
     """
+
+    KIND: ClassVar[Kind] = Kind.CREDIT_NOTE
 
     receipt: Bytes32
     manifest: Bytes32
@@ -44,11 +45,6 @@ class CreditNote(Message, frozen=True, kw_only=True):
     shares: Annotated[list[RelayShare], Meta(min_length=1, max_length=MAX_RELAYS)]
     issued_ms: Millis
     certificate: Annotated[bytes, Meta(max_length=MAX_CERTIFICATE_BYTES)]
-
-
-def sign_credit_note(learner: Keypair, authority: Authority, note: CreditNote) -> bytes:
-    """Return the envelope of `note`; LocalProtocolError when a field is out of bounds."""
-    return seal(learner, authority.swarm, Kind.CREDIT_NOTE, encode(require_bounds(note)))
 
 
 def open_credit_note(raw: bytes, authority: Authority) -> CreditNote:

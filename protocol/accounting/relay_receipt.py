@@ -9,26 +9,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from protocol.core.codec import Bytes32, Message, PeerText, decode, encode, require_bounds
-from protocol.core.envelope import Kind, open_envelope, seal
+from protocol.core.codec import Bytes32, PeerText, decode
+from protocol.core.envelope import Kind, Signable, open_envelope
 from protocol.core.errors import Fault, PeerError
-from protocol.core.identity import Keypair
 from protocol.core.ids import ManifestHash, PeerId, SwarmId
 from protocol.core.limits import MAX_CHUNKS, MAX_RELAYS
 
 MAX_RELAY_RECEIPT_BYTES = MAX_CHUNKS + 54 * MAX_RELAYS + 4096
 
 
-class RelayReceipt(Message, frozen=True, kw_only=True):
+class RelayReceipt(Signable, frozen=True, kw_only=True):
     """Who gave the signer chunks of one version.
 
     Byte i of `givers` speaks of chunk `first` + i of the manifest's table: n is the n-th of `relays`, from 1; 0 is
     nobody, as for what came from the learner, was there before, or was made of a patch.
     """
+
+    KIND: ClassVar[Kind] = Kind.RELAY_RECEIPT
 
     manifest: Bytes32
     relays: Annotated[list[PeerText], Meta(min_length=1, max_length=MAX_RELAYS)]
@@ -55,11 +56,6 @@ def relay_receipt(manifest: ManifestHash, givers: Mapping[int, PeerId]) -> Relay
     for chunk, giver in named.items():
         table[chunk - first] = giver
     return RelayReceipt(manifest=manifest, relays=list(relays), first=first, givers=bytes(table))
-
-
-def sign_relay_receipt(receiver: Keypair, swarm: SwarmId, receipt: RelayReceipt) -> bytes:
-    """Return the envelope of `receipt`; LocalProtocolError when a field is out of bounds."""
-    return seal(receiver, swarm, Kind.RELAY_RECEIPT, encode(require_bounds(receipt)))
 
 
 def open_relay_receipt(raw: bytes, swarm: SwarmId, *, receiver: PeerId) -> RelayReceipt:

@@ -9,16 +9,15 @@ day.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
 from protocol.accounting.reputation import DAY_MS, SCALE, WINDOW_DAYS, Band, ObservedDay, Reputation, reputation_of
-from protocol.core.codec import Count, Message, Millis, PeerText, Reason, decode, encode, require_bounds
-from protocol.core.envelope import OVERHEAD_BYTES, Kind, open_envelope, seal
+from protocol.core.codec import Count, Millis, PeerText, Reason, decode
+from protocol.core.envelope import OVERHEAD_BYTES, Kind, Signable, open_envelope
 from protocol.core.errors import Fault, PeerError
 from protocol.core.genesis import MAX_CERTIFICATE_BYTES, Authority
-from protocol.core.identity import Keypair
 from protocol.core.limits import MAX_REASON_CHARS
 
 MAX_OBSERVED_DAYS = WINDOW_DAYS + 1
@@ -32,11 +31,13 @@ ROUNDING = 1
 """Thousandths by which two programs may differ: powers are rounded differently on other machines."""
 
 
-class ReputationNote(Message, frozen=True, kw_only=True):
+class ReputationNote(Signable, frozen=True, kw_only=True):
     """How `peer` stands on day `day`, by the rules of number `scale`, from what was observed on `days`.
 
     Shares are thousandths. `banned`: why it is banned, "" if it is not.
     """
+
+    KIND: ClassVar[Kind] = Kind.REPUTATION
 
     peer: PeerText
     scale: Count
@@ -79,11 +80,6 @@ def reputation_note(
         certificate=certificate,
         **{name: round(1000 * getattr(found, name)) for name in SHARES},
     )
-
-
-def sign_reputation_note(learner: Keypair, authority: Authority, note: ReputationNote) -> bytes:
-    """Return the envelope of `note`; LocalProtocolError when a field is out of bounds."""
-    return seal(learner, authority.swarm, Kind.REPUTATION, encode(require_bounds(note)))
 
 
 def open_reputation_note(raw: bytes, authority: Authority) -> ReputationNote:

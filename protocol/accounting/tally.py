@@ -11,14 +11,14 @@ back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
 
 from protocol.accounting.merkle import MAX_PATH, MerkleTree, is_in_tree
-from protocol.core.codec import Bytes16, Bytes32, Count, Message, Millis, PeerText, decode, encode, require_bounds
-from protocol.core.envelope import OVERHEAD_BYTES, Kind, open_envelope, seal
+from protocol.core.codec import Bytes16, Bytes32, Count, Message, Millis, PeerText, decode, encode
+from protocol.core.envelope import OVERHEAD_BYTES, Kind, Signable, open_envelope, sign
 from protocol.core.errors import Fault, LocalProtocolError, PeerError
 from protocol.core.genesis import MAX_CERTIFICATE_BYTES, Authority
 from protocol.core.identity import Keypair, public_key_of
@@ -46,12 +46,14 @@ class TrainedRecord(msgspec.Struct, frozen=True, array_like=True):
     version: PolicyVersion
 
 
-class Tally(Message, frozen=True, kw_only=True):
+class Tally(Signable, frozen=True, kw_only=True):
     """What the training steps after step `after`, up to that of `version`, consumed: how many records, and their root.
 
     `after` is the step of the version that the manifest names as its predecessor, or that of `version` itself if it
     names none.
     """
+
+    KIND: ClassVar[Kind] = Kind.TALLY
 
     version: PolicyVersion
     after: Count
@@ -85,7 +87,7 @@ def tree_of(trained: Iterable[TrainedRecord]) -> tuple[list[bytes], MerkleTree]:
 
 def sign_tally(learner: Keypair, authority: Authority, tally: Tally) -> bytes:
     """Return the envelope of `tally`; LocalProtocolError when nobody would accept it."""
-    raw = seal(learner, authority.swarm, Kind.TALLY, encode(require_bounds(tally)))
+    raw = sign(learner, authority.swarm, tally)
     try:
         open_tally(raw, authority)
     except PeerError as error:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
 
-from protocol.core.codec import Bytes32, Bytes64, decode
+from protocol.core.codec import Bytes32, Bytes64, Message, decode, encode, require_bounds
 from protocol.core.digest import digest_of
 from protocol.core.errors import Fault, LocalProtocolError, PeerError
 from protocol.core.identity import Keypair, peer_id_of, verify
@@ -82,6 +82,17 @@ def seal(keypair: Keypair, swarm: SwarmId, kind: Kind, payload: bytes) -> bytes:
     signature = keypair.sign(_signing_input(swarm, kind, payload))
     wire = _Wire(swarm=swarm, kind=kind.value, key=keypair.public, payload=payload, signature=signature)
     return msgspec.msgpack.encode(wire)
+
+
+class Signable(Message, frozen=True, kw_only=True):
+    """Base of messages that `sign` signs, each under its own `KIND`."""
+
+    KIND: ClassVar[Kind]
+
+
+def sign(keypair: Keypair, swarm: SwarmId, message: Signable) -> bytes:
+    """Return the envelope of `message`; LocalProtocolError when a field is out of bounds."""
+    return seal(keypair, swarm, message.KIND, encode(require_bounds(message)))
 
 
 def read_envelope(raw: bytes, *, kind: Kind, swarm: SwarmId, limit: int) -> Envelope:

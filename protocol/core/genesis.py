@@ -9,10 +9,11 @@ and that is valid now.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from protocol.core.codec import Bytes16, Bytes32, Count, Message, Millis, Name, decode, encode, require_bounds
+from protocol.core.codec import Bytes16, Bytes32, Count, Millis, Name, decode
 from protocol.core.dates import moment
-from protocol.core.envelope import NO_SWARM, OVERHEAD_BYTES, Envelope, Kind, open_envelope, seal
+from protocol.core.envelope import NO_SWARM, OVERHEAD_BYTES, Envelope, Kind, Signable, open_envelope, sign
 from protocol.core.errors import Fault, PeerError
 from protocol.core.identity import Keypair, peer_id_of
 from protocol.core.ids import PeerId, PublicKey, SwarmId
@@ -25,8 +26,10 @@ MAX_CERTIFICATE_BYTES = 400
 MAX_CERTIFICATE_PAYLOAD_BYTES = MAX_CERTIFICATE_BYTES - OVERHEAD_BYTES
 
 
-class Genesis(Message, frozen=True, kw_only=True):
+class Genesis(Signable, frozen=True, kw_only=True):
     """The first word of a swarm: name, operator's key, when, and a nonce that makes equal settings different swarms."""
+
+    KIND: ClassVar[Kind] = Kind.GENESIS
 
     protocol: Count
     name: Name
@@ -35,11 +38,13 @@ class Genesis(Message, frozen=True, kw_only=True):
     nonce: Bytes16
 
 
-class LearnerCertificate(Message, frozen=True, kw_only=True):
+class LearnerCertificate(Signable, frozen=True, kw_only=True):
     """The operator's word that `learner` may sign as the learner from `not_before_ms` until `not_after_ms`.
 
     Both are only compared and told, so they may lie beyond what calendars hold.
     """
+
+    KIND: ClassVar[Kind] = Kind.CERTIFICATE
 
     learner: Bytes32
     not_before_ms: Count
@@ -75,7 +80,7 @@ def found_swarm(operator: Keypair, *, name: str, created_ms: int, nonce: bytes) 
     genesis = Genesis(
         protocol=PROTOCOL_VERSION, name=name, operator=operator.public, created_ms=created_ms, nonce=nonce
     )
-    raw = seal(operator, NO_SWARM, Kind.GENESIS, encode(require_bounds(genesis)))
+    raw = sign(operator, NO_SWARM, genesis)
     return raw, read_genesis(raw)[1]
 
 
@@ -101,7 +106,7 @@ def certify_learner(
 ) -> bytes:
     """Return the certificate envelope that lets `learner` speak for the swarm in the stated time."""
     word = LearnerCertificate(learner=learner, not_before_ms=not_before_ms, not_after_ms=not_after_ms)
-    return seal(operator, authority.swarm, Kind.CERTIFICATE, encode(require_bounds(word)))
+    return sign(operator, authority.swarm, word)
 
 
 def open_certificate(raw: bytes, authority: Authority) -> LearnerCertificate:

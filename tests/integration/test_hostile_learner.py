@@ -33,7 +33,7 @@ from protocol.accounting.reputation_note import ReputationNote, reputation_note
 from protocol.accounting.tally import MAX_PROOF_BYTES, Proof, Tally, TrainedRecord, check_proof, open_tally, proofs_for
 from protocol.accounting.tally import tree_of as tree_of_records
 from protocol.core.codec import decode, encode, pack_tokens, require_bounds
-from protocol.core.envelope import Kind, seal
+from protocol.core.envelope import Kind, seal, sign
 from protocol.core.errors import PeerError
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.core.limits import (
@@ -69,7 +69,6 @@ from protocol.work import (
     Welcome,
     open_lease,
     read_record,
-    sign_receipt,
 )
 from swarm.testing.memory_transport import MemoryNetwork
 from swarm.transport.framing import FrameStream, open_frames
@@ -301,7 +300,7 @@ class ScriptedLearner:
             lease=delivery.lease, peer=peer_of(NODE), version=PolicyVersion(1, 1), issued_ms=NOW_MS, tokens=1,
             verdicts=verdicts, certificate=SWARM.certificate,
         )  # fmt: skip
-        return sign_receipt(SWARM.learner, SWARM_ID, receipt)
+        return sign(SWARM.learner, SWARM_ID, receipt)
 
 
 @pytest.mark.parametrize("times", [40, pytest.param(400, marks=pytest.mark.slow)], ids=["few", "many"])

@@ -32,8 +32,9 @@ from node.learner_role.peers.session_service import WELCOME_EVERY_S, WELCOMES_AT
 from node.learner_role.shared.signals import connect_peers
 from node.reports import swarm_report
 from protocol.accounting.claims import MAX_ENERGY_SOURCES, Energy, EnergySource, Price
-from protocol.accounting.relay_receipt import RelayReceipt, sign_relay_receipt
+from protocol.accounting.relay_receipt import RelayReceipt
 from protocol.core.codec import encode
+from protocol.core.envelope import sign
 from protocol.core.errors import Fault
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.core.limits import (
@@ -144,7 +145,7 @@ def relays(draw: st.DrawFn) -> Relayed:
         first=draw(st.sampled_from([0, 1, MAX_CHUNKS - 1])),
         givers=bytes(draw(st.lists(st.integers(0, 3), min_size=1, max_size=50))),
     )
-    return Relayed(receipt=sign_relay_receipt(author, SWARM.authority.swarm, receipt))
+    return Relayed(receipt=sign(author, SWARM.authority.swarm, receipt))
 
 
 SAID: dict[str, st.SearchStrategy[Any]] = {

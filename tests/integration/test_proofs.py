@@ -23,11 +23,12 @@ from node.rollout_role.worker import RolloutWorker
 from node.runtime.events import EventLog
 from node.state.receipt_queries import ReceiptQueries
 from node.state.receipt_rows import KeptReputation
-from protocol.accounting.credit_note import CreditNote, RelayShare, sign_credit_note
+from protocol.accounting.credit_note import CreditNote, RelayShare
 from protocol.accounting.reputation import DAY_MS, Band, ObservedDay
-from protocol.accounting.reputation_note import reputation_note, sign_reputation_note
+from protocol.accounting.reputation_note import reputation_note
 from protocol.accounting.tally import MAX_PROOF_BYTES, Proof, TrainedRecord, check_proof, open_tally
 from protocol.core.codec import decode
+from protocol.core.envelope import sign
 from protocol.core.errors import Fault, PeerError
 from protocol.core.identity import Keypair
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion, RecordId
@@ -324,7 +325,7 @@ def note(number: int, relay: PeerId = HERE, *, signer: Keypair = SWARM.learner) 
         issued_ms=NOW_MS,
         certificate=SWARM.certificate,
     )
-    return NumberedNote(number, sign_credit_note(signer, SWARM.authority, signed))
+    return NumberedNote(number, sign(signer, SWARM.authority.swarm, signed))
 
 
 def test_credit_that_does_not_hold_is_not_kept() -> None:
@@ -349,7 +350,7 @@ def reputation(peer: PeerId = HERE, *, issued_ms: int = NOW_MS, signer: Keypair 
         peer=peer, day=day, days=[ObservedDay(day=day, leases_in_time=9)], banned="", issued_ms=issued_ms,
         certificate=SWARM.certificate,
     )  # fmt: skip
-    return sign_reputation_note(signer, SWARM.authority, said)
+    return sign(signer, SWARM.authority.swarm, said)
 
 
 def test_a_reputation_that_does_not_hold_is_not_kept() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from protocol.accounting.claims import CostClaim, Price
 from protocol.core.codec import decode, encode, pack_logprobs, pack_tokens
 from protocol.core.digest import digest_of
-from protocol.core.envelope import OVERHEAD_BYTES, Kind, seal
+from protocol.core.envelope import OVERHEAD_BYTES, Kind, seal, sign
 from protocol.core.errors import Fault, LocalProtocolError, PeerError
 from protocol.core.genesis import certify_learner, found_swarm
 from protocol.core.identity import Keypair
@@ -56,9 +56,6 @@ from protocol.work import (
     open_lease,
     open_receipt,
     read_record,
-    sign_lease,
-    sign_receipt,
-    sign_record,
 )
 
 OPERATOR, LEARNER, AUTHOR = (Keypair(bytes([n]) * 32) for n in (1, 2, 3))
@@ -117,23 +114,23 @@ def fault_of(function: Any, *args: Any, **kwargs: Any) -> Fault:
 
 
 def record_but(**changes: Any) -> bytes:
-    return sign_record(AUTHOR, SWARM.swarm, msgspec.structs.replace(RECORD, **changes))
+    return sign(AUTHOR, SWARM.swarm, msgspec.structs.replace(RECORD, **changes))
 
 
 # Leases
 
 
 def test_a_lease_is_read_as_the_learner_signed_it() -> None:
-    raw = sign_lease(LEARNER, SWARM.swarm, LEASE)
+    raw = sign(LEARNER, SWARM.swarm, LEASE)
     assert open_lease(raw, SWARM.swarm, learner=LEARNER.peer_id) == LEASE
 
 
 def test_a_lease_of_anybody_else_or_elsewhere_is_refused() -> None:
-    forged = sign_lease(AUTHOR, SWARM.swarm, LEASE)
+    forged = sign(AUTHOR, SWARM.swarm, LEASE)
     assert fault_of(open_lease, forged, SWARM.swarm, learner=LEARNER.peer_id) is Fault.UNAUTHORISED
-    foreign = sign_lease(LEARNER, ELSEWHERE.swarm, LEASE)
+    foreign = sign(LEARNER, ELSEWHERE.swarm, LEASE)
     assert fault_of(open_lease, foreign, SWARM.swarm, learner=LEARNER.peer_id) is Fault.WRONG_SWARM
-    other = sign_receipt(LEARNER, SWARM.swarm, RECEIPT)
+    other = sign(LEARNER, SWARM.swarm, RECEIPT)
     assert fault_of(open_lease, other, SWARM.swarm, learner=LEARNER.peer_id) is Fault.WRONG_KIND
 
 
@@ -157,7 +154,7 @@ BAD_LEASES: dict[str, dict[str, Any]] = {
 def test_a_lease_out_of_bounds_is_never_signed_and_never_read(changes: dict[str, Any]) -> None:
     bad = msgspec.structs.replace(LEASE, **changes)
     with pytest.raises(LocalProtocolError, match=f"Lease.*{next(iter(changes))}"):
-        sign_lease(LEARNER, SWARM.swarm, bad)
+        sign(LEARNER, SWARM.swarm, bad)
     raw = seal(LEARNER, SWARM.swarm, Kind.LEASE, encode(bad))
     assert fault_of(open_lease, raw, SWARM.swarm, learner=LEARNER.peer_id) is Fault.MALFORMED
 
@@ -166,7 +163,7 @@ def test_a_lease_out_of_bounds_is_never_signed_and_never_read(changes: dict[str,
 
 
 def test_a_record_is_read_as_its_author_signed_it() -> None:
-    raw = sign_record(AUTHOR, SWARM.swarm, RECORD)
+    raw = sign(AUTHOR, SWARM.swarm, RECORD)
     read = read_record(raw, SWARM.swarm)
     assert (read.raw, bytes(read.id), read.author, read.record) == (raw, digest_of(raw), AUTHOR.peer_id, RECORD)
     assert (read.tokens, read.logprobs) == ((9, 8, 2), (-0.5, -1.5, 0.0))
@@ -221,7 +218,7 @@ RECORDS_OUT_OF_BOUNDS: dict[str, dict[str, Any]] = {
 def test_a_record_out_of_bounds_is_never_signed_and_never_read(changes: dict[str, Any]) -> None:
     bad = msgspec.structs.replace(RECORD, **changes)
     with pytest.raises(LocalProtocolError):
-        sign_record(AUTHOR, SWARM.swarm, bad)
+        sign(AUTHOR, SWARM.swarm, bad)
     assert fault_of(read_record, seal(AUTHOR, SWARM.swarm, Kind.RECORD, encode(bad)), SWARM.swarm) is Fault.MALFORMED
 
 
@@ -248,15 +245,15 @@ def test_one_oversized_record_does_not_spoil_the_delivery() -> None:
 
 
 def test_a_receipt_is_judged_at_its_own_date() -> None:
-    assert open_receipt(sign_receipt(LEARNER, SWARM.swarm, RECEIPT), SWARM) == RECEIPT
+    assert open_receipt(sign(LEARNER, SWARM.swarm, RECEIPT), SWARM) == RECEIPT
     for issued_ms in (999, 2001):
-        raw = sign_receipt(LEARNER, SWARM.swarm, msgspec.structs.replace(RECEIPT, issued_ms=issued_ms))
+        raw = sign(LEARNER, SWARM.swarm, msgspec.structs.replace(RECEIPT, issued_ms=issued_ms))
         assert fault_of(open_receipt, raw, SWARM) is Fault.UNAUTHORISED
 
 
 def test_only_a_certified_learner_signs_receipts() -> None:
-    assert fault_of(open_receipt, sign_receipt(AUTHOR, SWARM.swarm, RECEIPT), SWARM) is Fault.UNAUTHORISED
-    foreign = sign_receipt(LEARNER, ELSEWHERE.swarm, RECEIPT)
+    assert fault_of(open_receipt, sign(AUTHOR, SWARM.swarm, RECEIPT), SWARM) is Fault.UNAUTHORISED
+    foreign = sign(LEARNER, ELSEWHERE.swarm, RECEIPT)
     assert fault_of(open_receipt, foreign, SWARM) is Fault.WRONG_SWARM
 
 
@@ -293,7 +290,7 @@ def test_the_largest_of_each_kind_fits_its_limit() -> None:
         cost=CostClaim(engine_s=MAX_SECONDS),
         reward=1e15,
     )
-    assert len(read_record(sign_record(AUTHOR, SWARM.swarm, record), SWARM.swarm).tokens) == tokens
+    assert len(read_record(sign(AUTHOR, SWARM.swarm, record), SWARM.swarm).tokens) == tokens
     lease = msgspec.structs.replace(
         LEASE,
         task=WIDEST * 128,
@@ -301,13 +298,13 @@ def test_the_largest_of_each_kind_fits_its_limit() -> None:
         seeds=[2**64 - 1] * MAX_GROUP_SIZE,
         stop_ids=[MAX_TOKEN_ID] * MAX_STOP_IDS,
     )
-    raw = sign_lease(LEARNER, SWARM.swarm, lease)
+    raw = sign(LEARNER, SWARM.swarm, lease)
     assert open_lease(raw, SWARM.swarm, learner=LEARNER.peer_id) == lease
     verdict = Verdict(
         record=MANIFEST, index=MAX_GROUP_SIZE - 1, rule=Rule.UNKNOWN_VERSION, reward=1e15, detail="d" * 512
     )
     receipt = msgspec.structs.replace(RECEIPT, verdicts=[verdict] * MAX_GROUP_SIZE, certificate=CERTIFICATE)
-    raw = sign_receipt(LEARNER, SWARM.swarm, receipt)
+    raw = sign(LEARNER, SWARM.swarm, receipt)
     assert open_receipt(raw, SWARM) == receipt
     assert len(encode(Acknowledgement(lease=LEASE.id, receipt=raw))) <= MAX_WORK_BYTES
     assert max(MAX_LEASE_BYTES, MAX_RECORD_BYTES, MAX_RECEIPT_BYTES) < MAX_WORK_BYTES

@@ -19,17 +19,18 @@ from node.commands.statements.format import (
     write_lines,
 )
 from node.commands.statements.verify import Expected, Flaw, Statement, check_statement
-from protocol.accounting.credit_note import CreditNote, RelayShare, sign_credit_note
-from protocol.accounting.relay_receipt import RelayReceipt, sign_relay_receipt
+from protocol.accounting.credit_note import CreditNote, RelayShare
+from protocol.accounting.relay_receipt import RelayReceipt
 from protocol.accounting.reputation import DAY_MS, ObservedDay
-from protocol.accounting.reputation_note import reputation_note, sign_reputation_note
+from protocol.accounting.reputation_note import reputation_note
 from protocol.accounting.tally import Tally, TrainedRecord, proofs_for, sign_tally, tree_of
 from protocol.core.codec import encode
 from protocol.core.digest import digest_of
+from protocol.core.envelope import sign
 from protocol.core.genesis import Authority, certify_learner, found_swarm
 from protocol.core.identity import Keypair
 from protocol.core.ids import PeerId, PolicyVersion
-from protocol.work import Receipt, Rule, Verdict, sign_receipt
+from protocol.work import Receipt, Rule, Verdict
 
 OPERATOR, LEARNER, ALPHA, BETA, STRANGER = (Keypair(bytes([n]) * 32) for n in range(1, 6))
 GENESIS, SWARM = found_swarm(OPERATOR, name="kites", created_ms=0, nonce=bytes(16))
@@ -69,7 +70,7 @@ def receipt(
 
 
 def receipt_line(*args: Any, signer: Keypair = LEARNER, swarm: Authority = SWARM, **options: Any) -> ReceiptLine:
-    return ReceiptLine(envelope=sign_receipt(signer, swarm.swarm, receipt(*args, **options)))
+    return ReceiptLine(envelope=sign(signer, swarm.swarm, receipt(*args, **options)))
 
 
 def relay_line(
@@ -80,7 +81,7 @@ def relay_line(
     signer: Keypair = LEARNER,
     **changes: Any,
 ) -> RelayLine:
-    raw = sign_relay_receipt(by, SWARM.swarm, RelayReceipt(manifest=MANIFEST, relays=[relay], givers=b"\1\0\1"))
+    raw = sign(by, SWARM.swarm, RelayReceipt(manifest=MANIFEST, relays=[relay], givers=b"\1\0\1"))
     settings: dict[str, Any] = {
         "receipt": digest_of(raw),
         "manifest": MANIFEST,
@@ -89,7 +90,7 @@ def relay_line(
         "issued_ms": NOW_MS,
         "certificate": CERTIFICATE,
     }
-    note = sign_credit_note(signer, SWARM, CreditNote(**settings | changes)) if noted else b""
+    note = sign(signer, SWARM.swarm, CreditNote(**settings | changes)) if noted else b""
     return RelayLine(envelope=raw, note=note)
 
 
@@ -127,7 +128,7 @@ def reputation_line(
     note = reputation_note(
         peer=peer, day=TODAY, days=days, banned="", issued_ms=NOW_MS, certificate=CERTIFICATE
     )  # fmt: skip
-    return ReputationLine(note=sign_reputation_note(signer, SWARM, msgspec.structs.replace(note, **changes)))
+    return ReputationLine(note=sign(signer, SWARM.swarm, msgspec.structs.replace(note, **changes)))
 
 
 @dataclass(kw_only=True)

@@ -19,13 +19,14 @@ import trio
 from protocol.accounting.claims import Price
 from protocol.core.codec import pack_tokens
 from protocol.core.digest import digest_of
+from protocol.core.envelope import sign
 from protocol.core.errors import Fault
 from protocol.core.identity import Keypair
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 from protocol.core.limits import MANIFEST_PIECE_BYTES, PROTOCOL_VERSION
 from protocol.versions.announcement import Announcement, SignedAnnouncement, announce
 from protocol.versions.manifest import SignedManifest
-from protocol.work import Hello, Lease, Receipt, Sampler, Welcome, sign_lease, sign_receipt
+from protocol.work import Hello, Lease, Receipt, Sampler, Welcome
 from swarm.store import ChunkStore
 from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport
 from swarm.transfer.exchange import ChunkExchange
@@ -99,7 +100,7 @@ def lease_envelope(swarm: SmallSwarm, number: int, *, peer: PeerId, by: Keypair 
         issued_ms=NOW_MS,
         deadline_ms=NOW_MS + 60_000,
     )
-    return sign_lease(by or swarm.learner, swarm.authority.swarm, lease)
+    return sign(by or swarm.learner, swarm.authority.swarm, lease)
 
 
 def receipt_envelope(
@@ -115,7 +116,7 @@ def receipt_envelope(
         verdicts=[],
         certificate=swarm.certificate,
     )
-    return sign_receipt(by or swarm.learner, swarm.authority.swarm, receipt)
+    return sign(by or swarm.learner, swarm.authority.swarm, receipt)
 
 
 def hello_from(name: str, **changes: Any) -> Hello:

@@ -12,10 +12,11 @@ from learner.rollouts.admission import GrantedLease, Terms
 from protocol.accounting.claims import CostClaim
 from protocol.core.codec import pack_logprobs, pack_tokens
 from protocol.core.digest import digest_of
+from protocol.core.envelope import sign
 from protocol.core.identity import Keypair
 from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion
 from protocol.versions.staleness import Chain
-from protocol.work import Lease, RolloutRecord, Sampler, Span, Timing, sign_record
+from protocol.work import Lease, RolloutRecord, Sampler, Span, Timing
 from tests.support.store_fixture import small_swarm
 
 SWARM = small_swarm("work")
@@ -106,7 +107,7 @@ def record(
         "timing": Timing(started_ms=NOW_MS, generation_ms=20),
         "cost": CostClaim(engine_s=0.02),
     }
-    return sign_record(author, SWARM.authority.swarm, RolloutRecord(**settings | changes))
+    return sign(author, SWARM.authority.swarm, RolloutRecord(**settings | changes))
 
 
 def group(lease: GrantedLease, **changes: Any) -> list[bytes]:

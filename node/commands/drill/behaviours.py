@@ -20,9 +20,10 @@ from node.commands.drill.shared_engine import SharedEngine, Weights
 from node.commands.drill.tampered_weights import Variant
 from node.engine.interface import Claim, FinishReason, GeneratedSpan, Generation, GenerationRequest
 from node.engine.lease_requests import record_of, requests_of
+from protocol.core.envelope import sign
 from protocol.core.identity import Keypair
 from protocol.core.ids import LeaseId, PolicyVersion, SwarmId
-from protocol.work import Lease, sign_record
+from protocol.work import Lease
 
 OVERHEARD = 64
 """Groups of others that are remembered for who copies."""
@@ -143,9 +144,7 @@ class Behaviour:
     def sign_as(self, keypair: Keypair, lease: Lease, made: Sequence[Generation], **claimed: float) -> list[bytes]:
         """Their records by that key, with what is `claimed` in them."""
         records = (record_of(lease, index, one, lease.issued_ms) for index, one in enumerate(made))
-        return [
-            sign_record(keypair, self.common.swarm, msgspec.structs.replace(record, **claimed)) for record in records
-        ]
+        return [sign(keypair, self.common.swarm, msgspec.structs.replace(record, **claimed)) for record in records]
 
 
 @dataclass(kw_only=True)

@@ -18,7 +18,8 @@ from node.commands.drill.behaviours import Behaviour
 from node.engine.interface import EngineError
 from node.runtime.events import Clock
 from protocol.accounting.claims import Price
-from protocol.accounting.relay_receipt import relay_receipt, sign_relay_receipt
+from protocol.accounting.relay_receipt import relay_receipt
+from protocol.core.envelope import sign
 from protocol.core.errors import Fault
 from protocol.core.genesis import Authority
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
@@ -152,7 +153,7 @@ class DrillPeer:
         self._signed_for.add(version)
         manifest, count = self.chunks(version)
         if (receipt := relay_receipt(manifest, dict.fromkeys(range(count), self.accomplice))) is not None:
-            self.line.tell_relayed(sign_relay_receipt(self.hand.keypair, self.hand.common.swarm, receipt))
+            self.line.tell_relayed(sign(self.hand.keypair, self.hand.common.swarm, receipt))
 
     def _heard(self, event: LineEvent) -> None:
         if isinstance(event, LeaseRecall):

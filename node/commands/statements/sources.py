@@ -23,10 +23,10 @@ from node.state.keys import load_key
 from node.state.locate import StateLocation
 from node.state.receipt_queries import ReceiptQueries, ReceiptsError
 from protocol.accounting.reputation import DAY_MS
-from protocol.accounting.reputation_note import open_reputation_note, reputation_note, sign_reputation_note
+from protocol.accounting.reputation_note import open_reputation_note, reputation_note
 from protocol.accounting.tally import in_order, proofs_for, tree_of
 from protocol.core.codec import decode, encode
-from protocol.core.envelope import Kind, read_envelope
+from protocol.core.envelope import Kind, read_envelope, sign
 from protocol.core.errors import PeerError
 from protocol.core.genesis import Authority, open_certificate, read_genesis
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId, short
@@ -180,7 +180,7 @@ def reputation_lines(
         for one in peers
         if peer in (None, one)
     ]
-    lines = [ReputationLine(note=sign_reputation_note(learner, authority, note)) for note in notes]
+    lines = [ReputationLine(note=sign(learner, authority.swarm, note)) for note in notes]
     try:
         for line in lines:
             open_reputation_note(line.note, authority)

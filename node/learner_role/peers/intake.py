@@ -38,8 +38,9 @@ from node.learner_role.shared.signals import LeaseClosed, RecordsBelieved
 from node.learner_role.trust.audit_service import AUDIT_REASON, AuditService, GroupDecision
 from node.reports.model.verdict_meanings import BLAMED
 from node.tasks.task_suite import TaskSuite
+from protocol.core.envelope import sign
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId, short
-from protocol.work import Acknowledgement, InboxFull, Receipt, Rule, sign_receipt
+from protocol.work import Acknowledgement, InboxFull, Receipt, Rule
 from swarm.transport.error_groups import first_cause
 from swarm.work.server import INBOX_RETRY_MS, Incoming
 
@@ -332,7 +333,7 @@ class IntakeLoop(Service):
             verdicts=list(judged.verdicts),
             certificate=self.identity.certificate,
         )
-        raw = sign_receipt(self.identity.keypair, self.identity.swarm, receipt)
+        raw = sign(self.identity.keypair, self.identity.swarm, receipt)
         return _Answer(handed_in=checked.handed_in, judged=judged, receipt=raw, sketches=checked.sketches)
 
     def _admit(self, answer: _Answer) -> bool:

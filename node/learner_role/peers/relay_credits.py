@@ -29,9 +29,10 @@ from learner.trust.relay_credit import (
 )
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import RecordsBelieved
-from protocol.accounting.credit_note import CreditNote, RelayShare, sign_credit_note
+from protocol.accounting.credit_note import CreditNote, RelayShare
 from protocol.accounting.relay_receipt import RelayReceipt, open_relay_receipt
 from protocol.core.digest import digest_of
+from protocol.core.envelope import sign
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
 from swarm.work.client import RELAYED_KEPT
 
@@ -146,7 +147,7 @@ class RelayCreditService(Service):
             issued_ms=now_ms,
             certificate=self.identity.certificate,
         )
-        return sign_credit_note(self.identity.keypair, self.identity.authority, note)
+        return sign(self.identity.keypair, self.identity.authority.swarm, note)
 
     def _event(self, heard: _Heard) -> ReceiptHeard:
         return ReceiptHeard(

@@ -26,10 +26,10 @@ from node.learner_role.scheduling.peer_recorder import PeerRecorder
 from node.learner_role.scheduling.recovery import granted_in
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import LeaseClosed
-from protocol.core.envelope import OVERHEAD_BYTES
+from protocol.core.envelope import OVERHEAD_BYTES, sign
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.core.limits import MAX_LEASES_PER_GRANT
-from protocol.work import Grant, LeaseRecall, LeaseRequest, LeaseReturn, Started, lease_bytes, sign_lease
+from protocol.work import Grant, LeaseRecall, LeaseRequest, LeaseReturn, Started, lease_bytes
 
 GRANT_WAIT_S = 10.0
 """How long a request for leases is held open before it is answered with none."""
@@ -89,7 +89,7 @@ class LeaseService(Service):
         """
         if lost := self._grant_lost(peer, request.rollouts):
             return Grant(
-                leases=[sign_lease(self.identity.keypair, self.identity.swarm, one.lease) for one in lost],
+                leases=[sign(self.identity.keypair, self.identity.swarm, one.lease) for one in lost],
                 now_ms=self.now_ms(),
             )
         leases = await self._wait_granted(peer, request.rollouts)
@@ -97,9 +97,7 @@ class LeaseService(Service):
             why = "The run is finished." if self.state.finished else self._why_not(peer)
             retry_ms = max(GRANT_RETRY_MS, self.scheduler.give_backs.wait_ms(peer, self.now_ms()))
             return Grant(leases=[], now_ms=self.now_ms(), reason=why, retry_after_ms=retry_ms)
-        issued = [
-            (granted, sign_lease(self.identity.keypair, self.identity.swarm, granted.lease)) for granted in leases
-        ]
+        issued = [(granted, sign(self.identity.keypair, self.identity.swarm, granted.lease)) for granted in leases]
         ids = [granted.id for granted, _ in issued]
         rows = [_row(granted, raw) for granted, raw in issued]
         try:

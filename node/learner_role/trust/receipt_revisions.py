@@ -18,9 +18,10 @@ from learner.ledger.rows import AdmittedRow
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import PeerBanned
 from node.learner_role.trust.peer_standings import PeerStandings
+from protocol.core.envelope import sign
 from protocol.core.ids import LeaseId, PeerId
 from protocol.core.limits import MAX_REASON_CHARS
-from protocol.work import Receipt, Revised, Rule, Verdict, sign_receipt
+from protocol.work import Receipt, Revised, Rule, Verdict
 
 BANNED_REASON = "banned"
 """Why the groups are dropped that a peer opened, or made a turn of, that was just banned."""
@@ -99,7 +100,7 @@ class ReceiptRevisions(Service):
             verdicts=verdicts,
             certificate=self.identity.certificate,
         )
-        return sign_receipt(self.identity.keypair, self.identity.swarm, receipt)
+        return sign(self.identity.keypair, self.identity.swarm, receipt)
 
     async def recall(self, peer: PeerId) -> None:
         """A peer comes back: read what it was not told."""

@@ -17,7 +17,8 @@ from learner.ledger.sqlite.database import LedgerError, snapshot
 from node.learner_role.shared.context import Service
 from node.reports.model.verdict_meanings import JUDGING
 from protocol.accounting.reputation import DAY_MS, ObservedDay, SoftStrike, reputation_of
-from protocol.accounting.reputation_note import reputation_note, sign_reputation_note
+from protocol.accounting.reputation_note import reputation_note
+from protocol.core.envelope import sign
 from protocol.core.ids import PeerId
 
 REVIEW_S = 300.0
@@ -63,7 +64,7 @@ class ReputationService(Service):
             issued_ms=seen.at_ms,
             certificate=self.identity.certificate,
         )
-        return sign_reputation_note(self.identity.keypair, self.identity.authority, note)
+        return sign(self.identity.keypair, self.identity.authority.swarm, note)
 
     async def run(self) -> None:
         """Look every REVIEW_S, and when a peer was judged; until cancelled."""

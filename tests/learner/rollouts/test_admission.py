@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from learner.rollouts.admission import GrantedLease, JudgedDelivery, Terms, check_delivery
 from learner.rollouts.environment import Answered, Ended, Environment, Reply, Said
 from protocol.core.digest import digest_of
+from protocol.core.envelope import sign
 from protocol.core.ids import PolicyVersion
 from protocol.core.limits import MAX_GROUP_SIZE
 from protocol.versions.staleness import Chain
@@ -25,7 +26,6 @@ from protocol.work import (
     Sampler,
     Verdict,
     open_receipt,
-    sign_receipt,
 )
 from tests.support.environments import one_turn
 from tests.support.examples import examples
@@ -400,6 +400,6 @@ def test_the_longest_receipt_of_the_largest_group_fits() -> None:
         verdicts=verdicts,
         certificate=SWARM.certificate,
     )
-    raw = sign_receipt(SWARM.learner, SWARM.authority.swarm, receipt)
+    raw = sign(SWARM.learner, SWARM.authority.swarm, receipt)
     assert len(raw) <= MAX_RECEIPT_BYTES
     assert open_receipt(raw, SWARM.authority) == receipt

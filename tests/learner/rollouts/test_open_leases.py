@@ -11,10 +11,11 @@ import pytest
 from learner.rollouts.admission import GrantedLease
 from learner.rollouts.open_leases import LeaseTerms, Leasing, Prompt, delivery_bytes, own_lease, seed_of
 from protocol.core.codec import encode, unpack_tokens
+from protocol.core.envelope import sign
 from protocol.core.errors import LocalProtocolError
 from protocol.core.ids import LeaseId, PeerId
 from protocol.core.limits import MAX_SPANS, MAX_WORK_BYTES
-from protocol.work import Delivery, Span, sign_lease
+from protocol.work import Delivery, Span
 from tests.support.trainer_fixture import NOW_MS, OTHER, PEER, SWARM, granted, lease_id, manifest, record, version
 
 HERE, THERE = PEER.peer_id, OTHER.peer_id
@@ -54,7 +55,7 @@ def test_a_lease_says_what_the_terms_say() -> None:
     assert lease.minimum == version("1.2")
     assert len(lease.seeds) == 4
     assert leases.open_rollouts == 4
-    sign_lease(SWARM.learner, SWARM.authority.swarm, lease)  # every field within the protocol's bounds
+    sign(SWARM.learner, SWARM.authority.swarm, lease)  # every field within the protocol's bounds
 
 
 def test_a_lease_is_found_by_its_holder_alone() -> None:
@@ -135,7 +136,7 @@ def test_a_lease_from_before_a_restart_is_open_again() -> None:
 def test_our_own_lease_is_read_whoever_signed_it() -> None:
     lease = granted(3).lease
     for key in (SWARM.learner, SWARM.operator):
-        assert own_lease(sign_lease(key, SWARM.authority.swarm, lease), SWARM.authority.swarm) == lease
+        assert own_lease(sign(key, SWARM.authority.swarm, lease), SWARM.authority.swarm) == lease
 
 
 def test_seeds_are_all_different_and_need_the_secret() -> None:

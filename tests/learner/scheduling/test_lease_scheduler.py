@@ -22,10 +22,10 @@ from learner.scheduling.capacity import LeaseCapacity
 from learner.scheduling.lease_backoff import BLAMED, FIRST_PAUSE_MS, FREE_LEASES, LONGEST_PAUSE_MS
 from learner.scheduling.lease_scheduler import TOGETHER_MS, LeaseScheduler
 from learner.scheduling.peer_load import Held
+from protocol.core.envelope import sign
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.core.limits import MAX_PROMPT_TOKENS, MAX_WORK_BYTES
 from protocol.versions.staleness import Chain
-from protocol.work import sign_lease
 from tests.support.examples import examples
 from tests.support.trainer_fixture import NOW_MS, OTHER, PEER, SWARM, lease_id, manifest, version
 
@@ -288,7 +288,7 @@ def test_a_grant_of_long_prompts_fits_a_frame() -> None:
     made = workload("1.9", head="1.9", window=3, batch=1000, next_prompt=lambda: long)
     granted = ask(made, 500)
     assert 20 < len(granted) < 250
-    assert sum(len(sign_lease(SWARM.learner, SWARM.authority.swarm, one.lease)) for one in granted) < MAX_WORK_BYTES
+    assert sum(len(sign(SWARM.learner, SWARM.authority.swarm, one.lease)) for one in granted) < MAX_WORK_BYTES
     assert made.capacity.leasing.open_rollouts == sum(sizes(granted)), "what did not fit was not leased"
     assert made._prompts.ahead[0] is long, "and its prompt is the next one's"
 

@@ -13,12 +13,11 @@ from protocol.accounting.credit_note import (
     RelayShare,
     open_credit_note,
     require_match,
-    sign_credit_note,
 )
-from protocol.accounting.relay_receipt import RelayReceipt, sign_relay_receipt
+from protocol.accounting.relay_receipt import RelayReceipt
 from protocol.core.codec import encode
 from protocol.core.digest import digest_of
-from protocol.core.envelope import Kind, seal
+from protocol.core.envelope import Kind, seal, sign
 from protocol.core.errors import Fault, LocalProtocolError, PeerError
 from protocol.core.genesis import certify_learner, found_swarm
 from protocol.core.identity import Keypair
@@ -29,7 +28,7 @@ _, SWARM = found_swarm(OPERATOR, name="kites", created_ms=0, nonce=bytes(16))
 CERTIFICATE = certify_learner(OPERATOR, SWARM, learner=LEARNER.public, not_before_ms=0, not_after_ms=1000)
 MANIFEST = b"\x8a" * 32
 RECEIPT = RelayReceipt(manifest=MANIFEST, relays=[RELAY.peer_id, IDLE.peer_id], givers=b"\1\0\1")
-RAW = sign_relay_receipt(RECEIVER, SWARM.swarm, RECEIPT)
+RAW = sign(RECEIVER, SWARM.swarm, RECEIPT)
 NOTE = CreditNote(
     receipt=digest_of(RAW),
     manifest=MANIFEST,
@@ -47,7 +46,7 @@ def fault_of(note: CreditNote, signer: Keypair = LEARNER) -> Fault:
 
 
 def test_a_note_is_read_as_it_was_signed_and_belongs_to_its_receipt() -> None:
-    read = open_credit_note(sign_credit_note(LEARNER, SWARM, NOTE), SWARM)
+    read = open_credit_note(sign(LEARNER, SWARM.swarm, NOTE), SWARM)
     assert read == NOTE
     require_match(read, RAW, RECEIPT)
 
@@ -69,7 +68,7 @@ def test_a_note_that_cannot_be_is_refused(changes: dict[str, Any], fault: Fault)
 def test_nobody_but_the_learner_credits() -> None:
     assert fault_of(NOTE, RELAY) is Fault.UNAUTHORISED
     with pytest.raises(LocalProtocolError):
-        sign_credit_note(LEARNER, SWARM, msgspec.structs.replace(NOTE, manifest=b""))
+        sign(LEARNER, SWARM.swarm, msgspec.structs.replace(NOTE, manifest=b""))
 
 
 @pytest.mark.parametrize(
@@ -91,4 +90,4 @@ def test_the_largest_note_fits_its_limit() -> None:
     crowd = [Keypair(number.to_bytes(32, "big")).peer_id for number in range(1, MAX_RELAYS + 1)]
     largest = msgspec.structs.replace(NOTE, shares=[RelayShare(peer, 2**53 - 1) for peer in crowd])
     assert len(encode(largest)) <= MAX_CREDIT_NOTE_BYTES
-    assert open_credit_note(sign_credit_note(LEARNER, SWARM, largest), SWARM) == largest
+    assert open_credit_note(sign(LEARNER, SWARM.swarm, largest), SWARM) == largest

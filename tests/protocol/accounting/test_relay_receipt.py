@@ -15,10 +15,9 @@ from protocol.accounting.relay_receipt import (
     RelayReceipt,
     open_relay_receipt,
     relay_receipt,
-    sign_relay_receipt,
 )
 from protocol.core.codec import encode
-from protocol.core.envelope import OVERHEAD_BYTES, Kind, seal
+from protocol.core.envelope import OVERHEAD_BYTES, Kind, seal, sign
 from protocol.core.errors import Fault, LocalProtocolError, PeerError
 from protocol.core.genesis import found_swarm
 from protocol.core.identity import Keypair
@@ -46,7 +45,7 @@ def test_every_giver_comes_back(givers: dict[int, PeerId]) -> None:
     if receipt is None:
         assert givers == {}
         return
-    raw = sign_relay_receipt(RECEIVER, SWARM.swarm, receipt)
+    raw = sign(RECEIVER, SWARM.swarm, receipt)
     read = open_relay_receipt(raw, SWARM.swarm, receiver=RECEIVER.peer_id)
     assert (read, read.by_chunk()) == (receipt, givers)
     assert list(read.by_chunk()) == sorted(givers)
@@ -65,23 +64,23 @@ def test_of_too_many_givers_those_who_gave_most_are_named() -> None:
     receipt = relay_receipt(MANIFEST, gave_one | gave_two)
     assert receipt is not None
     assert Counter(receipt.by_chunk().values()) == dict.fromkeys(crowd[2:], 2)
-    sign_relay_receipt(RECEIVER, SWARM.swarm, receipt)
+    sign(RECEIVER, SWARM.swarm, receipt)
 
 
 def test_the_largest_receipt_fits_its_limit_and_a_frame() -> None:
     crowd = [Keypair(number.to_bytes(32, "big")).peer_id for number in range(1, MAX_RELAYS + 1)]
     largest = RelayReceipt(manifest=MANIFEST, relays=list(crowd), first=MAX_CHUNKS - 1, givers=b"\xff" * MAX_CHUNKS)
-    raw = sign_relay_receipt(RECEIVER, SWARM.swarm, largest)
+    raw = sign(RECEIVER, SWARM.swarm, largest)
     assert len(encode(largest)) <= MAX_RELAY_RECEIPT_BYTES
     assert open_relay_receipt(raw, SWARM.swarm, receiver=RECEIVER.peer_id) == largest
     assert len(encode(Relayed(receipt=bytes(MAX_RELAY_RECEIPT_BYTES + OVERHEAD_BYTES)))) < MAX_WORK_BYTES
 
 
 def test_a_receipt_of_anybody_else_or_elsewhere_is_refused() -> None:
-    assert fault_of(sign_relay_receipt(OTHER, SWARM.swarm, RECEIPT)) is Fault.UNAUTHORISED
-    assert fault_of(sign_relay_receipt(RECEIVER, ELSEWHERE.swarm, RECEIPT)) is Fault.WRONG_SWARM
+    assert fault_of(sign(OTHER, SWARM.swarm, RECEIPT)) is Fault.UNAUTHORISED
+    assert fault_of(sign(RECEIVER, ELSEWHERE.swarm, RECEIPT)) is Fault.WRONG_SWARM
     assert fault_of(seal(RECEIVER, SWARM.swarm, Kind.RECEIPT, encode(RECEIPT))) is Fault.WRONG_KIND
-    raw = sign_relay_receipt(RECEIVER, SWARM.swarm, RECEIPT)
+    raw = sign(RECEIVER, SWARM.swarm, RECEIPT)
     assert fault_of(raw[:-1] + bytes([raw[-1] ^ 1])) is Fault.BAD_SIGNATURE
 
 
@@ -100,11 +99,11 @@ BAD: dict[str, dict[str, Any]] = {
 def test_a_receipt_out_of_bounds_is_never_signed_and_never_read(changes: dict[str, Any]) -> None:
     bad = msgspec.structs.replace(RECEIPT, **changes)
     with pytest.raises(LocalProtocolError, match=f"RelayReceipt.*{next(iter(changes))}"):
-        sign_relay_receipt(RECEIVER, SWARM.swarm, bad)
+        sign(RECEIVER, SWARM.swarm, bad)
     assert fault_of(seal(RECEIVER, SWARM.swarm, Kind.RELAY_RECEIPT, encode(bad))) is Fault.MALFORMED
 
 
 @pytest.mark.parametrize("changes", [{"givers": b"\1\3"}, {"relays": [PEERS[0]]}, {"relays": [PEERS[0], PEERS[0]]}])
 def test_a_giver_that_is_not_listed_or_listed_twice_is_refused(changes: dict[str, Any]) -> None:
     bad = msgspec.structs.replace(RECEIPT, **changes)
-    assert fault_of(sign_relay_receipt(RECEIVER, SWARM.swarm, bad)) is Fault.MALFORMED
+    assert fault_of(sign(RECEIVER, SWARM.swarm, bad)) is Fault.MALFORMED

@@ -13,10 +13,9 @@ from protocol.accounting.reputation_note import (
     ReputationNote,
     open_reputation_note,
     reputation_note,
-    sign_reputation_note,
 )
 from protocol.core.codec import encode
-from protocol.core.envelope import Kind, seal
+from protocol.core.envelope import Kind, seal, sign
 from protocol.core.errors import Fault, LocalProtocolError, PeerError
 from protocol.core.genesis import certify_learner, found_swarm
 from protocol.core.identity import Keypair
@@ -48,7 +47,7 @@ def fault_of(note: ReputationNote, signer: Keypair = LEARNER, kind: Kind = Kind.
 
 def test_a_note_is_read_as_it_was_signed() -> None:
     note = note_of()
-    assert open_reputation_note(sign_reputation_note(LEARNER, SWARM, note), SWARM) == note
+    assert open_reputation_note(sign(LEARNER, SWARM.swarm, note), SWARM) == note
     assert note.band is Band.STEADY
     assert (note.score, note.soundness, note.service) == (round(1000 * note.reputation.score), 1000, 900)
 
@@ -56,7 +55,7 @@ def test_a_note_is_read_as_it_was_signed() -> None:
 def test_a_ban_is_told_with_its_reason() -> None:
     note = note_of(banned="x" * (MAX_REASON_CHARS + 9))
     assert note.band is Band.BANNED
-    assert open_reputation_note(sign_reputation_note(LEARNER, SWARM, note), SWARM) == note
+    assert open_reputation_note(sign(LEARNER, SWARM.swarm, note), SWARM) == note
 
 
 def test_days_are_put_in_order_and_those_out_of_the_window_left_out() -> None:
@@ -92,7 +91,7 @@ def test_a_note_that_says_something_else_than_its_observations_is_refused(
 
 def test_a_thousandth_of_rounding_is_none() -> None:
     note = note_of()
-    raw = sign_reputation_note(LEARNER, SWARM, msgspec.structs.replace(note, score=note.score - 1))
+    raw = sign(LEARNER, SWARM.swarm, msgspec.structs.replace(note, score=note.score - 1))
     assert open_reputation_note(raw, SWARM).score == note.score - 1
     assert fault_of(msgspec.structs.replace(note, score=note.score - 2)) is Fault.BROKEN_PROMISE
 
@@ -102,7 +101,7 @@ def test_nobody_but_the_learner_says_how_a_peer_stands() -> None:
     assert fault_of(note_of(), OPERATOR) is Fault.UNAUTHORISED
     assert fault_of(note_of(), kind=Kind.CREDIT_NOTE) is Fault.WRONG_KIND
     with pytest.raises(LocalProtocolError):
-        sign_reputation_note(LEARNER, SWARM, msgspec.structs.replace(note_of(), score=-1))
+        sign(LEARNER, SWARM.swarm, msgspec.structs.replace(note_of(), score=-1))
 
 
 def test_the_largest_note_fits_its_limit() -> None:
@@ -110,4 +109,4 @@ def test_the_largest_note_fits_its_limit() -> None:
     days = [ObservedDay(day=TODAY - n, **most) for n in range(WINDOW_DAYS, -1, -1)]
     largest = note_of(days, banned="\U0001f400" * MAX_REASON_CHARS)
     assert len(encode(largest)) <= MAX_REPUTATION_NOTE_BYTES
-    assert open_reputation_note(sign_reputation_note(LEARNER, SWARM, largest), SWARM) == largest
+    assert open_reputation_note(sign(LEARNER, SWARM.swarm, largest), SWARM) == largest

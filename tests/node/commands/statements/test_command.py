@@ -22,7 +22,8 @@ from node.cli.main import main
 from node.commands.statements.format import Shape, shapes_of
 from node.learner_role.peers import proof_service as proof_desk
 from node.runtime.events import Clock
-from protocol.accounting.relay_receipt import relay_receipt, sign_relay_receipt
+from protocol.accounting.relay_receipt import relay_receipt
+from protocol.core.envelope import sign
 from protocol.core.genesis import certify_learner
 from protocol.core.identity import Keypair, peer_id_of
 from protocol.core.invite import Invite, write_invite
@@ -78,7 +79,7 @@ async def _run(root: Path) -> None:
             for mine, theirs in ((key_of(NODE), OTHER), (OTHER, key_of(NODE))):
                 givers = dict.fromkeys(range(len(signed.manifest.chunks)), theirs.peer_id)
                 if signed.version.version and (thanks := relay_receipt(signed.hash, givers)) is not None:
-                    raw = sign_relay_receipt(mine, SWARM.authority.swarm, thanks)
+                    raw = sign(mine, SWARM.authority.swarm, thanks)
                     learner.sessions.take_relay_receipt(mine.peer_id, Relayed(receipt=raw))
 
         learner.context.signals.version_published.subscribe(note)

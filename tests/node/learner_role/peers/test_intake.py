@@ -20,6 +20,7 @@ from node.learner_role.peers.intake import MAX_REPEATS, MAX_UNDER_WAY
 from node.learner_role.scheduling.recovery import read_unconsumed
 from node.reports import as_text, own_report, swarm_report
 from node.state.receipts import Receipts
+from protocol.core.envelope import sign
 from protocol.core.ids import PeerId
 from protocol.versions.staleness import Chain
 from protocol.work import (
@@ -31,7 +32,6 @@ from protocol.work import (
     LeaseReturn,
     Rule,
     open_receipt,
-    sign_lease,
 )
 from swarm.work.server import Incoming
 from tests.support.learner_fixture import FakePeer, Learner, Settings, hand_in, hello, open_learner
@@ -75,7 +75,7 @@ def lend(learner: Learner, *numbers: int, **changes: Any) -> list[GrantedLease]:
             LeaseRow(
                 lease=one.id, peer=one.peer, task="even", prompt=one.prompt_index, rollouts=len(one.lease.seeds),
                 issued_ms=NOW_MS, deadline_ms=one.lease.deadline_ms,
-                envelope=sign_lease(SWARM.learner, SWARM.authority.swarm, one.lease),
+                envelope=sign(SWARM.learner, SWARM.authority.swarm, one.lease),
             )
             for one in leases
         ]

@@ -15,7 +15,8 @@ from trio.testing import wait_all_tasks_blocked
 from learner.trust.conviction import Found
 from node.learner_role.peers import relay_credits as relay_desk
 from protocol.accounting.credit_note import RelayShare, open_credit_note, require_match
-from protocol.accounting.relay_receipt import open_relay_receipt, relay_receipt, sign_relay_receipt
+from protocol.accounting.relay_receipt import open_relay_receipt, relay_receipt
+from protocol.core.envelope import sign
 from protocol.core.errors import Fault, PeerError
 from protocol.core.identity import Keypair
 from protocol.core.ids import PeerId
@@ -61,7 +62,7 @@ def receipt(signed: SignedManifest, giver: PeerId, *, by: Keypair = PEER) -> byt
     """`by` had every chunk of `giver`."""
     told = relay_receipt(signed.hash, dict.fromkeys(range(len(signed.manifest.chunks)), giver))
     assert told is not None
-    return sign_relay_receipt(by, SWARM.authority.swarm, told)
+    return sign(by, SWARM.authority.swarm, told)
 
 
 async def deliver(learner: Learner, key: Keypair = PEER) -> None:

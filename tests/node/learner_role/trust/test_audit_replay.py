@@ -20,9 +20,10 @@ from node.learner_role.trust.audit_replay import OpenEngine, redrawn
 from node.reports.explain.why import why_in_ledger
 from node.runtime.errors import RunError, UsageError
 from node.state.stored_versions import complete_versions
+from protocol.core.envelope import sign
 from protocol.core.ids import LeaseId, ManifestHash
 from protocol.versions.manifest import SignedManifest
-from protocol.work import read_record, sign_record
+from protocol.work import read_record
 from tests.support.learner_fixture import FakePeer, Judge, Settings, open_learner
 from tests.support.trainer_fixture import OTHER, PEER, SWARM
 
@@ -117,7 +118,7 @@ def test_a_version_that_is_gone_an_engine_that_cannot_and_records_of_others_are_
 
 
 def test_records_that_another_key_signed_are_no_evidence(kept: KeptLease, held: Held) -> None:
-    forged = sign_record(PEER, SWARM.authority.swarm, read_record(kept.records[0], SWARM.authority.swarm).record)
+    forged = sign(PEER, SWARM.authority.swarm, read_record(kept.records[0], SWARM.authority.swarm).record)
     with pytest.raises(RunError, match="not its peer"):
         redrawn(replace(kept, records=(forged,)), SWARM.authority, held, opened=judging(Judge()))
 
@@ -125,7 +126,7 @@ def test_records_that_another_key_signed_are_no_evidence(kept: KeptLease, held: 
 def test_records_of_another_lease_are_no_evidence(kept: KeptLease, held: Held) -> None:
     other = msgspec.structs.replace(read_record(kept.records[0], SWARM.authority.swarm).record, index=9)
     with pytest.raises(RunError, match="is not of it"):
-        redrawn(replace(kept, records=(sign_record(OTHER, SWARM.authority.swarm, other),)), SWARM.authority, held)
+        redrawn(replace(kept, records=(sign(OTHER, SWARM.authority.swarm, other),)), SWARM.authority, held)
 
 
 def test_a_lease_that_passed_has_nothing_to_draw_again(root: Path) -> None:

@@ -52,21 +52,16 @@ from swarm.libp2p.sockets.rate_limiter import Caps, Pacer
 from swarm.libp2p.sockets.tcp import RECEIVE_BYTES, STRANGER_RECEIVE_BYTES, TcpConnection
 from swarm.libp2p.stream import Libp2pStream, StreamWire
 from swarm.libp2p.yamux.connection import MAX_INBOUND_STREAMS, YAMUX_PROTOCOL, Meter, YamuxConnection, YamuxStream
-from swarm.transport.connection_events import EventHub
-from swarm.transport.flood import Flood
+from swarm.transport.flood import Flooding
 from swarm.transport.interface import (
     DIAL_TIMEOUT_S,
     STREAM_OPEN_TIMEOUT_S,
-    Broadcast,
-    BroadcastValidator,
-    ConnectionEvent,
     DialFailed,
     ListenFailed,
     PeerConnected,
     Refusal,
     Stream,
     StreamBroken,
-    StreamHandler,
     StreamRefused,
     Traffic,
     Transport,
@@ -96,7 +91,7 @@ class Connection:
         self.dialled = dialled
         self._pace = Pace(is_member=is_member)
         self.change(is_member=is_member)
-        self.muxer = YamuxConnection(channel, initiator=dialled, accept=self._accept, account=self)
+        self.muxer = YamuxConnection(channel, initiator=dialled, accept=partial(host.serve_stream, self), account=self)
         self.gone = trio.Event()
         self._host = host
 
@@ -129,14 +124,12 @@ class Connection:
         await self.muxer.aclose()
         await self.gone.wait()
 
-    def _accept(self, stream: YamuxStream) -> None:
-        self._host.serve_stream(self, stream)
 
-
-class Host:
+class Host(Flooding):
     """See `swarm.transport.interface.Transport`; obtained from `open_libp2p`."""
 
     def __init__(self, identity: Identity, security: SecurityTable, caps: Caps, nursery: trio.Nursery) -> None:
+        super().__init__(nursery)
         self._identity = identity
         self._security = security
         self._caps = caps
@@ -149,11 +142,8 @@ class Host:
         self._shaking: dict[int, trio.CancelScope] = {}
         self._by_number: dict[int, Connection] = {}
         self._trusted: set[PeerId] = set()
-        self._handlers: dict[str, StreamHandler] = {}
         self._meters: dict[PeerId, Meter] = {}
-        self._hub = EventHub()
-        self._flood = Flood(self, nursery)
-        self.handle(IDENTIFY_PROTOCOL, identify_handler(identity, self.addresses, lambda: list(self._handlers)))
+        self.handle(IDENTIFY_PROTOCOL, identify_handler(identity, self.addresses, lambda: list(self.handlers)))
         self.handle(PING_PROTOCOL, answer_ping)
 
     @property
@@ -162,15 +152,6 @@ class Host:
 
     def addresses(self) -> list[str]:
         return list(self._listening)
-
-    def connected_peers(self) -> frozenset[PeerId]:
-        return self._hub.connected_peers()
-
-    def events(self) -> trio.MemoryReceiveChannel[ConnectionEvent]:
-        return self._hub.subscribe()
-
-    def handle(self, protocol: str, handler: StreamHandler) -> None:
-        self._handlers[protocol] = handler
 
     def traffic(self) -> dict[PeerId, Traffic]:
         return {peer: Traffic(sent=meter.sent, received=meter.received) for peer, meter in self._meters.items()}
@@ -197,14 +178,6 @@ class Host:
 
     def refusals(self) -> list[Refusal]:
         return self.door.refusals.take()
-
-    async def publish(self, topic: str, data: bytes) -> None:
-        self._flood.publish(topic, data)
-        await trio.lowlevel.checkpoint()
-
-    async def subscribe(self, topic: str, validate: BroadcastValidator) -> trio.MemoryReceiveChannel[Broadcast]:
-        await trio.lowlevel.checkpoint()
-        return self._flood.subscribe(topic, validate)
 
     async def dial(self, addresses: Sequence[str]) -> PeerId:
         await trio.lowlevel.checkpoint()
@@ -253,7 +226,7 @@ class Host:
         bound = [from_socket(listener.socket.getsockname()) for listener in listeners]
         self._listening = list_advertised(bound, announce, self.peer_id) if bound else []
         if listeners:
-            self._nursery.start_soon(self._serve, list(listeners))
+            self._nursery.start_soon(trio.serve_listeners, self._accept, list(listeners))
 
     def serve_stream(self, connection: Connection, stream: YamuxStream) -> None:
         """Start a task for a stream that a peer opened."""
@@ -274,7 +247,7 @@ class Host:
         async with trio.open_nursery() as nursery:
             for peer in self.connected_peers():
                 nursery.start_soon(self.disconnect, peer)
-        self._hub.close()
+        self.hub.close()
 
     def _open_connection(self, peer: PeerId) -> Connection | None:
         return next((one for one in self._connections.get(peer, ()) if one.muxer.is_open), None)
@@ -304,9 +277,6 @@ class Host:
         connection = Connection(channel, raw=raw, number=next(self._numbers), is_member=True, dialled=True, host=self)
         self._register(connection)
         self._nursery.start_soon(self._run_connection, connection)
-
-    async def _serve(self, listeners: list[trio.SocketListener]) -> None:
-        await trio.serve_listeners(self._accept, listeners)
 
     async def _accept(self, stream: trio.SocketStream) -> None:
         """Shake hands with whoever called, then run the connection. Nothing a stranger does escapes."""
@@ -343,17 +313,16 @@ class Host:
                     await raw.wait_first()
                 if not self.door.note_first_bytes(number, origin, trio.current_time()):
                     return None
-                moved = partial(self._handshake_moved, number)
-                return await secure_inbound(raw, self._security, YAMUX_PROTOCOL, moved), raw
+                channel = await secure_inbound(
+                    raw, self._security, YAMUX_PROTOCOL, lambda: self.door.note_progress(number, trio.current_time())
+                )
+                return channel, raw
         except (HandshakeFailed, trio.TooSlowError, OSError, ConnectionClosedError) as error:
             log.debug("an inbound handshake failed: %s", error)
         finally:
             del self._shaking[number]
             self.door.note_handshake_end(number)
         return None
-
-    def _handshake_moved(self, number: int) -> None:
-        self.door.note_progress(number, trio.current_time())
 
     @property
     def _is_full(self) -> bool:
@@ -402,8 +371,7 @@ class Host:
         siblings.append(connection)
         self._meters.setdefault(connection.peer, Meter())
         if len(siblings) == 1:
-            self._flood.add_peer(connection.peer)
-            self._hub.connect(
+            self.note_connected(
                 PeerConnected(peer=connection.peer, dialled=connection.dialled, remote_address=connection.address)
             )
 
@@ -420,8 +388,7 @@ class Host:
                 del self._connections[connection.peer]
                 if not connection.is_member:
                     self._meters.pop(connection.peer, None)
-                self._flood.remove_peer(connection.peer)
-                self._hub.disconnect(connection.peer)
+                self.note_disconnected(connection.peer)
             connection.gone.set()
             log.debug("connection to %s ended: %s", connection.peer, connection.muxer.end_reason)
 
@@ -429,8 +396,8 @@ class Host:
         """Negotiate and run the handler; see `StreamHandler` for what its end means."""
         try:
             with trio.fail_after(STREAM_OPEN_TIMEOUT_S):
-                protocol = await answer(StreamWire(stream), self._handlers.__contains__)
-            await self._handlers[protocol](self._stream(connection, stream, protocol))
+                protocol = await answer(StreamWire(stream), self.handlers.__contains__)
+            await self.handlers[protocol](self._stream(connection, stream, protocol))
         except (NegotiationFailed, TransportError, PeerError, trio.TooSlowError) as error:
             log.debug("a stream from %s was aborted: %s", connection.peer, error)
             stream.reset("its handler failed")

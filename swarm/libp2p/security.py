@@ -79,6 +79,8 @@ class SecureChannel:
 
     def __init__(self, connection: ISecureConn, raw: TcpConnection, errors: Errors = OURS) -> None:
         self.hurry = raw.hurry
+        self.aclose = connection.close
+        self.read, self.write = connection.read, connection.write  # for negotiation
         self.remote = PeerId(connection.get_remote_peer().to_base58())
         self._connection = connection
         self._errors = errors
@@ -98,18 +100,6 @@ class SecureChannel:
             await self._connection.write(data)
         except self._errors as error:
             raise ConnectionLost(_reason(error)) from error
-
-    async def aclose(self) -> None:
-        """Close at once."""
-        await self._connection.close()
-
-    async def read(self, n: int) -> bytes:
-        """Return exactly `n` bytes; for negotiation."""
-        return await self._connection.read(n)
-
-    async def write(self, data: bytes) -> None:
-        """Send all of `data`; for negotiation."""
-        await self._connection.write(data)
 
 
 async def secure_outbound(raw: TcpConnection, table: SecurityTable, wanted: PeerId, muxer: str) -> SecureChannel:

@@ -31,9 +31,8 @@ class Libp2pStream:
 
     def __init__(self, stream: YamuxStream, *, remote: PeerId, protocol: str, meter: Meter) -> None:
         stream.meter = meter
-        self._stream = stream
-        self._remote = remote
-        self._protocol = protocol
+        self.remote = remote
+        self.protocol = protocol
         self.send_all = stream.send_all
         self.receive_some = stream.receive_some
         self.expect = stream.expect
@@ -41,11 +40,3 @@ class Libp2pStream:
         self.send_eof = stream.send_eof
         self.aclose = stream.aclose
         self.abort = stream.abort
-
-    @property
-    def remote(self) -> PeerId:
-        return self._remote
-
-    @property
-    def protocol(self) -> str:
-        return self._protocol

@@ -18,10 +18,9 @@ import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 from protocol.core.digest import cid_of
@@ -67,7 +66,7 @@ class HeldVersion:
     total_bytes: int
 
 
-class ChunkStore:
+class ChunkStore(AbstractContextManager["ChunkStore"]):
     """See the module's paragraph; get one from `open`. All methods may raise StoreFull, StoreUnwritable and OSError."""
 
     def __init__(self, root: Path, handle: int, versions: dict[ManifestHash, Version], quota_bytes: int | None) -> None:
@@ -102,12 +101,7 @@ class ChunkStore:
             os.close(self._handle)
             self._handle = -1
 
-    def __enter__(self) -> ChunkStore:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # Fetching a version: begin, put what is missing, finish.

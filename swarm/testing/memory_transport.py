@@ -19,19 +19,14 @@ import trio
 
 from protocol.core.errors import PeerError
 from protocol.core.ids import PeerId
-from swarm.transport.connection_events import EventHub
-from swarm.transport.flood import Flood
+from swarm.transport.flood import Flooding
 from swarm.transport.interface import (
     STREAM_OPEN_TIMEOUT_S,
-    Broadcast,
-    BroadcastValidator,
-    ConnectionEvent,
     DialFailed,
     PeerConnected,
     Refusal,
     Stream,
     StreamBroken,
-    StreamHandler,
     StreamRefused,
     Traffic,
     TransportError,
@@ -149,23 +144,21 @@ class MemoryNetwork:
         return self._links.get(frozenset((one, other)))
 
 
-class MemoryTransport:
+class MemoryTransport(Flooding):
     """See `swarm.transport.interface.Transport`; obtained from `MemoryNetwork.node`."""
 
     def __init__(
         self, network: MemoryNetwork, name: str, peer_id: PeerId, listens: bool, nursery: trio.Nursery
     ) -> None:
+        super().__init__(nursery)
         self.peer_id = peer_id
         self.network = network
-        self.hub = EventHub()
         self.counts: dict[PeerId, Traffic] = {}
         self.dialled: set[PeerId] = set()
         self._trusted: set[PeerId] = set()
         self._refused: list[Refusal] = []
         self._addresses = [f"/memory/{name}/p2p/{peer_id}"] if listens else []
         self._nursery = nursery
-        self._handlers: dict[str, StreamHandler] = {}
-        self.flood = Flood(self, nursery)
 
     def addresses(self) -> list[str]:
         return list(self._addresses)
@@ -182,15 +175,6 @@ class MemoryTransport:
         if link is not None:
             link.cut("the peer closed the connection")
 
-    def connected_peers(self) -> frozenset[PeerId]:
-        return self.hub.connected_peers()
-
-    def events(self) -> trio.MemoryReceiveChannel[ConnectionEvent]:
-        return self.hub.subscribe()
-
-    def handle(self, protocol: str, handler: StreamHandler) -> None:
-        self._handlers[protocol] = handler
-
     async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
         await trio.lowlevel.checkpoint()
         link = self.network.link(self.peer_id, peer)
@@ -204,14 +188,6 @@ class MemoryTransport:
         except (trio.TooSlowError, StreamBroken) as error:
             raise StreamRefused(f"{peer} opened no stream for {protocol}: {error or 'no answer'}") from error
         return link.open(self, protocol)
-
-    async def publish(self, topic: str, data: bytes) -> None:
-        self.flood.publish(topic, data)
-        await trio.lowlevel.checkpoint()
-
-    async def subscribe(self, topic: str, validate: BroadcastValidator) -> trio.MemoryReceiveChannel[Broadcast]:
-        await trio.lowlevel.checkpoint()
-        return self.flood.subscribe(topic, validate)
 
     def traffic(self) -> dict[PeerId, Traffic]:
         return dict(self.counts)
@@ -240,10 +216,6 @@ class MemoryTransport:
 
     # For links and streams.
 
-    def speaks(self, protocol: str) -> bool:
-        """Whether a handler serves `protocol`."""
-        return protocol in self._handlers
-
     def accept(self, stream: MemoryStream) -> None:
         """Run the handler for a stream that a peer opened."""
         self._nursery.start_soon(self._serve, stream)
@@ -255,7 +227,7 @@ class MemoryTransport:
 
     async def _serve(self, stream: MemoryStream) -> None:
         try:
-            await self._handlers[stream.protocol](stream)
+            await self.handlers[stream.protocol](stream)
         except (TransportError, PeerError):
             stream.break_both("the peer aborted the stream")
         except BaseException:  # also where it was cancelled, as in libp2p
@@ -276,16 +248,15 @@ class _Link:
         self._ends = (dialler, target)
         for end, other, dialled in ((dialler, target, True), (target, dialler, False)):
             end.count(other.peer_id)
-            end.flood.add_peer(other.peer_id)
             address = f"/memory/{other.peer_id}"
-            end.hub.connect(PeerConnected(peer=other.peer_id, dialled=dialled, remote_address=address))
+            end.note_connected(PeerConnected(peer=other.peer_id, dialled=dialled, remote_address=address))
 
     def open(self, opener: MemoryTransport, protocol: str) -> MemoryStream:
         """Return the opener's end of a new stream. Raises StreamRefused."""
         other = self._ends[0] if self._ends[1] is opener else self._ends[1]
         if self._links.get(frozenset((opener.peer_id, other.peer_id))) is not self:
             raise StreamRefused(f"{other.peer_id} is not connected")
-        if not other.speaks(protocol):
+        if protocol not in other.handlers:
             raise StreamRefused(f"{other.peer_id} opened no stream for {protocol}: it does not speak it")
         out, back = _Pipe(), _Pipe()
         near = MemoryStream(self, opener, other.peer_id, protocol, outgoing=out, incoming=back)
@@ -302,8 +273,7 @@ class _Link:
         for stream in list(self.streams):
             stream.break_both(reason)
         for end, gone in ((one, other), (other, one)):
-            end.flood.remove_peer(gone.peer_id)
-            end.hub.disconnect(gone.peer_id)
+            end.note_disconnected(gone.peer_id)
 
 
 class _Pipe:

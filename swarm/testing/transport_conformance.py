@@ -22,7 +22,6 @@ from protocol.core.ids import PeerId
 from protocol.core.limits import MAX_ANNOUNCEMENT_BYTES
 from swarm.transport.interface import (
     Broadcast,
-    ConnectionEvent,
     DialFailed,
     PeerConnected,
     PeerDisconnected,
@@ -121,11 +120,6 @@ async def connect(dialler: Transport, listener: Transport) -> None:
         if isinstance(event, PeerConnected) and event.peer == dialler.peer_id:
             break
     events.close()
-
-
-async def next_event(events: trio.MemoryReceiveChannel[ConnectionEvent]) -> ConnectionEvent:
-    """Return the next event."""
-    return await events.receive()
 
 
 async def check_bytes_arrive_in_order_both_ways(harness: Harness) -> None:
@@ -441,7 +435,7 @@ async def check_both_sides_see_connections_come_and_go(harness: Harness) -> None
         seen_by_a, seen_by_b = a.events(), b.events()
         await b.dial(a.addresses())
         await b.dial(a.addresses())
-        match await next_event(seen_by_a), await next_event(seen_by_b):
+        match await seen_by_a.receive(), await seen_by_b.receive():
             case PeerConnected(dialled=False) as at_a, PeerConnected(dialled=True) as at_b:
                 assert (at_a.peer, at_b.peer) == (b.peer_id, a.peer_id)
                 assert at_a.remote_address
@@ -451,18 +445,18 @@ async def check_both_sides_see_connections_come_and_go(harness: Harness) -> None
         assert (a.connected_peers(), b.connected_peers()) == (frozenset({b.peer_id}), frozenset({a.peer_id}))
         await a.disconnect(b.peer_id)
         assert not a.connected_peers(), "disconnect returned before the peer was gone"
-        assert await next_event(seen_by_a) == PeerDisconnected(peer=b.peer_id)
-        assert await next_event(seen_by_b) == PeerDisconnected(peer=a.peer_id)
+        assert await seen_by_a.receive() == PeerDisconnected(peer=b.peer_id)
+        assert await seen_by_b.receive() == PeerDisconnected(peer=a.peer_id)
         assert not b.connected_peers()
         await a.disconnect(b.peer_id)
         await connect(b, a)
-        assert isinstance(await next_event(seen_by_a), PeerConnected), "a peer must be able to come back"
+        assert isinstance(await seen_by_a.receive(), PeerConnected), "a peer must be able to come back"
 
 
 async def check_events_start_with_who_is_connected(harness: Harness) -> None:
     async with pair(harness) as (a, b):
         for node, other in ((a, b), (b, a)):
-            first = await next_event(node.events())
+            first = await node.events().receive()
             assert isinstance(first, PeerConnected)
             assert first.peer == other.peer_id
 
@@ -475,13 +469,13 @@ async def check_crossing_dials_connect_once(harness: Harness) -> None:
             nursery.start_soon(b.dial, a.addresses())
         for node in (a, b):
             node.handle(ECHO, echo)
-        assert isinstance(await next_event(seen_by_a), PeerConnected)
-        assert isinstance(await next_event(seen_by_b), PeerConnected)
+        assert isinstance(await seen_by_a.receive(), PeerConnected)
+        assert isinstance(await seen_by_b.receive(), PeerConnected)
         await _echo_once(a, b.peer_id, b"hello")
         await _echo_once(b, a.peer_id, b"hello")
         await a.disconnect(b.peer_id)
-        assert await next_event(seen_by_a) == PeerDisconnected(peer=b.peer_id)
-        assert await next_event(seen_by_b) == PeerDisconnected(peer=a.peer_id)
+        assert await seen_by_a.receive() == PeerDisconnected(peer=b.peer_id)
+        assert await seen_by_b.receive() == PeerDisconnected(peer=a.peer_id)
 
 
 async def check_a_peer_that_vanishes_breaks_what_waits(harness: Harness) -> None:
@@ -500,7 +494,7 @@ async def check_a_peer_that_vanishes_breaks_what_waits(harness: Harness) -> None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(live_and_leave)
             await b_is_up.wait()
-            connected = await next_event(events)
+            connected = await events.receive()
             reading = await a.open_stream(connected.peer, HOLD)
             writing = await a.open_stream(connected.peer, HOLD)
             assert await read_exactly(reading, 1) == b"!"
@@ -508,7 +502,7 @@ async def check_a_peer_that_vanishes_breaks_what_waits(harness: Harness) -> None
             nursery.start_soon(expect_broken, _send_forever(writing))
             await trio.testing.wait_all_tasks_blocked()
             leave.set()
-            assert await next_event(events) == PeerDisconnected(peer=connected.peer)
+            assert await events.receive() == PeerDisconnected(peer=connected.peer)
         await expect_broken(reading.send_all(b"x"))
         with raises(StreamRefused, str(connected.peer)):
             await a.open_stream(connected.peer, HOLD)

@@ -13,45 +13,27 @@ from typing import Protocol
 
 from protocol.core.ids import Cid, ManifestHash, PeerId
 from protocol.versions.manifest import ChunkRef, SignedManifest
-from swarm.transfer.chunk_picker import PeerGained, PeerHas
+from swarm.transfer.chunk_picker import OfChunk, OfPeer, PeerGained, PeerHas
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Followed:
+class Followed(OfPeer):
     """`peer` wants this version of us."""
 
-    peer: PeerId
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Unfollowed:
+class Unfollowed(OfPeer):
     """`peer` has left, or wants something else."""
 
-    peer: PeerId
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class Asked(OfChunk):
     """`peer` has requested `chunk` of us."""
 
-    peer: PeerId
-    chunk: int
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Begun:
+class Begun(OfChunk):
     """`chunk` is on its way to `peer`."""
 
-    peer: PeerId
-    chunk: int
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sent:
+class Sent(OfChunk):
     """All of `chunk` has been sent to `peer`."""
-
-    peer: PeerId
-    chunk: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -74,6 +74,21 @@ _RANKS = 1 << MAX_CHUNKS.bit_length()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OfPeer:
+    """Base of events and effects that say no more than of whom they are."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OfChunk:
+    """Base of those that are of one chunk (its index) between a peer and us."""
+
+    peer: PeerId
+    chunk: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PeerHas:
     """`peer` holds exactly `chunks` (indices)."""
 
@@ -89,19 +104,12 @@ class PeerGained:
     chunks: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PeerGone:
+class PeerGone(OfPeer):
     """`peer` cannot be asked any more; what was asked of it is free again."""
 
-    peer: PeerId
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arrived:
+class Arrived(OfChunk):
     """`chunk` came from `peer`, was verified and stored."""
-
-    peer: PeerId
-    chunk: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,42 +121,24 @@ class Refused:
     retry_at: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Returned:
+class Returned(OfChunk):
     """`peer` gave back the request for `chunk` that we recalled: it had not begun."""
 
-    peer: PeerId
-    chunk: int
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Broke:
+class Broke(OfPeer):
     """What carried the chunks of `peer` broke: of what was asked of it, nothing will come."""
 
-    peer: PeerId
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Missing:
+class Missing(OfChunk):
     """`peer` does not hold `chunk` after all."""
 
-    peer: PeerId
-    chunk: int
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Corrupt:
+class Corrupt(OfChunk):
     """`peer` sent bytes that are not the chunk."""
 
-    peer: PeerId
-    chunk: int
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Heard:
+class Heard(OfPeer):
     """Bytes came from `peer`, if only a part of a chunk."""
-
-    peer: PeerId
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,35 +149,20 @@ class Tick:
 Event = PeerHas | PeerGained | PeerGone | Arrived | Refused | Returned | Broke | Missing | Corrupt | Heard | Tick
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ask:
+class Ask(OfChunk):
     """Effect: request `chunk` from `peer`."""
 
-    peer: PeerId
-    chunk: int
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cancel:
+class Cancel(OfChunk):
     """Effect: `chunk`, asked of `peer` and not answered, is no longer wanted of it. If it comes, it is taken."""
 
-    peer: PeerId
-    chunk: int
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recall:
+class Recall(OfChunk):
     """Effect: ask `peer` to give `chunk` back if it has not begun to send it. It answers Returned, or Arrived."""
 
-    peer: PeerId
-    chunk: int
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GiveUp:
+class GiveUp(OfPeer):
     """Effect: `peer` has been silent too long; what was asked of it is free. Break off what carries its chunks."""
-
-    peer: PeerId
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,6 @@ from protocol.core.ids import PeerId
 from protocol.versions.manifest import SignedManifest
 from swarm.transfer import super_seeding as scatter
 from swarm.transfer.audience import ExchangedVersion, Note, Unfollowed
-from swarm.transfer.chunk_picker import PeerGained, PeerHas
 from swarm.transfer.serving import Serving
 from swarm.transfer.super_seeding import Listen, Offer, Show, SuperSeeder
 
@@ -48,8 +47,7 @@ class VersionSeed(ExchangedVersion):
                 case Listen(peer=peer):
                     self._listen(peer)
 
-    def hear(self, event: PeerHas | PeerGained) -> None:
-        self.feed(event)
+    hear = feed
 
     def take_note(self, note: Note) -> None:
         self.feed(note)

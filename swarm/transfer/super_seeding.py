@@ -28,7 +28,7 @@ from math import ceil
 
 from protocol.core.ids import PeerId
 from swarm.transfer.audience import Asked, Begun, Followed, Idle, Note, Sent, Unfollowed
-from swarm.transfer.chunk_picker import PeerGained, PeerGone, PeerHas, Tick
+from swarm.transfer.chunk_picker import OfChunk, OfPeer, PeerGained, PeerGone, PeerHas, Tick
 
 CREDIT = 6
 """Chunks of one peer that nobody else has announced: lost if it dies, so no more than keep it busy for a round trip."""
@@ -71,12 +71,8 @@ these were an eighth of a version of 102 MiB."""
 Event = PeerHas | PeerGained | PeerGone | Note | Tick
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Offer:
+class Offer(OfChunk):
     """Effect: show `peer` that we hold `chunk`."""
-
-    peer: PeerId
-    chunk: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,11 +82,8 @@ class Show:
     chunks: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Listen:
+class Listen(OfPeer):
     """Effect: hear from now on what `peer` holds; it is a target."""
-
-    peer: PeerId
 
 
 Effect = Offer | Show | Listen

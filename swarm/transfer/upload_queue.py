@@ -92,20 +92,22 @@ BEST_OF_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Requested:
-    """`peer` wants a chunk of `size` bytes that is held."""
+class OfRequest:
+    """Base of events and effects that are of one request: for the chunk `cid`, by `peer`."""
 
     peer: PeerId
     cid: Cid
-    size: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Withdrawn:
-    """`peer` no longer wants it."""
+class Requested(OfRequest):
+    """`peer` wants a chunk of `size` bytes that is held."""
 
-    peer: PeerId
-    cid: Cid
+    size: int
+
+
+class Withdrawn(OfRequest):
+    """`peer` no longer wants it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,29 +133,19 @@ class Tick:
 Event = Requested | Withdrawn | Moved | Sent | Tick
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Begin:
+class Begin(OfRequest):
     """Effect: send this chunk to `peer` now; say Sent when that is over."""
 
-    peer: PeerId
-    cid: Cid
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Refuse:
+class Refuse(OfRequest):
     """Effect: tell `peer` that it should ask elsewhere, or here again after `retry_s`."""
 
-    peer: PeerId
-    cid: Cid
     retry_s: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Drop:
+class Drop(OfRequest):
     """Effect: tell `peer` that what it withdrew will not come."""
-
-    peer: PeerId
-    cid: Cid
 
 
 Effect = Begin | Refuse | Drop

@@ -17,20 +17,24 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import trio
 
 from protocol.core.errors import Fault, LocalProtocolError, PeerError
 from protocol.core.ids import PeerId
 from protocol.core.limits import MAX_ANNOUNCEMENT_BYTES
+from swarm.transport.connection_events import EventHub
+from swarm.transport.event_rate import Bucket, Rate
 from swarm.transport.interface import (
     BROADCAST_QUEUE,
     Broadcast,
     BroadcastValidator,
+    ConnectionEvent,
+    PeerConnected,
     Stream,
     StreamBroken,
     StreamHandler,
@@ -48,38 +52,12 @@ NEIGHBOUR_QUEUE = 256
 SEEN_FRAMES = 16_384
 """Frames remembered: minutes of traffic; a broadcast that comes round later than that would be passed on once more."""
 
-RATE_PER_S = 50.0
-BURST = 500.0
+RATE = Rate(per_s=50.0, burst=500.0)
 """Broadcasts accepted from one neighbour. An honest one passes on a few a second; what is over is dropped."""
 
 WRITE_DEADLINE_S = 10.0
 REOPEN_S = 1.0
 """A neighbour that takes nothing for ten seconds gets a new stream a second later, with whatever is newest by then."""
-
-
-class FloodTransport(Protocol):
-    """What flooding needs of the transport below it."""
-
-    def handle(self, protocol: str, handler: StreamHandler) -> None: ...
-
-    async def open_stream(self, peer: PeerId, protocol: str) -> Stream: ...
-
-
-@dataclass(kw_only=True)
-class TokenBucket:
-    """Admits BURST at once and RATE_PER_S in the long run."""
-
-    tokens: float = BURST
-    updated_at: float = 0.0
-
-    def admit(self, now: float) -> bool:
-        """Whether one more is within the rate at time `now` (seconds, never going back)."""
-        self.tokens = min(BURST, self.tokens + (now - self.updated_at) * RATE_PER_S)
-        self.updated_at = now
-        if self.tokens < 1:
-            return False
-        self.tokens -= 1
-        return True
 
 
 class Seen:
@@ -160,7 +138,7 @@ class Flood:
 
     def __init__(
         self,
-        transport: FloodTransport,
+        transport: Flooding,
         nursery: trio.Nursery,
         random_id: Callable[[], bytes] = lambda: secrets.token_bytes(ID_BYTES),
     ) -> None:
@@ -168,7 +146,7 @@ class Flood:
         self._nursery = nursery
         self._random_id = random_id
         self._neighbours: dict[PeerId, _Neighbour] = {}
-        self._buckets: dict[PeerId, TokenBucket] = {}
+        self._buckets: dict[PeerId, Bucket] = {}
         self._seen = Seen()
         self._subscriptions: list[_Subscription] = []
         transport.handle(GOSSIP_PROTOCOL, self._receive)
@@ -239,7 +217,7 @@ class Flood:
 
     def _on_body(self, source: PeerId, body: bytes) -> None:
         topic, data = decode_body(body)
-        bucket = self._buckets.setdefault(source, TokenBucket(updated_at=trio.current_time()))
+        bucket = self._buckets.setdefault(source, Bucket(rate=RATE))
         if not bucket.admit(trio.current_time()) or not self._seen.add(_seen_key(body)):
             return
         subscriptions = [one for one in self._subscriptions if one.topic == topic]
@@ -263,3 +241,43 @@ class Flood:
                 subscription.send.send_nowait(broadcast)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._subscriptions.remove(subscription)
+
+
+class Flooding(ABC):
+    """What every transport makes of its connection events, its handlers and the flood in one way."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.hub = EventHub()
+        self.handlers: dict[str, StreamHandler] = {}
+        self.flood = Flood(self, nursery)
+
+    def connected_peers(self) -> frozenset[PeerId]:
+        return self.hub.connected_peers()
+
+    def events(self) -> trio.MemoryReceiveChannel[ConnectionEvent]:
+        return self.hub.subscribe()
+
+    def handle(self, protocol: str, handler: StreamHandler) -> None:
+        self.handlers[protocol] = handler
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        self.flood.publish(topic, data)
+        await trio.lowlevel.checkpoint()
+
+    async def subscribe(self, topic: str, validate: BroadcastValidator) -> trio.MemoryReceiveChannel[Broadcast]:
+        await trio.lowlevel.checkpoint()
+        return self.flood.subscribe(topic, validate)
+
+    def note_connected(self, event: PeerConnected) -> None:
+        """Pass broadcasts on to a peer, and tell that it is connected, in this order."""
+        self.flood.add_peer(event.peer)
+        self.hub.connect(event)
+
+    def note_disconnected(self, peer: PeerId) -> None:
+        """The last connection to `peer` is gone."""
+        self.flood.remove_peer(peer)
+        self.hub.disconnect(peer)
+
+    @abstractmethod
+    async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
+        """See `swarm.transport.interface.Transport`."""

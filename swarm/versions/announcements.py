@@ -22,24 +22,20 @@ REMEMBERED_NAMES = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fetch:
+class _OfAnnouncement:
+    announcement: SignedAnnouncement
+
+
+class Fetch(_OfAnnouncement):
     """Effect: begin fetching this version."""
 
-    announcement: SignedAnnouncement
 
-
-@dataclass(frozen=True, kw_only=True)
-class Abandon:
+class Abandon(_OfAnnouncement):
     """Effect: stop fetching this version; a restarted learner has moved on."""
 
-    announcement: SignedAnnouncement
 
-
-@dataclass(frozen=True, kw_only=True)
-class Relay:
+class Relay(_OfAnnouncement):
     """Effect: this was news; remember it durably and tell whoever asks."""
-
-    announcement: SignedAnnouncement
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from protocol.core.ids import PeerId
 from protocol.core.limits import MANIFEST_PIECE_BYTES
+from swarm.transfer.chunk_picker import OfPeer
 
 MANIFEST_PATIENCE_S, MANIFEST_RATE = 1.0, 500_000
 """How long a peer may be silent before the next is asked as well, and the bytes a second at which a piece is granted
@@ -35,25 +36,16 @@ class Heard:
     size_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PieceCame:
+class PieceCame(OfPeer):
     """A piece of `peer` is whole, and it is asked for another."""
 
-    peer: PeerId
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WholeCame:
+class WholeCame(OfPeer):
     """All of `peer` is here, and being checked."""
 
-    peer: PeerId
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
+class Ended(OfPeer):
     """Nothing more will come of `peer`."""
-
-    peer: PeerId
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,18 +61,12 @@ class Tick:
 Event = Heard | PieceCame | WholeCame | Ended | Tick
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ask:
+class Ask(OfPeer):
     """Effect: ask `peer`."""
 
-    peer: PeerId
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Leave:
+class Leave(OfPeer):
     """Effect: break off what was asked of `peer`; nothing is to be said of it any more."""
-
-    peer: PeerId
 
 
 Effect = Ask | Leave

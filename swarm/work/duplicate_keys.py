@@ -84,11 +84,6 @@ class Doubles:
         """After so long a peer that lives has said something."""
         return min(self.heartbeat_s + CROSSING_S, LONGEST_RETRY_S)
 
-    @property
-    def _one_word_settles(self) -> bool:
-        """Whether a line that lives may well be silent for as long as it takes to be given up."""
-        return self.heartbeat_s >= PROVE_HEARTBEATS * self.retry_s
-
     def judge(self, peer: PeerId, instance: bytes, standing: Standing | None, now: float) -> Judgement:
         """Judge a greeting of `peer` at `now`, as the process `instance` (empty: it does not say), where `standing` is
         its line, if it has one."""
@@ -99,7 +94,8 @@ class Doubles:
         if claim is None or claim.instance != instance:
             claim = self._claims[peer] = _Claim(instance=instance, came_s=now, since_s=now)
         if standing.heard_s > claim.since_s + CROSSING_S:
-            if claim.is_second or self._one_word_settles:
+            # One word settles it where a line that lives may well be silent for as long as it takes to be given up.
+            if claim.is_second or self.heartbeat_s >= PROVE_HEARTBEATS * self.retry_s:
                 self.forget(peer)
                 return Copied()
             self._claims[peer] = replace(claim, since_s=now, is_second=True)

@@ -271,7 +271,10 @@ class WorkServer:
         line.answer(welcome)
         try:
             with line.scope, first_cause():
-                await self._talk(line, answers)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write, line, answers, nursery.cancel_scope)
+                    line.reason = await self._read(line, nursery)
+                    nursery.cancel_scope.cancel()
                 return
             line.reason = line.reason or "it did not hear its dismissal"
             raise StreamBroken(line.reason)
@@ -284,13 +287,6 @@ class WorkServer:
                 self.transport.distrust(peer)
                 self.doubles.forget(peer)
                 self.desk.note_departure(peer, line.reason or "this node stops listening")
-
-    async def _talk(self, line: _Line, answers: trio.MemoryReceiveChannel[FromLearner]) -> None:
-        """Read and write until the peer leaves or was dismissed."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._write, line, answers, nursery.cancel_scope)
-            line.reason = await self._read(line, nursery)
-            nursery.cancel_scope.cancel()
 
     async def _write(
         self, line: _Line, answers: trio.MemoryReceiveChannel[FromLearner], whole: trio.CancelScope

@@ -9,14 +9,13 @@ import trio
 from trio.testing import MockClock
 
 from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport, Transfer
+from swarm.transport.event_rate import Bucket
 from swarm.transport.flood import (
-    BURST,
     GOSSIP_PROTOCOL,
     ID_BYTES,
-    RATE_PER_S,
+    RATE,
     SEEN_FRAMES,
     Seen,
-    TokenBucket,
     encode_frame,
 )
 from swarm.transport.interface import Broadcast
@@ -63,12 +62,12 @@ async def test_a_storm_is_cut_down_where_it_begins_and_another_neighbour_is_stil
         await other.dial(victim.addresses())
 
         await storm(attacker, victim, numbers, 4000)
-        assert at_victim.sources == [attacker.peer_id] * int(BURST)
-        assert 0 < passed_on.count(b"storm") <= BURST
+        assert at_victim.sources == [attacker.peer_id] * int(RATE.burst)
+        assert 0 < passed_on.count(b"storm") <= RATE.burst
 
         mock_clock.jump(4.0)
         await storm(attacker, victim, numbers, 4000)
-        assert len(at_victim.sources) == BURST + 4 * RATE_PER_S
+        assert len(at_victim.sources) == RATE.burst + 4 * RATE.per_s
 
         await storm(other, victim, numbers, 1)
         assert at_victim.sources[-1] == other.peer_id
@@ -76,10 +75,10 @@ async def test_a_storm_is_cut_down_where_it_begins_and_another_neighbour_is_stil
 
 @pytest.mark.parametrize("idle_s", [0.0, 3600.0])
 def test_a_pause_saves_up_no_more_than_a_burst(idle_s: float) -> None:
-    bucket = TokenBucket()
-    assert sum(bucket.admit(idle_s) for _ in range(10_000)) == BURST
-    assert not bucket.admit(idle_s + 0.5 / RATE_PER_S)
-    assert bucket.admit(idle_s + 1.5 / RATE_PER_S)
+    bucket = Bucket(rate=RATE)
+    assert sum(bucket.admit(idle_s) for _ in range(10_000)) == RATE.burst
+    assert not bucket.admit(idle_s + 0.5 / RATE.per_s)
+    assert bucket.admit(idle_s + 1.5 / RATE.per_s)
 
 
 def test_what_was_seen_is_remembered_within_a_bound() -> None:

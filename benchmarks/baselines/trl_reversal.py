@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,8 @@ def train(options: argparse.Namespace, recipe: Recipe) -> float:
     model.eval()
     return accuracy(
         model,
-        [encoded.held_out_prompt(index) for index in range(recipe.held_out)],
-        encoded.held_out_reward,
+        [encoded.prompt(index, held_out=True) for index in range(recipe.held_out)],
+        partial(encoded.reward, held_out=True),
         max_new_tokens=recipe.max_new_tokens,
         stop_ids=sorted(encoded.codec.stop_ids),
         generator=torch.Generator().manual_seed(7),

@@ -13,6 +13,7 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +204,7 @@ def hyperparameters(cell: Cell, recipe: Recipe) -> Hyperparameters:
 
 
 def _held_out(encoded: EncodedTask, count: int) -> list[tuple[int, ...]]:
-    return [encoded.held_out_prompt(index) for index in range(count)]
+    return [encoded.prompt(index, held_out=True) for index in range(count)]
 
 
 def _accuracy(
@@ -216,7 +217,7 @@ def _accuracy(
     return accuracy(
         policy.model,
         prompts,
-        encoded.held_out_reward,
+        partial(encoded.reward, held_out=True),
         max_new_tokens=recipe.max_new_tokens,
         stop_ids=sorted(encoded.codec.stop_ids),
         generator=generator,

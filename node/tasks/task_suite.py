@@ -331,15 +331,11 @@ def held_out_of(encoded: EncodedTask, count: int, limits: EpisodeLimits = ONE_TU
     return [
         HeldOut(
             prompt=prompt,
-            reward=partial(encoded.held_out_reward, index),
-            reply=partial(_held_out_reply, encoded, index, limits),
+            reward=partial(encoded.reward, index, held_out=True),
+            reply=partial(encoded.reply, index, limits=limits, held_out=True),
             task=name or encoded.gate.name,
             index=index,
         )
         for index in range(count)
-        if limits.allow(0, len(prompt := encoded.held_out_prompt(index)))
+        if limits.allow(0, len(prompt := encoded.prompt(index, held_out=True)))
     ]
-
-
-def _held_out_reply(encoded: EncodedTask, index: int, limits: EpisodeLimits, said: Said, transcript: int) -> Reply:
-    return encoded.held_out_reply(index, said, transcript, limits)

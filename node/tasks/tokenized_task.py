@@ -34,26 +34,28 @@ class EncodedTask:
         """The task as it is asked. Raises TaskError the first time, where it is none."""
         return Gate(self.task)
 
-    def prompt(self, index: int) -> tuple[int, ...]:
-        """Token ids of the training prompt of `index`."""
-        return self.encode_prompt(self.gate.problem(Place(index=index)))
-
-    def held_out_prompt(self, index: int) -> tuple[int, ...]:
-        """Token ids of the held-out prompt of `index`."""
-        return self.encode_prompt(self.gate.problem(Place(index=index, held_out=True)))
+    def prompt(self, index: int, *, held_out: bool = False) -> tuple[int, ...]:
+        """Token ids of the training prompt of `index`, or of the held-out one."""
+        return self.encode_prompt(self.gate.problem(Place(index=index, held_out=held_out)))
 
     def encode_prompt(self, problem: Problem) -> tuple[int, ...]:
         """Token ids of a problem's prompt."""
         with self._written("its prompt"):
             return self.codec.encode_prompt(problem)
 
-    def reward(self, index: int, tokens: Sequence[int]) -> float:
-        """Reward of completion `tokens` (stop id included) of the training prompt of `index`."""
-        return self._worth(index, tokens, held_out=False)
-
-    def held_out_reward(self, index: int, tokens: Sequence[int]) -> float:
-        """Reward of completion `tokens` of the held-out prompt of `index`."""
-        return self._worth(index, tokens, held_out=True)
+    def reward(self, index: int, tokens: Sequence[int], *, held_out: bool = False) -> float:
+        """Reward of completion `tokens` (stop id included) of that prompt."""
+        completion = self._completion(tokens)
+        asked = Asked(
+            index=index,
+            held_out=held_out,
+            said=(completion.text,),
+            finished=completion.finished,
+            wants_reward=True,
+        )
+        reward = grade(self.gate, asked)
+        assert isinstance(reward, float), "a reward was asked"
+        return reward
 
     def answer(self, index: int) -> tuple[int, ...]:
         """Token ids of the reference answer of `index`, ended by eos, for a supervised warm start."""
@@ -63,13 +65,16 @@ class EncodedTask:
         with self._written("its answer"):
             return self.codec.encode_answer(problem.answer)
 
-    def reply(self, index: int, said: Said, transcript: int, limits: EpisodeLimits) -> Reply:
-        """What comes back to `said`, turn by turn, in the training problem of `index`; see `Environment`."""
-        return self._now(self.replying(index, said, transcript, limits))
-
-    def held_out_reply(self, index: int, said: Said, transcript: int, limits: EpisodeLimits) -> Reply:
-        """The same in the held-out problem of `index`."""
-        return self._now(self.replying(index, said, transcript, limits, held_out=True))
+    def reply(self, index: int, said: Said, transcript: int, limits: EpisodeLimits, *, held_out: bool = False) -> Reply:
+        """What comes back to `said`, turn by turn, in that problem; see `Environment`. The task is asked here."""
+        replying = self.replying(index, said, transcript, limits, held_out=held_out)
+        try:
+            asked = next(replying)
+            while True:
+                asked = replying.send(self.gate.problem(asked) if isinstance(asked, Place) else grade(self.gate, asked))
+        except StopIteration as end:
+            reply: Reply = end.value
+            return reply
 
     def replying(
         self, index: int, said: Said, transcript: int, limits: EpisodeLimits, *, held_out: bool = False
@@ -96,29 +101,6 @@ class EncodedTask:
         reward = yield replace(asked, wants_reward=True)
         assert isinstance(reward, float), "a reward was asked"
         return Ended(reward=reward)
-
-    def _now(self, replying: Replying) -> Reply:
-        """Ask the task here."""
-        try:
-            asked = next(replying)
-            while True:
-                asked = replying.send(self.gate.problem(asked) if isinstance(asked, Place) else grade(self.gate, asked))
-        except StopIteration as end:
-            reply: Reply = end.value
-            return reply
-
-    def _worth(self, index: int, tokens: Sequence[int], *, held_out: bool) -> float:
-        completion = self._completion(tokens)
-        asked = Asked(
-            index=index,
-            held_out=held_out,
-            said=(completion.text,),
-            finished=completion.finished,
-            wants_reward=True,
-        )
-        reward = grade(self.gate, asked)
-        assert isinstance(reward, float), "a reward was asked"
-        return reward
 
     def _completion(self, tokens: Sequence[int]) -> Completion:
         with self._written("a completion"):

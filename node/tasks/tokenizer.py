@@ -213,18 +213,14 @@ def positions_of(directory: Path) -> int | None:
 
 def vocabulary_of(directory: Path) -> int | None:
     """Token ids that the model in `directory` has embeddings for; None when it does not say."""
-    return _size_of(directory, "vocab_size")
+    config = read_object(directory / "config.json")
+    text = config.get("text_config")
+    found = (text if isinstance(text, dict) else config).get("vocab_size")
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def _embedded(rows: int) -> str:
     return f"the model's embedding has {rows} rows (vocab_size), for ids 0 to {rows - 1}"
-
-
-def _size_of(directory: Path, key: str) -> int | None:
-    config = read_object(directory / "config.json")
-    text = config.get("text_config")
-    found = (text if isinstance(text, dict) else config).get(key)
-    return found if isinstance(found, int) and found > 0 else None
 
 
 # --- reading a model directory ----------------------------------------------------------------------------------------

@@ -214,9 +214,8 @@ class Verifiers:
 
     def _answered_here(self, place: _Spot) -> Reply | Failure:
         encoded, limits = self.schooling.tasks[place.title], self.schooling.limits
-        reply = encoded.held_out_reply if place.held_out else encoded.reply
         try:
-            return reply(place.index, place.said, place.transcript, limits)
+            return encoded.reply(place.index, place.said, place.transcript, limits, held_out=place.held_out)
         except TaskError as error:
             return Failure(how="raised", detail=str(error))
 

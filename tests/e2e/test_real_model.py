@@ -75,9 +75,9 @@ def check_accuracy(swarm: Swarm, policy: Any, directory: Path) -> None:
     encoded = EncodedTask(task=task, codec=TextCodec.load(directory))
     rewards = []
     for index in range(HELD_OUT):
-        prompt = encoded.held_out_prompt(index)
+        prompt = encoded.prompt(index, held_out=True)
         tokens = policy.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=MAX_NEW_TOKENS)[0]
-        rewards.append(encoded.held_out_reward(index, tokens.tolist()[len(prompt) :]))
+        rewards.append(encoded.reward(index, tokens.tolist()[len(prompt) :], held_out=True))
     accuracy = sum(rewards) / len(rewards)
     ((greedy, prompts),) = swarm.rows("SELECT greedy, prompts FROM evaluations WHERE version = ?", STEPS)
     assert prompts == HELD_OUT

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import string
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -51,15 +52,14 @@ def is_held_out(prompt: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GeneratedTask:
-    """A task of `draw`; see the module's paragraph. `label` is the kind with its options, the root of all seeds."""
+class DrawnTask(ABC):
+    """A task whose problems are drawn; see the module's paragraph. `label` is the kind with its options, the root of
+    all seeds."""
 
     name: str
     label: str
     seed: int
-    draw: Draw
     levels: int = 1
-    is_cheap: bool = True
 
     @property
     def fingerprint(self) -> str:
@@ -70,6 +70,18 @@ class GeneratedTask:
 
     def held_out(self, index: int) -> Problem:
         return self._draw_on_side(index, "held out", held_out=True)
+
+    @abstractmethod
+    def _draw_on_side(self, index: int, side: str, *, held_out: bool) -> Problem:
+        """Raises TaskError when too many draws lie on the other side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedTask(DrawnTask):
+    """A task of `draw`; see the module's paragraph."""
+
+    draw: Draw
+    is_cheap: bool = True
 
     def reward(self, problem: Problem, completion: Completion) -> float:
         return float(completion.finished and completion.text == problem.answer)
@@ -139,11 +151,6 @@ def _draw_arithmetic(dice: Dice, level: int) -> tuple[str, str]:
             return f"{a}+{b}-{c}=", str(a + b - c)
 
 
-def _build_arithmetic(arguments: TaskArguments) -> Task:
-    levels = arguments.integer("levels")
-    return generated("arithmetic", arguments, GeneratedTask, draw=_draw_arithmetic, levels=levels)
-
-
 REVERSE = TaskKind(
     name="reverse",
     summary='a word backwards: "rev:abcdef=" -> "fedcba"',
@@ -162,6 +169,8 @@ SORT = TaskKind(
 ARITHMETIC = TaskKind(
     name="arithmetic",
     summary='sums that grow harder with success: "3+4=" -> "7", up to "512+204-987=" -> "-271"',
-    build=_build_arithmetic,
+    build=lambda arguments: generated(
+        "arithmetic", arguments, GeneratedTask, draw=_draw_arithmetic, levels=arguments.integer("levels")
+    ),
     options=(Option(key="levels", default=5, help="difficulties, from one-digit sums on", minimum=1, maximum=5),),
 )

@@ -16,7 +16,7 @@ from typing import Any
 
 from node.tasks.api.interface import Chat, Completion, Option, Problem, Task, TaskArguments, TaskError, TaskKind, Turn
 from node.tasks.api.options import CHAT
-from node.tasks.kinds.generated import Dice, is_held_out, label_of
+from node.tasks.kinds.generated import MAX_DRAWS, Dice, DrawnTask, is_held_out, label_of
 
 RANKS, SUITS = "23456789TJQKA", "cdhs"
 CARDS = 9
@@ -27,9 +27,6 @@ SMALL, BIG = 2, 4
 
 STACK = 48
 """What a player can lose in a hand: four bets in each of four rounds."""
-
-MAX_DRAWS = 2_000
-"""As in `node.tasks.kinds.generated`."""
 
 STREETS = ("Before the flop", "Flop", "Turn", "River")
 _MOVE = re.compile(r"\b(fold|check|call|bet|raise)", re.IGNORECASE)
@@ -44,25 +41,11 @@ class PokerProblem(Problem):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PokerTask:
+class PokerTask(DrawnTask):
     """See the module's paragraph. The opponent bluffs in `bluffs` of 100 cases."""
 
-    name: str
-    label: str
-    seed: int
     bluffs: int
     chat: Chat
-    levels: int = 1
-
-    @property
-    def fingerprint(self) -> str:
-        return f"{self.label}/{self.seed}"
-
-    def problem(self, index: int) -> PokerProblem:
-        return self._draw(f"training/{self.seed}", index, held_out=False)
-
-    def held_out(self, index: int) -> PokerProblem:
-        return self._draw("held out", index, held_out=True)
 
     def require(self) -> None:
         """Raises TaskError where pokerkit is not installed."""
@@ -89,7 +72,7 @@ class PokerTask:
                 hand.act(text)
         return hand
 
-    def _draw(self, side: str, index: int, *, held_out: bool) -> PokerProblem:
+    def _draw_on_side(self, index: int, side: str, *, held_out: bool) -> PokerProblem:
         dice = Dice(self.label, side, index)
         for _ in range(MAX_DRAWS):
             cards = [rank + suit for rank in RANKS for suit in SUITS]

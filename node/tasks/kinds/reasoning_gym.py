@@ -24,7 +24,7 @@ from typing import Any
 
 from node.tasks.api.interface import Chat, Completion, Problem, Task, TaskArguments, TaskError, TaskKind
 from node.tasks.api.options import CHAT, suggestion
-from node.tasks.kinds.generated import is_held_out, label_of
+from node.tasks.kinds.generated import MAX_DRAWS, is_held_out, label_of
 from node.tasks.sandbox.confined_library import Confined
 
 BLOCK = 4096
@@ -33,9 +33,6 @@ lists as long as the data set when it is opened."""
 
 APART = 16
 """Numbers that each index may draw from before it looks further: one in eight is held out."""
-
-MAX_DRAWS = 2_000
-"""A draw lands on the wanted side once in 8 times or oftener; so many failures mean that this side is empty."""
 
 TRAINING_FROM, SEEDS_APART = 1 << 48, 1 << 40
 """Where the numbers of training problems begin, and those of the next seed; those held out begin at 0."""

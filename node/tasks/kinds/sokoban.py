@@ -10,7 +10,7 @@ Echo (arXiv 2508.05387) for Sokoban as a task of a swarm.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from node.tasks.api.interface import Completion, Option, Problem, Task, TaskArguments, TaskError, TaskKind, Turn
@@ -62,11 +62,11 @@ class Board:
         if to in self.walls:
             return self
         if to not in self.boxes:
-            return self._with(self.boxes, to)
+            return replace(self, player=to)
         beyond = _beside(to, letter)
         if beyond in self.walls or beyond in self.boxes:
             return self
-        return self._with(self.boxes - {to} | {beyond}, to)
+        return replace(self, boxes=self.boxes - {to} | {beyond}, player=to)
 
     def pull(self, letter: str) -> Board | None:
         """After a step backwards that takes along the box behind, if there is one; None where it is not possible."""
@@ -74,16 +74,11 @@ class Board:
         if to in self.walls or to in self.boxes:
             return None
         boxes = self.boxes - {behind} | {self.player} if behind in self.boxes else self.boxes
-        return self._with(boxes, to)
+        return replace(self, boxes=boxes, player=to)
 
     def text(self) -> str:
         return "|".join(
             "".join(self._letter((row, column)) for column in range(self.columns)) for row in range(self.rows)
-        )
-
-    def _with(self, boxes: frozenset[Cell], player: Cell) -> Board:
-        return Board(
-            rows=self.rows, columns=self.columns, walls=self.walls, goals=self.goals, boxes=boxes, player=player
         )
 
     def _letter(self, cell: Cell) -> str:

@@ -193,7 +193,7 @@ def open_sandbox(
         told = ("--info-fd", str(named), "--seccomp", str(forbidden))
         command = [*_walls(bounds, python), *_doors(), *told, *inside]
         handed = [tell, source, asserted, named, forbidden, *([] if line < 0 else [line])]
-        process = _start(command, (fed, printed, complained), handed)
+        process = start(command, (fed, printed, complained), handed)
         os.close(tell)
         running = Running(
             process=process, bounds=bounds, hear=hear, named=named, printed=printed, complained=complained
@@ -243,7 +243,7 @@ def _doors() -> tuple[str, ...]:
     proc, no_more = ("--proc", "/proc"), ("--disable-userns",)
     for found in ((*no_more, *proc), proc, no_more, ()):
         options = (*found, "--remount-ro", "/")
-        process = _start([*_walls(SandboxLimits(), ""), *options, "true"], (subprocess.DEVNULL,) * 3, ())
+        process = start([*_walls(SandboxLimits(), ""), *options, "true"], (subprocess.DEVNULL,) * 3, ())
         if process.wait() == 0:
             return options
     return options
@@ -286,8 +286,13 @@ def _launched(python: str, bounds: SandboxLimits, descriptors: Sequence[int]) ->
     return [python or SYSTEM_PYTHON, *flags, *map(str, (*descriptors, *limits))]
 
 
-def _start(command: Sequence[str], streams: Sequence[int], passed: Sequence[int]) -> subprocess.Popen[bytes]:
-    nobody = NOBODY_FROM + os.getpid() % NOBODY_COUNT if os.geteuid() == 0 else None
+def start(
+    command: Sequence[str], streams: Sequence[int], passed: Sequence[int], *, stays: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start bwrap; one that `stays` keeps the user, and has a session of its own: Ctrl-C in the terminal is for whoever
+    started it. Raises TaskError.
+    """
+    nobody = NOBODY_FROM + os.getpid() % NOBODY_COUNT if os.geteuid() == 0 and not stays else None
     stdin, stdout, stderr = streams
     try:
         return subprocess.Popen(
@@ -301,6 +306,7 @@ def _start(command: Sequence[str], streams: Sequence[int], passed: Sequence[int]
             user=nobody,
             group=nobody,
             extra_groups=None if nobody is None else [],
+            start_new_session=stays,
         )
     except OSError as error:
         raise TaskError(explain_failure(str(error))) from error

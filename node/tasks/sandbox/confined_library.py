@@ -37,7 +37,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from node.tasks.api.interface import TaskError
-from node.tasks.sandbox.bubblewrap import end_first, explain_failure, open_nameless_file, require_bubblewrap, shut
+from node.tasks.sandbox.bubblewrap import (
+    end_first,
+    explain_failure,
+    open_nameless_file,
+    require_bubblewrap,
+    shut,
+    start,
+)
 from node.tasks.sandbox.seccomp import call_filter, fork_filter
 
 LIMIT_S = 5
@@ -145,7 +152,13 @@ class Confined:
             }
             told = ("--info-fd", str(named), "--seccomp", str(forbidden))
             inside = _Inside(
-                process=_bwrap([*_walls(), *told, *_interpreter(settings)], words, (there.fileno(), named, forbidden)),
+                # It ends with the line, not with the thread that starts it.
+                process=start(
+                    [*_walls(), *told, *_interpreter(settings)],
+                    (subprocess.DEVNULL, words, words),
+                    (there.fileno(), named, forbidden),
+                    stays=True,
+                ),
                 line=here,
                 info=os.dup(named),
             )
@@ -264,25 +277,6 @@ def _interpreter(settings: dict[str, object]) -> list[str]:
     """No site, no user's packages, no working directory on its path: that is in the settings."""
     flags = ("-P", "-s", "-S", "-B", "-X", "utf8", "-c", SERVER.read_text(encoding="utf-8"))
     return [_executable(), *flags, json.dumps(settings)]
-
-
-def _bwrap(command: list[str], words: int, passed: tuple[int, ...]) -> subprocess.Popen[bytes]:
-    """Raises TaskError."""
-    try:
-        # It ends with the line, not with the thread that starts it. In a session of its own: Ctrl-C in the terminal is
-        # for whoever started it.
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=words,
-            stderr=words,
-            pass_fds=passed,
-            cwd="/",
-            env={"PATH": os.environ.get("PATH", os.defpath)},
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise TaskError(explain_failure(str(error))) from error
 
 
 atexit.register(close_all)

@@ -252,8 +252,8 @@ def test_answers_are_worth_one_on_both_sides(codec: TextCodec) -> None:
         assert encoded.reward(index, encoded.answer(index)) == 1.0
         answer = encoded.task.held_out(index).answer
         assert answer is not None
-        assert encoded.held_out_reward(index, codec.encode_answer(answer)) == 1.0
-        assert codec.decode(encoded.held_out_prompt(index)) == encoded.task.held_out(index).prompt
+        assert encoded.reward(index, codec.encode_answer(answer), held_out=True) == 1.0
+        assert codec.decode(encoded.prompt(index, held_out=True)) == encoded.task.held_out(index).prompt
 
 
 # --- several turns ----------------------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ def test_an_episode_goes_on_until_the_task_ends_it(codec: TextCodec) -> None:
     first = encoded.reply(0, (one,), 4, LIMITS)
     assert isinstance(first, Answered)
     assert codec.decode(first.tokens) == "1 of 1;"
-    second = encoded.held_out_reply(0, (one, one), 13, LIMITS)
+    second = encoded.reply(0, (one, one), 13, LIMITS, held_out=True)
     assert isinstance(second, Answered)
     assert codec.decode(second.tokens) == "2 of 1;"
     assert encoded.reply(0, (one, one, nine), 22, LIMITS) == Ended(reward=3.5)

@@ -22,6 +22,7 @@ from protocol.accounting.reputation import Band, ObservedDay
 from protocol.accounting.reputation_note import ReputationNote
 from protocol.accounting.tally import Proof, Tally, TrainedRecord
 from protocol.core.codec import Message, Row, decode, encode, pack_logprobs, pack_tokens
+from protocol.core.envelope import Signable
 from protocol.core.errors import PeerError
 from protocol.core.genesis import Genesis, LearnerCertificate
 from protocol.core.ids import PolicyVersion
@@ -1311,7 +1312,7 @@ def struct_classes() -> Iterator[type[msgspec.Struct]]:
     for module in protocol_modules():
         for value in vars(module).values():
             ours = isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == module.__name__
-            if ours and value not in (Message, Row) and not value.__name__.startswith("_"):
+            if ours and value not in (Message, Row, Signable) and not value.__name__.startswith("_"):
                 yield value
 
 

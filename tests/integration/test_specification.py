@@ -17,7 +17,7 @@ from msgspec import inspect
 from protocol import work
 from protocol.core import limits
 from protocol.core.codec import Message, Row, decode, encode
-from protocol.core.envelope import Kind, seal
+from protocol.core.envelope import Kind, Signable, seal
 from protocol.core.identity import Keypair, verify
 from protocol.core.ids import SwarmId
 from protocol.patches.byte_streams import Codec
@@ -41,7 +41,7 @@ def struct_classes() -> Iterator[type[msgspec.Struct]]:
     for module in MODULES:
         for name, value in vars(module).items():
             ours = isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == module.__name__
-            if ours and value not in (Message, Row) and not name.startswith("_"):
+            if ours and value not in (Message, Row, Signable) and not name.startswith("_"):
                 yield value
 
 

@@ -341,7 +341,7 @@ class TestServer:
         server, sent = _server(models)
         _queue(server, 1, [(1, 2)], budget=300)
         _queue(server, 2, [(3, 4)], budget=5)
-        server._admit()
+        _admit(server)
         server._intake.cancelled = {1, 99}
         _work(server)
         [(cancelled, _), (served, _)] = sent()
@@ -403,8 +403,13 @@ def _queue(server: Any, id: int, prompts: Sequence[tuple[int, ...]], budget: int
     server._intake.generates.append(({"id": id, "op": "generate", "stop_sets": [[]]}, arrays))
 
 
+def _admit(server: Any) -> None:
+    for call in server._intake.take_generates():
+        server._queue.extend(server._replies.admit(*call))
+
+
 def _work(server: Any) -> None:
-    server._admit()
+    _admit(server)
     while batch := server._form_batch():
         server._generate(batch)
 

@@ -70,6 +70,7 @@ class Summing:
         for name, change in self._changed.items():
             ((before,),) = self._db.execute("SELECT sum FROM sums WHERE name = ?", (name,))
             self._db.execute("UPDATE sums SET sum = ? WHERE name = ?", (_signed(before + change), name))
+        self._changed.clear()
 
     def _note(self, name: str, sign: int, *row: Any) -> None:
         self._changed[name] += sign * _digest(name, self._encode(row))

@@ -94,17 +94,14 @@ def _meant(name: str, target: Path | None) -> Meant:
     """The peer that is to be told of. Raises UsageError, RunError."""
     from learner.ledger.queries.reader import read_ledger
     from learner.ledger.sqlite.database import LedgerError
-    from node.runtime.errors import RunError, UsageError
+    from node.runtime.errors import UsageError, as_run_error
     from node.state.locate import find_place
 
     place = find_place(target)
     if not place.is_learner:
         raise UsageError(f"{place.state} is a volunteer's node. Name the learner's swarm.toml or state directory.")
-    try:
-        with read_ledger(place.state / "ledger.sqlite") as ledger:
-            return _meant_in(ledger, name, place.state)
-    except LedgerError as error:
-        raise RunError(str(error)) from error
+    with as_run_error(LedgerError), read_ledger(place.state / "ledger.sqlite") as ledger:
+        return _meant_in(ledger, name, place.state)
 
 
 def _meant_in(ledger: LedgerReader, name: str, state: Path) -> Meant:

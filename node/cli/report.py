@@ -20,7 +20,7 @@ from node.reports.explain.name_lookup import is_hex, split
 from node.reports.explain.why import Answer, why_in_ledger, why_in_receipts
 from node.reports.model.costs import CostTerms, Reference
 from node.runtime.atomic_files import PAGE, PICTURE, require_place, writing
-from node.runtime.errors import RunError, UsageError
+from node.runtime.errors import RunError, UsageError, as_run_error
 from node.runtime.stdout import complain, is_screen, screen_width
 from node.state.identities import ABOUT_FILE
 from node.state.keys import load_key
@@ -87,7 +87,7 @@ def _write(draw: Callable[[R, Path], None], report: R, path: Path, option: str) 
 
 def read_report(place: StateLocation, *, with_history: bool = False) -> SwarmReport | OwnReport:
     """What the ledger or the receipts at `place` say, for a page with what happened when. Raises RunError."""
-    try:
+    with as_run_error(LedgerError, ReceiptsError):
         if place.is_learner:
             ledger, config = place.state / "ledger.sqlite", place.config
             if config is None:
@@ -97,8 +97,6 @@ def read_report(place: StateLocation, *, with_history: bool = False) -> SwarmRep
         with closing(ReceiptQueries(place.state / "receipts.sqlite")) as receipts:
             about = msgspec.structs.asdict(_about(place.state))
             return own_report(receipts, peer=load_key(place.key).peer_id, **about, with_history=with_history)
-    except (LedgerError, ReceiptsError) as error:
-        raise RunError(str(error)) from error
 
 
 def show_why(name: str, target: Path | None, *, replay: bool = False) -> Answer:
@@ -108,14 +106,12 @@ def show_why(name: str, target: Path | None, *, replay: bool = False) -> Answer:
         raise UsageError(
             f"--replay: {place.state} is a volunteer's node, and audits are the learner's. Ask the operator."
         )
-    try:
+    with as_run_error(LedgerError, ReceiptsError):
         if place.is_learner:
             told = why_in_ledger(place.state / "ledger.sqlite", name, replay=replay)
             return told if told.kept is None else _redrawn(told, told.kept, place)
         with closing(ReceiptQueries(place.state / "receipts.sqlite")) as receipts:
             return Answer(text=why_in_receipts(receipts, name, _own_peer(place, name)))
-    except (LedgerError, ReceiptsError) as error:
-        raise RunError(str(error)) from error
 
 
 def _own_peer(place: StateLocation, name: str) -> PeerId | None:

@@ -31,7 +31,7 @@ from node.learner_role.training.trainer_process import TRAINER, load_request
 from node.processes.child import open_child
 from node.processes.outcomes import ChildError
 from node.processes.spec import ChildSpec
-from node.runtime.errors import RunError, UsageError
+from node.runtime.errors import RunError, UsageError, as_run_error
 from node.state.locate import StateLocation, find_place
 from node.state.stored_versions import complete_versions
 from protocol.versions.manifest import SignedManifest
@@ -118,11 +118,8 @@ def _checkpoints(place: StateLocation) -> list[CheckpointRow]:
     """The learner's, newest first; none of a node, or of a learner that has not begun."""
     if not place.is_learner or is_blank(place.state / LEDGER):
         return []
-    try:
-        with read_ledger(place.state / LEDGER) as ledger:
-            return ledger.training.checkpoints()
-    except LedgerError as error:
-        raise RunError(str(error)) from error
+    with as_run_error(LedgerError), read_ledger(place.state / LEDGER) as ledger:
+        return ledger.training.checkpoints()
 
 
 def _config_at(source: Path, row: CheckpointRow) -> SwarmConfig:

@@ -13,7 +13,7 @@ from node.commands.samples.text import as_json, as_terminal, as_text
 from node.commands.samples.view import Decode, Shown, ShownGroup, chosen, shown_group
 from node.learner_role.metrics.sample_selection import KeptGroup
 from node.learner_role.metrics.sample_store import FILE, Sample, kept_versions, read_sample
-from node.runtime.errors import RunError, UsageError
+from node.runtime.errors import RunError, UsageError, as_run_error
 from node.runtime.stdout import is_screen, screen_width
 from node.state.locate import find_place
 from node.state.stored_versions import newest_complete
@@ -112,22 +112,16 @@ class _History:
 def _history(state: Path) -> _History:
     if not (state / LEDGER).exists():
         return _History(bases={}, rollouts={})
-    try:
-        with read_ledger(state / LEDGER) as ledger:
-            bases = {one.incarnation: one.base for one in ledger.training.incarnations()}
-            return _History(bases=bases, rollouts=ledger.training.rollouts())
-    except LedgerError as error:
-        raise RunError(str(error)) from error
+    with as_run_error(LedgerError), read_ledger(state / LEDGER) as ledger:
+        bases = {one.incarnation: one.base for one in ledger.training.incarnations()}
+        return _History(bases=bases, rollouts=ledger.training.rollouts())
 
 
 def _shown(state: Path, sample: Sample) -> Shown:
     decode = _decoder(state / "store")
-    try:
-        with read_ledger(state / LEDGER) as ledger:
-            whole = ledger.training.trained_on(sample.version)
-            groups = [_group(ledger, group, number + 1, decode) for number, group in enumerate(sample.groups)]
-    except LedgerError as error:
-        raise RunError(str(error)) from error
+    with as_run_error(LedgerError), read_ledger(state / LEDGER) as ledger:
+        whole = ledger.training.trained_on(sample.version)
+        groups = [_group(ledger, group, number + 1, decode) for number, group in enumerate(sample.groups)]
     rollouts, reward = whole or (None, None)
     return Shown(
         version=sample.version,

@@ -18,7 +18,7 @@ from learner.ledger.queries.reader import read_ledger
 from learner.ledger.sqlite.database import LedgerError
 from node.commands.statements.format import CreditLine, Head, Line, ProofLine, ReceiptLine, RelayLine, ReputationLine
 from node.reports.model.verdict_meanings import JUDGING
-from node.runtime.errors import RunError, UsageError
+from node.runtime.errors import RunError, UsageError, as_run_error
 from node.state.keys import load_key
 from node.state.locate import StateLocation
 from node.state.receipt_queries import ReceiptQueries, ReceiptsError
@@ -160,14 +160,11 @@ def reputation_lines(
             f"{path} is not a certificate of this swarm ({error}). Restore it from a copy, or move it away. Start the "
             "learner once, with operator.key there: it makes another one."
         ) from None
-    try:
-        with read_ledger(place.state / "ledger.sqlite") as ledger:
-            at_ms = min(ledger.training.last_moment_ms(), now_ms)
-            days = ledger.observed_days(at_ms, JUDGING)
-            peers = [one.peer for one in ledger.peers.all("rollout")]
-            bans = {one: known.banned for one, (known, _) in ledger.trust.confidence().items()}
-    except LedgerError as error:
-        raise RunError(str(error)) from error
+    with as_run_error(LedgerError), read_ledger(place.state / "ledger.sqlite") as ledger:
+        at_ms = min(ledger.training.last_moment_ms(), now_ms)
+        days = ledger.observed_days(at_ms, JUDGING)
+        peers = [one.peer for one in ledger.peers.all("rollout")]
+        bans = {one: known.banned for one, (known, _) in ledger.trust.confidence().items()}
     notes = [
         reputation_note(
             peer=one,
@@ -195,15 +192,13 @@ def reputation_lines(
 @contextmanager
 def open_books(place: StateLocation) -> Iterator[ReceiptSource]:
     """The books in a state directory. Raises RunError."""
-    try:
+    with as_run_error(LedgerError, ReceiptsError):
         if place.is_learner:
             with read_ledger(place.state / "ledger.sqlite") as ledger:
                 yield LedgerBooks(evidence=ledger.evidence)
         else:
             with closing(ReceiptQueries(place.state / "receipts.sqlite")) as receipts:
                 yield NodeBooks(receipts=receipts)
-    except (LedgerError, ReceiptsError) as error:
-        raise RunError(str(error)) from error
 
 
 def head_of(place: StateLocation) -> tuple[Head, Authority]:

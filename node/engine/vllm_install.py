@@ -74,7 +74,8 @@ def _record() -> VllmEnvironment | None:
 def has_vllm(python: Path) -> bool:
     """Whether the environment of this interpreter has vLLM, told without starting it."""
     if real_path(python) == real_path(Path(sys.executable)) and python.parent == Path(sys.executable).parent:
-        return importlib.util.find_spec("vllm") is not None
+        spec = importlib.util.find_spec("vllm")
+        return spec is not None and spec.origin is not None  # a folder of that name here is no vLLM
     packages = python.parent.parent.glob("lib/python3*/site-packages/vllm/__init__.py")
     return python.is_file() and any(packages)
 

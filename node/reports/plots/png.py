@@ -116,10 +116,10 @@ def draw_plot(axes: Axes, plot: Plot, *, beside: Plot | None = None, above: floa
         axes.text(0.5, 0.5, "nothing yet", transform=axes.transAxes, ha="center", fontsize=11, color=SOFT)
 
 
-def draw_legend(axes: Axes) -> None:
-    """Say which line is which, where that hides the least."""
+def draw_legend(axes: Axes, place: Literal["best", "lower right", "upper left"] = "best") -> None:
+    """Say which line is which, there, or where matplotlib finds that it hides the least."""
     if axes.get_legend_handles_labels()[1]:
-        axes.legend(loc="best", fontsize=10, framealpha=0.95, edgecolor="none")
+        axes.legend(loc=place, fontsize=10, framealpha=0.95, edgecolor="none")
 
 
 def _draw_title(axes: Axes, plot: Plot, side: Literal["left", "right"], above: float) -> None:

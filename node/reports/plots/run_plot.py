@@ -54,7 +54,10 @@ def _draw(figure: Figure, report: SwarmReport) -> None:
     end_s = max(report.wall_s, 1.0)
     main.set_xlim(-0.01 * end_s, 1.01 * end_s)
     draw_plot(main, learned, beside=None if together(report) else reward(report), above=22)
-    draw_legend(main)
+    bottom, top = main.get_ylim()
+    ends = [line.points[-1][1] for line in learned.lines if line.points]
+    # Where the lines are not: they end high when something was learned.
+    draw_legend(main, "lower right" if min(ends, default=top) > bottom + 0.4 * (top - bottom) else "upper left")
     draw_plot(side, lags(report))
     if not entropy.is_empty:
         _draw_objective(strips[0], entropy, trainer_figure(report, "mismatch_kl"))

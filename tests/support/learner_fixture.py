@@ -41,6 +41,7 @@ from node.engine.interface import (
     Generation,
     GenerationRequest,
     InstalledVersion,
+    InstallFailed,
     Verified,
 )
 from node.learner_role.metrics.monitor import LearnerMonitor
@@ -288,7 +289,8 @@ class Judge:
     async def install(self, version: InstalledVersion, directory: Path) -> None:
         await trio.lowlevel.checkpoint()
         self.script("install")
-        assert (directory / "model.safetensors").is_file()
+        if not (directory / "model.safetensors").is_file():  # it may be given up once its directory was named
+            raise InstallFailed(f"{directory} has no weights")
         self.installed = version
 
     async def verify(self, claims: Sequence[Claim]) -> list[Verified]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from node.engine.interface import EngineCrashed, InstalledVersion, InstallFailed
 from node.rollout_role.availability import Availability
@@ -22,6 +22,7 @@ from node.runtime.typed_signal import Signal
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.trouble import TroubleKind
 from tests.support.learner_fixture import until
+from tests.support.quiescence import settled
 
 INSTALL = TroubleKind.INSTALL
 OLD, NEW, NEWER = PolicyVersion(1, 0), PolicyVersion(1, 1), PolicyVersion(1, 2)
@@ -95,15 +96,9 @@ class World:
     async def pass_s(self, seconds: float) -> None:
         """So many seconds pass, one by one, since what is waited for is due at some of them."""
         for _ in range(round(seconds)):
-            await self.settle()
+            await settled()
             self.clock.jump(1.0)
-        await self.settle()
-
-    async def settle(self) -> None:
-        """Until nothing happens any more but by the clock: threads are as quick as nothing."""
-        for _ in range(5):
-            await trio.to_thread.run_sync(int)
-            await wait_all_tasks_blocked()
+        await settled()
 
     def installs_of(self, version: PolicyVersion) -> list[float]:
         """When that version was tried, in seconds since the first try."""
@@ -112,7 +107,7 @@ class World:
 
     async def trusts(self, version: PolicyVersion) -> bool | None:
         """Whether what was made with it is trusted now; None while that is not known."""
-        await self.settle()
+        await settled()
         with trio.move_on_after(0):
             return await self.service.trusts([hash_of(version)])
         return None
@@ -148,7 +143,7 @@ async def opened(engine: Engine, clock: MockClock, monkeypatch: pytest.MonkeyPat
         nursery.start_soon(service.run)
         service.offer(signed(OLD))
         await until(lambda: service.installed == OLD)
-        await world.settle()
+        await settled()
         yield world
         nursery.cancel_scope.cancel()
 
@@ -201,7 +196,7 @@ async def test_a_newer_version_is_tried_at_once_although_the_engine_was_started_
         await world.pass_s(100)
         world.engine.restarted.emit(None)
         world.service.offer(signed(NEWER))
-        await world.settle()
+        await settled()
         assert world.service.installed == NEWER
         assert await world.trusts(OLD) is True
 

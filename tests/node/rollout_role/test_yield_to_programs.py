@@ -18,6 +18,7 @@ import trio.testing
 from node.rollout_role.availability import Availability
 from node.rollout_role.yield_to_programs import GONE_S, LOOK_S, first_running, make_room
 from tests.support.learner_fixture import until
+from tests.support.quiescence import settled
 
 SHORT, LONG = "volery-blend", "volery-blender-with-a-long-name"
 """Linux keeps fifteen characters of a name, and `ps` shows no more."""
@@ -67,9 +68,7 @@ async def test_room_is_made_while_it_runs_and_a_while_after(tmp_path: Path, mock
     async def look() -> None:
         """Time passes until it has looked again."""
         mock_clock.jump(LOOK_S)
-        for _ in range(20):
-            await trio.to_thread.run_sync(int)
-            await trio.testing.wait_all_tasks_blocked()
+        await settled()
 
     async with trio.open_nursery() as nursery:
         with running(tmp_path, SHORT):

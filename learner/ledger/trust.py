@@ -56,10 +56,11 @@ class TrustLedger(TrustQueries):
         with self.db.transaction() as db:
             if margins:
                 _write_margins(db, margins, row.at_ms)
+            counts = json.dumps([[counted.above, counted.trials] for counted in row.counts])
             db.execute(
                 "INSERT INTO audits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    row.lease, row.peer, row.at_ms, row.tokens, _counts(row), row.worst, row.evidence,
+                    row.lease, row.peer, row.at_ms, row.tokens, counts, row.worst, row.evidence,
                     int(row.passed), row.detail,
                 ),
             )  # fmt: skip
@@ -164,10 +165,6 @@ def _worth(group: Sequence[CompletionValue]) -> str:
 def _finite(value: float) -> float | None:
     """JSON has no infinity."""
     return None if math.isinf(value) else value
-
-
-def _counts(row: AuditRow) -> str:
-    return json.dumps([[counted.above, counted.trials] for counted in row.counts])
 
 
 def _write_margins(db: sqlite3.Connection, in_force: Sequence[Margin], now_ms: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from node.reports.model.report import Role
 from node.runtime.events import EventLog, Fields
 from node.runtime.formatting import counted
-from node.ui.live_view import PeerView, ViewState
+from node.ui.live_view import ViewState
 from protocol.core.ids import short
 
 SENTENCES: Mapping[str, str] = {
@@ -127,7 +127,10 @@ def apply(state: ViewState, event: str, fields: Fields) -> None:
     elif event in NEWS_OF_WORK or (state.role is Role.LEARNER and state.activity != "finished"):
         state.activity = _activity(state)
     if sentence := _sentence(event, fields):
-        known = _named(state.peer(fields["peer"])) if "{called}" in sentence and "peer" in fields else {}
+        known: Fields = {}
+        if "{called}" in sentence and "peer" in fields:
+            peer = state.peer(fields["peer"])
+            known = {"called": f"{peer.name or 'peer'} {short(peer.peer)}", "gone": peer.gone}
         state.note(_Words().vformat(sentence, (), {**fields, **known}))
     if event == "child_died":
         for line in fields.get("said", "").splitlines():
@@ -230,7 +233,3 @@ def _sentence(event: str, fields: Fields) -> str:
             return "training begins"
     field, otherwise = AT_ZERO.get(event, ("", ""))
     return SENTENCES.get(event, "") if not field or fields.get(field) else otherwise
-
-
-def _named(peer: PeerView) -> Fields:
-    return {"called": f"{peer.name or 'peer'} {short(peer.peer)}", "gone": peer.gone}

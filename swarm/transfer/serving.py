@@ -205,7 +205,7 @@ class Serving:
             peer=frames.stream.remote, manifest=ManifestHash(want.manifest), everything=want.everything
         )
         self._followers.add(follower)
-        self._follows(follower)
+        self._note(follower, Followed)
         try:
             with first_cause():
                 async with trio.open_nursery() as nursery:
@@ -213,23 +213,19 @@ class Serving:
                     while (want := await frames.receive(exchange.Want)) is not None:
                         await self._rates.keep_to(frames)
                         if follower.manifest != want.manifest:
-                            self._follows_no_more(follower)
+                            self._note(follower, Unfollowed)
                             follower.manifest = ManifestHash(want.manifest)
-                            self._follows(follower)
+                            self._note(follower, Followed)
                         follower.asked, follower.everything = True, want.everything
                         follower.wake.set()
                     nursery.cancel_scope.cancel()
         finally:
             self._followers.discard(follower)
-            self._follows_no_more(follower)
+            self._note(follower, Unfollowed)
 
-    def _follows(self, follower: _Follower) -> None:
+    def _note(self, follower: _Follower, change: type[Followed | Unfollowed]) -> None:
         if (audience := self.audiences.get(follower.manifest)) is not None:
-            audience.take_note(Followed(peer=follower.peer))
-
-    def _follows_no_more(self, follower: _Follower) -> None:
-        if (audience := self.audiences.get(follower.manifest)) is not None:
-            audience.take_note(Unfollowed(peer=follower.peer))
+            audience.take_note(change(peer=follower.peer))
 
     async def _keep_told(self, frames: FrameStream, follower: _Follower) -> None:
         """Send a Have for what is wanted, and Gained until something is wanted anew, if only the same again."""

@@ -33,12 +33,8 @@ def neighbourhoods(peers: Collection[PeerId]) -> dict[PeerId, frozenset[PeerId]]
         return {peer: everybody - {peer} for peer in peers}
     beside: dict[PeerId, set[PeerId]] = {peer: set() for peer in peers}
     for ring in range(RINGS):
-        circle = sorted(everybody, key=lambda peer: _place(ring, peer))
+        circle = sorted(everybody, key=lambda peer: sha256(f"{ring} {peer}".encode()).digest())
         for peer, following in zip(circle, [*circle[1:], circle[0]], strict=True):
             beside[peer].add(following)
             beside[following].add(peer)
     return {peer: frozenset(others) for peer, others in beside.items()}
-
-
-def _place(ring: int, peer: PeerId) -> bytes:
-    return sha256(f"{ring} {peer}".encode()).digest()

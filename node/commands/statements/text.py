@@ -43,7 +43,9 @@ def verdict_text(statement: Statement, file: str, *, width: int = FILE_WIDTH) ->
     if statement.flaws:
         more = f", and {statement.more_flaws} more" if statement.more_flaws else ""
         lines.append(f"{file} does NOT hold: {len(statement.flaws)} flaw(s){more}.")
-        lines += [f"  {_place(flaw.line)}, {flaw.field}: {plain_name(flaw.what, 400)}" for flaw in statement.flaws]
+        for flaw in statement.flaws:
+            place = f"line {flaw.line}" if flaw.line else "the file"
+            lines.append(f"  {place}, {flaw.field}: {plain_name(flaw.what, 400)}")
         if statement.peers:
             lines += ["", "What does hold of it adds up to this:"]
     if statement.peers:
@@ -229,7 +231,3 @@ def _told(one: Proven) -> str:
         f"Record {one.record.hex()} of {one.peer} (lease {one.lease.hex()}, index {one.index}) trained version "
         f"{one.version}{published}: number {one.place + 1} of {one.records} that were consumed for it."
     )
-
-
-def _place(line: int) -> str:
-    return f"line {line}" if line else "the file"

@@ -9,6 +9,7 @@ Invariants:
 - The module is imported before anything that takes time, and imports nothing but the standard library.
 - A signal that somebody handles or ignores already is left as it is.
 - Programs that are none of a node, and children, which take nothing of it over, lose nothing.
+- An interrupt that comes in a callback, where Python drops exceptions, comes again until it is heeded.
 """
 
 from __future__ import annotations
@@ -16,10 +17,16 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
+import threading
 from types import FrameType
 
 STOPPED_EXIT_CODE = 130
 """128 + SIGINT, as shells have it; also after SIGTERM and SIGHUP, which end the program in the same order."""
+
+AGAIN_S = 0.01
+"""After which an interrupt that was dropped comes again: the callback that it met, of a lock or a weak reference, is
+over by then."""
 
 _last: int | None = None
 
@@ -41,6 +48,7 @@ def loaded() -> None:
             signal.signal(number, _interrupt)
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = _interrupt_again
 
 
 def remembered() -> int | None:
@@ -67,6 +75,13 @@ def _interrupt(_number: int, frame: FrameType | None) -> None:
         handler(signal.SIGINT, frame)
     else:
         raise KeyboardInterrupt
+
+
+def _interrupt_again(dropped: sys.UnraisableHookArgs) -> None:
+    if issubclass(dropped.exc_type, KeyboardInterrupt):
+        threading.Timer(AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(dropped)
 
 
 NEW_OBJECTS = 10_000

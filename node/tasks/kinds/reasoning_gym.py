@@ -15,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache, partial
@@ -148,7 +149,7 @@ class GymTask:
             # Beyond its own numbers far away from anybody's.
             place = index * APART + attempt if attempt < APART else (1 << 36) + index * MAX_DRAWS + attempt
             block, inner = divmod(place, BLOCK)
-            entry = self._opened(base + block * BLOCK)[inner]
+            entry = _entry(self._opened(base + block * BLOCK), inner)
             if is_held_out(entry["question"]) == held_out:
                 answer = entry["answer"]
                 return GymProblem(
@@ -186,6 +187,17 @@ def _plain(value: Any) -> Any:
         f"reasoning-gym has a problem that holds something of type {type(value).__name__}, which cannot be told to the "
         "sandbox where answers are scored. Take another data set, or reasoning-gym " + READ_VERSION + "."
     )
+
+
+def _entry(dataset: Any, place: int) -> Any:
+    """The data set's problem at `place`, the same each time: some of them (list_functions) draw from the process's
+    random numbers, not from the data set's own."""
+    before = random.getstate()
+    random.seed(dataset.seed + place)
+    try:
+        return dataset[place]
+    finally:
+        random.setstate(before)
 
 
 def _open(dataset: str, config: Mapping[str, Any], seed: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +68,15 @@ def test_what_a_data_set_cannot_read_is_worth_nothing_and_is_no_mistake_of_the_t
 def test_a_data_set_that_makes_lists_of_its_problems() -> None:
     task = opened("list_functions")
     assert task.problem(5 * BLOCK + 1).prompt
+
+
+def test_a_problem_is_the_same_each_time() -> None:
+    """Else a completion is rewarded for another. This data set draws from the process's random numbers."""
+    task = opened("list_functions")
+    problems = [task.problem(index) for index in range(60)]
+    state = random.getstate()
+    assert [task.problem(index) for index in range(60)] == problems
+    assert random.getstate() == state, "nobody else's numbers are touched"
 
 
 def test_five_tasks_of_a_mixture_keep_their_data_sets_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,8 @@ from node.rollout_role.yield_to_programs import GONE_S, LOOK_S, first_running, m
 from tests.support.learner_fixture import until
 from tests.support.quiescence import settled
 
-SHORT, LONG = "volery-blend", "volery-blender-with-a-long-name"
+SHORT, LONG = f"v{os.getpid()}-blend", f"v{os.getpid()}-blender-with-a-long-name"
+"""Names that nobody else's processes have, such as those of the same tests beside these."""
 """Linux keeps fifteen characters of a name, and `ps` shows no more."""
 
 
@@ -47,7 +48,7 @@ def running(directory: Path, name: str, *, ours: bool = False) -> Iterator[None]
         os.close(ended)
 
 
-@pytest.mark.parametrize("name", [SHORT, LONG])
+@pytest.mark.parametrize("name", [SHORT, LONG], ids=["short", "long"])
 def test_a_program_is_found_by_its_whole_name(tmp_path: Path, name: str) -> None:
     assert first_running([name]) == ""
     with running(tmp_path, name):

@@ -21,8 +21,7 @@ from tests.support.learner_fixture import until
 from tests.support.quiescence import settled
 
 SHORT, LONG = f"v{os.getpid()}-blend", f"v{os.getpid()}-blender-with-a-long-name"
-"""Names that nobody else's processes have, such as those of the same tests beside these."""
-"""Linux keeps fifteen characters of a name, and `ps` shows no more."""
+"""Nobody else's processes have these names. Linux keeps fifteen characters of one, and `ps` shows no more."""
 
 
 @contextmanager

@@ -44,7 +44,7 @@ from benchmarks.audits.recording import HONEST
 from benchmarks.audits.verdict import BAN, JUDGED, SETS, SUSPECT, Tally
 from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, number, say, scratch, table
 from learner.training.model.loading import quiet_transformers
-from learner.trust.conviction import Margin
+from learner.trust.ban_evidence import Margin
 from learner.trust.margins import Arithmetic, margins_of
 from node.engine.vllm_worker.model_contents import read_contents
 

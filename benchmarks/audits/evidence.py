@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from learner.trust.conviction import (
+from learner.trust.ban_evidence import (
     LEAST_OF_A_MEAN,
     MOST_APART,
     Audited,

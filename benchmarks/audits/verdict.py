@@ -31,7 +31,7 @@ from benchmarks.audits.evidence import (
 from benchmarks.audits.recording import HONEST, OWN, RELABELLED, Peer, Recorded
 from benchmarks.audits.toploc_proofs import VERIFIER, Toploc
 from learner.trust.audit_history import SUSPECT_EVIDENCE
-from learner.trust.conviction import TEST_ERROR, Margin, Measure
+from learner.trust.ban_evidence import TEST_ERROR, Margin, Measure
 
 FALSE_POSITIVES = 0.01
 SIZES = (*(1 << power for power in range(6, 20)), LONGEST)

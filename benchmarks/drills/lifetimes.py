@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from learner.trust.audit_history import AuditHistory, after, audit_share
-from learner.trust.conviction import Audited, Counted, History, Margin, Measure, bands_of, is_convicted, wagered
+from learner.trust.ban_evidence import Audited, Counted, History, Margin, Measure, bands_of, is_convicted, wagered
 from learner.trust.selection_test import CONTROLS, CompletionValue, DeliveryOutcome, VersionGain, seen
 
 GROUPS_A_DAY = 2000

@@ -1,7 +1,7 @@
 """All that the learner must remember: leases, verdicts, receipts, versions, steps, and what each peer did. One SQLite
 file holds it, so that what belongs together reaches the disk together.
 
-- `audit_replay`: the sequential test of an audit once more, from what the ledger kept
+- `audit_recount`: the sequential test of an audit once more, from what the ledger kept
 - `evidence`: what was signed, by the learner and by receivers, and which records trained which version
 - `ledger`: the ledger as one object, of the parts below
 - `peers`: which peer was here for how long, at which price, and what it relayed

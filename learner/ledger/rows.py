@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from learner.rollouts.admission import EpisodeSlots
-from learner.trust.conviction import Audited, Counted
+from learner.trust.ban_evidence import Audited, Counted
 from learner.trust.selection_test import CompletionValue, DeliveryOutcome
 from protocol.accounting.claims import EnergySource
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId

@@ -22,7 +22,7 @@ from learner.ledger.queries.trust import TrustQueries
 from learner.ledger.rows import AuditRow, ChoiceRow
 from learner.ledger.sqlite.database import LedgerFile
 from learner.trust.audit_history import AuditHistory
-from learner.trust.conviction import Margin
+from learner.trust.ban_evidence import Margin
 from learner.trust.selection_test import CompletionValue
 from protocol.core.ids import LeaseId, PeerId
 from protocol.work import Rule

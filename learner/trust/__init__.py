@@ -4,7 +4,7 @@ acts on a peer.
 
 - `audit_history`: what audits have shown of a peer, and whether its next group is audited
 - `audit_queue`: which audits wait, and which is next
-- `conviction`: whether audited tokens can still be an honest peer's: when a peer is convicted
+- `ban_evidence`: whether audited tokens can still be an honest peer's: when a peer is banned
 - `margins`: by how much two honest machines may differ
 - `near_duplicates`: completions that repeat another lease's: a reason to look
 - `observations`: what a peer's stays and leases come to, day by day

@@ -6,7 +6,7 @@ its own audit is not trained on where all audits of its peer together speak agai
 the other would be believed until each is found; it counts for its peer all the same. Who was once convicted stays so
 until the operator says otherwise. Size does not enter. A group that fails is refused and puts its peer back among the
 newcomers, which is the soft strike; only the evidence of all audits together convicts
-(`learner.trust.conviction`), which is the hard one.
+(`learner.trust.ban_evidence`), which is the hard one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from learner.trust.conviction import Audited, History, Margin, Measure, heard, is_convicted, log_evidence, log_ratio
+from learner.trust.ban_evidence import Audited, History, Margin, Measure, heard, is_convicted, log_evidence, log_ratio
 from protocol.core.ids import LeaseId, ManifestHash
 
 NEWCOMER_GROUPS = 8

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from learner.rollouts.admission import AdmittedRecord, GrantedLease
-from learner.trust.conviction import Found
+from learner.trust.ban_evidence import Found
 from protocol.core.codec import unpack_tokens
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 from protocol.work import Span

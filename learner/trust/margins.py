@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from learner.trial.logprob_agreement import Tolerance
-from learner.trust.conviction import MULTIPLES, Margin, Measure, bets_on
+from learner.trust.ban_evidence import MULTIPLES, Margin, Measure, bets_on
 
 TINY_PARAMETERS = 5_000_000
 SMALL_PARAMETERS = 20_000_000

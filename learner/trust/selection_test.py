@@ -16,7 +16,7 @@ ones, and what is longer may well be worth less; so completions are compared onl
 What always holds: if a lease is lost, or a version chosen, for reasons that know of its completions nothing but how
 long they are, then among completions about as long it is chance which of them are the peer's, so that each bet below
 has a mean of at most 1, and the probability that the evidence of a peer ever reaches 1/a is at most a
-(`learner.trust.conviction`), however well the versions do; what is worth the same says nothing.
+(`learner.trust.ban_evidence`), however well the versions do; what is worth the same says nothing.
 
 A bet pays exp(s * sum of the peer's worth), divided by the mean of that over all ways to deal the same completions
 within each length: the permutation test's own normal constant, so that it is exact whatever rewards are. (Of e-values:

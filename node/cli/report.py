@@ -128,7 +128,7 @@ def _own_peer(place: StateLocation, name: str) -> PeerId | None:
 
 
 def _redrawn(told: Answer, kept: KeptLease, place: StateLocation) -> Answer:
-    from node.learner_role.trust.audit_replay import redrawn
+    from node.learner_role.trust.lease_redraw import redrawn
 
     store = place.state / "store"
     held = {one.hash: (one, store / "versions" / one.hash.hex()) for one in complete_versions(store)}

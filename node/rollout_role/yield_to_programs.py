@@ -3,6 +3,9 @@
 What always holds: a name is that of a process as `ps -e` shows it, whole, upper or lower case being no matter; what the
 node runs itself is never meant; a program that ended and comes back within GONE_S (a game's launcher, a render queue)
 does not wake the engine in between.
+
+What follows is elsewhere: `availability` stops what is generated, `worker` gives its leases back, and `serving_version`
+frees the engine's memory when the pause is long.
 """
 
 from __future__ import annotations

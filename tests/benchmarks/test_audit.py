@@ -55,7 +55,7 @@ from benchmarks.audits.verdict import (
 )
 from learner.training.model.loading import make_model
 from learner.trust.audit_history import SUSPECT_EVIDENCE
-from learner.trust.conviction import (
+from learner.trust.ban_evidence import (
     TEST_ERROR,
     Audited,
     Counted,

@@ -28,7 +28,7 @@ from benchmarks.audits.cards import (
 from benchmarks.audits.evidence import Pool
 from benchmarks.audits.policies import GROUP, LINE
 from benchmarks.audits.recording import HONEST
-from learner.trust.conviction import Margin
+from learner.trust.ban_evidence import Margin
 from learner.trust.margins import MEDIUM
 
 SMALL = Amounts(honest=2, by_processor=1, cheat=1)

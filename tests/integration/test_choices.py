@@ -20,7 +20,7 @@ from learner.ledger.rows import ChoiceRow, LeaseRow
 from learner.rollouts.admission import AdmittedRecord, GrantedLease
 from learner.trust.audit_history import TrustLevel
 from learner.trust.audit_queue import work_of
-from learner.trust.conviction import History, is_convicted, log_evidence
+from learner.trust.ban_evidence import History, is_convicted, log_evidence
 from learner.trust.selection_test import CompletionValue, DeliveryOutcome
 from node.engine.interface import EngineRefused, InstalledVersion
 from node.learner_role.shared.signals import LeaseClosed, RecordsAdmitted

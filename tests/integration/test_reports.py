@@ -23,7 +23,7 @@ from learner.ledger.rows import AuditRow, StayRow, TroubleRow
 from learner.ledger.sqlite.database import LedgerError
 from learner.rollouts.admission import EpisodeSlots
 from learner.trust.audit_history import AuditHistory, TrustLevel, after
-from learner.trust.conviction import Found, count_above, log_evidence
+from learner.trust.ban_evidence import Found, count_above, log_evidence
 from learner.trust.margins import TINY as MARGINS
 from node.reports import as_csv, as_json, as_terminal, as_text, own_report, roads_taken, summary, swarm_report
 from node.reports.model.peer_rows import present_s

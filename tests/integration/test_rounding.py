@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from learner.trust.audit_queue import Passage
-from learner.trust.conviction import History, count_above, heard, log_evidence
+from learner.trust.ban_evidence import History, count_above, heard, log_evidence
 from learner.trust.margins import LARGE, MEDIUM, SMALL
 from node.engine.interface import Verified
 from node.learner_role.trust.auditor import found_of

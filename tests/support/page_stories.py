@@ -8,7 +8,7 @@ from pathlib import Path
 from learner.ledger.ledger import Ledger
 from learner.ledger.rows import AuditRow, PeerRow
 from learner.trust.audit_history import AuditHistory
-from learner.trust.conviction import History
+from learner.trust.ban_evidence import History
 from node.reports import SwarmReport, swarm_report
 from node.reports.model.costs import CostTerms, Reference
 from protocol.accounting.claims import EnergySource

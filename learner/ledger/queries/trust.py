@@ -20,7 +20,7 @@ from learner.ledger.sqlite.column_values import (
 )
 from learner.ledger.sqlite.files import Queries, Row
 from learner.trust.audit_history import AuditHistory
-from learner.trust.conviction import Audited, History, Margin
+from learner.trust.ban_evidence import Audited, History, Margin
 from learner.trust.margins import BETS, margins_of
 from protocol.core.ids import LeaseId, PeerId, RecordId
 

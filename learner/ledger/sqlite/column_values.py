@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from learner.ledger.sqlite.database import DamagedValue
-from learner.trust.conviction import Counted, Margin, Measure
+from learner.trust.ban_evidence import Counted, Margin, Measure
 from learner.trust.selection_test import CompletionValue, DeliveryOutcome, VersionGain
 from protocol.core.codec import ready
 from protocol.core.errors import PeerError

@@ -75,6 +75,10 @@ CREATE TABLE checkpoints (
     state TEXT NOT NULL
 ) STRICT;
 """
+"""What each lease became (`leases`), what was judged of each record and which step trained on it (`records`), groups
+that no step used (`dropped`); what each step took and made (`steps`), what was published (`versions`) and scored
+(`evaluations`), and what a restart goes on from (`checkpoints`); who was here from when to when (`peers`, `presence`),
+and each start of the learner (`incarnations`)."""
 
 PLANS = """
 CREATE TABLE IF NOT EXISTS plans (

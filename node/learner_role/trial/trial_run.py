@@ -29,7 +29,7 @@ from learner.trial.completion_lengths import SIBLINGS, Reach, Stretch, bends_of,
 from learner.trial.logprob_agreement import Reading, Tolerance, disagreement, widest
 from learner.trust.audit_history import AuditHistory, after
 from learner.trust.audit_queue import Passage
-from learner.trust.conviction import count_above
+from learner.trust.ban_evidence import count_above
 from learner.trust.margins import LOUD, Arithmetic, margins_of, tolerance_of
 from node.config.swarm_config import SwarmConfig
 from node.engine.interface import (

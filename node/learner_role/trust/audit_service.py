@@ -24,7 +24,7 @@ from learner.rollouts.admission import AdmittedRecord, GrantedLease, manifests_o
 from learner.rollouts.buffer import Batch
 from learner.trust.audit_history import DOUBT_REASON, AuditHistory, Finding, after, is_audited
 from learner.trust.audit_queue import Agenda, Work, work_of
-from learner.trust.conviction import Found, Margin, count_above, log_evidence
+from learner.trust.ban_evidence import Found, Margin, count_above, log_evidence
 from learner.trust.margins import Arithmetic, margins_of
 from learner.trust.near_duplicates import NearCopies, sketch
 from learner.trust.outliers import Unusual

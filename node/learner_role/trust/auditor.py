@@ -16,7 +16,7 @@ from pathlib import Path
 import trio
 
 from learner.trust.audit_queue import Passage, Portion
-from learner.trust.conviction import Found
+from learner.trust.ban_evidence import Found
 from learner.trust.margins import LOUD
 from node.engine.interface import (
     Claim,

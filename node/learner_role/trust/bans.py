@@ -1,6 +1,6 @@
 """When a peer is banned, and pardoned: what is written, what is refused, and who is told.
 
-Whom an audit convicts, by the threshold of `learner.trust.conviction`, is banned with what is written of the audit
+Whom an audit convicts, by the threshold of `learner.trust.ban_evidence`, is banned with what is written of the audit
 (`node.learner_role.trust.audit_service`). Whom something else convicts is banned here: what it chose to deliver
 (`node.learner_role.trust.selection_service`), or the operator (`node.learner_role.trust.operator_service`).
 

@@ -21,7 +21,7 @@ from learner.ledger.rows import ChoiceRow
 from learner.rollouts.admission import AdmittedRecord, GrantedLease
 from learner.rollouts.open_leases import seed_of
 from learner.trust.audit_history import SUSPECT_EVIDENCE
-from learner.trust.conviction import History, is_convicted, log_evidence, wagered
+from learner.trust.ban_evidence import History, is_convicted, log_evidence, wagered
 from learner.trust.selection_test import (
     CONTROLS,
     CompletionValue,

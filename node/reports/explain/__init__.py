@@ -1,6 +1,6 @@
 """Why one record, peer or version was treated as it was.
 
-- `audit_replay`: an audit once more
 - `name_lookup`: which record, peer or version a name means
+- `recount_text`: what the test of a peer's audits says when it is made once more
 - `why`: the answer
 """

@@ -18,7 +18,6 @@ from learner.ledger.queries.work import RecordFate
 from learner.ledger.trust import MAX_EVIDENCE
 from learner.trust.audit_history import DOUBT_REASON
 from learner.trust.selection_test import CompletionValue, DeliveryOutcome
-from node.reports.explain.audit_replay import Replayed, counted_of, replay_of
 from node.reports.explain.name_lookup import (
     IN_RECEIPTS,
     MATCHES_SHOWN,
@@ -30,6 +29,7 @@ from node.reports.explain.name_lookup import (
     require_one,
     split,
 )
+from node.reports.explain.recount_text import Replayed, counted_of, replay_of
 from node.reports.model.audits import BannedBy, ban_in_words
 from node.reports.model.report import Role
 from node.reports.model.verdict_meanings import MEANINGS

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from learner.ledger.audit_replay import ROUNDING
+from learner.ledger.audit_recount import ROUNDING
 from learner.trust.audit_history import TrustLevel
-from learner.trust.conviction import History
+from learner.trust.ban_evidence import History
 from learner.trust.selection_test import DeliveryOutcome
 from node.runtime.formatting import counted, were
 

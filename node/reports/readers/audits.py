@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from learner.ledger.queries.reader import LedgerReader
 from learner.ledger.queries.trust import AuditSums
-from learner.trust.conviction import History, is_convicted, log_evidence, wagered
+from learner.trust.ban_evidence import History, is_convicted, log_evidence, wagered
 from learner.trust.selection_test import DeliveryOutcome, seen
 from node.reports.model.audits import BannedBy, Choosing, PeerAudits, is_same
 from protocol.core.ids import PeerId

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from learner.trust.audit_history import FLOOR, NEWCOMER_GROUPS, AuditHistory, TrustLevel, after, is_audited, pardoned
-from learner.trust.conviction import Audited, Counted, Found, Margin, Measure, count_above
+from learner.trust.ban_evidence import Audited, Counted, Found, Margin, Measure, count_above
 from learner.trust.margins import (
     LARGE,
     MEDIUM,

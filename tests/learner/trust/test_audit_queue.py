@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from learner.rollouts.admission import AdmittedRecord
 from learner.trust.audit_queue import TOKENS_TOGETHER, Agenda, Passage, Portion, Work, work_of
-from learner.trust.conviction import Found
+from learner.trust.ban_evidence import Found
 from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion
 from protocol.work import read_record
 from tests.support.examples import examples

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.trust.conviction import History, is_convicted, log_evidence, wagered
+from learner.trust.ban_evidence import History, is_convicted, log_evidence, wagered
 from learner.trust.selection_test import (
     CONTROLS,
     STRENGTHS,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from learner.ledger.rows import AuditRow, TroubleRow
 from learner.trust.audit_history import AuditHistory
-from learner.trust.conviction import History
+from learner.trust.ban_evidence import History
 from node.reports import accounts_as_csv, as_csv, as_json, own_report, swarm_report
 from node.reports.model.costs import CostTerms, Reference
 from node.reports.model.report import OwnReport, SwarmReport

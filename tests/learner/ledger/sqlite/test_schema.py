@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from learner.ledger.sqlite.schema import READABLE, SCHEMA_VERSION
-from learner.trust.conviction import HIGHEST_RATE, LEAST_OF_A_MEAN, MOST_APART, MULTIPLES
+from learner.trust.ban_evidence import HIGHEST_RATE, LEAST_OF_A_MEAN, MOST_APART, MULTIPLES
 from learner.trust.margins import BETS
 from learner.trust.selection_test import STRENGTHS
 

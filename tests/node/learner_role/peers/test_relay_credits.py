@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from learner.trust.conviction import Found
+from learner.trust.ban_evidence import Found
 from node.learner_role.peers import relay_credits as relay_desk
 from protocol.accounting.credit_note import RelayShare, open_credit_note, require_match
 from protocol.accounting.relay_receipt import open_relay_receipt, relay_receipt

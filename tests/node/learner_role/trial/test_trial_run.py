@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from learner.trial.completion_lengths import SHORT_TOKENS, SIBLINGS, Reach
-from learner.trust.conviction import Measure
+from learner.trust.ban_evidence import Measure
 from learner.trust.margins import (
     EXACT,
     LARGE_EXACT,

@@ -28,7 +28,7 @@ from learner.trust.audit_history import (
     after,
 )
 from learner.trust.audit_queue import Passage, Work
-from learner.trust.conviction import Found, History, count_above
+from learner.trust.ban_evidence import Found, History, count_above
 from learner.trust.margins import TINY as MARGINS
 from node.engine.interface import EngineCrashed, InstallFailed, Verified
 from node.learner_role.shared.run_state import PeerSession

@@ -12,7 +12,7 @@ import pytest
 from learner.ledger.reputation import BAN, PARDON
 from learner.ledger.rows import AuditRow, ChoiceRow
 from learner.trust.audit_history import AuditHistory, after, pardoned
-from learner.trust.conviction import Found, Margin, count_above, log_evidence
+from learner.trust.ban_evidence import Found, Margin, count_above, log_evidence
 from learner.trust.margins import TINY as MARGINS
 from learner.trust.margins import Arithmetic, margins_of
 from learner.trust.selection_test import CompletionValue, DeliveryOutcome

@@ -19,12 +19,12 @@ from learner.rollouts.admission import AdmittedRecord, GrantedLease
 from learner.rollouts.open_leases import own_lease
 from learner.trust.audit_history import AuditHistory, after
 from learner.trust.audit_queue import Agenda, Work, work_of
-from learner.trust.conviction import Audited, Found, Margin, count_above
+from learner.trust.ban_evidence import Audited, Found, Margin, count_above
 from node.config.node_config import EngineSection
 from node.engine.factory import open_verifying_engine
 from node.engine.interface import EngineError, VerifyingEngine
 from node.learner_role.trust.auditor import found_by
-from node.reports.explain.audit_replay import Replayed, allowed, beyond
+from node.reports.explain.recount_text import Replayed, allowed, beyond
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import EventLog
 from protocol.core.envelope import Kind, read_envelope

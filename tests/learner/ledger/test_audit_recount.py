@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.ledger.audit_replay import replayed
+from learner.ledger.audit_recount import replayed
 from learner.ledger.rows import AuditRow
 from learner.trust.audit_history import AuditHistory, after, pardoned
-from learner.trust.conviction import Found, count_above, log_evidence
+from learner.trust.ban_evidence import Found, count_above, log_evidence
 from learner.trust.margins import TINY as MARGINS
 from protocol.core.ids import LeaseId, PeerId
 

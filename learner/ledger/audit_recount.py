@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from learner.ledger.rows import AuditRow
 from learner.trust.audit_history import AuditHistory, after, pardoned
-from learner.trust.conviction import MULTIPLES, History, Margin, bets_on, is_convicted, log_evidence
+from learner.trust.ban_evidence import MULTIPLES, History, Margin, bets_on, is_convicted, log_evidence
 from protocol.core.ids import LeaseId
 
 ROUNDING = 1e-6

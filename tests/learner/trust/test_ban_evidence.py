@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.trust.conviction import (
+from learner.trust.ban_evidence import (
     LIFETIME_ERROR,
     MULTIPLES,
     TESTS,

@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from learner.ledger.audit_replay import Replay, replayed
+from learner.ledger.audit_recount import Replay, replayed
 from learner.ledger.queries.reader import LedgerReader
 from learner.ledger.rows import AuditRow
 from learner.trust.audit_history import GROUP_ERROR, SUSPECT_EVIDENCE, AuditHistory
-from learner.trust.conviction import TEST_ERROR, History, Margin, Measure, heard, log_evidence
+from learner.trust.ban_evidence import TEST_ERROR, History, Margin, Measure, heard, log_evidence
 from node.reports.model.audits import Choosing, is_same
 from node.reports.readers.audits import choosing_of
 from node.runtime import formatting as words

@@ -16,7 +16,7 @@ from learner.ledger.queries.reader import read_ledger
 from learner.ledger.queries.trust import KeptLease
 from learner.ledger.sqlite.database import snapshot
 from node.engine.interface import EngineRefused
-from node.learner_role.trust.audit_replay import OpenEngine, redrawn
+from node.learner_role.trust.lease_redraw import OpenEngine, redrawn
 from node.reports.explain.why import why_in_ledger
 from node.runtime.errors import RunError, UsageError
 from node.state.stored_versions import complete_versions

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from learner.provisioning.estimation.learner_time import LearnerTime
 from learner.rollouts.admission import EpisodeSlots
 from learner.trust.ban_evidence import Audited, Counted
 from learner.trust.selection_test import CompletionValue, DeliveryOutcome
@@ -107,6 +108,16 @@ class StepRow:
     tokens: int
     reward: float
     metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeRow:
+    """What the learner's time went into from `from_ms` to `until_ms`, while it was at training step `step`."""
+
+    from_ms: int
+    until_ms: int
+    step: int
+    time: LearnerTime
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,9 @@ from types import MappingProxyType
 from typing import Any
 
 from learner.ledger.queries.training import ALL, TrainingQueries
-from learner.ledger.rows import CheckpointRow, StepRow, TallyRow
+from learner.ledger.rows import CheckpointRow, StepRow, TallyRow, TimeRow
 from learner.ledger.sqlite.database import LedgerFile
+from learner.provisioning.estimation.learner_time import told_time
 from protocol.core.errors import LocalProtocolError
 from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion
 
@@ -60,8 +61,15 @@ class TrainingLedger(TrainingQueries):
             )
             db.execute("INSERT INTO meta VALUES ('forked_from', ?), ('forked_at', ?)", (origin, str(row.step).encode()))
 
-    def step_trained(self, row: StepRow, groups: Mapping[LeaseId, int], dropped: Mapping[LeaseId, str]) -> None:
-        """A step consumed `groups` (lease -> lag when the batch formed) and dropped others (lease -> reason).
+    def step_trained(
+        self,
+        row: StepRow,
+        groups: Mapping[LeaseId, int],
+        dropped: Mapping[LeaseId, str],
+        time: TimeRow | None = None,
+    ) -> None:
+        """A step consumed `groups` (lease -> lag when the batch formed) and dropped others (lease -> reason); `time` is
+        what the learner's time went into since it was last told.
 
         Of episodes the lease is that of their first turns; the records of later ones go with it, at their own lag.
         Raises LocalProtocolError when a surviving step has consumed one of them before.
@@ -87,6 +95,13 @@ class TrainingLedger(TrainingQueries):
                 [(row.step, row.step - 1, lease) for lease in groups],
             )
             _drop(db, row.step, dropped)
+            if time is not None:
+                _pass(db, time)
+
+    def time_passed(self, row: TimeRow) -> None:
+        """The learner's time went into this, since it was last told."""
+        with self.db.transaction() as db:
+            _pass(db, row)
 
     def batch_dropped(self, step: int, dropped: Mapping[LeaseId, str]) -> None:
         """Groups that step `step` took and could not be trained on (lease -> reason): no later step may take them."""
@@ -174,6 +189,13 @@ class TrainingLedger(TrainingQueries):
 
 def _described(row: CheckpointRow) -> str:
     return json.dumps({"curriculum": dict(row.state), "leases": row.leases, "records": row.records})
+
+
+def _pass(db: sqlite3.Connection, row: TimeRow) -> None:
+    db.execute(
+        "INSERT INTO learner_time (from_ms, until_ms, step, seconds) VALUES (?, ?, ?, ?)",
+        (row.from_ms, row.until_ms, row.step, json.dumps(told_time(row.time))),
+    )
 
 
 def _drop(db: sqlite3.Connection, step: int, dropped: Mapping[LeaseId, str]) -> None:

@@ -25,9 +25,11 @@ class Learning:
         group_size: rollouts of one lease.
         staleness: S; 0 is the sequential mode.
         kappa: training steps between published versions, until a plan says otherwise.
-        train_s: T_train without the publication.
+        train_s: how long the trainer takes for a step.
         train_spread: its standard deviation over its mean (log-normal).
-        publish_s: what saving, exporting and signing take, while nothing is trained.
+        overhead_s: what else each step takes: a batch on its way to the trainer, the ledger.
+        publish_s: for so long a publication, its checkpoint included, keeps the trainer from training.
+        tells_kinds: whether these times are known apart; else `train_s` is what a step took in all.
         broadcast_s: so long is the source busy with one version.
         ahead: batches leased or waiting at most; None: by what is measured.
         lease_s: a lease that is not delivered by then is withdrawn.
@@ -44,12 +46,14 @@ class Learning:
     kappa: int
     train_s: float
     train_spread: float = 0.0
+    overhead_s: float = 0.0
     publish_s: float = 0.0
     broadcast_s: float = 0.0
     ahead: float | None = None
     lease_s: float = NEVER_S
     copy_s: float | None = None
     barrier: bool = False
+    tells_kinds: bool = True
     price: float = 0.0
     currency: str = "USD"
 

@@ -18,7 +18,16 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import Protocol
 
-from learner.provisioning.estimation.recording import Began, Delivered, Published, Recorded, Stepped, Withdrawn
+from learner.provisioning.estimation.learner_time import LearnerTime, TimeKind, told_time
+from learner.provisioning.estimation.recording import (
+    FORMAT,
+    Began,
+    Delivered,
+    Published,
+    Recorded,
+    Stepped,
+    Withdrawn,
+)
 from learner.rollouts.admission import GrantedLease
 from learner.rollouts.buffer import Buffer, Completion, Group
 from learner.rollouts.open_leases import LeaseTerms, Leasing, Prompt
@@ -117,6 +126,7 @@ class World(Calendar):
         self.tell(
             Began(
                 at_s=0.0,
+                format=FORMAT,
                 swarm=SIMULATED,
                 mode="async" if learning.staleness else "sequential",
                 rollouts=learning.rollouts,
@@ -182,7 +192,8 @@ class World(Calendar):
         capacity.collecting = capacity.chain.head.version + 1
         self.recall()
         self.serve()
-        self.after(self.learning.train_s * log_normal(self._random, self.learning.train_spread), self._trained)
+        train_s = self.learning.train_s * log_normal(self._random, self.learning.train_spread)
+        self.after(train_s + self.learning.overhead_s, self._trained)
 
     def _drop(self, stale: int) -> None:
         self.outcome.stale += stale
@@ -202,6 +213,7 @@ class World(Calendar):
         if published:
             self._publish()
         work.capacity.busy = False
+        publish_s = self.learning.publish_s if published else 0.0
         outcome.busy_s.append(self.now_s - self._busy_since)
         outcome.lags += self._batch_lags
         self.mark(LEARNER, self._busy_since, work.capacity.chain.head.version)
@@ -211,10 +223,11 @@ class World(Calendar):
                 step=work.capacity.chain.head.version,
                 waited_s=outcome.waited_s[-1],
                 busy_s=outcome.busy_s[-1],
-                publish_s=self.learning.publish_s if published else 0.0,
+                publish_s=publish_s,
                 rollouts=self._batch_lags.total(),
                 lags=dict(self._batch_lags),
                 stale=self._stale_now,
+                time=self._time(publish_s),
             )
         )
         self._stale_now = 0
@@ -223,6 +236,19 @@ class World(Calendar):
         work.measure(recent[len(recent) // 2])
         self.serve()
         self.collect()
+
+    def _time(self, publish_s: float) -> dict[str, float]:
+        """What the step that is over went into."""
+        learning, busy_s = self.learning, self.outcome.busy_s[-1]
+        if not learning.tells_kinds:
+            return {}
+        kinds = {
+            TimeKind.TRAINING: max(0.0, busy_s - publish_s - learning.overhead_s),
+            TimeKind.WAITING: self.outcome.waited_s[-1],
+            TimeKind.PUBLICATION: publish_s,
+            TimeKind.BATCH: learning.overhead_s,
+        }
+        return told_time(LearnerTime({kind: seconds for kind, seconds in kinds.items() if seconds > 0}))
 
     def deliver(self, node: Node, granted: GrantedLease, version: PolicyVersion, started_s: float) -> None:
         """A lease arrived, and is judged."""

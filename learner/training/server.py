@@ -91,6 +91,7 @@ class Trainer:
         self._training: Training | None = None
         self._saving: Saving | None = None
         self._replied = threading.Event()
+        self._blocked_s = 0.0
 
     def answer(self, header: Mapping[str, Any], arrays: Arrays) -> tuple[Header, Arrays]:
         """Do one request and return the reply. Failures become replies; only KeyboardInterrupt and the like travel.
@@ -125,7 +126,7 @@ class Trainer:
             self._saving.join()
 
     def _do(self, request: AnyRequest, arrays: Arrays) -> tuple[Header, Arrays]:
-        started = time.perf_counter()
+        started, self._blocked_s = time.perf_counter(), 0.0
         found: Arrays = {}
         reply: Header
         match request:
@@ -141,7 +142,7 @@ class Trainer:
                 training = self._require_training()
                 bounds = training.policy.vocab_size, training.policy.positions
                 reply, found = training.step(rollout_batch(arrays, *bounds))
-                reply["steps"] = training.steps
+                reply |= {"steps": training.steps, "blocked_s": self._blocked_s}
             case Logprobs():
                 training = self._require_training()
                 bounds = training.policy.vocab_size, training.policy.positions
@@ -202,8 +203,11 @@ class Trainer:
         }
 
     def _wait_until_read(self) -> None:
+        """Let the checkpoint that is being written read the weights before they change."""
         if self._saving is not None:
+            began = time.perf_counter()
             self._saving.wait_until_read()
+            self._blocked_s += time.perf_counter() - began
 
     def _save(self, directory: Path, *, wait: bool) -> Header:
         training = self._require_training()

@@ -10,9 +10,11 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from learner.provisioning.estimation.learner_time import LearnerTime
 from node.cli.report import read_report
 from node.reports import OwnReport, SwarmReport
 from node.reports.model.objective_figures import spells
+from node.reports.model.time_words import as_values, kinds
 from node.runtime import formatting as words
 from node.runtime.loop_delay import LoopFigures
 from node.state.keys import load_key
@@ -42,6 +44,8 @@ def show_status(target: Path | None, *, as_json: bool) -> str:
     facts: dict[str, object] = {"state": str(place.state), "peer": load_key(place.key).peer_id}
     facts |= _swarm_status(report, place) if isinstance(report, SwarmReport) else _own_status(report, place)
     if as_json:
+        if isinstance(time := facts.get("learner_time"), LearnerTime):
+            facts["learner_time"] = as_values(time)
         return json.dumps(facts, indent=2)
     limits, loop = facts.pop("limits", None), facts.pop("loop_delay", None)
     lines = [f"{key.replace('_', ' '):22} {_figure(value)}" for key, value in facts.items() if value is not None]
@@ -59,6 +63,8 @@ def _figure(value: object) -> str:
             return words.figure(value)
         case int():
             return words.count(value)
+        case LearnerTime():
+            return kinds(value) or words.NOTHING
         case _:
             return str(value)
 
@@ -90,6 +96,8 @@ def _swarm_status(report: SwarmReport, place: StateLocation) -> dict[str, object
         "sampled_accuracy": scores[-1].sampled if scores else None,
         **{f"pass@{k}": value for k, value in (scores[-1].pass_at.items() if scores else ()) if k > 1},
         "learner_utilisation": report.utilisation,
+        "learner_bubble": report.bubble,
+        "learner_time": report.learner_time,
         "kwh": None if report.joules is None else report.joules / JOULES_PER_KWH,
         "loop_delay": asdict(standing.loop) if standing and standing.loop else None,
         "alarms": ", ".join(spell.alarm for spell in spells(report.alarms) if spell.ended is None) or None,

@@ -17,6 +17,7 @@ import trio
 from learner.ledger.ledger import Ledger
 from learner.ledger.sqlite.database import DamagedValue, LedgerError
 from learner.monitoring.eval_scores import Scores
+from learner.provisioning.estimation.learner_time import TimeKind
 from node.config.common import GB
 from node.config.swarm_config import NetworkSection, SwarmConfig
 from node.engine.factory import learners_engine, open_verifying_engine
@@ -178,9 +179,10 @@ class _Learner:
     def close(self) -> None:
         """Write what nobody has written yet. A ledger that cannot be written to any more has ended the run already, and
         recovers what it was not told."""
-        self._services.recorder.close()
         with suppress(LedgerError):
             self._services.sessions.write_rest()
+            self._services.training.write_time()
+        self._services.recorder.close()
 
     async def run(self) -> LearnerOutcome:
         """Be there for peers at once, since some may wait for a learner that comes back; then open the children, try
@@ -202,6 +204,7 @@ class _Learner:
         sessions.recover_leases()
         await trio.to_thread.run_sync(services.forgotten.look_here, services.home.checkpoints)
         stay = await services.announcer.note()
+        services.context.time.begin()
         await trio.to_thread.run_sync(services.recorder.recall)
         async with trio.open_nursery() as nursery:
             services.swarm.start(nursery)
@@ -251,6 +254,8 @@ class _Learner:
                 self._services.signals.version_published.subscribe(published)
                 await self._services.training.run(partial(self._try_out, engine, judging.lock))
                 await self._say_farewell()
+                self._services.context.time.turn(TimeKind.EVALUATION)
+            self._services.context.time.turn(TimeKind.ENDING)
             beside.cancel_scope.cancel()
         return None if judging.evaluation is None else judging.evaluation.latest
 
@@ -304,6 +309,7 @@ class _Learner:
 
     async def _say_farewell(self) -> None:
         sessions, state = self._services.sessions, self._services.state
+        self._services.context.time.turn(TimeKind.ENDING)
         with trio.move_on_after(LAST_PROOFS_S):
             await self._services.proofs.wait_settled()
         sessions.farewell("The run is finished: the learner took its last step.")

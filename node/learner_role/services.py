@@ -44,6 +44,7 @@ from node.learner_role.scheduling.run_recording import RunRecorder
 from node.learner_role.shared.context import LearnerContext, LearnerIdentity
 from node.learner_role.shared.run_state import RunState
 from node.learner_role.shared.signals import LearnerSignals
+from node.learner_role.shared.time_keeper import TimeKeeper
 from node.learner_role.training.base_model import hold_to_base
 from node.learner_role.training.evaluation import Evaluation, EvaluationTerms
 from node.learner_role.training.fixed_settings import note_fixed
@@ -169,6 +170,7 @@ class LearnerServices:
             store=self.store,
             events=self.events,
             signals=self.signals,
+            time=TimeKeeper(self.ledger, self.signals, Clock.now_ms),
             now_ms=Clock.now_ms,
             signing_ms=self.certificates.signing_ms,
         )

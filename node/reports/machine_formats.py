@@ -7,18 +7,21 @@ since 1970, UTC), shares in [0, 1], sizes in bytes; null is not known from here.
 JSON of a swarm: format, kind ("swarm"), swarm (hex), started_ms, ended_ms, wall_s, mode, staleness_bound, totals
 {admitted, rejected, verdicts {rule: count}, trained, dropped, uninformative, later_turns, tokens, bytes_up,
 bytes_down, bytes_relayed, recalled_rollouts, costs {currency: amount}, learner_costs {currency: amount},
-cents_per_1000_tokens {currency: cents}, kwh, versions_published, steps, incarnations,
-weight_bytes, learner_utilisation, bubble, mean_train_s, mean_waited_s, mean_step_s, verifying_s {"audits", "choices":
-seconds of an engine}, verifying_share, banned, quarantined}, lag_histogram {lag: count},
-incarnations [{incarnation, base, at_s}], evaluations [{version, at_s, prompts, greedy, sampled, survives, samples,
-pass_at {k: share}, tasks {task: {metric: value}}}], versions [{version, at_s, total_bytes, new_bytes}], steps [{step,
-incarnation, at_s, waited_s, train_s, rollouts, tokens, reward, metrics {name: figure, by_lag}}], checkpoints (those
-that are kept, from the oldest on) [{step, incarnation, at_s, evaluated (the step of the version whose scores follow),
-greedy, sampled}], plans [{at_s, kappa, active [peer], price_per_hour, reasons}], objective {recent {name: figure},
-by_lag {lag: {tokens, name: figure}}} of the last 32 steps, alarms [{alarm, began, ended, said}], nodes_unable {text,
-nodes, of}, troubles [{peer, kind, version, times, reason, since_ms, ended_ms}] (what peers said that they cannot do),
-fruitless {leases, span_s} or null (leases since the last record, where none brings one), cost_terms, accounts {runs
-[account], days [account], versions [account]}, peers [peer].
+cents_per_1000_tokens {currency: cents}, kwh, versions_published, steps, incarnations, weight_bytes,
+learner_utilisation (training over the time that the learner ran), learner_time {wall_s (how long it ran), seconds by
+kind, which add up to that, utilisation, blocked (by publication and checkpoints), bubble}, bubble (ECHO-2's: of the
+time of training steps, what it waited for rollouts), away_s (no learner ran, or none that told), mean_train_s,
+mean_waited_s, mean_step_s, verifying_s {"audits", "choices": seconds of an engine}, verifying_share, banned,
+quarantined}, lag_histogram {lag: count}, incarnations [{incarnation, base, at_s}], evaluations [{version, at_s,
+prompts, greedy, sampled, survives, samples, pass_at {k: share}, tasks {task: {metric: value}}}], versions [{version,
+at_s, total_bytes, new_bytes}], steps [{step, incarnation, at_s, waited_s, train_s, rollouts, tokens, reward, metrics
+{name: figure, by_lag}}], checkpoints (those that are kept, from the oldest on) [{step, incarnation, at_s, evaluated
+(the step of the version whose scores follow), greedy, sampled}], plans [{at_s, kappa, active [peer], price_per_hour,
+reasons}], objective {recent {name: figure}, by_lag {lag: {tokens, name: figure}}} of the last 32 steps, alarms
+[{alarm, began, ended, said}], nodes_unable {text, nodes, of}, troubles [{peer, kind, version, times, reason,
+since_ms, ended_ms}] (what peers said that they cannot do), fruitless {leases, span_s} or null (leases since the last
+record, where none brings one), cost_terms, accounts {runs [account], days [account], versions [account]}, peers
+[peer].
 
 An account: name (of a run: incarnation; of a day: its date, UTC; of a version: that, from its publication on, or
 "before" the first), began_s, ended_s, hours_active, hours_standby, costs {currency: amount}, costs_micros {currency:
@@ -58,13 +61,15 @@ from msgspec import Struct
 from node.reports.model.costs import Account, CostTerms, cents_by_currency, kwh_of
 from node.reports.model.objective_figures import by_lag, recent, spells
 from node.reports.model.report import OwnReport, PeerReport, SwarmReport
+from node.reports.model.time_words import as_values
 from node.reports.text import cost_table, peer_columns
 from node.reports.text.columns import Column, Row, attribute
 from node.runtime.formatting import plain_name
 from protocol.accounting.claims import MICROS
 from protocol.core.ids import PolicyVersion
 
-FORMAT = "volery-report/1"
+FORMAT = "volery-report/2"
+"""1 divided training by training and waiting alone, and called that utilisation."""
 
 FORMULA_STARTS = ("=", "+", "-", "@")
 """A spreadsheet would run a cell that begins so as a formula, and names are chosen by strangers."""
@@ -214,7 +219,8 @@ def _totals(report: SwarmReport) -> dict[str, Any]:
         "incarnations": len(report.incarnations),
         "weight_bytes": report.weight_bytes,
         "learner_utilisation": report.utilisation,
-        **named(report, "bubble mean_train_s mean_waited_s mean_step_s"),
+        "learner_time": as_values(report.learner_time),
+        **named(report, "bubble away_s mean_train_s mean_waited_s mean_step_s"),
         "verifying_s": report.engine_s,
         "verifying_share": report.verifying_share,
         "banned": len(report.banned),

@@ -13,6 +13,10 @@ from typing import Any
 from node.config.swarm_config import mode_of
 from node.reports.machine_formats import named, plain
 from node.reports.model.report import PeerReport, SwarmReport
+from node.reports.model.time_words import as_values
+
+FORMAT = "volery-summary/2"
+"""1 did not say so, and divided training by training and waiting alone."""
 
 SOFTWARE = ("volery", "torch", "transformers", "libp2p", "trio", "safetensors", "numpy")
 """What a figure may depend on."""
@@ -41,6 +45,7 @@ def summary(
     scores = report.surviving_evaluations
     first, last = (scores[0], scores[-1]) if scores else (None, None)
     told = {
+        "format": FORMAT,
         "wall_s": report.wall_s if wall_s is None else wall_s,
         "swarm_wall_s": report.wall_s,
         "versions_published": len(report.versions),
@@ -55,6 +60,7 @@ def summary(
         "sampled_start": None if first is None else first.sampled,
         "sampled_end": None if last is None else last.sampled,
         "learner_utilisation": report.utilisation,
+        "learner_time": as_values(report.learner_time),
         **named(report, "bubble mean_train_s mean_waited_s mean_step_s"),
         "peers": [_peer(peer) for peer in report.peers],
         **named(report, "weight_bytes bytes_relayed"),

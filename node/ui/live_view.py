@@ -93,6 +93,7 @@ class Notice:
 @dataclass(kw_only=True)
 class ViewState:
     """See the module's paragraph. Versions are in their text form ("1.14"); None or 0 is not known, or not this role's.
+    `utilisation` is training over the time that the learner ran, `blocked` what publication and checkpoints cost of it.
 
     `is_open`: a learner has published a version since its trainer was last loaded. `resting` says why nothing is made,
     outside the owner's hours or paused; `draining`: the node takes no more, and ends; `lags` counts rollouts by lag;
@@ -107,6 +108,8 @@ class ViewState:
     me: PeerId | None = None
     activity: str = "starting"
     is_open: bool = False
+    utilisation: float | None = None
+    blocked: float | None = None
     resting: str = ""
     draining: bool = False
     newest: str | None = None
@@ -200,6 +203,8 @@ def _learner_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
     window = "" if state.staleness is None else f", {regime(state.staleness)}"
     yield "policy", Text(f"step {state.step}{of}, version {state.newest or words.NOTHING} published{window}")
     yield "reward", _reward(state)
+    if state.utilisation is not None:
+        yield "learner", Text(_busy(state))
     if state.greedy is not None and state.sampled is not None:
         passes = "".join(f", pass@{k} {value:.3f}" for k, value in state.pass_at.items())
         yield "held-out", Text(f"greedy {state.greedy:.3f}, sampled {state.sampled:.3f}{passes}")
@@ -222,6 +227,11 @@ def _learner_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
         yield "buffer", Text(f"{bar(full, 16)} {state.buffered} of {state.batch} for the next step")
     yield "traffic", _traffic(state)
     yield from _energy(state)
+
+
+def _busy(state: ViewState) -> str:
+    blocked = f", {words.share(state.blocked)} blocked by publication and checkpoints" if state.blocked else ""
+    return f"trained {words.share(state.utilisation)} of its time{blocked}"
 
 
 def _rollout_lines(state: ViewState) -> Iterator[tuple[str, Text]]:

@@ -165,6 +165,7 @@ def _follow_training(state: ViewState, event: str, fields: Fields) -> None:
     match event, fields:
         case "step", {"step": step, "buffered": buffered, "reward": reward}:
             state.step, state.buffered = step, buffered
+            state.utilisation, state.blocked = fields.get("utilisation"), fields.get("blocked")
             state.rewards.append(reward)
             state.figures = {name: fields[name] for name in FIGURES if name in fields}
             if (entropy := state.figures.get("entropy")) is not None:

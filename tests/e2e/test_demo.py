@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -49,6 +50,7 @@ def test_the_demo_ends_well_without_a_node_and_with_a_learner_that_came_back(mac
     assert "node-2" in (out / "report.txt").read_text()
     assert "node-2" in (out / "report.html").read_text()
     assert len(rows_of(out / "learner" / "ledger.sqlite", "SELECT * FROM incarnations")) == 2
+    check_learner_time(machine, out, facts)
 
 
 @pytest.mark.slow
@@ -69,6 +71,24 @@ def test_a_demo_with_a_cheat_says_when_it_was_caught_and_why_and_what_it_cost(ma
         assert why in " ".join((out / shown).read_text("utf-8").split()), shown
     sql = "SELECT count(*) FROM records r JOIN peers p USING (peer) WHERE p.name = 'cheat' AND r.step IS NOT NULL"
     assert rows_of(out / "learner" / "ledger.sqlite", sql) == [(0,)]
+
+
+def check_learner_time(machine: Machine, out: Path, facts: dict[str, Any]) -> None:
+    """Whoever shows what the learner's time went into shows the same."""
+
+    def told(*arguments: object) -> dict[str, Any]:
+        return dict(json.loads(machine.call(*map(str, arguments), "--json").out))
+
+    config, time = out / "swarm.toml", facts["learner_time"]
+    kinds = [seconds for kind, seconds in time.items() if kind.endswith("_s") and kind != "wall_s"]
+    assert sum(kinds) == pytest.approx(time["wall_s"])
+    assert 0 < time["utilisation"] == facts["learner_utilisation"] == time["training_s"] / time["wall_s"]
+    totals = told("report", config)["totals"]
+    assert totals["learner_time"] == told("status", config)["learner_time"] == time
+    assert totals["away_s"] + time["wall_s"] == pytest.approx(facts["swarm_wall_s"], abs=2.0)
+    for command, *options in (("plan", "--from", out), ("simulate", "--from", out)):
+        # What a killed learner wrote into its ledger last may not have reached its recording, and the other way round.
+        assert told(command, *options)["measured"]["run"] == pytest.approx(time, rel=0.02, abs=1.0)
 
 
 def member(demo: Program, word: str) -> psutil.Process:

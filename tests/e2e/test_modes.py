@@ -31,7 +31,8 @@ def run_in(swarm: Swarm, mode: str) -> dict[str, Any]:
         assert joined["staleness"] == (0 if mode == "sequential" else STALENESS)
     report: dict[str, Any] = json.loads(swarm.machine.call("report", swarm.config, "--json").out)
     assert report["mode"] == mode
-    assert report["totals"]["bubble"] == 1 - report["totals"]["learner_utilisation"]
+    totals, time = report["totals"], report["totals"]["learner_time"]
+    assert 0 < totals["learner_utilisation"] == time["training_s"] / time["wall_s"] < 1 - totals["bubble"]
     return report
 
 

@@ -101,7 +101,9 @@ def test_one_hour_of_two_peers(story: Story) -> None:
     assert (report.admitted, report.rejected, report.trained, report.tokens) == (8, 4, 4, 300)
     assert report.verdicts == {Rule.ADMITTED: 8, Rule.STALE: 4}
     assert report.lags == {1: 4}
-    assert (report.utilisation, report.bubble) == (0.75, 0.25)
+    told_s = HOUR_S / 2 + 90  # up to the end of the step
+    assert (report.utilisation, report.bubble) == (90 / told_s, 30 / told_s)
+    assert report.learner_time.wall_s + report.away_s == report.wall_s
     assert (report.mean_train_s, report.mean_waited_s, report.mean_step_s) == (90.0, 30.0, None)
     assert report.costs == {"USD": 1_600_000}
     assert (report.bytes_up, report.bytes_down) == (33, 33)
@@ -544,14 +546,16 @@ def test_a_comparison_finds_mode_bubble_and_pace(story: Story) -> None:
         long = json.loads(as_json(report))
         assert (short["mode"], long["mode"], report.mode) == (mode, mode, mode)
         for told in (short, long["totals"]):
-            assert told["learner_utilisation"] == pytest.approx(8 / 38)
-            assert told["bubble"] == pytest.approx(30 / 38)
+            assert told["learner_utilisation"] == told["learner_time"]["utilisation"] == pytest.approx(8 / 40)
+            assert told["bubble"] == told["learner_time"]["bubble"] == pytest.approx(30 / 40)
+            assert told["learner_time"]["publication_s"] == pytest.approx(2)
             assert told["mean_train_s"] == pytest.approx(8 / 3)
             assert told["mean_waited_s"] == pytest.approx(10.0)
             assert told["mean_step_s"] == pytest.approx((6 + 2 + 1 + 4 + 4 + 1) / 2)
         text = as_text(report)
         assert words_of_it in text
-        assert "trained 21.1% of its time, else waited for rollouts; a step every 9 s" in text
+        assert "trained 20.0% of 40 s, bubble 75.0% of the steps' time; a step every 9 s" in " ".join(text.split())
+        assert "training 20.0%, waiting for rollouts 75.0%, blocked by publication 5.0%" in " ".join(text.split())
     assert swarm_report(story.ledger.path).mode is None
     assert "mode" not in as_text(swarm_report(story.ledger.path))
 
@@ -600,8 +604,9 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
     assert list(told["totals"]) == [
         "admitted", "rejected", "verdicts", "trained", "dropped", "uninformative", "later_turns", "tokens", "bytes_up",
         "bytes_down", "bytes_relayed", "recalled_rollouts", "costs", "learner_costs", "cents_per_1000_tokens", "kwh",
-        "versions_published", "steps", "incarnations", "weight_bytes", "learner_utilisation", "bubble", "mean_train_s",
-        "mean_waited_s", "mean_step_s", "verifying_s", "verifying_share", "banned", "quarantined",
+        "versions_published", "steps", "incarnations", "weight_bytes", "learner_utilisation", "learner_time", "bubble",
+        "away_s", "mean_train_s", "mean_waited_s", "mean_step_s", "verifying_s", "verifying_share", "banned",
+        "quarantined",
     ]  # fmt: skip
     assert list(told["peers"][0]) == [
         "peer",
@@ -641,7 +646,7 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
         "audits",
         "reputation",
     ]
-    assert told["format"] == "volery-report/1"
+    assert told["format"] == "volery-report/2"
     assert sum(told["lag_histogram"].values()) == told["totals"]["trained"] == 9984
 
 

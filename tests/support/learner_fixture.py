@@ -55,6 +55,7 @@ from node.learner_role.scheduling.run_recording import RunRecorder
 from node.learner_role.shared.context import LearnerContext, LearnerIdentity
 from node.learner_role.shared.run_state import RunState
 from node.learner_role.shared.signals import LearnerSignals
+from node.learner_role.shared.time_keeper import TimeKeeper
 from node.learner_role.training.loop import TrainingLoop, Trial
 from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.auditor import AuditLoop
@@ -674,6 +675,7 @@ def _wire(
             ask=ask_on_a_thread(environment),
             budget=budget,
         )
+    context.time.begin()
     trainer.on_frame = lambda header, arrays: context.signals.trainer_spoke.emit(header)
     trainer.died = lambda: context.signals.trainer_died.emit(None)
     return Learner(
@@ -724,6 +726,7 @@ def context_of(
     identity = LearnerIdentity(
         keypair=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate, secret=bytes(32)
     )
+    signals = changes.pop("signals", LearnerSignals())
     return LearnerContext(
         **{
             "identity": identity,
@@ -731,7 +734,8 @@ def context_of(
             "ledger": ledger,
             "store": store,
             "events": events or EventLog(),
-            "signals": LearnerSignals(),
+            "signals": signals,
+            "time": TimeKeeper(ledger, signals, now_ms),
             "now_ms": now_ms,
             "signing_ms": now_ms,
         }

@@ -10,7 +10,8 @@ from typing import Any
 
 from learner.ledger.ledger import Ledger
 from learner.ledger.queries.reader import read_ledger
-from learner.ledger.rows import CheckpointRow, LeaseRow, PeerRow, PlanRow, RecordRow, StayRow, StepRow
+from learner.ledger.rows import CheckpointRow, LeaseRow, PeerRow, PlanRow, RecordRow, StayRow, StepRow, TimeRow
+from learner.provisioning.estimation.learner_time import LearnerTime, TimeKind
 from learner.rollouts.admission import EpisodeSlots
 from learner.trust.relay_credit import Credit
 from protocol.accounting.claims import EnergySource
@@ -45,11 +46,13 @@ def peer_row(peer: PeerId, name: str, *, role: str = "rollout", micros: int = 0,
 
 @dataclass
 class Story:
-    """A ledger being written. `now_s` counts from START_MS; leases and records are numbered."""
+    """A ledger being written. `now_s` counts from START_MS; leases and records are numbered. Until `told_ms` it is told
+    what the learner's time went into."""
 
     ledger: Ledger
     now_s: float = 0.0
     leases: int = 0
+    told_ms: int = START_MS
     presences: dict[PeerId, int] = field(default_factory=dict)
 
     @property
@@ -123,12 +126,22 @@ class Story:
         train_s: float = 3.0,
         dropped: dict[LeaseId, str] | None = None,
         metrics: dict[str, Any] | None = None,
+        tells_time: bool = True,
     ) -> None:
         row = StepRow(
             step=step, incarnation=incarnation, began_ms=self.now_ms, waited_s=waited_s, train_s=train_s,
             rollouts=4 * len(lags), tokens=40 * len(lags), reward=reward, metrics=metrics or {"loss": 0.1},
         )  # fmt: skip
-        self.ledger.training.step_trained(row, lags, dropped or {})
+        self.ledger.training.step_trained(row, lags, dropped or {}, self._passed(row) if tells_time else None)
+
+    def _passed(self, row: StepRow) -> TimeRow:
+        """What the learner's time went into since the step before: what is left over went into publication."""
+        until_ms = row.began_ms + round(1000 * row.train_s)
+        from_ms = min(self.told_ms, row.began_ms - round(1000 * row.waited_s))
+        rest_s = (until_ms - from_ms) / 1000 - row.waited_s - row.train_s
+        kinds = {TimeKind.TRAINING: row.train_s, TimeKind.WAITING: row.waited_s, TimeKind.PUBLICATION: max(0.0, rest_s)}
+        self.told_ms = until_ms
+        return TimeRow(from_ms=from_ms, until_ms=until_ms, step=row.step, time=LearnerTime(kinds))
 
     def publish(self, version: PolicyVersion, *, total: int = 2_000_000, new: int = 2_000_000) -> None:
         manifest = ManifestHash(digest_of(str(version).encode()))
@@ -201,6 +214,7 @@ def demo_run(path: Path, *, steps: int = 40, seed: int = 0, restart_at: int | No
         if step == restart_at:
             restart_at = None
             story.now_s += 20
+            story.told_ms = story.now_ms  # no learner ran meanwhile
             incarnation, step = story.ledger.training.begin_incarnation(step - 3, story.now_ms), step - 3
             story.publish(PolicyVersion(incarnation, step))
         for peer, pace in ((LEARNER, 0), (ALPHA, 40_000), (BETA, 30_000), (GAMMA, 9_000)):

@@ -9,15 +9,18 @@ from typing import Any
 
 import msgspec
 
-from learner.ledger.rows import CheckpointRow, PlanRow, StepRow
+from learner.ledger.rows import CheckpointRow, PlanRow, StepRow, TimeRow
 from learner.ledger.sqlite.column_values import from_json
 from learner.ledger.sqlite.files import Queries, Row
+from learner.provisioning.estimation.learner_time import LearnerTime, TimeKind, read_time
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion, SwarmId
 
 ALL = 1 << 62
 """More leases or records than any ledger has."""
 
 STEPS = "SELECT step, incarnation, began_ms, waited_s, train_s, rollouts, tokens, reward, metrics FROM steps"
+
+TIME = "SELECT from_ms, until_ms, step, seconds FROM learner_time ORDER BY id"
 
 LAST_MOMENT = """
 SELECT max(t) FROM (
@@ -93,7 +96,8 @@ class TrainingQueries:
 
     def last_moment_ms(self) -> int:
         """The last moment the ledger knows of."""
-        return int(self.db.query(LAST_MOMENT)[0][0] or 0)
+        told = self.db.query("SELECT max(until_ms) FROM learner_time", of="learner_time")
+        return max(int(rows[0][0] or 0) for rows in (self.db.query(LAST_MOMENT), told) if rows)
 
     def incarnations(self) -> list[BegunIncarnation]:
         """In order."""
@@ -106,6 +110,29 @@ class TrainingQueries:
     def steps(self) -> list[StepRow]:
         """The surviving chain, in order."""
         return self.newest_steps(-1)
+
+    def learner_time(self) -> list[TimeRow]:
+        """What the learner's time went into, in order. What a program did that did not tell kinds is the first row, of
+        step 0: training and waiting as its steps have it, and the rest untold.
+
+        Where there are gaps, no learner ran, or it was killed before it told.
+        """
+        told = [
+            TimeRow(from_ms=row[0], until_ms=row[1], step=row[2], time=_time(row[3]))
+            for row in self.db.query(TIME, of="learner_time")
+        ]
+        started_ms, until_ms = self.started_ms(), told[0].from_ms if told else self.last_moment_ms()
+        before = [row for row in self.steps() if row.began_ms < until_ms]
+        if not before:
+            return told
+        kinds = {
+            TimeKind.TRAINING: sum(row.train_s for row in before),
+            TimeKind.WAITING: sum(row.waited_s for row in before),
+        }
+        rest_s = (until_ms - started_ms) / 1000 - sum(kinds.values())
+        if rest_s > 0:
+            kinds[TimeKind.UNTOLD] = rest_s
+        return [TimeRow(from_ms=started_ms, until_ms=until_ms, step=0, time=LearnerTime(kinds)), *told]
 
     def newest_steps(self, count: int) -> list[StepRow]:
         """The last `count` steps of the surviving chain, in order; all where `count` is below 0."""
@@ -218,6 +245,10 @@ class TrainingQueries:
         """What was written down under `key` as JSON of type `kind`; `otherwise` where nothing was."""
         rows = self.db.query("SELECT value FROM meta WHERE key = ?", (key,))
         return from_json(f"meta.{key}", rows[0][0], kind) if rows else otherwise
+
+
+def _time(text: str) -> LearnerTime:
+    return read_time(from_json("learner_time.seconds", text, dict[str, float]))
 
 
 class _Described(msgspec.Struct, frozen=True, kw_only=True):

@@ -211,5 +211,15 @@ CREATE TABLE IF NOT EXISTS troubles (
 """What a peer says that it cannot do, the newest of each kind: in a row so many times, for which reason, since when and
 until when (NULL: it did not say that it is over). Made like RELAYS."""
 
-LATER_TABLES = (RELAYS, PLANS, RECALLS, CONTINUATIONS, SCORES, ORPHANS, TALLIES, TRUST, ENERGY, TROUBLES)
+LEARNER_TIME = """
+CREATE TABLE IF NOT EXISTS learner_time (
+    id INTEGER PRIMARY KEY, from_ms INTEGER NOT NULL, until_ms INTEGER NOT NULL, step INTEGER NOT NULL,
+    seconds TEXT NOT NULL
+) STRICT;
+"""
+"""What the learner's time went into, one stretch after the other: at which training step it was, and the seconds of
+each kind (a JSON object, `learner.provisioning.estimation.learner_time`). Stretches of steps that a restart cut off
+stay: that time has passed. Made like RELAYS."""
+
+LATER_TABLES = (RELAYS, PLANS, RECALLS, CONTINUATIONS, SCORES, ORPHANS, TALLIES, TRUST, ENERGY, TROUBLES, LEARNER_TIME)
 """Made, where they lack, in every ledger that is opened for writing."""

@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-FORMAT = 1
-"""Goes up when an old program could misread a new recording."""
+FORMAT = 2
+"""Goes up when an old program could misread a new recording. 1 did not tell kinds of the learner's time."""
 
 FILE = "recording.jsonl"
 """Its name in a learner's state directory."""
@@ -38,9 +38,10 @@ class Event(
 
 
 class Began(Event, frozen=True, kw_only=True, tag="began"):
-    """A run begins, or goes on after a restart: its terms. R = `rollouts` in groups of `group_size`."""
+    """A run begins, or goes on after a restart: its terms. R = `rollouts` in groups of `group_size`. Without `format`
+    it is one of format 1."""
 
-    format: Number = FORMAT
+    format: Number = 1
     swarm: str
     mode: Literal["async", "sequential"]
     rollouts: Annotated[int, Meta(ge=1)]
@@ -73,10 +74,12 @@ class Left(Event, frozen=True, kw_only=True, tag="left"):
 
 
 class Stepped(Event, frozen=True, kw_only=True, tag="stepped"):
-    """A training step is over, and so is the publication of its version if there was one.
+    """A training step is over. All times are of what passed since the step before.
 
-    `waited_s` for its batch, then `busy_s`, of which `publish_s` went into saving, exporting and signing. `lags` are
-    the batch's rollouts by their lag, `stale` those dropped since the step before.
+    `waited_s` for its batch, and `busy_s` otherwise, in `publish_s` of which publication or a checkpoint kept the
+    trainer from training. `time` has seconds by kind (`learner.provisioning.estimation.learner_time`), the start of
+    the run with the first step; absent in format 1. `lags` are the batch's rollouts by their lag, `stale` those dropped
+    since the step before.
     """
 
     step: Number
@@ -86,6 +89,13 @@ class Stepped(Event, frozen=True, kw_only=True, tag="stepped"):
     rollouts: Number
     lags: dict[int, Number]
     stale: Number = 0
+    time: dict[str, Seconds] = {}
+
+
+class Passed(Event, frozen=True, kw_only=True, tag="passed"):
+    """Time passed outside of training steps: as `Stepped.time`."""
+
+    time: dict[str, Seconds]
 
 
 class Published(Event, frozen=True, kw_only=True, tag="published"):
@@ -138,7 +148,7 @@ class Planned(Event, frozen=True, kw_only=True, tag="planned"):
     reasons: list[str]
 
 
-Recorded = Began | Joined | Left | Stepped | Published | Installed | Delivered | Withdrawn | Planned
+Recorded = Began | Joined | Left | Stepped | Passed | Published | Installed | Delivered | Withdrawn | Planned
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Recorded] = msgspec.json.Decoder(Recorded)

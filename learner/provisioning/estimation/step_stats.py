@@ -10,25 +10,26 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from learner.provisioning.estimation.recording import Began, Recorded, Stepped
+from learner.provisioning.estimation.learner_time import LearnerTime, TimeKind, read_time, summed
+from learner.provisioning.estimation.recording import Began, Passed, Recorded, Stepped
 
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """So many training steps: seconds that they waited and were busy, and their rollouts by lag. `stale` rollouts were
-    dropped."""
+    """So many training steps: seconds that they waited and were busy, what all of them went into, and their rollouts by
+    lag. `stale` rollouts were dropped."""
 
     count: int
     waited_s: float
     busy_s: float
+    time: LearnerTime
     lags: Mapping[int, int]
     stale: int
 
     @property
     def bubble(self) -> float:
-        """The share of its time that the learner waited."""
-        total_s = self.waited_s + self.busy_s
-        return self.waited_s / total_s if total_s > 0 else 0.0
+        """The share of its time that the learner waited, see `LearnerTime.bubble`."""
+        return self.time.bubble or 0.0
 
     @property
     def train_s(self) -> float:
@@ -73,9 +74,36 @@ def steps_of(events: Iterable[Stepped]) -> Steps:
         count=len(steps),
         waited_s=math.fsum(step.waited_s for step in steps),
         busy_s=math.fsum(step.busy_s for step in steps),
+        time=summed(map(time_of_step, steps)),
         lags=dict(sorted(lags.items())),
         stale=sum(step.stale for step in steps),
     )
+
+
+def time_of_step(step: Stepped) -> LearnerTime:
+    """What went into it; of a recording that does not tell, waiting and the rest."""
+    if step.time:
+        return read_time(step.time)
+    return LearnerTime({TimeKind.WAITING: step.waited_s, TimeKind.UNDIVIDED: step.busy_s})
+
+
+def time_of_run(events: Iterable[Recorded]) -> LearnerTime:
+    """What the learner's time went into, the pauses between its starts left out."""
+    parts: list[LearnerTime] = []
+    before_s, untold_s = 0.0, 0.0
+    tells = True
+    for event in events:
+        if isinstance(event, Began):
+            before_s, tells = event.at_s, event.format > 1
+        if not tells:
+            untold_s, before_s = untold_s + event.at_s - before_s, event.at_s
+        match event:
+            case Stepped():
+                parts.append(time_of_step(event))
+                untold_s -= 0.0 if tells else event.waited_s + event.busy_s
+            case Passed():
+                parts.append(read_time(event.time))
+    return summed([*parts, LearnerTime({TimeKind.UNTOLD: untold_s} if untold_s > 0 else {})])
 
 
 def steady(events: Iterable[Recorded]) -> tuple[list[Stepped], int]:

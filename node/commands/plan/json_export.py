@@ -16,8 +16,9 @@ rate, needed, is_overtaken. `paper`: kappa, mu_min, target, outcome.
 `measured`, null without --from: source, mode, runs, seconds, staleness, kappa, train_s, broadcast_s, generation_s,
 peers [{name, price, rate, broadcast_s, generation_s}], silent, last_step (up to which the run was read: the last at
 whose end a peer was here), steps_alone (steps after that one), steps, steps_left_out, bubble, lag, lags {lag: count},
-stale_share, late_steps, late_bubble, late_lag (of the last steps, which the prediction is for), predicted_bubble,
-predicted_lag. An estimate: value, low, high (null: open), count.
+stale_share, run {wall_s, a figure for each kind in seconds, utilisation, blocked, bubble} (of the whole recording,
+start and end included), late_steps, late_bubble, late_lag (of the last steps, which the prediction is for),
+predicted_bubble, predicted_lag. An estimate: value, low, high (null: open), count.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from learner.provisioning.model.windows import Infeasible, Outcome, Window
 from node.commands.plan.measured_run import Measured
 from node.commands.plan.plan import Plan
 from node.reports.machine_formats import named, plain
+from node.reports.model.time_words import as_values
 
 FORMAT = "volery-plan/1"
 
@@ -123,6 +125,7 @@ def _measured(measured: Measured) -> dict[str, Any]:
         "peers": measured.peers,
         "steps": steady.count,
         "steps_left_out": measured.left_out,
+        "run": as_values(measured.time),
         "late_steps": late.count,
         "late_bubble": late.bubble,
         "late_lag": late.lag,

@@ -15,8 +15,9 @@ from typing import Any
 
 from learner.provisioning.estimation.estimates import WINDOW, Estimate
 from learner.provisioning.estimation.estimator import SwarmEstimator, fit
+from learner.provisioning.estimation.learner_time import LearnerTime
 from learner.provisioning.estimation.recording import Began, Joined, Left, Recorded, Stepped
-from learner.provisioning.estimation.step_stats import Steps, seconds, steady, steps_of
+from learner.provisioning.estimation.step_stats import Steps, seconds, steady, steps_of, time_of_run
 from learner.provisioning.model.machine_selection import Candidate, Choice
 from learner.provisioning.model.windows import Outcome, Windows
 from node.commands.plan.inputs import terms_of
@@ -40,13 +41,15 @@ class Peer:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A recorded run: `began` are its terms, `runs` how often it was started, `silent` how many peers were left out
-    of the pool because they neither delivered nor said how fast they are. It is read up to the end of training step
-    `step`, and the `alone` later ones, which the learner took when no peer was left, are not in it. `steady` are its
-    steps but for the `left_out` first ones of each start, `late` the last of them, of which the estimates are made;
-    `predicted` is what our model says of those, None where something was not measured."""
+    """A recorded run: `time` is what its learner's time went into, start and end included; `began` are its terms,
+    `runs` how often it was started, `silent` how many peers were left out of the pool because they neither delivered
+    nor said how fast they are. It is read up to the end of training step `step`, and the `alone` later ones, which
+    the learner took when no peer was left, are not in it. `steady` are its steps but for the `left_out` first ones of
+    each start, `late` the last of them, of which the estimates are made; `predicted` is what our model says of those,
+    None where something was not measured."""
 
     source: str
+    time: LearnerTime
     began: Began
     runs: int
     seconds: float
@@ -95,7 +98,7 @@ def read_run(target: Path) -> Fitted:
     if last is None:
         raise UsageError(f"{path} tells of no training step yet. Let the run take some, then plan from it.")
     alone = sum(isinstance(event, Stepped) for event in events[last + 1 :])
-    return _fitted(str(path), events[: last + 1], config, alone)
+    return _fitted(str(path), events[: last + 1], config, alone, time_of_run(events))
 
 
 def _last_step(events: Sequence[Recorded]) -> int | None:
@@ -115,7 +118,9 @@ def _last_step(events: Sequence[Recorded]) -> int | None:
     return last if last_with_peers is None else last_with_peers
 
 
-def _fitted(source: str, events: Sequence[Recorded], config: SwarmConfig | None, alone: int) -> Fitted:
+def _fitted(
+    source: str, events: Sequence[Recorded], config: SwarmConfig | None, alone: int, time: LearnerTime
+) -> Fitted:
     seen = fit(events)
     began = seen.terms
     assert began is not None  # read_lines lets nothing come before it
@@ -128,6 +133,7 @@ def _fitted(source: str, events: Sequence[Recorded], config: SwarmConfig | None,
     peers = {names[one.name]: one.name for one in supplying}
     measured = Measured(
         source=source,
+        time=time,
         began=began,
         runs=sum(isinstance(event, Began) for event in events),
         seconds=seconds(events),

@@ -16,6 +16,7 @@ from learner.provisioning.estimation.estimates import Estimate
 from node.commands.plan.measured_run import Measured
 from node.commands.plan.plan import Plan
 from node.commands.plan.pool import KIND_CHARS, KINDS_LISTED
+from node.reports.model.time_words import kinds, trained
 from node.reports.text.tables import table
 from node.runtime import formatting as words
 
@@ -33,6 +34,8 @@ def judged(measured: Measured) -> Iterator[tuple[str, str]]:
     alone = f"; {words.count(measured.alone)} after them left out, when no peer was here" if measured.alone else ""
     predicted_steps = "the last is predicted" if late.count == 1 else f"the last {late.count} are predicted"
     yield "steps", f"{steady.count:,}, of which {predicted_steps}{skipped}{alone}"
+    yield "learner", trained(measured.time)
+    yield "its time", kinds(measured.time)
     said = "" if predicted is None else f", {words.share(predicted.bubble)} predicted for those"
     yield (
         "bubble",

@@ -8,9 +8,11 @@ format, currency, seed, measured, stories: the one that was asked for is the las
 A story: name, mode, staleness, kappa (in the end), rollouts, seconds, steps, steps_left_out, utilisation, bubble,
 wait_s (a step), step_s, lag, lags {lag: rollouts}, stale_share, completed, stale, lost, recalled, cost, cost_per_hour,
 cost_per_step, price (per hour, of who is on in the end), on, kinds [{name, count, on, paid, made}], plans [{at_s,
-kappa, on, price, reasons}]. Utilisation, bubble, waits and lags leave out the first `steps_left_out`.
+kappa, on, price, reasons}]. Utilisation (training over all of the steps' time; null where the recording does not tell
+which of it was training), bubble, waits and lags leave out the first `steps_left_out`.
 
-`measured`, null without --from: source, seconds, steps, silent, utilisation, bubble, lag, lags, stale_share.
+`measured`, null without --from: source, seconds, steps, silent, utilisation, bubble, lag, lags, stale_share, and of the
+whole recording, start and end included: run {wall_s, a figure for each kind in seconds, utilisation, blocked, bubble}.
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ from node.commands.simulate.options import Mode
 from node.commands.simulate.recorded_swarm import Replay
 from node.commands.simulate.result import Story
 from node.reports.machine_formats import named
+from node.reports.model.time_words import as_values
 
-FORMAT = "volery-simulate/1"
+FORMAT = "volery-simulate/2"
+"""1 called all that was not waiting training."""
 
 
 def as_json(stories: Sequence[Story], *, currency: str, seed: int, replay: Replay | None) -> str:
@@ -49,12 +53,13 @@ def mode_of(story: Story) -> str:
 
 
 def _measured(replay: Replay) -> dict[str, Any]:
-    return named(replay, "source seconds silent") | {"steps": replay.steps.count} | _judged(replay.steps)
+    found = named(replay, "source seconds silent") | {"steps": replay.steps.count} | _judged(replay.steps)
+    return found | {"run": as_values(replay.time)}
 
 
 def _judged(steps: Steps) -> dict[str, Any]:
     return {
-        "utilisation": 1 - steps.bubble if steps.count else None,
+        "utilisation": steps.time.utilisation,
         "bubble": steps.bubble if steps.count else None,
         **named(steps, "lag lags stale_share"),
     }

@@ -12,8 +12,9 @@ from pathlib import Path
 from statistics import fmean, pstdev
 
 from learner.provisioning.estimation.estimator import SwarmEstimator, fit
+from learner.provisioning.estimation.learner_time import LearnerTime, TimeKind
 from learner.provisioning.estimation.recording import Began, Joined, Planned, Recorded, Stepped
-from learner.provisioning.estimation.step_stats import Steps, steady, steps_of
+from learner.provisioning.estimation.step_stats import Steps, steady, steps_of, time_of_run, time_of_step
 from learner.simulation.trace import NEVER_S, Learning
 from node.commands.plan.recordings import find_recording, peer_names, read_events
 from node.commands.simulate.recorded_machines import machines_of
@@ -24,13 +25,15 @@ from protocol.core.limits import MAX_GROUP_SIZE
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """A swarm that was recorded in `source`, and what its steps, but for the first of its start, showed.
+    """A swarm that was recorded in `source`, and what its steps, but for the first of its start, showed. `time` is what
+    the learner's time went into in all of the recording.
 
     `silent` peers neither delivered nor said how fast they are, and are left out."""
 
     source: str
     swarm: Swarm
     steps: Steps
+    time: LearnerTime
     seconds: float
     silent: int
 
@@ -39,7 +42,8 @@ def read_replay(target: Path, *, learner_price: float | None = None, broadcast_s
     """The run that `target` names. What the learner costs stands in no recording, `broadcast_s` is for one in which no
     version was on its way. Raises UsageError."""
     path, config = find_recording(target)
-    events = _longest(read_events(path))
+    everything = read_events(path)
+    events = _longest(everything)
     if events is None:
         raise UsageError(f"{path} tells of no training step yet. Let the run take some, then replay it.")
     seen = fit(events)
@@ -52,7 +56,7 @@ def read_replay(target: Path, *, learner_price: float | None = None, broadcast_s
     machines = tuple(machines_of(events, seen, names, unseen_s=broadcast_s or 0.0))
     if not machines:
         raise UsageError(f"{path}: no peer delivered anything or said how fast it is, so there is nobody to simulate.")
-    train_s, train_spread, publish_s = _training([event for event in events if isinstance(event, Stepped)])
+    took = _took([event for event in events if isinstance(event, Stepped)])
     learning = Learning(
         rollouts=began.rollouts,
         group_size=began.group_size,
@@ -62,9 +66,11 @@ def read_replay(target: Path, *, learner_price: float | None = None, broadcast_s
         ahead=config.learn.max_batches_ahead if config is not None else None,
         lease_s=config.learn.lease_timeout_s if config is not None else NEVER_S,
         price=learner_price if learner_price is not None else config.price.per_hour if config is not None else 0.0,
-        train_s=train_s,
-        train_spread=train_spread,
-        publish_s=publish_s,
+        train_s=took.train_s,
+        train_spread=took.train_spread,
+        overhead_s=took.overhead_s,
+        publish_s=took.publish_s,
+        tells_kinds=took.tells_kinds,
     )
     plans = tuple(
         Planned(
@@ -89,7 +95,14 @@ def read_replay(target: Path, *, learner_price: float | None = None, broadcast_s
         is_planned=bool(plans),
     )
     steps = steps_of(stepped)
-    return Replay(source=str(path), swarm=swarm, steps=steps, seconds=seconds, silent=len(names) - len(machines))
+    return Replay(
+        source=str(path),
+        swarm=swarm,
+        steps=steps,
+        time=time_of_run(everything),
+        seconds=seconds,
+        silent=len(names) - len(machines),
+    )
 
 
 def _require_sane(path: Path, began: Began, seen: SwarmEstimator, broadcast_s: float | None) -> None:
@@ -123,10 +136,27 @@ def _called(events: Sequence[Recorded]) -> dict[str, str]:
     return called
 
 
-def _training(steps: Sequence[Stepped]) -> tuple[float, float, float]:
-    """T_train without publication, its deviation over its mean, and what a publication took."""
-    busy = [max(0.0, step.busy_s - step.publish_s) for step in steps]
+@dataclass(frozen=True, kw_only=True)
+class _Took:
+    """What steps took, as `Learning` has it."""
+
+    train_s: float
+    train_spread: float
+    overhead_s: float
+    publish_s: float
+    tells_kinds: bool
+
+
+def _took(steps: Sequence[Stepped]) -> _Took:
+    tells_kinds = all(step.time for step in steps)
+    others = [time_of_step(step).of(TimeKind.BATCH, TimeKind.LEDGER) if tells_kinds else 0.0 for step in steps]
+    trained = [max(0.0, one.busy_s - one.publish_s - other) for one, other in zip(steps, others, strict=True)]
     published = [step.publish_s for step in steps if step.publish_s > 0]
-    mean = fmean(busy)
-    spread = pstdev(busy) / mean if mean > 0 else 0.0
-    return max(mean, 1e-3), spread, fmean(published) if published else 0.0
+    mean = fmean(trained)
+    return _Took(
+        train_s=max(mean, 1e-3),
+        train_spread=pstdev(trained) / mean if mean > 0 else 0.0,
+        overhead_s=fmean(others),
+        publish_s=fmean(published) if published else 0.0,
+        tells_kinds=tells_kinds,
+    )

@@ -199,7 +199,7 @@ def _period(swarm: Swarm, machines: Sequence[Machine], staleness: int) -> int:
         for one in machines
     ]
     publishing = Publishing(
-        train_s=learning.train_s,
+        train_s=learning.train_s + learning.overhead_s,
         delay_s=usual_delay_s(suppliers),
         source_s=learning.broadcast_s,
         publish_s=learning.publish_s,

@@ -20,6 +20,7 @@ from node.commands.simulate.json_export import mode_of
 from node.commands.simulate.recorded_swarm import Replay
 from node.commands.simulate.result import Story
 from node.commands.simulate.scenario import AS_IT_IS
+from node.reports.model.time_words import trains
 from node.reports.text.tables import DASHES, FILE_WIDTH, drawn, pairs, table, titled
 from node.runtime import formatting as words
 
@@ -67,7 +68,8 @@ def _side_by_side(replay: Replay, simulated: Story, box: Box) -> RenderableType:
     both = (replay.steps, simulated.steps)
     rows = [
         ["training steps", *(f"{steps.count:,}" for steps in both)],
-        ["the learner trains", *(words.share(1 - steps.bubble) if steps.count else words.NOTHING for steps in both)],
+        ["the learner trains", *(words.share(steps.time.utilisation) for steps in both)],
+        ["bubble", *(words.share(steps.time.bubble) for steps in both)],
         ["seconds a step", *map(_step_s, both)],
         ["mean lag", *(f"{steps.lag:.2f}" for steps in both)],
         ["too old, of admitted", *(words.share(steps.stale_share) for steps in both)],
@@ -101,7 +103,7 @@ def _story(story: Story, currency: str) -> Iterator[tuple[str, str]]:
         yield (
             "learner",
             (
-                f"trains {words.share(1 - steps.bubble)} of its time, a bubble of {words.share(steps.bubble)}: "
+                f"{trains(steps.time)}, a bubble of {words.share(steps.bubble)}: "
                 f"{words.seconds(steps.wait_s)} waited a step of {_step_s(steps)} s"
             ),
         )
@@ -166,7 +168,7 @@ def _reason(plan: Planned, before: Planned | None) -> str:
 def _compared(stories: Sequence[Story], currency: str, box: Box) -> RenderableType:
     rows = [
         [words.plain_name(story.asked.name, NAME_CHARS), str(story.scene.learning.staleness), str(story.kappa),
-         f"{story.num_steps:,}", words.share(1 - story.steps.bubble) if story.steps.count else words.NOTHING,
+         f"{story.num_steps:,}", words.share(story.steps.time.utilisation),
          _step_s(story.steps), f"{story.steps.lag:.2f}", words.share(story.outcome.stale_share), f"{story.on}",
          words.money(story.cost_per_hour, ""),
          words.money(story.cost_per_step, "") if story.cost_per_step is not None else words.NOTHING]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from learner.simulation.trace import LEARNER, SOURCE, Span
 from node.commands.simulate.json_export import mode_of
 from node.commands.simulate.result import Story
+from node.reports.model.time_words import trains
 from node.reports.plots.png import INK, SIZE_IN, draw_heading, draw_png, draw_rows
 from node.runtime import formatting as words
 from node.runtime.atomic_files import writing
@@ -115,7 +116,7 @@ def _draw(
 
 def _title(story: Story) -> str:
     steps = story.steps
-    busy = f"the learner trains {words.share(1 - steps.bubble)} of its time" if steps.count else "no training step"
+    busy = f"the learner {trains(steps.time)}" if steps.count else "no training step"
     asked = words.plain_name(story.asked.name, TITLE_CHARS)
     return f"{asked[:1].upper()}{asked[1:]}: {busy}"
 

@@ -129,9 +129,13 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
     "time": (
         _histogram("waited_seconds", "What a step waited for its batch."),
         _histogram("train_seconds", "What the trainer took for a step."),
-        _histogram("publish_seconds", "What saving, exporting, signing and announcing a version took."),
+        _histogram("publish_seconds", "What exporting, signing and announcing a version took."),
         _histogram("checkpoint_seconds", "From asking for a checkpoint until it was on disk, beside training."),
-        _gauge("bubble", "share", "Of the step's time, what it waited for its batch."),
+        _counter(
+            "learner_seconds", "seconds", "What the learner's time went into; all kinds add up to the wall.", "kind"
+        ),
+        _gauge("utilisation", "share", "Training over the time that the learner ran, from the run's first start on."),
+        _gauge("bubble", "share", "ECHO-2's: of the steps' time so far, what the learner waited for rollouts."),
         _gauge("still_seconds", "seconds", "For how long there was no training step; looked at every 5 s."),
         _gauge("t_train", "seconds", "T_train as plans reckon with it: the median of late."),
         _gauge("t_broadcast", "seconds", "T_bcast: from a publication until most who are on had the version."),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from learner.ledger.rows import StepRow
 from learner.provisioning.estimation.estimator import SwarmEstimator
+from learner.provisioning.estimation.learner_time import LearnerTime
 from learner.rollouts.buffer import Batch
 from node.learner_role.metrics.board import Board
 from node.learner_role.metrics.catalogue import METRICS, Kind
@@ -74,7 +75,7 @@ BY_NAME: Mapping[tuple[str, str], str] = {
 }
 """What the fields `pass_1` or `rate_1` of an event measure; the metric's last label is what follows in the name."""
 
-NOT_THE_TRAINERS = ("step", "incarnation", "reward", "reward_error", "difficulty", "turns")
+NOT_THE_TRAINERS = ("step", "incarnation", "reward", "reward_error", "difficulty", "turns", "utilisation", "bubble")
 """Gauges without labels that a trainer's reply cannot set."""
 
 
@@ -123,7 +124,6 @@ def follow_step(board: Board, row: StepRow, batch: Batch, task_of: Callable[[int
         board.set("difficulty", difficulty)
     board.observe("waited_seconds", row.waited_s)
     board.observe("train_seconds", row.train_s)
-    board.set("bubble", row.waited_s / (row.waited_s + row.train_s) if row.train_s > 0 else 0.0)
     turns = [completion.turns for group in batch.groups for completion in group.completions]
     board.set("turns", sum(turns) / len(turns) if turns else 0.0)
     board.add("rollouts_stale", batch.stale)
@@ -142,6 +142,16 @@ def follow_step(board: Board, row: StepRow, batch: Batch, task_of: Callable[[int
         for name in BY_LAG:
             if isinstance(value := figures.get(name), int | float):
                 board.set(f"{name}_at_lag", value, lag=lag)
+
+
+def follow_time(board: Board, passed: LearnerTime, so_far: LearnerTime) -> None:
+    """Measure what the learner's time went into: what has passed since the last time, and of the whole run."""
+    for kind, seconds in passed.seconds.items():
+        board.add("learner_seconds", seconds, kind=kind.value)
+    if so_far.utilisation is not None:
+        board.set("utilisation", so_far.utilisation)
+    if so_far.bubble is not None:
+        board.set("bubble", so_far.bubble)
 
 
 def is_trainers(name: str) -> bool:

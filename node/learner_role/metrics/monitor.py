@@ -25,7 +25,7 @@ from learner.monitoring.fruitless_leases import Loop
 from learner.monitoring.thresholds import Alarm
 from learner.rollouts.buffer import UNINFORMATIVE
 from node.learner_role.metrics.board import Board, Row
-from node.learner_role.metrics.collect import follow_event, follow_loop, follow_run, follow_step
+from node.learner_role.metrics.collect import follow_event, follow_loop, follow_run, follow_step, follow_time
 from node.learner_role.metrics.sample_selection import kept_of
 from node.learner_role.metrics.sample_store import Sample
 from node.learner_role.metrics.sinks import Sink, SinkQueue, feed_queues
@@ -77,6 +77,7 @@ class LearnerMonitor(Service):
     def __post_init__(self) -> None:
         self.events.listen(self._note_event)
         self.signals.step_trained.subscribe(self._note_step)
+        self.signals.time_passed.subscribe(lambda row: follow_time(self.board, row.time, self.time.so_far))
 
     async def run(self) -> None:
         """Measure how things stand, step or no step, until cancelled or the run is over."""

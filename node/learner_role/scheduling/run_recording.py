@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from learner.artifacts.regular_file import open_file
 from learner.provisioning.estimation.estimator import SwarmEstimator
 from learner.provisioning.estimation.recording import (
+    FORMAT,
     Began,
     Joined,
     Left,
@@ -102,14 +103,16 @@ class RunRecorder:
                 if isinstance(event, Began):
                     # Whether what took so long then takes as long now.
                     now = self.terms
-                    alike = replace(event, at_s=now.at_s, step=now.step, kappa=now.kappa, staleness=now.staleness)
+                    alike = replace(
+                        event, format=now.format, at_s=now.at_s, step=now.step, kappa=now.kappa, staleness=now.staleness
+                    )
                     hears = alike == now
                 if hears:
                     observatory.handle(event)
 
     def begin(self, step: int) -> None:
         """An incarnation begins at training step `step`, with those who are here already."""
-        self._began, self._plan = replace(self.terms, at_s=self.now_s(), step=step), None
+        self._began, self._plan = replace(self.terms, format=FORMAT, at_s=self.now_s(), step=step), None
         header = self._header(self._began.at_s)
         for event in header:
             self.observatory.handle(event)

@@ -3,4 +3,5 @@
 - `context`: identity, ledger, store, clock, events, state and signals, as one value
 - `run_state`: what all services of a run share and change
 - `signals`: the news, and who hears of it in which order
+- `time_keeper`: measures what the learner's time goes into, and writes it down
 """

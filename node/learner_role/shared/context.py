@@ -16,6 +16,7 @@ from learner.scheduling.capacity import LeaseCapacity
 from learner.scheduling.lease_scheduler import LeaseScheduler
 from node.learner_role.shared.run_state import RunState
 from node.learner_role.shared.signals import LearnerSignals
+from node.learner_role.shared.time_keeper import TimeKeeper
 from node.runtime.events import EventLog
 from protocol.core.genesis import Authority
 from protocol.core.identity import Keypair
@@ -48,6 +49,7 @@ class LearnerContext:
     store: ChunkStore
     events: EventLog
     signals: LearnerSignals
+    time: TimeKeeper
     now_ms: Callable[[], int]
     signing_ms: Callable[[], int]
 
@@ -81,6 +83,10 @@ class Service:
     @property
     def ledger(self) -> Ledger:
         return self.context.ledger
+
+    @property
+    def time(self) -> TimeKeeper:
+        return self.context.time
 
     @property
     def events(self) -> EventLog:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from learner.ledger.rows import StepRow
+from learner.ledger.rows import StepRow, TimeRow
 from learner.rollouts.admission import AdmittedRecord, GrantedLease
 from learner.rollouts.buffer import Batch
 from node.runtime.typed_signal import Signal
@@ -98,6 +98,7 @@ class LearnerSignals:
     version_published: Signal[SignedManifest] = field(default_factory=Signal)
     """This version is in the ledger, announced, and the newest of the run's state."""
     step_trained: Signal[StepTrained] = field(default_factory=Signal)
+    time_passed: Signal[TimeRow] = field(default_factory=Signal)
     certificate_renewed: Signal[None] = field(default_factory=Signal)
     """What is signed from now on carries a new certificate: `LearnerIdentity.certificate` is it already."""
     trainer_spoke: Signal[Header] = field(default_factory=Signal)

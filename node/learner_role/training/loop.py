@@ -25,8 +25,9 @@ import trio
 
 from learner.artifacts.checkpoint_retention import Keep
 from learner.curriculum.offline_stream import LoggedGroup
-from learner.ledger.rows import CheckpointRow
-from learner.provisioning.estimation.recording import Stepped
+from learner.ledger.rows import CheckpointRow, TimeRow
+from learner.provisioning.estimation.learner_time import BLOCKED, OF_STEPS, LearnerTime, TimeKind, told_time
+from learner.provisioning.estimation.recording import Passed, Stepped
 from learner.rollouts.batch_arrays import batch_arrays, completed, missing, mixed, of_swarm, offline_arrays
 from learner.rollouts.buffer import Batch
 from learner.rollouts.environment import Environment
@@ -34,6 +35,7 @@ from node.learner_role.scheduling.recovery import read_unconsumed
 from node.learner_role.scheduling.run_recording import RunRecorder
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import StepTrained
+from node.learner_role.shared.time_keeper import TOLD_S
 from node.learner_role.training.checkpoints import Checkpoints, TrainerLost
 from node.learner_role.training.publisher import VersionPublisher, event_figures, step_row
 from node.learner_role.training.restore import load_policy, restore_newest
@@ -122,8 +124,10 @@ class TrainingLoop(Service):
         with first_cause():
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.saving.run)
+                nursery.start_soon(self._keep_telling_time)
                 await self._train()
                 nursery.cancel_scope.cancel()
+        await self._tell_time()
 
     async def _train(self) -> None:
         run, begun = self.state, False
@@ -139,14 +143,41 @@ class TrainingLoop(Service):
                 elif run.forgotten >= run.capacity.chain.head.incarnation:
                     await self._begin_above()
                 elif run.capacity.chain.head.version < self.steps:
-                    await self._step()
+                    with self.time.during(TimeKind.LEDGER):
+                        await self._step()
                 else:
-                    await self.saving.complete(run.capacity.chain.head)
+                    with self.time.during(TimeKind.CHECKPOINT):
+                        await self.saving.complete(run.capacity.chain.head)
             except TrainerLost as loss:
                 begun = False
                 self._bear(loss)
         run.finished = True
         run.notify()
+
+    async def _keep_telling_time(self) -> None:
+        """Write down what passes while no step is taken, until cancelled."""
+        told = self.time.so_far
+        while True:
+            await trio.sleep(TOLD_S)
+            if self.time.so_far is told:
+                await self._tell_time()
+            told = self.time.so_far
+
+    async def _tell_time(self) -> None:
+        if (row := self._passed()) is not None:
+            await trio.to_thread.run_sync(self.ledger.training.time_passed, row)
+
+    def write_time(self) -> None:
+        """The same, when nothing else can happen. Raises LedgerError."""
+        if (row := self._passed()) is not None:
+            self.ledger.training.time_passed(row)
+
+    def _passed(self) -> TimeRow | None:
+        """What has passed outside of a step, for the ledger; the recording has it then."""
+        row = self.time.take(self.capacity.chain.head.version + 1)
+        if row is not None:
+            self.recorder.record(Passed(at_s=self.recorder.now_s(), time=told_time(row.time)))
+        return row
 
     def _bear(self, loss: TrainerLost) -> None:
         """Tell it; give up when one after the other was lost and nothing has become durable meanwhile."""
@@ -181,7 +212,7 @@ class TrainingLoop(Service):
             await self._recover_buffer()
         run.open(self.now_ms())
         await trio.to_thread.run_sync(self._sweep, self.saving.sweep)
-        await self._publish()
+        await self.saving.save(await self._publish())
         run.capacity.busy = False
         run.notify()
 
@@ -192,7 +223,7 @@ class TrainingLoop(Service):
         run.capacity.busy = True
         async with run.judging:
             await self._open_chain(run.capacity.chain.head.version)
-        await self._publish()
+        await self.saving.save(await self._publish())
         run.capacity.busy = False
         run.notify()
 
@@ -291,7 +322,9 @@ class TrainingLoop(Service):
     async def _step(self) -> None:
         run = self.state
         waited = trio.current_time()
-        if (batch := await self._collect()) is None:
+        with self.time.during(TimeKind.WAITING):
+            batch = await self._collect()
+        if batch is None:
             return
         began_ms, began = self.now_ms(), trio.current_time()
         run.capacity.busy, run.capacity.busy_since_ms, run.capacity.collecting = (
@@ -302,15 +335,18 @@ class TrainingLoop(Service):
         run.notify()  # taking the batch made room for leases
         logged = [] if self.curriculum.offline is None else self.curriculum.offline.draw()
         try:
-            arrays = await self._arrays(batch, logged)
-            reply, found = await self._call("step", {}, arrays)
+            with self.time.during(TimeKind.BATCH):
+                arrays = await self._arrays(batch, logged)
+            reply, found = await self._trained(arrays)
         except ChildRefused as refused:
             await self._drop(batch, refused)
             return
         self._diverged = 0
         run.capacity.chain = run.capacity.chain.advance()
         row = step_row(batch, logged, run.capacity.chain.head, began_ms, began - waited, reply)
-        await trio.to_thread.run_sync(self.ledger.training.step_trained, row, batch.lags, batch.dropped)
+        passed = self.time.take(row.step)
+        await trio.to_thread.run_sync(self.ledger.training.step_trained, row, batch.lags, batch.dropped, passed)
+        self._record(batch, passed)
         if self.trust is not None and (apart := of_swarm(found.get("apart"), arrays)) is not None:
             self.trust.note_trained(batch, apart)
         self.events.emit(
@@ -324,33 +360,47 @@ class TrainingLoop(Service):
             dropped=len(batch.dropped),
             uninformative=batch.uninformative,
             buffered=len(run.capacity.buffer),
+            **_busy(self.time.so_far),
             **event_figures(row.metrics),
         )
-        publishing = trio.current_time()
-        if is_due := row.step % run.kappa == 0 or row.step >= self.steps:
-            await self._publish()
-        over = trio.current_time()
-        self._record(batch, began - waited, over - began, over - publishing if is_due else 0.0)
+        if row.step % run.kappa == 0 or row.step >= self.steps:
+            with self.time.during(TimeKind.PUBLICATION):
+                version = await self._publish()
+            with self.time.during(TimeKind.CHECKPOINT):
+                await self.saving.save(version)
         self.signals.step_trained.emit(StepTrained(row=row, batch=batch))
         if (train_s := self.recorder.observatory.train_s) is not None:
             run.scheduler.measure(train_s.value)
         run.capacity.busy = False
         run.notify()
 
-    def _record(self, batch: Batch, waited_s: float, busy_s: float, publish_s: float) -> None:
+    async def _trained(self, arrays: Arrays) -> tuple[Header, Arrays]:
+        """Have the trainer take a step. Raises as `_call`."""
+        asked = trio.current_time()
+        with self.time.during(TimeKind.TRAINING):
+            reply, found = await self._call("step", {}, arrays)
+        took_s, blocked_s = trio.current_time() - asked, float(reply.get("blocked_s", 0.0))
+        self.time.move(TimeKind.TRAINING, TimeKind.CHECKPOINT, blocked_s)
+        self.time.move(TimeKind.TRAINING, TimeKind.BATCH, took_s - float(reply["seconds"]))
+        return reply, found
+
+    def _record(self, batch: Batch, passed: TimeRow | None) -> None:
         lags: Counter[int] = Counter()
         for group in batch.groups:
             lags[batch.lags[group.lease]] += len(group.completions)
+        time = LearnerTime() if passed is None else passed.time
+        waited_s = time.of(TimeKind.WAITING)
         self.recorder.record(
             Stepped(
                 at_s=self.recorder.now_s(),
                 step=self.capacity.chain.head.version,
                 waited_s=round(waited_s, 6),
-                busy_s=round(busy_s, 6),
-                publish_s=round(publish_s, 6),
+                busy_s=round(time.of(*OF_STEPS) - waited_s, 6),
+                publish_s=round(time.of(*BLOCKED), 6),
                 rollouts=batch.rollouts,
                 lags=dict(lags),
                 stale=batch.stale,
+                time=told_time(time),
             )
         )
 
@@ -391,9 +441,15 @@ class TrainingLoop(Service):
         run.capacity.busy, run.capacity.collecting = False, run.capacity.chain.head.version
         run.notify()
 
-    async def _publish(self) -> None:
-        """Publish the policy, and have its state made durable."""
+    async def _publish(self) -> PolicyVersion:
+        """Publish the policy, and make room in the store."""
         signed = await self.publishing.publish()
         self.signals.version_published.emit(signed)
         await self.publishing.clean()
-        await self.saving.save(signed.version)
+        return signed.version
+
+
+def _busy(time: LearnerTime) -> dict[str, float]:
+    """How busy the learner has been, as far as it is told, for the event of a step."""
+    shares = {"utilisation": time.utilisation, "blocked": time.blocked}
+    return {name: round(share, 4) for name, share in shares.items() if share is not None}

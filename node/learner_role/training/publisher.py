@@ -339,7 +339,7 @@ def step_row(
         incarnation=head.incarnation,
         began_ms=began_ms,
         waited_s=waited_s,
-        train_s=float(reply["seconds"]),
+        train_s=max(0.0, float(reply["seconds"]) - float(reply.get("blocked_s", 0.0))),
         rollouts=batch.rollouts,
         tokens=sum(len(completion.logprobs) for completion in completions),
         reward=sum(rewards) / len(rewards),

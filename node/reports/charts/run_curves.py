@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from learner.provisioning.estimation.learner_time import LearnerTime
 from node.reports.charts.cost_curve import Costs
 from node.reports.charts.learning_curve import reward, together
 from node.reports.charts.plot import Bar, Line, Look, Plot, Row, bands, line, restarts, step_points
 from node.reports.charts.scale import Point, mean, smoothed, thinned
 from node.reports.model.history import BINS, FINEST, Bins, History, Judged, Span, joined
 from node.reports.model.report import SwarmReport
+from node.reports.model.time_words import kinds
 from node.runtime import formatting as words
 
 MAX_LAGS = 24
@@ -114,23 +116,22 @@ def presence_rows(here: Sequence[Span], planned: Sequence[Span], wall_s: float) 
 
 
 def _utilisation(report: SwarmReport) -> Plot:
-    """By stretch of time: training as a share of training and waiting, of the steps that ended in it."""
+    """By bin of time: training as a share of the stretches that ended in it."""
     bins = Bins(wall_s=report.wall_s)
-    sums: dict[int, list[float]] = {}
-    for step in report.steps:
-        spent = sums.setdefault(bins.of(step.at_s), [0.0, 0.0])
-        spent[0] += step.train_s
-        spent[1] += step.waited_s
+    sums: dict[int, LearnerTime] = {}
+    for stretch in report.stretches:
+        at = bins.of(stretch.until_s)
+        sums[at] = sums.get(at, LearnerTime()) + stretch.time
     points = [
-        ((at + 0.5) * bins.width_s, trained / (trained + waited))
-        for at, (trained, waited) in sorted(sums.items())
-        if trained + waited > 0
+        ((at + 0.5) * bins.width_s, time.utilisation)
+        for at, time in sorted(sums.items())
+        if time.utilisation is not None
     ]
     return Plot(
         key="utilisation",
         title="Utilisation of the learner",
         unit="share of time",
-        said=f"Trained {words.share(report.utilisation)} of its time, else waited for rollouts.",
+        said=f"{kinds(report.learner_time).capitalize()}.",
         lines=(Line(name="training", points=tuple(points), look=Look.BLUE, area=True),),
         high=1.0,
         show=lambda value: f"{100 * value:.0f}%",

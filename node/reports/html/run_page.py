@@ -20,6 +20,7 @@ from node.reports.html.peer_table import peer_table
 from node.reports.model.history import PEERS_TOLD
 from node.reports.model.objective_figures import spells
 from node.reports.model.report import SwarmReport
+from node.reports.model.time_words import time_rows
 from node.reports.model.verdict_meanings import MEANINGS
 from node.reports.text.cost_table import latest
 from node.reports.text.report_text import alarm_rows, lag_rows, lag_title, none_rejected, story
@@ -49,6 +50,7 @@ def overview(report: SwarmReport, pages: Collection[PeerId]) -> Fragment:
         _learned(report),
         section("plots", "What happened", tag("div", [figure(plot) for plot in plots(report, costs)], class_="grid")),
         section("story", "In words", pairs(story(report))),
+        _time(report),
         _alarms(report),
         _peers(report, pages),
         ban_section(report, pages),
@@ -71,7 +73,8 @@ def _figures(report: SwarmReport, costs: Costs) -> Iterator[Tile]:
     versions = words.counted(len(report.versions), "version")
     yield Tile(name="training steps", value=words.count(len(report.steps)), more=versions)
     yield Tile(name="rollouts admitted", value=words.count(report.admitted), more=f"{report.rejected:,} rejected")
-    yield Tile(name="learner trained", value=words.share(report.utilisation), more="of its time")
+    bubble = "" if report.bubble is None else f", bubble {words.share(report.bubble)}"
+    yield Tile(name="learner trained", value=words.share(report.utilisation), more=f"of its time{bubble}")
     if report.verifying_share is not None:
         yield Tile(name="an engine verified", value=words.share(report.verifying_share), more="of the time")
     yield from ban_tiles(report)
@@ -89,6 +92,16 @@ def _learned(report: SwarmReport) -> Fragment:
     if plot.is_empty:
         return section("learned", "What was learned", tag("p", "Nothing was trained and nothing evaluated yet."))
     return section("learned", "What was learned", figure(plot, wide=WIDE))
+
+
+def _time(report: SwarmReport) -> Fragment | None:
+    """What the learner's time went into: rows that add up to how long it ran."""
+    time = report.learner_time
+    if not time.wall_s:
+        return None
+    each = [(name, words.seconds(seconds), words.share(share)) for name, seconds, share in time_rows(time)]
+    total = ("together", words.seconds(time.wall_s), words.share(1.0))
+    return section("time", "The learner's time", table("By kind", ["kind", "time", "share"], [*each, total]))
 
 
 def _alarms(report: SwarmReport) -> Fragment | None:

@@ -9,5 +9,6 @@
 - `report`: the report
 - `stays`: when each peer was here
 - `time_spread`: what falls on which stretch of time
+- `time_words`: what a learner's time went into, in words and for programs
 - `verdict_meanings`: verdicts in words, with advice
 """

@@ -17,6 +17,7 @@ from learner.ledger.rows import TroubleRow
 from learner.ledger.troubles import Unable, unable_of
 from learner.monitoring.alarms import Change
 from learner.monitoring.fruitless_leases import Loop
+from learner.provisioning.estimation.learner_time import LearnerTime, summed
 from node.config.swarm_config import Mode, mode_of
 from node.reports.model.audits import PeerAudits
 from node.reports.model.costs import NO_ACCOUNTS, NO_TERMS, Accounts, CostTerms, Reference, cents_per_thousand
@@ -240,6 +241,15 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """What the learner's time went into from `from_s` to `until_s`."""
+
+    from_s: float
+    until_s: float
+    time: LearnerTime
+
+
+@dataclass(frozen=True, kw_only=True)
 class Incarnation:
     """One start of the learner: from which step it went on, and when."""
 
@@ -281,7 +291,8 @@ class SwarmReport:
     S, when told. `uninformative` of the dropped records are of groups whose rewards are all equal;
     `later_turns` of the admitted ones go on with an episode that another began. `alarms` are those
     that were raised and cleared, oldest first. `history` is there where it was asked for. `terms` are what costs are
-    held against, `accounts` the same costs by version, start and day. `engine_s`: seconds that an engine was used to
+    held against, `accounts` the same costs by version, start and day. `stretches` tell what
+    the learner's time went into, in order. `engine_s`: seconds that an engine was used to
     verify, by what for ("audits", "choices"). `checkpoints` are those that are kept, from the oldest on.
     `troubles` are what peers said that they cannot do, the newest of each
     kind; `fruitless` how the leases ended that came since the last record, where none has brought one for long.
@@ -298,6 +309,7 @@ class SwarmReport:
     evaluations: tuple[Evaluation, ...]
     plans: tuple[Plan, ...]
     lags: Mapping[int, int]
+    stretches: tuple[Stretch, ...] = ()
     uninformative: int = 0
     alarms: tuple[Change, ...] = ()
     later_turns: int = 0
@@ -413,10 +425,19 @@ class SwarmReport:
         return sum(peer.bytes_relayed or 0 for peer in self.peers)
 
     @property
+    def learner_time(self) -> LearnerTime:
+        """What the learner's time went into, steps that a restart cut off included."""
+        return summed(stretch.time for stretch in self.stretches)
+
+    @property
+    def away_s(self) -> float:
+        """How long no learner ran, or none that lived to say what it did."""
+        return max(0.0, self.wall_s - self.learner_time.wall_s)
+
+    @property
     def utilisation(self) -> float | None:
-        """Share of its time that the learner trained rather than waited for rollouts; None before the first step."""
-        train_s, waited_s = sum(s.train_s for s in self.steps), sum(s.waited_s for s in self.steps)
-        return train_s / (train_s + waited_s) if train_s + waited_s > 0 else None
+        """Training over the time that the learner ran; None where it is not told."""
+        return self.learner_time.utilisation
 
     @property
     def mode(self) -> Mode | None:
@@ -425,8 +446,8 @@ class SwarmReport:
 
     @property
     def bubble(self) -> float | None:
-        """Share of its time that the learner waited for rollouts rather than trained: what utilisation lacks to 1."""
-        return None if self.utilisation is None else 1 - self.utilisation
+        """ECHO-2's: of the time of training steps, what the learner waited for rollouts; None where it is not told."""
+        return self.learner_time.bubble
 
     @property
     def mean_train_s(self) -> float | None:

@@ -105,6 +105,6 @@ def _title(report: SwarmReport) -> str:
 
 def _subtitle(report: SwarmReport) -> str:
     window = "" if report.staleness is None else f", {regime(report.staleness)}"
-    busy = "" if report.utilisation is None else f", learner training {words.share(report.utilisation)} of the time"
+    busy = "" if report.utilisation is None else f", learner training {words.share(report.utilisation)} of its time"
     versions = words.counted(len(report.versions), "policy version")
     return f"{versions} published{window}, {words.counted(report.admitted, 'rollout')} admitted{busy}"

@@ -27,6 +27,7 @@ from node.reports.model.report import (
     Plan,
     Publication,
     Step,
+    Stretch,
     SwarmReport,
 )
 from node.reports.model.verdict_meanings import JUDGING
@@ -93,6 +94,10 @@ def _report(ledger: LedgerReader, staleness: int | None, terms: CostTerms) -> Sw
         ),
         lags=lags,
         uninformative=ledger.work.uninformative(),
+        stretches=tuple(
+            Stretch(from_s=since_start(row.from_ms), until_s=since_start(row.until_ms), time=row.time)
+            for row in ledger.training.learner_time()
+        ),
         alarms=changes_of(steps, [score for score in evaluations if score.survives], diverged),
         later_turns=ledger.work.later_turns(),
         terms=terms,

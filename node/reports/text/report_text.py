@@ -21,6 +21,7 @@ from node.reports.model.audits import ban_in_words, bans_in_words
 from node.reports.model.costs import Reference, cents_per_thousand, money_for
 from node.reports.model.objective_figures import RECENT, Spell, by_lag, recent, spells
 from node.reports.model.report import Evaluation, KeptCheckpoint, OwnReport, SwarmReport
+from node.reports.model.time_words import kinds, trained
 from node.reports.model.verdict_meanings import MEANINGS
 from node.reports.text.cost_table import account_tables, latest
 from node.reports.text.peer_columns import known_as, left_out, tables
@@ -33,6 +34,9 @@ from protocol.work import Rule
 
 MAX_LAGS_LISTED = 6
 """One line; wider distributions are told by their mean and end."""
+
+AWAY_S = 1.0
+"""Below, it is the time that a start and an end take beside what they write down."""
 
 ALARMS_LISTED = 12
 
@@ -119,9 +123,9 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
             yield f" {words.plain_name(task, 12)}", ", ".join(_risen(metric, before, figures) for metric in figures)
     if report.staleness is not None:
         yield "mode", regime(report.staleness)
-    if report.utilisation is not None:
-        busy = words.share(report.utilisation)
-        yield "learner", f"trained {busy} of its time, else waited for rollouts{_pace(report)}"
+    if report.learner_time.wall_s:
+        yield "learner", f"{trained(report.learner_time)}{_pace(report)}{_away(report)}"
+        yield "its time", kinds(report.learner_time)
     old = report.dropped - report.uninformative
     unused = f", {old:,} of them too old when a batch formed" if old else ""
     alike = f", {report.uninformative:,} in groups with one reward, which teach nothing" if report.uninformative else ""
@@ -223,6 +227,10 @@ def _window(report: SwarmReport) -> str:
 
 def _pace(report: SwarmReport) -> str:
     return "" if report.mean_step_s is None else f"; a step every {words.rate(report.mean_step_s)} s"
+
+
+def _away(report: SwarmReport) -> str:
+    return f"; no learner ran for {words.duration(report.away_s)}" if report.away_s >= AWAY_S else ""
 
 
 def _cost(report: SwarmReport) -> str:

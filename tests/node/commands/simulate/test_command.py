@@ -24,9 +24,9 @@ STEPS = ("--steps", 12)
 def test_figures_add_up(tmp_path: Path) -> None:
     found = simulated(pool(tmp_path), "--hours", 1)
     (story,) = found["stories"]
-    assert (found["format"], found["currency"], found["measured"]) == ("volery-simulate/1", "USD", None)
+    assert (found["format"], found["currency"], found["measured"]) == ("volery-simulate/2", "USD", None)
     assert story["seconds"] == 3600
-    assert story["utilisation"] == pytest.approx(1 - story["bubble"])
+    assert story["utilisation"] == pytest.approx(1 - story["bubble"]), "a pool knows of nothing else"
     assert story["cost"] == pytest.approx(sum(kind["paid"] for kind in story["kinds"]))
     assert story["cost_per_step"] == pytest.approx(story["cost"] / story["steps"])
     assert {kind["name"]: kind["count"] for kind in story["kinds"]} == {"cheap": 6, "dear": 4}

@@ -12,7 +12,7 @@ from protocol.core.pipe import Header
 from tests.learner.training.test_server import CONFIG, HYPERPARAMETERS, ok, rollouts
 from tests.node.learner_role.metrics.test_catalogue import FIGURES
 
-NOT_FIGURES = {"id", "ok", "seconds", "steps", "by_lag"}
+NOT_FIGURES = {"id", "ok", "seconds", "blocked_s", "steps", "by_lag"}
 """Of a reply: what belongs to the conversation, and what is told by lag."""
 
 OBJECTIVES: list[dict[str, Any]] = [{"objective": "grpo", "kl": 0.1}, {"objective": "ppo"}, {"objective": "dpo"}]

@@ -15,6 +15,7 @@ from learner.provisioning.estimation.recording import (
     Installed,
     Joined,
     Left,
+    Passed,
     Published,
     Recorded,
     Stepped,
@@ -74,10 +75,12 @@ async def test_what_a_step_took_is_told_with_its_publication(tmp_path: Path, moc
         await learner.train(FakePeer())
     steps = [event for event in learner.recorded() if isinstance(event, Stepped)]
     took_ms = [(round(1000 * event.busy_s), round(1000 * event.publish_s)) for event in steps]
-    assert took_ms == [(100, 0), (170, 70), (100, 0), (170, 70)]
+    assert took_ms == [(100, 0), (100, 0), (170, 70), (100, 0)], "what passed since the step before"
+    (rest,) = [event for event in learner.recorded() if isinstance(event, Passed)]
+    assert rest.time["publication"] == pytest.approx(0.07), "the last version's"
     train = learner.recorder.observatory.train_s
     assert train is not None
-    assert train.value == pytest.approx(0.135)
+    assert train.value == pytest.approx(0.135), "half a publication is in each"
 
 
 async def test_a_trainer_that_crashed_begins_anew_with_those_who_are_here(tmp_path: Path) -> None:

@@ -1,0 +1,69 @@
+"""What a learner's time went into, in words and for programs: the same figures wherever they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from learner.provisioning.estimation.learner_time import OTHER, LearnerTime, TimeKind
+from node.runtime import formatting as words
+
+NAMES = {
+    TimeKind.TRAINING: "training",
+    TimeKind.WAITING: "waiting for rollouts",
+    TimeKind.PUBLICATION: "blocked by publication",
+    TimeKind.CHECKPOINT: "blocked by checkpoints",
+    TimeKind.EVALUATION: "evaluating the last version",
+    TimeKind.BATCH: "batches to the trainer and back",
+    TimeKind.LEDGER: "writing the ledger",
+    TimeKind.STARTING: "starting",
+    TimeKind.ENDING: "ending",
+    TimeKind.UNDIVIDED: "training steps, undivided",
+    TimeKind.UNTOLD: "untold",
+}
+"""What passes, as people read it."""
+
+OLDER = "the program that wrote it does not tell which of its time was training"
+
+
+def trained(time: LearnerTime) -> str:
+    """How busy it was, as a part of a sentence."""
+    if time.utilisation is None:
+        return OLDER if time.wall_s else "did nothing yet"
+    bubble = "" if time.bubble is None else f", bubble {words.share(time.bubble)} of the steps' time"
+    return f"trained {words.share(time.utilisation)} of {words.duration(time.wall_s)}{bubble}"
+
+
+def trains(time: LearnerTime) -> str:
+    """How busy it is in a simulation, whose steps tell waiting and the rest where a recording told no more."""
+    if time.utilisation is not None:
+        return f"trains {words.share(time.utilisation)} of its time"
+    return f"waits {words.share(time.bubble)} of its time"
+
+
+def kinds(time: LearnerTime) -> str:
+    """The shares of the wall, which add up to all of it; small kinds together, then by name."""
+    told = [
+        f"{NAMES[kind]} {words.share(time.share(kind))}" for kind in TimeKind if kind not in OTHER and time.of(kind)
+    ]
+    others = [f"{NAMES[kind]} {words.share(time.share(kind))}" for kind in OTHER if time.of(kind)]
+    if others:
+        told.append(f"other {words.share(time.share(*OTHER))} ({', '.join(others)})")
+    return ", ".join(told)
+
+
+def time_rows(time: LearnerTime) -> Iterator[tuple[str, float, float | None]]:
+    """(name, seconds, share of the wall) of each kind that passed."""
+    for kind in TimeKind:
+        if seconds := time.of(kind):
+            yield NAMES[kind], seconds, time.share(kind)
+
+
+def as_values(time: LearnerTime) -> dict[str, float | None]:
+    """For programs: seconds by kind, which add up to `wall_s`, and the shares that are made of them."""
+    return {
+        "wall_s": time.wall_s,
+        **{f"{kind}_s": time.of(kind) for kind in TimeKind},
+        "utilisation": time.utilisation,
+        "blocked": time.blocked,
+        "bubble": time.bubble,
+    }

@@ -16,7 +16,7 @@ from node.reports.charts.plot import Bar, Line, Look, Plot, Row, bands, line, re
 from node.reports.charts.scale import Point, mean, smoothed, thinned
 from node.reports.model.history import BINS, FINEST, Bins, History, Judged, Span, joined
 from node.reports.model.report import SwarmReport
-from node.reports.model.time_words import kinds
+from node.reports.model.time_words import trained
 from node.runtime import formatting as words
 
 MAX_LAGS = 24
@@ -122,17 +122,26 @@ def _utilisation(report: SwarmReport) -> Plot:
     for stretch in report.stretches:
         at = bins.of(stretch.until_s)
         sums[at] = sums.get(at, LearnerTime()) + stretch.time
-    points = [
-        ((at + 0.5) * bins.width_s, time.utilisation)
-        for at, time in sorted(sums.items())
-        if time.utilisation is not None
-    ]
+    drawn = {
+        "training": (Look.BLUE, {at: time.utilisation for at, time in sums.items()}),
+        "blocked": (Look.ORANGE, {at: time.blocked for at, time in sums.items()}),
+    }
     return Plot(
         key="utilisation",
         title="Utilisation of the learner",
         unit="share of time",
-        said=f"{kinds(report.learner_time).capitalize()}.",
-        lines=(Line(name="training", points=tuple(points), look=Look.BLUE, area=True),),
+        said=f"{trained(report.learner_time).capitalize()}; blocked is by publication and checkpoints.",
+        lines=tuple(
+            Line(
+                name=name,
+                points=tuple(
+                    ((at + 0.5) * bins.width_s, share) for at, share in sorted(shares.items()) if share is not None
+                ),
+                look=look,
+                area=name == "training",
+            )
+            for name, (look, shares) in drawn.items()
+        ),
         high=1.0,
         show=lambda value: f"{100 * value:.0f}%",
         exact=words.share,

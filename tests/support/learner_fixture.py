@@ -54,7 +54,7 @@ from node.learner_role.scheduling.peer_recorder import PeerRecorder
 from node.learner_role.scheduling.run_recording import RunRecorder
 from node.learner_role.shared.context import LearnerContext, LearnerIdentity
 from node.learner_role.shared.run_state import RunState
-from node.learner_role.shared.signals import LearnerSignals
+from node.learner_role.shared.signals import LearnerSignals, TrainerSpoke
 from node.learner_role.shared.time_keeper import TimeKeeper
 from node.learner_role.training.loop import TrainingLoop, Trial
 from node.learner_role.trust.audit_service import AuditService
@@ -139,10 +139,12 @@ class FakeTrainer:
     """See the module's paragraph. Weights are 32 bytes; `script` is asked before and after every request.
 
     A checkpoint that is not waited for is durable when `patience` more requests were answered; those whose numbers are
-    in `failing`, counted from 1, never are. `apart`: what it tells of each sequence of a batch, if anything.
+    in `failing`, counted from 1, never are. An export that is not waited for is there after `export_patience` more, and
+    `script` is told that it is "written". `apart`: what it tells of each sequence of a batch, if anything.
     """
 
     patience: int = 0
+    export_patience: int = 0
     failing: Collection[int] = ()
     on_frame: OnFrame = lambda header, arrays: None
     died: Callable[[], None] = lambda: None
@@ -154,7 +156,9 @@ class FakeTrainer:
     _pid: int = 1
     _weights: bytes | None = None
     _steps: int = 0
+    _trains: bool = False
     _saving: list[tuple[int, Path, str]] = field(default_factory=list)
+    _exporting: list[tuple[int, Path, Callable[[], Header]]] = field(default_factory=list)
 
     @property
     def pid(self) -> int | None:
@@ -165,6 +169,7 @@ class FakeTrainer:
         self._pid += 1
         self._weights = None
         self._saving.clear()
+        self._exporting.clear()
         self.died()
 
     async def call(
@@ -178,6 +183,8 @@ class FakeTrainer:
                 raise ChildRefused("bad_request", 'no model is loaded; send "load" first')
             if op in ("save", "restore"):
                 self.write_all()
+            if op in ("export", "restore"):
+                self.export_all()
             reply = getattr(self, f"_{op}")(dict(header or {}), arrays or {})
             self.script(op, "after")
         except ChildCrashed:
@@ -201,9 +208,19 @@ class FakeTrainer:
     def _write_due(self) -> None:
         if any(len(self.calls) >= due for due, _, _ in self._saving):
             self.write_all()
+        if any(len(self.calls) >= due for due, _, _ in self._exporting):
+            self.export_all()
+
+    def export_all(self) -> None:
+        """What is being exported is there now."""
+        exporting, self._exporting = self._exporting, []
+        for _, directory, export in exporting:
+            told = export()
+            self.script("written", "after")
+            self.on_frame({"event": "exported", "directory": str(directory), **told}, {})
 
     def _load(self, header: Header, arrays: Arrays) -> Header:
-        self._weights, self._steps = digest_of(b"the model's own weights"), 0
+        self._weights, self._steps, self._trains = digest_of(b"the model's own weights"), 0, False
         return {"vocab_size": VOCABULARY}
 
     def _step(self, header: Header, arrays: Arrays) -> Header:
@@ -220,7 +237,7 @@ class FakeTrainer:
         assert np.isfinite(arrays["behaviour_logprobs"]).all()
         self.trained.append(arrays)
         self._weights = digest_of(self._weights + b"".join(arrays[name].tobytes() for name in sorted(arrays)))
-        self._steps += 1
+        self._steps, self._trains = self._steps + 1, True
         return {"steps": self._steps, "loss": 0.25, "updates": 1}
 
     def _logprobs(self, header: Header, arrays: Arrays) -> Header:
@@ -245,12 +262,20 @@ class FakeTrainer:
 
     def _export(self, header: Header, arrays: Arrays) -> Header:
         assert self._weights is not None
-        directory = Path(str(header["directory"]))
-        directory.mkdir(parents=True)
-        tensors = {"embed": ("F32", (256,), bytes(1024)), "layer": ("F32", (8,), self._weights)}
-        (directory / "model.safetensors").write_bytes(safetensors_file(tensors))
-        (directory / "config.json").write_text("{}")
-        return {"files": ["config.json", "model.safetensors"], **({"probe": self.probe} if self.probe else {})}
+        weights, directory = self._weights, Path(str(header["directory"]))
+
+        def export() -> Header:
+            directory.mkdir(parents=True)
+            tensors = {"embed": ("F32", (256,), bytes(1024)), "layer": ("F32", (8,), weights)}
+            (directory / "model.safetensors").write_bytes(safetensors_file(tensors))
+            (directory / "config.json").write_text("{}")
+            return {"files": ["config.json", "model.safetensors"], **({"probe": self.probe} if self.probe else {})}
+
+        if header["wait"]:
+            return export()
+        patience = self.export_patience if self._trains else 0  # nothing else is asked before the first step
+        self._exporting.append((len(self.calls) + patience, directory, export))
+        return {}
 
 
 def crash(reason: str = "it was told to") -> ChildCrashed:
@@ -676,7 +701,9 @@ def _wire(
             budget=budget,
         )
     context.time.begin()
-    trainer.on_frame = lambda header, arrays: context.signals.trainer_spoke.emit(header)
+    trainer.on_frame = lambda header, arrays: context.signals.trainer_spoke.emit(
+        TrainerSpoke(header=header, arrays=arrays)
+    )
     trainer.died = lambda: context.signals.trainer_died.emit(None)
     return Learner(
         settings=settings, root=root, run=state, ledger=ledger, store=store, trainer=trainer, transport=transport,

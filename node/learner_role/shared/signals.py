@@ -14,7 +14,7 @@ from learner.rollouts.admission import AdmittedRecord, GrantedLease
 from learner.rollouts.buffer import Batch
 from node.runtime.typed_signal import Signal
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion
-from protocol.core.pipe import Header
+from protocol.core.pipe import Arrays, Header
 from protocol.versions.manifest import SignedManifest
 from protocol.work import Farewell, FromLearner, Refused
 from swarm.work.server import WorkServer
@@ -57,10 +57,18 @@ class PeerBanned:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTrained:
-    """A training step is over, in the ledger, and published if that was due."""
+    """A training step is over, and in the ledger."""
 
     row: StepRow
     batch: Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerSpoke:
+    """The trainer's process says something unasked."""
+
+    header: Header
+    arrays: Arrays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +109,7 @@ class LearnerSignals:
     time_passed: Signal[TimeRow] = field(default_factory=Signal)
     certificate_renewed: Signal[None] = field(default_factory=Signal)
     """What is signed from now on carries a new certificate: `LearnerIdentity.certificate` is it already."""
-    trainer_spoke: Signal[Header] = field(default_factory=Signal)
+    trainer_spoke: Signal[TrainerSpoke] = field(default_factory=Signal)
     """The trainer said this without being asked."""
     trainer_died: Signal[None] = field(default_factory=Signal)
     """The trainer's process ended; what it had not made durable is lost."""

@@ -23,6 +23,7 @@ import trio
 from learner.artifacts.checkpoint_retention import Keep, Stays, chosen
 from learner.ledger.rows import CheckpointRow
 from node.learner_role.shared.context import Service
+from node.learner_role.shared.signals import TrainerSpoke
 from node.learner_role.trust.audit_service import AuditService
 from node.processes.outcomes import ChildRefused
 from node.runtime.errors import RunError
@@ -72,9 +73,9 @@ class Checkpoints(Service):
         self.signals.trainer_spoke.subscribe(self._hear)
         self.signals.trainer_died.subscribe(lambda _: self._note_death())
 
-    def _hear(self, said: Header) -> None:
-        if said.get("event") in ("saved", "save_failed"):
-            self._outcome = said
+    def _hear(self, said: TrainerSpoke) -> None:
+        if said.header.get("event") in ("saved", "save_failed"):
+            self._outcome = said.header
             self._heard.set()
 
     def _note_death(self) -> None:

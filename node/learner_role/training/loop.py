@@ -1,12 +1,14 @@
 """Batches in, versions out: the learner's clockwork.
 
 Per training step: wait until R admissible rollouts are there, add what logs bring, let the trainer child take the step,
-write what it consumed, and every kappa steps publish a new version and have the trainer's state made durable while
-training goes on (`node.learner_role.training.publisher`, `node.learner_role.training.checkpoints`). What always holds:
-a version's name is never given to other weights, since every start takes the next incarnation; going on after a crash,
-ours or the trainer's, is the same code as beginning.
+write what it consumed. Every kappa steps the trainer takes a snapshot of its state and trains on. A new version is made
+of it meanwhile (`node.learner_role.training.publisher`), and the state is made durable
+(`node.learner_role.training.checkpoints`). What always holds: a version's name is never given to other weights, since
+every start takes the next incarnation; going on after a crash, ours or the trainer's, is the same code as beginning.
 
-    export -> sign -> adopt into the store -> ledger: version -> announce -> save ... ledger: checkpoint
+    step -> ledger: step -> snapshot -> the next step
+                            ... exported -> sign -> adopt into the store -> ledger: version -> announce
+                            ... saved -> ledger: checkpoint
 
 Killed between any two of these, the next start goes on from the newest checkpoint that the ledger knows, as the next
 incarnation, and removes what the ledger does not know. What the curriculum gave out and saw since that checkpoint is
@@ -125,17 +127,14 @@ class TrainingLoop(Service):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.saving.run)
                 nursery.start_soon(self._keep_telling_time)
-                await self._train()
+                await self._train(nursery)
                 nursery.cancel_scope.cancel()
         await self._tell_time()
 
-    async def _train(self) -> None:
+    async def _train(self, beside: trio.Nursery) -> None:
+        """`beside`: where versions are brought out."""
         run, begun = self.state, False
-        while (
-            not begun
-            or run.capacity.chain.head.version < self.steps
-            or self.saving.saved < run.capacity.chain.head.version
-        ):
+        while not begun or not self._is_finished:
             try:
                 if not begun:
                     await self.begin()
@@ -144,15 +143,45 @@ class TrainingLoop(Service):
                     await self._begin_above()
                 elif run.capacity.chain.head.version < self.steps:
                     with self.time.during(TimeKind.LEDGER):
-                        await self._step()
+                        await self._step(beside)
                 else:
-                    with self.time.during(TimeKind.CHECKPOINT):
-                        await self.saving.complete(run.capacity.chain.head)
+                    await self._end(beside)
             except TrainerLost as loss:
                 begun = False
                 self._bear(loss)
         run.finished = True
         run.notify()
+
+    @property
+    def _is_finished(self) -> bool:
+        """Whether the last step is taken, and its state published and durable."""
+        head = self.capacity.chain.head
+        published = self.state.published
+        is_out = published is not None and published.version == head and self.publishing.is_idle
+        return head.version >= self.steps and is_out and self.saving.saved >= head.version
+
+    async def _end(self, beside: trio.Nursery) -> None:
+        """After the last step: what is on its way arrives, and so does the last state. Raises TrainerLost, RunError."""
+        while self.publishing.is_due(self.capacity.chain.head.version, last=True):
+            if self.publishing.has_room:
+                await self._send_out(beside)
+            else:
+                with self.time.during(TimeKind.PUBLICATION):
+                    await self.state.wait_changed()
+        with self.time.during(TimeKind.CHECKPOINT):
+            await self.saving.complete(self.capacity.chain.head)
+        with self.time.during(TimeKind.PUBLICATION):
+            await self.publishing.drain()
+
+    async def _send_out(self, beside: trio.Nursery) -> None:
+        """Have the trainer take snapshots of its state: a version and a checkpoint are made of them while it trains on.
+
+        Raises TrainerLost, RunError.
+        """
+        with self.time.during(TimeKind.PUBLICATION):
+            await self.publishing.begin(beside)
+        with self.time.during(TimeKind.CHECKPOINT):
+            await self.saving.save(self.capacity.chain.head)
 
     async def _keep_telling_time(self) -> None:
         """Write down what passes while no step is taken, until cancelled."""
@@ -198,6 +227,7 @@ class TrainingLoop(Service):
         run = self.state
         run.capacity.busy = True
         self._pid = None
+        await self.publishing.drain()
         reply = await load_policy(self._ask, self.load)
         self._pid = self.trainer.pid
         await self.saving.forget()
@@ -212,18 +242,24 @@ class TrainingLoop(Service):
             await self._recover_buffer()
         run.open(self.now_ms())
         await trio.to_thread.run_sync(self._sweep, self.saving.sweep)
-        await self.saving.save(await self._publish())
+        await self._publish_first()
         run.capacity.busy = False
         run.notify()
+
+    async def _publish_first(self) -> None:
+        """Nobody can make rollouts before this version is out. Raises TrainerLost, RunError."""
+        await self.publishing.publish()
+        await self.saving.save(self.capacity.chain.head)
 
     async def _begin_above(self) -> None:
         """Go on under a number above every incarnation whose versions are out: members hold some that this ledger knows
         nothing of, and names only go up. The trainer keeps its state, and nothing that was admitted is lost."""
         run = self.state
         run.capacity.busy = True
+        await self.publishing.drain()
         async with run.judging:
             await self._open_chain(run.capacity.chain.head.version)
-        await self.saving.save(await self._publish())
+        await self._publish_first()
         run.capacity.busy = False
         run.notify()
 
@@ -319,12 +355,10 @@ class TrainingLoop(Service):
         except OSError as error:
             raise RunError(f"{error.filename} cannot be used: {error.strerror}. Check its disk and owner.") from error
 
-    async def _step(self) -> None:
+    async def _step(self, beside: trio.Nursery) -> None:
         run = self.state
         waited = trio.current_time()
-        with self.time.during(TimeKind.WAITING):
-            batch = await self._collect()
-        if batch is None:
+        if (batch := await self._collect(beside)) is None:
             return
         began_ms, began = self.now_ms(), trio.current_time()
         run.capacity.busy, run.capacity.busy_since_ms, run.capacity.collecting = (
@@ -363,11 +397,6 @@ class TrainingLoop(Service):
             **_busy(self.time.so_far),
             **event_figures(row.metrics),
         )
-        if row.step % run.kappa == 0 or row.step >= self.steps:
-            with self.time.during(TimeKind.PUBLICATION):
-                version = await self._publish()
-            with self.time.during(TimeKind.CHECKPOINT):
-                await self.saving.save(version)
         self.signals.step_trained.emit(StepTrained(row=row, batch=batch))
         if (train_s := self.recorder.observatory.train_s) is not None:
             run.scheduler.measure(train_s.value)
@@ -417,18 +446,32 @@ class TrainingLoop(Service):
             parts.append(found)
         return mixed(*parts)
 
-    async def _collect(self) -> Batch | None:
+    async def _collect(self, beside: trio.Nursery) -> Batch | None:
         """Wait for a batch; None when another incarnation is to begin first. Consumes groups from the buffer, wakes
-        when one was added."""
+        when one was added. Publishes what is due as soon as there is room. Raises TrainerLost, RunError."""
         run = self.state
         while run.forgotten < run.capacity.chain.head.incarnation:
+            step = run.capacity.chain.head.version
+            if self.publishing.is_due(step, last=False):
+                if self.publishing.has_room:
+                    await self._send_out(beside)
+                else:
+                    self.publishing.put_off(step)
             waiting = len(run.capacity.buffer)
             if (batch := run.capacity.buffer.take(run.capacity.batch, run.capacity.chain)) is not None:
                 return batch
             if len(run.capacity.buffer) < waiting:
                 run.notify()  # what had grown too old made room for leases
-            await run.wait_changed()
+            with self.time.during(self._awaited):
+                await run.wait_changed()
         return None
+
+    @property
+    def _awaited(self) -> TimeKind:
+        """What a batch waits for: rollouts, or a version of which any would be admissible."""
+        published = self.state.published
+        is_out = published is not None and published.version.version >= self.capacity.oldest
+        return TimeKind.WAITING if is_out else TimeKind.PUBLICATION
 
     async def _drop(self, batch: Batch, refused: ChildRefused) -> None:
         """Do without a batch that makes the loss infinite; give up when one after the other does."""
@@ -440,13 +483,6 @@ class TrainingLoop(Service):
         self.events.emit("batch_dropped", step=run.capacity.collecting, rollouts=batch.rollouts, reason=refused.error)
         run.capacity.busy, run.capacity.collecting = False, run.capacity.chain.head.version
         run.notify()
-
-    async def _publish(self) -> PolicyVersion:
-        """Publish the policy, and make room in the store."""
-        signed = await self.publishing.publish()
-        self.signals.version_published.emit(signed)
-        await self.publishing.clean()
-        return signed.version
 
 
 def _busy(time: LearnerTime) -> dict[str, float]:

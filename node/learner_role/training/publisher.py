@@ -1,17 +1,24 @@
-"""What the trainer made becomes a version: exported, signed, adopted into the store, written down, announced.
+"""What the trainer made becomes a version, while it trains on: exported, signed, adopted into the store, written down,
+announced.
 
-    export, beside it the tally -> sign -> adopt into the store -> ledger: version and tally -> announce
+    snapshot ... exported -> tally, sign -> adopt into the store -> ledger: version and tally -> announce
+        the trainer trains on from here
 
-What always holds: a version is announced only when the store can serve it and the ledger knows it; killed before that,
-nobody has heard of it, and the name is never given again, since the next start takes the next incarnation. Its tally
-counts what the ledger says that the steps since the version before it consumed, which nothing adds to any more.
+What always holds:
+- Versions are announced in their order, and only when the store can serve them and the ledger knows them. Killed before
+  that, nobody has heard of a version, and its name is never given again, since the next start takes the next
+  incarnation.
+- A version's tally counts what the ledger says that the steps since the version before it consumed, which nothing adds
+  to any more.
+- At most UNDER_WAY versions are on their way, and one snapshot is being read: there is no queue. What is due meanwhile
+  is not published, and the newest state is as soon as there is room.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +33,8 @@ from learner.provisioning.estimation.recording import Published
 from learner.rollouts.buffer import Batch
 from node.learner_role.scheduling.run_recording import RunRecorder
 from node.learner_role.shared.context import Service
+from node.learner_role.shared.signals import TrainerSpoke
+from node.learner_role.training.checkpoints import TrainerLost
 from node.learner_role.trust.version_retention import VersionRetention
 from node.processes.outcomes import ChildRefused
 from node.runtime.errors import RunError
@@ -36,11 +45,13 @@ from protocol.versions.manifest import SignedManifest
 from protocol.versions.probe import Probed
 from protocol.versions.safetensors_header import LayoutError
 from swarm.store import StoreError, StoreFull
-from swarm.transport.error_groups import first_cause
 from swarm.transport.interface import Transport
 
 REANNOUNCE_S = 5.0
 """The newest version is announced again this often: gossip may lose a message, and repetition is harmless."""
+
+UNDER_WAY = 2
+"""Versions between snapshot and announcement: one is being exported while the one before is signed."""
 
 AHEAD = "ahead"
 """In `exports`: what was exported before it was published."""
@@ -50,6 +61,28 @@ ANCHOR_EVERY = 8
 versions catch up in one step; the learner keeps its files for as long."""
 
 
+async def _is_written(step: int) -> None:
+    """Every step is in the ledger before anybody asks."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Publication:
+    """A version on its way: `exported` is set once the trainer has told how that ended, `told`. Until then it ends with
+    the trainer's process, by `scope`."""
+
+    version: PolicyVersion
+    directory: Path
+    began_s: float
+    told: tuple[Header, Arrays] | None = None
+    exported: trio.Event = field(default_factory=trio.Event)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    def conclude(self, header: Header, arrays: Arrays) -> None:
+        """The trainer says how the export ended."""
+        self.told = header, arrays
+        self.exported.set()
+
+
 @dataclass(kw_only=True, eq=False)
 class VersionPublisher(Service):
     """See the module's paragraph.
@@ -57,6 +90,7 @@ class VersionPublisher(Service):
     Args:
         ask: one request to the trainer, for its header and arrays. Raises TrainerLost, ChildRefused, RunError.
         kept: versions that stay to be looked at, as long as there is room.
+        written: awaited until the ledger knows a training step.
     """
 
     transport: Transport
@@ -65,20 +99,45 @@ class VersionPublisher(Service):
     ask: Callable[[str, Mapping[str, object]], Awaitable[tuple[Header, Arrays]]]
     recorder: RunRecorder
     kept: VersionRetention | None = None
+    written: Callable[[int], Awaitable[None]] = _is_written
     _said: Announcement | None = None
     _ahead: tuple[Header, Arrays] | None = None
+    _begun: int = -1
+    _due: int | None = None
+    _under_way: list[Publication] = field(default_factory=list)
+    _sealing: trio.Lock = field(default_factory=trio.Lock)
+    _settled: trio.Event = field(default_factory=trio.Event)
+    _anchored: ManifestHash | None = None
     _previous: ManifestHash | None = None
     _after: int | None = None
     _pinned: ManifestHash | None = None
 
     def __post_init__(self) -> None:
         self.signals.certificate_renewed.subscribe(lambda _: self._renew())
+        self.signals.trainer_spoke.subscribe(self._hear)
+        self.signals.trainer_died.subscribe(lambda _: self._give_up())
+
+    def _hear(self, said: TrainerSpoke) -> None:
+        if said.header.get("event") in ("exported", "export_failed"):
+            for one in self._under_way:
+                if str(one.directory) == said.header.get("directory"):
+                    one.conclude(said.header, said.arrays)
+
+    def _give_up(self) -> None:
+        """What the trainer was exporting when it ended will never be there."""
+        for one in self._under_way:
+            if not one.exported.is_set():
+                one.scope.cancel()
 
     def go_on(self, published: Sequence[tuple[PolicyVersion, ManifestHash]]) -> None:
         """These were published before, oldest first; what of them belongs to the chain of `run` is gone on from."""
         self.capacity.manifests = dict(published)
         kept = [(version.version, manifest) for version, manifest in published if self.capacity.chain.contains(version)]
-        self._after, self._previous = kept[-1] if kept else (None, None)
+        self._after = self._previous = self._anchored = None
+        for version, manifest in kept:
+            self._note_anchor(version, manifest)
+            self._after, self._previous = version, manifest
+        self._begun, self._due = -1, None
         self._forget_manifests()
 
     def sweep(self) -> None:
@@ -91,7 +150,7 @@ class VersionPublisher(Service):
         """Export the policy before it has a name, for a trial, and return the directory; `publish` takes it as it is,
         unless `sweep` comes first. Raises TrainerLost, RunError."""
         directory = self.exports / AHEAD
-        self._ahead = await self._export_to(directory, "The first version")
+        self._ahead = await self._ask_export(directory, "The first version", wait=True)
         return directory
 
     @property
@@ -117,14 +176,107 @@ class VersionPublisher(Service):
             if self.state.announcement:
                 await self.transport.publish(topic_of(self.identity.swarm), self.state.announcement)
 
+    def is_due(self, step: int, *, last: bool) -> bool:
+        """Whether the state after training step `step` is one to publish: every kappa-th is, and the `last`."""
+        kappa = self.state.kappa
+        return step > self._begun and (last or step // kappa > max(0, self._begun) // kappa)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a snapshot may be taken now."""
+        return len(self._under_way) < UNDER_WAY and all(one.exported.is_set() for one in self._under_way)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way."""
+        return not self._under_way
+
+    def put_off(self, step: int) -> None:
+        """The state after `step` is due, and there is no room yet."""
+        self._due = step if self._due is None else self._due
+
+    async def begin(self, nursery: trio.Nursery) -> None:
+        """Have a snapshot of the policy taken, and publish it in `nursery`; return when the trainer may train on.
+
+        There must be room. Raises TrainerLost, RunError.
+        """
+        nursery.start_soon(self._bring_out_beside, await self._take_snapshot())
+
     async def publish(self) -> SignedManifest:
-        """Export the policy, sign it, adopt it into the store, announce it. Raises TrainerLost, RunError."""
-        run, version = self.state, self.capacity.chain.head
-        began = trio.current_time()
-        export = self.exports / str(version)
-        reply, names, tally = await self._export(version, export)
+        """Publish the policy, and return when it is announced. Raises TrainerLost, RunError."""
+        one = await self._take_snapshot()
+        try:
+            with one.scope:
+                return await self._bring_out(one)
+            raise TrainerLost("it ended while it exported a version")
+        finally:
+            self._end(one)
+
+    async def drain(self) -> None:
+        """Return when nothing is on its way. What the trainer that ended was exporting is given up."""
+        while self._under_way:
+            await self._settled.wait()
+
+    async def _take_snapshot(self) -> Publication:
+        version = self.capacity.chain.head
+        one = Publication(version=version, directory=self.exports / str(version), began_s=trio.current_time())
+        ahead, self._ahead = self._ahead, None
+        self._under_way.append(one)
+        try:
+            if ahead is not None:
+                await trio.to_thread.run_sync(self._name, one.directory, version)
+                one.conclude(*ahead)
+            else:
+                await self._ask_export(one.directory, f"Version {version}", wait=False)
+        except BaseException:
+            self._end(one)
+            raise
+        if self._due is not None and self._due < version.version:
+            self.events.emit(
+                "versions_skipped",
+                first=self._due,
+                last=version.version - 1,
+                reason="publications take longer than training steps: publish_every may be more, or patches less",
+            )
+        self._begun, self._due = version.version, None
+        return one
+
+    async def _bring_out_beside(self, one: Publication) -> None:
+        try:
+            with one.scope:
+                await self._bring_out(one)
+        finally:
+            self._end(one)
+
+    def _end(self, one: Publication) -> None:
+        self._under_way.remove(one)
+        self._settled.set()
+        self._settled = trio.Event()
+        self.state.notify(leasable=False)
+
+    async def _bring_out(self, one: Publication) -> SignedManifest:
+        """From the snapshot to the announcement. Raises RunError."""
+        run, version, export = self.state, one.version, one.directory
+        await one.exported.wait()
+        self.state.notify(leasable=False)  # the next snapshot may be taken
+        assert one.told is not None
+        reply, names = one.told
+        if reply.get("event") == "export_failed":
+            raise self._unpublished(f"Version {version}", str(reply.get("kind")), str(reply.get("error")))
         probed = _read_probe(reply.get("probe"))
-        signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export, names, probed, tally)
+        async with self._sealing:  # first come, first served: in their order
+            await self.written(version.version)
+            tally = await trio.to_thread.run_sync(self._tally, version)
+            signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export, names, probed, tally)
+            await self._announce_version(one, signed, fresh_bytes)
+            self.signals.version_published.emit(signed)
+            await self.clean()
+        run.notify()
+        return signed
+
+    async def _announce_version(self, one: Publication, signed: SignedManifest, fresh_bytes: int) -> None:
+        """From now on it is the newest version, and whoever is here hears of it."""
+        run, version = self.state, one.version
         self._pin(signed.hash)
         self.signals.version_adopted.emit(signed)
         self._announce(
@@ -138,6 +290,7 @@ class VersionPublisher(Service):
         )
         run.published = signed
         run.capacity.manifests[version] = self._previous = signed.hash
+        self._note_anchor(version.version, signed.hash)
         self._after = version.version
         self._forget_manifests()
         await self.transport.publish(topic_of(self.identity.swarm), self.state.announcement)
@@ -147,7 +300,7 @@ class VersionPublisher(Service):
             total_bytes=signed.manifest.total_bytes,
             new_bytes=fresh_bytes,
             patch_bytes=sum(patch.size for patch in signed.manifest.patches),
-            seconds=round(trio.current_time() - began, 4),
+            seconds=round(trio.current_time() - one.began_s, 4),
         )
         self.recorder.record(
             Published(
@@ -157,8 +310,6 @@ class VersionPublisher(Service):
                 patch_bytes=min((patch.size for patch in signed.manifest.patches), default=0),
             )
         )
-        run.notify()
-        return signed
 
     async def clean(self) -> None:
         """Remove versions that no rollout may be made with any more from the store, but for the last anchor."""
@@ -166,22 +317,6 @@ class VersionPublisher(Service):
         if self.kept is not None:
             self.kept.trim(keep)
         await trio.to_thread.run_sync(self._clean, keep)
-
-    async def _export(self, version: PolicyVersion, export: Path) -> tuple[Header, Arrays, TallyRow]:
-        """Have the trainer export, and count meanwhile what trained the version. Raises TrainerLost, RunError."""
-        tallies: list[TallyRow] = []
-
-        async def count() -> None:
-            tallies.append(await trio.to_thread.run_sync(self._tally, version))
-
-        ahead, self._ahead = self._ahead, None
-        with first_cause():
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(count)
-                if ahead is not None:
-                    await trio.to_thread.run_sync(self._name, export, version)
-                reply, names = ahead or await self._export_to(export, f"Version {version}")
-        return reply, names, tallies[0]
 
     def _name(self, export: Path, version: PolicyVersion) -> None:
         """What was exported ahead is `version`."""
@@ -192,12 +327,16 @@ class VersionPublisher(Service):
                 f"Version {version} cannot be published: {error}. Check the disk, then start again."
             ) from None
 
-    async def _export_to(self, export: Path, what: str) -> tuple[Header, Arrays]:
+    async def _ask_export(self, export: Path, what: str, *, wait: bool) -> tuple[Header, Arrays]:
+        """Raises TrainerLost, RunError."""
         try:
-            return await self.ask("export", {"directory": str(export), "dtype": self.weights_dtype})
+            return await self.ask("export", {"directory": str(export), "dtype": self.weights_dtype, "wait": wait})
         except ChildRefused as refused:
-            place = f" See the disk of {self.exports}." if refused.kind == "disk" else ""
-            raise RunError(f"{what} cannot be published: {refused.error}.{place}") from None
+            raise self._unpublished(what, refused.kind, refused.error) from None
+
+    def _unpublished(self, what: str, kind: str, error: str) -> RunError:
+        place = f" See the disk of {self.exports}." if kind == "disk" else ""
+        return RunError(f"{what} cannot be published: {error}.{place}")
 
     def _tally(self, version: PolicyVersion) -> TallyRow:
         """What the steps since the version before consumed, signed. 100,000 records take a second: for a thread."""
@@ -273,12 +412,15 @@ class VersionPublisher(Service):
         return [Base(manifest=signed, directory=self.context.store.directory(name)) for signed, name in found if signed]
 
     def _anchor(self) -> ManifestHash | None:
-        """The newest anchor that the store holds."""
+        """The newest anchor, if the store holds it."""
+        name = self._anchored
+        return name if name is not None and self.context.store.is_complete(name) else None
+
+    def _note_anchor(self, version: int, manifest: ManifestHash) -> None:
+        """It was published: the first one of each ANCHOR_EVERY kappa steps is an anchor."""
         every = ANCHOR_EVERY * self.state.kappa
-        anchors = [
-            one.hash for one in self.context.store.versions() if one.complete and one.version.version % every == 0
-        ]
-        return anchors[-1] if anchors else None
+        if self._after is None or version // every > self._after // every:
+            self._anchored = manifest
 
     def _forget_manifests(self) -> None:
         """Forget versions that no rollout may be made with any more."""

@@ -16,6 +16,7 @@ from learner.trainer_api.presets import Recipe, recipe_of
 from learner.trainer_api.requests import Hyperparameters
 from node.config.swarm_config import SwarmConfig, TrainerSection
 from node.learner_role.shared.context import Service
+from node.learner_role.shared.signals import TrainerSpoke
 from node.processes.child import SupervisedChild, open_child
 from node.processes.event_log import child_events
 from node.processes.outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
@@ -72,7 +73,7 @@ class TrainerProcess(Service):
             self.state.waits = f"{text[:1].upper()}{text[1:]}."
             self.events.emit("trainer_waits", text=text)
         else:
-            self.signals.trainer_spoke.emit(header)
+            self.signals.trainer_spoke.emit(TrainerSpoke(header=header, arrays=arrays))
 
 
 _SHARED = [name for name in TrainerSection.__struct_fields__ if name in Hyperparameters.__struct_fields__]

@@ -21,6 +21,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from learner.ledger.rows import CheckpointRow
 from learner.provisioning.estimation.recording import Began, Delivered, Stepped
 from learner.rollouts.batch_arrays import batch_arrays
 from learner.rollouts.buffer import Batch, Completion, Group
@@ -131,6 +132,12 @@ def require_chain(learner: Learner, signed: list[SignedManifest]) -> None:
         alive.append(after)
 
 
+def skipped(learner: Learner) -> set[int]:
+    """Steps whose state was due, and was not published since the versions before it were still on their way."""
+    told = learner.logged("versions_skipped")
+    return {step for fields in told for step in range(int(fields["first"]), int(fields["last"]) + 1)}  # type: ignore[arg-type]
+
+
 def manifests(learner: Learner) -> list[SignedManifest]:
     """Collects what is published from now on."""
     seen: list[SignedManifest] = []
@@ -163,11 +170,13 @@ async def test_a_run_ends_after_its_last_step(tmp_path: Path, settings: Settings
         assert learner.run.finished
         assert learner.capacity.chain.head == PolicyVersion(1, settings.steps)
         due = [n for n in range(settings.steps + 1) if n % settings.publish_every == 0 or n == settings.steps]
-        assert [str(one.version) for one in seen] == [f"1.{n}" for n in due]
+        published = [one.version.version for one in seen]
+        assert (published[0], published[-1], set(published) - set(due)) == (0, settings.steps, set())
+        assert set(due) - set(published) <= skipped(learner)
         require_chain(learner, seen)
         require_sound(learner, *peers)
         assert learner.trainer.calls.count("step") == settings.steps
-        assert learner.trainer.calls.count("save") == len(due) - 1
+        assert learner.trainer.calls.count("save") == len(published) - 1
         assert (
             len(learner.capacity.buffer) + learner.capacity.leasing.open_rollouts
             < learner.capacity.pace + settings.group_size
@@ -565,7 +574,7 @@ async def test_room_that_comes_from_dropping_is_told_to_those_who_wait_for_it(tm
         nursery.start_soon(ask)
         await wait_all_tasks_blocked()
         assert grants == []
-        nursery.start_soon(learner.training._collect)
+        nursery.start_soon(learner.training._collect, nursery)
     assert len(grants[0].leases) == 2
 
 
@@ -627,7 +636,11 @@ async def test_a_trainer_that_died_while_nobody_asked_it_anything(tmp_path: Path
 
         learner.context.signals.version_published.subscribe(note)
         await learner.train(peer)
-        assert [str(one.version) for one in seen] == ["1.0", "1.1", "1.2", "1.3", "2.2", "2.3", "2.4", "2.5", "2.6"]
+        # Steps go on while a version is published: what is durable by then is gone on from.
+        _, (incarnation, base) = learner.ledger.training.begun()
+        assert (incarnation, base > 0) == (2, True)
+        again = [one.version.version for one in seen if one.version.incarnation == 2]
+        assert (again[0], again[-1]) == (base, 6)
         require_chain(learner, seen)
         require_sound(learner, peer)
 
@@ -820,7 +833,21 @@ async def test_the_same_step_has_the_same_weights_under_the_next_incarnation(tmp
 
 
 async def test_what_a_kill_left_half_done_is_removed(tmp_path: Path) -> None:
+    adopted = threading.Event()
+
+    def note(signed: SignedManifest) -> None:
+        if str(signed.version) == "1.3":
+            adopted.set()
+
     async with open_learner(tmp_path, Settings(steps=5)) as learner:
+        learner.context.signals.version_published.subscribe(note)
+        write_down = learner.training.saving._write_down
+
+        def late(row: CheckpointRow, *others: Any) -> None:
+            assert row.step < 3 or adopted.wait(60)
+            write_down(row, *others)
+
+        learner.training.saving._write_down = late  # type: ignore[method-assign]
         await kill(learner, "checkpointed", "before", 3)
         assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1.1", "1.2", "1.3"]
         orphan = learner.store.versions()[-1]
@@ -1064,10 +1091,11 @@ async def test_a_full_store_ends_the_run_and_what_was_durable_stays(tmp_path: Pa
         last = learner.ledger.training.manifests()[-1]
         assert learner.store.is_complete(last[1])
         base = learner.ledger.training.checkpoints()[0].step
-        assert base == last[0].version == 2
+        assert last[0].version == 2
+        assert 2 <= base <= 4, "later states may be durable, though nobody got them"
     async with open_learner(tmp_path, Settings(steps=4)) as again:
         await again.train(peer)
-        assert again.ledger.training.begun() == [(1, 0), (2, base), (3, base)]
+        assert again.ledger.training.begun() == [(1, 0), (2, 2), (3, base)]
         require_sound(again, peer)
 
 
@@ -1083,7 +1111,7 @@ async def test_under_a_quota_older_versions_make_room(tmp_path: Path) -> None:
 
 async def test_an_export_that_is_not_whole_ends_the_run(tmp_path: Path) -> None:
     def script(op: str, moment: str) -> None:
-        if (op, moment) == ("export", "after"):
+        if (op, moment) == ("written", "after"):
             weights = tmp_path / "exports" / "1.0" / "model.safetensors"
             weights.write_bytes(weights.read_bytes()[:-4])
 

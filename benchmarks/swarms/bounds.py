@@ -97,7 +97,7 @@ def thousand(seed: int) -> tuple[Learning, list[Machine]]:
 
 
 def hour(seed: int) -> tuple[float, float, int]:
-    """Wall seconds for a simulated hour of that swarm, the learner's utilisation in it, rollouts delivered."""
+    """Wall seconds for a simulated hour of that swarm, the share in which the learner did not wait, rollouts made."""
     learning, machines = thousand(seed)
     began = time.perf_counter()
     outcome = World(learning, machines, seed=seed).run(until_s=HOUR_S)

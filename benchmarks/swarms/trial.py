@@ -31,7 +31,7 @@ LATEST = 6.0
 """A swarm is given up after so many times the time that its steps take without waiting."""
 
 BUSY = 0.97
-"""The utilisation that a provisioned swarm should have."""
+"""The share of its time in which the learner of a provisioned swarm should not wait, at least."""
 
 
 @dataclass(frozen=True, kw_only=True)

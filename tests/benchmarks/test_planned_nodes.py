@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from benchmarks.harness import BenchmarkError
 from benchmarks.live.swarm import Plant, Run, node_toml, swarm_toml
 from benchmarks.live.trainer import SleepingTrainer
-from benchmarks.utilisation import Result, bars, fewer, planned, row
+from benchmarks.planned_nodes import Result, bars, fewer, planned, row
 from learner.provisioning.estimation.recording import Stepped
 from node.commands.plan.measured_run import read_run
 from node.config.loader import read_node_config, read_swarm_config
@@ -146,7 +146,7 @@ def met(results: list[Result]) -> dict[str, bool]:
 def test_a_learner_that_waits_more_than_a_twentieth_misses(tmp_path: Path) -> None:
     few = [result(tmp_path, staleness, 2.5, planned=False, predicted=0.2) for staleness in (1, 3)]
     enough = [result(tmp_path, 1, 0.5), result(tmp_path, 3, 0.6)]
-    assert met([*enough, *few]) == {"utilisation_s1": True, "utilisation_s3": False, "bubble_error_points": True}
+    assert met([*enough, *few]) == {"not_waiting_s1": True, "not_waiting_s3": False, "bubble_error_points": True}
 
 
 def test_the_worst_prediction_counts_and_none_is_a_miss(tmp_path: Path) -> None:

@@ -1,4 +1,8 @@
-"""Claim "utilisation": with the nodes that our model plans the learner hardly waits; with fewer, as predicted.
+"""Claim "planned_nodes": with the nodes that our model plans the learner hardly waits; with fewer, as it predicts.
+
+The trainer sleeps (`benchmarks/live/trainer.py`), and every version that it publishes is 2 MiB of random bytes. So this
+says nothing of how long training or a real publication takes, nor which share of its time a learner trains: it holds
+the plan's waits against those that really come.
 
 A learner and its rollout nodes run as processes of their own, each in a network namespace behind a link of its own.
 Short runs are recorded first; for each window S, what one shows of T_train, T_bcast, T_gen and rates is planned with as
@@ -6,13 +10,13 @@ Short runs are recorded first; for each window S, what one shows of T_train, T_b
 with about three fifths of the nodes. All figures are read from the learners' recordings; a prediction is made from the
 recording of its own run and held against the same training steps, as `volery plan --from` does.
 
-What is real: learner, nodes, their libp2p connections, leases, deliveries, verdicts, ledger, signing, publication,
-distribution, disks, clocks. What is imitated: the trainer sleeps (`benchmarks/live/trainer.py`) and so does the engine
-(kind "fake"), since two cores could not do all nodes' work at the same time. So T_train hardly varies, completions are
-made up and rewarded with 0, and a group takes its time whatever it says. Weights are random bytes: no patch is smaller,
-every version travels whole. Bars: the learner's utilisation by window; the largest difference between predicted and
-measured bubble with too few nodes, in points. What always holds: with more than one repetition, utilisations and
-differences are medians over them; a run that fails ends the benchmark. Needs Linux and root.
+Real are the learner, nodes, their libp2p connections, leases, deliveries, verdicts, ledger, signing, publication,
+distribution, disks and clocks. The engine sleeps as the trainer does (kind "fake"), since two cores could not do all
+nodes' work at the same time. So T_train hardly varies, completions are made up and rewarded with 0, and a group takes
+its time whatever it says. Since weights are random no patch is smaller, and every version travels whole. Bars: for each
+window, the share of its time in which the learner did not wait for rollouts (1 - bubble); the largest difference
+between predicted and measured bubble with too few nodes, in points. Invariants: with more than one repetition, shares
+and differences are medians over them; a run that fails ends the benchmark. Needs Linux and root.
 """
 
 from __future__ import annotations
@@ -62,7 +66,7 @@ MOST_NODES = 24
 
 FEWER = 0.6
 
-UTILISATION_AT_LEAST, ERROR_POINTS_AT_MOST = 0.95, 10.0
+NOT_WAITING_AT_LEAST, ERROR_POINTS_AT_MOST = 0.95, 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +80,8 @@ class Result:
     cores: float
 
     @property
-    def utilisation(self) -> float:
-        """The share of its time that the learner trained and published."""
+    def not_waiting(self) -> float:
+        """The share of its time in which the learner did not wait for rollouts."""
         return 1 - self.measured.late.bubble
 
     @property
@@ -239,7 +243,7 @@ def tell(result: Result) -> None:
 
 
 HEADER = [
-    "S", "kappa", "nodes", "", "T_train [s]", "T_bcast [T_train]", "T_gen [T_train]", "utilisation [%]", "bubble [%]",
+    "S", "kappa", "nodes", "", "T_train [s]", "T_bcast [T_train]", "T_gen [T_train]", "not waiting [%]", "bubble [%]",
     "predicted [%]", "lag, mean", "max", "too old", "cores [%]",
 ]  # fmt: skip
 
@@ -255,7 +259,7 @@ def row(result: Result) -> list[str]:
         number(late.train_s),
         number(result.broadcast),
         number(result.generation),
-        number(100 * result.utilisation, 1),
+        number(100 * result.not_waiting, 1),
         number(100 * late.bubble, 1),
         number(None if result.predicted is None else 100 * result.predicted, 1),
         number(late.lag),
@@ -276,8 +280,8 @@ def bars(results: Sequence[Result]) -> list[Bar]:
     errors: list[float | None] = []
     for staleness in dict.fromkeys(one.run.staleness for one in results):
         enough, few = (of_window(results, staleness, planned=planned) for planned in (True, False))
-        utilisation = median([one.utilisation for one in enough])
-        found.append(Bar(name=f"utilisation_s{staleness}", value=utilisation, at_least=UTILISATION_AT_LEAST))
+        share = median([one.not_waiting for one in enough])
+        found.append(Bar(name=f"not_waiting_s{staleness}", value=share, at_least=NOT_WAITING_AT_LEAST))
         errors.append(median([one.error_points for one in few]))
     worst = None if None in errors else max(one for one in errors if one is not None)
     return [*found, Bar(name="bubble_error_points", value=worst, at_most=ERROR_POINTS_AT_MOST)]
@@ -305,7 +309,7 @@ def figures(results: Sequence[Result]) -> dict[str, Any]:
 def report(results: Sequence[Result]) -> int:
     """Print every run and the bars; return the exit code."""
     say("\n" + table(HEADER, [row(one) for one in results]))
-    return conclude("utilisation", bars(results), figures(results))
+    return conclude("planned_nodes", bars(results), figures(results))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """What the peers of a recorded run were, as machines of a simulation.
 
-Pure. What always holds: what a peer was is what it showed over all of the run, so whoever became slower is as slow as
-it was in the end. T_bcast as it was measured contains the batch that a version waits for, and the installation: where a
-version must have been there when a batch was delivered, what follows until it is in use is the installation; where a
-peer was idle longer than that, its arrival shows; else half a batch is taken off, as far as the peer was busy.
+Pure. What always holds: what a peer was is what it showed over all of the run, as T_train is that of all steps, so
+whoever became slower is from the beginning as slow as it was in the mean. T_bcast as it was measured contains the batch
+that a version waits for, and the installation: where a version must have been there when a batch was delivered, what
+follows until it is in use is the installation; where a peer was idle longer than that, its arrival shows; else half a
+batch is taken off, as far as the peer was busy.
 """
 
 from __future__ import annotations
@@ -14,9 +15,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, pstdev
 
+from learner.provisioning.estimation.estimates import RecentRatio
 from learner.provisioning.estimation.estimator import SwarmEstimator
 from learner.provisioning.estimation.peer_profile import Profile
-from learner.provisioning.estimation.recording import Began, Delivered, Installed, Joined, Left, Published, Recorded
+from learner.provisioning.estimation.recording import (
+    Began,
+    Delivered,
+    Installed,
+    Joined,
+    Left,
+    Published,
+    Recorded,
+    Withdrawn,
+)
 from learner.simulation.machines import Absence, Change, Machine
 from learner.simulation.rollout_node import SILENCE_S
 
@@ -37,7 +48,7 @@ def machines_of(
     profiles = {peer: profile for peer in names if (profile := seen.profile(peer)) is not None}
     past = _Past(events, profiles, unseen_s)
     for peer, profile in profiles.items():
-        if (rate := _rate(profile)) > 0:
+        if (rate := past.rate(profile)) > 0:
             yield _machine(past, peer, profile, names[peer], rate)
 
 
@@ -50,9 +61,17 @@ class _Past:
         self.began, self.until_s = began, events[-1].at_s
         self.deliveries: defaultdict[str, list[Delivered]] = defaultdict(list)
         self.comings: defaultdict[str, list[Joined | Left]] = defaultdict(list)
+        self._over_all: dict[str, Profile] = {}
+
+        def over_all(peer: str) -> Profile:
+            return self._over_all.setdefault(peer, Profile(peer, _rates=RecentRatio(window=len(events))))
+
         for event in events:
             if isinstance(event, Delivered):
                 self.deliveries[event.peer].append(event)
+                over_all(event.peer).delivered(event)
+            elif isinstance(event, Withdrawn) and event.status in ("expired", "recalled"):
+                over_all(event.peer).expired(event.rollouts)
             elif isinstance(event, Joined | Left):
                 self.comings[event.peer].append(event)
         self.switched = _changes_of_version(events)
@@ -64,10 +83,11 @@ class _Past:
         self.is_delay_known = bool(delays)
         self.spread = median(spreads) if spreads else SPREAD
 
-
-def _rate(profile: Profile) -> float:
-    shown = profile.shown_rate.value if profile.shown_rate is not None else 0.0
-    return shown or profile.claimed_rate
+    def rate(self, profile: Profile) -> float:
+        """Rollouts per busy second over all of the run; what the peer promised where it delivered nothing."""
+        over_all = self._over_all.get(profile.peer)
+        shown = over_all.shown_rate if over_all is not None else None
+        return (shown.value if shown is not None else 0.0) or profile.claimed_rate
 
 
 def _machine(past: _Past, peer: str, profile: Profile, name: str, rate: float) -> Machine:

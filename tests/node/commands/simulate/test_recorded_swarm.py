@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from learner.provisioning.estimation.recording import Began, Installed, Joined, Left, Planned, encode_line
+from learner.provisioning.estimation.recording import Began, Delivered, Installed, Joined, Left, Planned, encode_line
 from node.commands.plan.measured_run import read_run
 from node.commands.plan.recordings import read_events
 from node.commands.simulate.command import answer
@@ -170,6 +170,21 @@ def test_a_real_run_of_two_peers(tmp_path: Path) -> None:
     assert replay.swarm.learning.kappa == 1
     assert not replay.swarm.is_planned
     assert simulated("--from", path)["stories"][0]["steps"] > 30
+
+
+def test_a_peer_that_became_slower_is_replayed_with_its_mean_rate(tmp_path: Path) -> None:
+    """T_train is that of all steps, too. With the rate of the end, peers would be slower than they were all along."""
+    events = [
+        replace(event, started_s=event.at_s - 2.0)
+        if isinstance(event, Delivered) and event.version < 40
+        else replace(event, started_s=event.at_s - 6.0)
+        if isinstance(event, Delivered)
+        else event
+        for event in recorded.run(80)
+    ]
+    swarm = read_replay(recorded.write(tmp_path / "recording.jsonl", events)).swarm
+    for one in swarm.machines:
+        assert one.rate == pytest.approx(recorded.ADMITTED / 4.0, rel=0.01)
 
 
 def test_of_several_starts_the_longest_is_replayed(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """What a swarm takes, estimated from what it took of late: figures that a single odd value hardly moves.
 
 Pure. What always holds: an estimate comes of the last WINDOW values, and its interval contains the true figure with a
-probability of 0.95; with too few values for that, an end is open (0 or infinity). There are two kinds. A quantile
+probability of 0.95; with too few values for that, an end is open (0 or infinity). There are three kinds. A quantile
 (`Recent`) is an order statistic, and so is each end of its interval, whatever the distribution (binomial ranks, as in
 Conover, Practical Nonparametric Statistics, section 3.2). A rate (`RecentRatio`) is a sum over a sum, since what takes
 longer must count for longer: a median of rates would promise more than comes. Its interval is that of a ratio (Cochran,
-Sampling Techniques, section 6.4).
+Sampling Techniques, section 6.4). A mean (`Recent.mean`) is for what adds up, as training steps do; what is odd is left
+out of it, and its interval is Student's.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from statistics import median
+from statistics import fmean, median, variance
 
 WINDOW = 32
 """Values that are remembered: half an hour of steps of a minute, and enough for an interval of a few percent."""
 
 CONFIDENCE = 0.95
+
+_MEAN = -1.0
+"""The key of a mean among quantiles."""
 
 ENOUGH = 6
 """Values from which on the interval of a median, or of a rate, has two ends."""
@@ -30,6 +34,9 @@ ENOUGH = 6
 ODD = 4.0
 """What took longer than so many times the usual counts as so many times: a machine that was asleep for a night has not
 become slower, and one odd value in WINDOW moves a rate by a tenth."""
+
+RARE = 2
+"""Of WINDOW values: once in sixteen training steps is an accident, more often is a habit."""
 
 DRIFT = 0.1
 """A quantity has drifted when its interval excludes what was planned with, and it lies at least so far from it."""
@@ -64,6 +71,23 @@ class Recent:
     def median(self) -> Estimate | None:
         """None while there is nothing to go by."""
         return self.quantile(0.5)
+
+    def mean(self) -> Estimate | None:
+        """The mean. RARE values of more than ODD times the median are left out: a step that compiled its kernels, or a
+        machine that was asleep. If there are more of them they are what comes again and again, and count."""
+        if (known := self._known.get(_MEAN)) is not None:
+            return known
+        if not self._values:
+            return None
+        most = ODD * median(self._values)
+        usual = [value for value in self._values if value <= most]
+        values = usual if len(self._values) - len(usual) <= RARE else list(self._values)
+        count, value = len(values), fmean(values)
+        reach = _student(count - 1) * math.sqrt(variance(values, value) / count) if count >= ENOUGH else math.inf
+        self._known[_MEAN] = estimate = Estimate(
+            value=value, low=max(0.0, value - reach), high=value + reach, count=len(self._values)
+        )
+        return estimate
 
     def quantile(self, share: float) -> Estimate | None:
         """The value that `share` (0 to 1) of all stay below."""

@@ -113,10 +113,11 @@ class SwarmEstimator:
 
     @property
     def train_s(self) -> Estimate | None:
-        """T_train: the median busy time of a step less its publication, plus that of a publication over kappa.
+        """T_train: the mean busy time of a step less its publication, plus that of a publication over kappa.
 
-        The busy time of a step is bimodal when kappa > 1, and its median would leave publication out. The ends of the
-        interval are the sums of the ends; the upper one is open until ENOUGH versions were published.
+        The mean, since in so many seconds R rollouts are taken: steps of which a few take long have a median that is
+        shorter, and a plan would ask for more than is ever taken. The ends of the interval are the sums of the ends;
+        the upper one is open until ENOUGH versions were published.
         """
         step, publication = self.step_s, self.publish_s
         if step is None or publication is None:
@@ -131,13 +132,13 @@ class SwarmEstimator:
 
     @property
     def step_s(self) -> Estimate | None:
-        """The median busy time of a step less its publication."""
-        return self._train.median()
+        """The mean busy time of a step less its publication."""
+        return self._train.mean()
 
     @property
     def publish_s(self) -> Estimate | None:
-        """The median time for which a publication holds the learner up."""
-        return self._publish.median()
+        """The mean time for which a publication holds the learner up."""
+        return self._publish.mean()
 
     @property
     def source_s(self) -> float | None:

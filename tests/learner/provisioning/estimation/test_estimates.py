@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.provisioning.estimation.estimates import ODD, WINDOW, Estimate, Recent, RecentRatio, ranks
+from learner.provisioning.estimation.estimates import ODD, RARE, WINDOW, Estimate, Recent, RecentRatio, ranks
 from tests.support.estimates import has_drifted
 
 
@@ -21,6 +21,42 @@ def test_one_odd_value_moves_nothing() -> None:
     recent = Recent([10.0] * 20)
     recent.add(1e6)
     assert recent.median() == Estimate(value=10.0, low=10.0, high=10.0, count=21)
+
+
+def test_a_mean_leaves_out_what_is_rare_and_long() -> None:
+    assert Recent().mean() is None
+    recent = Recent([10.0] * 20)
+    for _ in range(RARE):
+        recent.add(1e6)
+    mean = recent.mean()
+    assert mean is not None
+    assert (mean.low, mean.value, mean.high, mean.count) == (10.0, 10.0, 10.0, 22)
+
+
+def test_a_mean_contains_what_is_long_again_and_again() -> None:
+    """Every eighth training step is followed by an evaluation, say."""
+    mean = Recent([10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 90.0] * 4).mean()
+    assert mean is not None
+    assert mean.value == 20.0
+    assert mean.low < 20.0 < mean.high
+
+
+def test_the_interval_of_a_mean_is_students() -> None:
+    mean = Recent([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).mean()
+    assert mean is not None
+    assert (mean.low, mean.high) == pytest.approx((3.5 - 1.963, 3.5 + 1.963), abs=0.02)  # 2.571 x 1.871 / sqrt(6)
+    few = Recent([1.0, 2.0]).mean()
+    assert few is not None
+    assert (few.low, few.value, few.high) == (0.0, 1.5, math.inf)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=40))
+def test_a_mean_lies_among_its_values_and_in_its_interval(values: list[float]) -> None:
+    mean = Recent(values).mean()
+    assert mean is not None
+    assert 0 <= mean.low <= mean.value <= mean.high
+    last = values[-WINDOW:]
+    assert min(last) * (1 - 1e-9) <= mean.value <= max(last) * (1 + 1e-9)
 
 
 def test_what_is_old_is_forgotten() -> None:

@@ -216,6 +216,7 @@ class SwarmEstimator:
                     batch_rollouts=_value(one.batch_rollouts, batch) or 0.0,
                     start_s=0.0 if self._journeys.has(one.peer) else own_start_s,
                     stays_s=stays_s,
+                    is_least=one.is_least,
                 )
             )
         return candidates

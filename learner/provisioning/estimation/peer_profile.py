@@ -1,8 +1,14 @@
 """What one peer has shown of itself: how fast it is, how long versions take to reach it, how often it leaves.
 
-Pure. What always holds: its rate is what it can do, not what it was asked to: rollouts per second during which it was
-busy, so a peer that is paced and idle between leases looks as fast as it is. What it says of itself counts only until
-it has delivered ENOUGH batches, and less with each. Memory is bounded: WINDOW values per quantity.
+Pure.
+
+Invariants:
+- Its rate is what it can do, not what it was asked to: rollouts per second during which it was busy.
+- Where it stood still until it was leased something, its rate is known to be at least so much (`is_least`): its batches
+  may be smaller than its engine could take, and the way to the verdict counts, during which a peer that is kept busy
+  is at its next batch.
+- What it says of itself counts only until it has delivered ENOUGH batches, and less with each.
+- Memory is bounded: WINDOW values per quantity.
 """
 
 from __future__ import annotations
@@ -11,13 +17,17 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from learner.provisioning.estimation.estimates import ENOUGH, Estimate, Recent, RecentRatio
+from learner.provisioning.estimation.estimates import ENOUGH, WINDOW, Estimate, Recent, RecentRatio
 from learner.provisioning.estimation.recording import Delivered, Joined
 
 SAME_START = 0.1
 """Deliveries are of one batch when their starts lie closer than this share of the time they took: an engine takes a
 batch at a time, and says of each of its leases in turn that it began. Where two batches pass for one nothing is lost:
 both their rollouts and their seconds count."""
+
+IN_HAND = 0.5
+"""A lease that waited at least so much of the time that its batch then took was there while the engine was at the batch
+before. One that waited less may have come when the engine stood still already: the way to a peer takes time, too."""
 
 TAIL = 0.95
 """T_gen is what so large a share of deliveries take at most."""
@@ -79,6 +89,7 @@ class Profile:
     _busy: BusyTime = field(default_factory=BusyTime)
     _open: _Batch | None = None
     _rates: RecentRatio = field(default_factory=RecentRatio)
+    _in_hand: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _batches: Recent = field(default_factory=Recent)
     _generation: Recent = field(default_factory=Recent)
     _broadcast: Recent = field(default_factory=Recent)
@@ -134,9 +145,11 @@ class Profile:
         if batch is None or started_s - batch.started_s > SAME_START * (at_s - batch.started_s):
             self._close()
             batch = self._open = _Batch(started_s)
+        batch.held_s = max(batch.held_s, started_s - event.leased_s)
         batch.admitted += event.admitted
         batch.rollouts += event.admitted + event.refused
         batch.busy_s += self._busy.add(started_s, at_s)
+        batch.until_s = at_s
         self._generation.add(at_s - started_s)
 
     def expired(self, rollouts: int) -> None:
@@ -174,6 +187,12 @@ class Profile:
         if batch is None or batch.busy_s <= 0:
             return None
         return Estimate(value=batch.admitted / batch.busy_s, low=0.0, high=math.inf, count=1)
+
+    @property
+    def is_least(self) -> bool:
+        """Whether it may be faster than it has shown, since it was not kept busy: most of its last batches did not wait
+        in its hands until the one before was done."""
+        return 2 * sum(self._in_hand) < len(self._in_hand)
 
     @property
     def broadcast_s(self) -> Estimate | None:
@@ -214,6 +233,7 @@ class Profile:
     def _close(self) -> None:
         if (batch := self._open) is not None:
             self._rates.add(batch.admitted, batch.busy_s)
+            self._in_hand.append(batch.was_in_hand)
             self._batches.add(batch.rollouts)
             self._open = None
 
@@ -223,6 +243,14 @@ class _Batch:
     """What an engine made at a time, as far as it was delivered."""
 
     started_s: float
+    held_s: float = 0.0
+    """So long it waited in the peer's hands."""
+    until_s: float = 0.0
     admitted: int = 0
     rollouts: int = 0
     busy_s: float = 0.0
+
+    @property
+    def was_in_hand(self) -> bool:
+        """Whether it was leased while the engine was at the batch before."""
+        return self.held_s >= IN_HAND * (self.until_s - self.started_s)

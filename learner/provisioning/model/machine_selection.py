@@ -57,6 +57,7 @@ class Candidate:
         start_price: what starting costs beside that time.
         stops_per_hour: how often it is taken away (spot machines, owners who come home), each costing a start.
         stays_s: so long will it be there, by its owner's hours; more than 0.
+        is_least: it may be faster than `rate`, since it was never kept busy.
     """
 
     name: str
@@ -69,6 +70,7 @@ class Candidate:
     start_price: float = 0.0
     stops_per_hour: float = 0.0
     stays_s: float = math.inf
+    is_least: bool = False
 
     @property
     def usable_rate(self) -> float:

@@ -130,8 +130,10 @@ def _wider(setting: Setting, staleness: int) -> int | None:
         return None
     slack = math.ceil(slowest_s / setting.timings.train_s) + 1
     last = min(MOST_STALENESS, max(setting.least_kappa, setting.kappa or 1) + slack)
+    if setting.shown is not None:
+        last = max(last, setting.shown.staleness)
     windows = Windows(setting)
-    return next((s for s in range(staleness + 1, last + 1) if windows.share(s) >= 1), None)
+    return next((s for s in range(staleness + 1, last + 1) if windows.suffices(s)), None)
 
 
 def _least(enough: Callable[[float], bool], low: float, high: float) -> float | None:

@@ -5,7 +5,9 @@ trains, then everybody installs the version and generates R rollouts of it,
 
     step = T_train + F^-1(R),    for machines that are alike  T_train + T_bcast + T_gen + R / mu
 
-What always holds: what no machines of the pool can do is a value that says how far all of them are from it.
+A run may have shown machines to be enough (`Shown`). Invariants:
+- What no machines of the pool can do is a value that says how far all of them are from it.
+- Never is more asked for than what was shown to be enough for that window or a narrower one.
 """
 
 from __future__ import annotations
@@ -73,6 +75,21 @@ class Timings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A run in which the learner waited for hardly any of its time, its `bubble`: with the candidates of these names,
+    the window S = `staleness` >= 1 and the publication period `kappa`.
+
+    Rates and delays of machines that stood still now and then are bounds, and the reserve is for what was not tried.
+    That these machines were enough is known better than what a plan reckons of them.
+    """
+
+    names: frozenset[str]
+    staleness: int
+    kappa: int
+    bubble: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Setting:
     """What is the same for every window.
 
@@ -85,6 +102,7 @@ class Setting:
         margin: gamma, what is asked for over what suffices.
         ahead: batches leased or waiting at most; None: as a learner does whose swarm.toml does not say.
         stands_s: how long machines are kept, over which their start is charged.
+        shown: machines that were enough in a run with these very timings; None where none are known.
     """
 
     timings: Timings
@@ -95,6 +113,7 @@ class Setting:
     margin: float = MARGIN
     ahead: float | None = None
     stands_s: float = STANDS_S
+    shown: Shown | None = None
 
     def clock(self, staleness: int, kappa: int, suppliers: Sequence[Supplier]) -> Clockwork:
         """The clockwork of this window, with leases given out as far ahead as it takes for these suppliers."""
@@ -131,7 +150,8 @@ class Setting:
 class Outcome:
     """What machines make of a window: `asked` rollouts per second (with gamma), `over_balance` the rule's own minimum
     over R / T_train, `period_s` per training step, `lag` expected, in training steps, of what is trained on.
-    `kappas`: the publication periods, `kappa` among them, that cost the same.
+    `kappas`: the publication periods, `kappa` among them, that cost the same. `is_shown`: a run had these machines, and
+    its learner hardly waited; by their rates and delays alone they would be too few, or others would cost more.
     """
 
     staleness: int
@@ -145,6 +165,7 @@ class Outcome:
     lag: float
     lag_bound: int
     learner_price: float = 0.0
+    is_shown: bool = False
 
     @property
     def bubble(self) -> float:
@@ -210,7 +231,34 @@ class Windows:
         return Window(staleness=staleness, ours=ours, everyone=everyone)
 
     def ours(self, staleness: int) -> Outcome | Infeasible:
-        """The cheapest machines with which the learner never waits, and the largest period that costs no more."""
+        """The cheapest machines with which the learner never waits, and the largest period that costs no more; those
+        that were shown to be enough where nothing else is, or only what costs more or takes more machines."""
+        reckoned, shown = self._reckoned(staleness), self._shown(staleness)
+        if shown is None:
+            return reckoned
+        if isinstance(reckoned, Infeasible):
+            return shown
+        more = self._charged(reckoned.choice) - self._charged(shown.choice) * (1 + SAME_PRICE) - _ROUNDING
+        fewer = len(shown.choice.chosen) < len(reckoned.choice.chosen)
+        return shown if more > 0 or (fewer and self._charged(reckoned.choice) == 0) else reckoned
+
+    def _shown(self, staleness: int) -> Outcome | None:
+        """What was shown to be enough, if it is for this window: who is in time for one is for a wider one."""
+        shown = self.setting.shown
+        if shown is None or staleness < shown.staleness:
+            return None
+        chosen = tuple(
+            sorted(
+                (one for one in self.setting.candidates if one.name in shown.names), key=lambda one: (one.rho, one.name)
+            )
+        )
+        choice = Choice(chosen=chosen, price=math.fsum(one.running_price for one in chosen))
+        outcome = self.outcome(staleness, shown.kappa, choice)
+        longest_s = outcome.train_s / (1 - shown.bubble)
+        return replace(outcome, kappas=(shown.kappa,), period_s=min(outcome.period_s, longest_s), is_shown=True)
+
+    def _reckoned(self, staleness: int) -> Outcome | Infeasible:
+        """The same by rates and delays alone."""
         periods = self.setting.periods(staleness)
         if not periods:
             return self._overtaken(staleness)
@@ -286,6 +334,11 @@ class Windows:
         if not periods or not self.setting.candidates:
             return 0.0
         return self.requirement(staleness - periods[0]).share(np.ones(len(self.setting.candidates)))
+
+    def suffices(self, staleness: int) -> bool:
+        """Whether all machines are enough, by what they supply or since it was shown."""
+        shown = self.setting.shown
+        return (shown is not None and staleness >= shown.staleness) or self.share(staleness) >= 1
 
     def requirement(self, slack: int) -> Requirement:
         """What a set must supply where S is above kappa by `slack`."""

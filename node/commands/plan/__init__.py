@@ -15,5 +15,6 @@ of that value.
 - `pool_file`: a pool from a file
 - `pool_keys`: keys of that file
 - `recordings`: recordings of runs
+- `shown_run`: machines that a recorded run showed to be enough
 - `text`: the whole text, with its tables
 """

@@ -29,10 +29,12 @@ def given(plan: Plan) -> Lines:
     """What is reckoned with."""
     terms, setting = plan.terms, plan.terms.setting
     timings, pool = setting.timings, setting.candidates
-    rate = math.fsum(one.usable_rate for one in pool)
+    rate = words.per_second(math.fsum(one.usable_rate for one in pool))
+    if any(one.is_least for one in pool):
+        rate = f"at least {rate}"
     price = math.fsum(one.running_price for one in pool)
     on = "it is on" if len(pool) == 1 else "all are on"
-    whole = f"{words.counted(len(pool), 'machine')}, {words.per_second(rate)} when {on}"
+    whole = f"{words.counted(len(pool), 'machine')}, {rate} when {on}"
     yield "pool", f"{whole}, for {words.per_hour(price, terms.currency)}"
     learner = f"R / T_train = {words.per_second(setting.balance)}"
     rollouts = words.counted(timings.rollouts, "rollout")
@@ -55,7 +57,7 @@ def answer(plan: Plan) -> Lines:
         yield "machines", _counted(plan, ours)
         yield "cost", _cost(plan, ours)
         yield "kappa", _kappa(plan, ours)
-        if ours.staleness:
+        if ours.staleness and not ours.is_shown:
             yield "asked for", _asked(plan, ours)
         yield "waits", _waits(ours)
         yield "lag", f"{ours.lag:.1f} training steps expected, {ours.lag_bound} at most"
@@ -73,6 +75,10 @@ def _counted(plan: Plan, outcome: Outcome) -> str:
         count = len(outcome.choice.chosen)
         told = f"{count} machines{f' of {len(kinds)} kinds' if len(kinds) < count else ''}, listed below"
     exact = "the cheapest set" if outcome.choice.exact else "the cheapest set found"
+    if outcome.is_shown and (shown := plan.terms.setting.shown) is not None:
+        rate = words.per_second(outcome.choice.rate)
+        least = "at least " if any(one.is_least for one in outcome.choice.chosen) else ""
+        return f"{told}: {least}{rate}; enough in the run, whose learner waited {words.share(shown.bubble)} of its time"
     what = exact if outcome.staleness else "in turns with the learner"
     return f"{told}: {words.per_second(outcome.choice.rate)}, {what}"
 
@@ -171,10 +177,17 @@ def _ahead(plan: Plan, outcome: Outcome) -> float:
 def notes(plan: Plan) -> Iterator[str]:
     """What else should be known."""
     terms, setting = plan.terms, plan.terms.setting
+    if least := [
+        name for name in plan.pool if name in {terms.kinds[one.name] for one in setting.candidates if one.is_least}
+    ]:
+        told = ", ".join(least[:KINDS_TOLD]) + (
+            f" and {len(least) - KINDS_TOLD} more" if len(least) > KINDS_TOLD else ""
+        )
+        yield f"At least so fast, and perhaps faster, since the run did not keep them busy: {told}."
     if all(one.running_price == 0 for one in setting.candidates):
         yield "Every machine's price is 0: nothing is saved by choosing, so as few machines as suffice are chosen."
     ours = plan.asked.ours
-    if isinstance(ours, Outcome) and ours.staleness and ours.bubble > WAITS:
+    if isinstance(ours, Outcome) and ours.staleness and ours.bubble > WAITS and not ours.is_shown:
         yield (
             "The learner waits although the machines suffice: no more than `ahead` batches are leased at a time, here "
             f"{_ahead(plan, ours):.3g}. Raise it."

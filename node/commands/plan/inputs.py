@@ -31,6 +31,9 @@ MANY = 1e9
 _HOUR = 3600.0
 _BROADCAST = ("broadcast_s", "weights_mb")
 
+_OTHERWISE = {*_BROADCAST, "train_s", "rollouts", "generation_s", "kappa", "margin", "ahead"}
+"""Who gives one of these asks for something else than what a run showed to be enough."""
+
 T = TypeVar("T")
 
 
@@ -103,6 +106,7 @@ def terms_of(pool: Pool, command: Mapping[str, Any], run: Mapping[str, Any] | No
         margin=said.get("margin", MARGIN),
         ahead=said.get("ahead"),
         stands_s=_HOUR * said.get("hours", STANDS_S / _HOUR),
+        shown=None if command.keys() & _OTHERWISE else pool.shown,
     )
     return Terms(
         setting=setting,
@@ -138,6 +142,7 @@ def _candidates(machines: Sequence[Machine], times: Sequence[float], generation_
             start_s=machine.start_s,
             start_price=machine.start_price,
             stops_per_hour=machine.stops_per_hour,
+            is_least=machine.is_rate_least,
         )
         for machine, broadcast_s in zip(machines, times, strict=True)
         for name in machine.names

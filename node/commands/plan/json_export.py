@@ -5,20 +5,23 @@ Money is in whole units of `currency`, times in seconds, rates in admitted rollo
 is that there is none.
 
 format, currency, feasible, staleness, terms {train_s, rollouts, broadcast_s, broadcast_from, generation_s, source_s,
-learner_price, kappa, margin, ahead, stands_s}, pool [{name, count, price, rate, broadcast_s, generation_s, rho}],
-windows [{staleness, ours, everyone}], changes [{what, machine, outcome}], remedies {times, rollouts, train_s,
-broadcast, staleness}, measured; with --compare-echo2 also greedy, and paper in each of the windows.
+learner_price, kappa, margin, ahead, stands_s}, pool [{name, count, price, rate, rate_at_least, broadcast_s,
+generation_s, rho}], windows [{staleness, ours, everyone}], changes [{what, machine, outcome}],
+remedies {times, rollouts, train_s, broadcast, staleness}, measured; with
+--compare-echo2 also greedy, and paper in each of the windows.
 
 An outcome (`ours`, `greedy`, `everyone`, `paper.outcome`): kappa, kappas, machines {name: count}, exact, rate, asked,
-over_balance, price, cost_per_step, period_s, wait_s, bubble, lag, lag_bound. `ours` where machines are too few: share,
-rate, needed, is_overtaken. `paper`: kappa, mu_min, target, outcome.
+over_balance, price, cost_per_step, period_s, wait_s, bubble, lag, lag_bound, shown_by_run (the measured run had these
+machines and hardly waited; by their rates they would be too few, or others dearer). `ours` where machines are too few:
+share, rate, needed, is_overtaken. `paper`: kappa, mu_min, target, outcome.
 
 `measured`, null without --from: source, mode, runs, seconds, staleness, kappa, train_s, broadcast_s, generation_s,
-peers [{name, price, rate, broadcast_s, generation_s}], silent, last_step (up to which the run was read: the last at
-whose end a peer was here), steps_alone (steps after that one), steps, steps_left_out, bubble, lag, lags {lag: count},
-stale_share, run {wall_s, a figure for each kind in seconds, utilisation, blocked, bubble} (of the whole recording,
-start and end included), late_steps, late_bubble, late_lag (of the last steps, which the prediction is for),
-predicted_bubble, predicted_lag. An estimate: value, low, high (null: open), count.
+peers [{name, price, rate, rate_at_least, broadcast_s, generation_s}], silent, last_step (up to which the run was read:
+the last at whose end a peer was here), steps_alone (steps after that one), steps, steps_left_out, bubble, lag,
+lags {lag: count}, stale_share, run {wall_s, a figure for each kind in seconds, utilisation, blocked, bubble} (of the
+whole recording, start and end included), late_steps, late_bubble, late_lag (of the last steps, which the prediction is
+for), predicted_bubble, predicted_lag. An estimate: value, low, high (null: open), count. `rate_at_least`: the machine
+may be faster than `rate`, since in the run it was never kept busy.
 """
 
 from __future__ import annotations
@@ -80,6 +83,7 @@ def _pool(plan: Plan) -> Iterator[dict[str, Any]]:
             "count": count,
             "price": first[name].running_price,
             "rate": first[name].usable_rate,
+            "rate_at_least": first[name].is_least,
             **named(first[name], "broadcast_s generation_s rho"),
         }
 
@@ -110,6 +114,7 @@ def _outcome(plan: Plan, outcome: Outcome | Infeasible | None) -> dict[str, Any]
         "rate": outcome.choice.rate,
         **named(outcome, "asked over_balance price cost_per_step period_s wait_s"),
         **named(outcome, "bubble lag lag_bound"),
+        "shown_by_run": outcome.is_shown,
     }
 
 
@@ -122,7 +127,10 @@ def _measured(measured: Measured) -> dict[str, Any]:
         "last_step": measured.step,
         "steps_alone": measured.alone,
         **named(measured, "train_s broadcast_s generation_s"),
-        "peers": measured.peers,
+        "peers": [
+            named(one, "name price rate broadcast_s generation_s") | {"rate_at_least": one.is_rate_least}
+            for one in measured.peers
+        ],
         "steps": steady.count,
         "steps_left_out": measured.left_out,
         "run": as_values(measured.time),

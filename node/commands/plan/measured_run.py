@@ -24,17 +24,20 @@ from node.commands.plan.inputs import terms_of
 from node.commands.plan.pool import Machine, Pool
 from node.commands.plan.pool_keys import MAX_MACHINES, MAX_WINDOW
 from node.commands.plan.recordings import find_recording, peer_names, read_events
+from node.commands.plan.shown_run import shown_enough
 from node.config.swarm_config import SwarmConfig
 from node.runtime.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """One who was here at the end, as the plan names it; what it did not show is None."""
+    """One who was here at the end, as the plan names it; what it did not show is None. `is_rate_least`: it may be
+    faster, since it was never kept busy."""
 
     name: str
     price: float
     rate: Estimate | None
+    is_rate_least: bool
     broadcast_s: Estimate | None
     generation_s: Estimate | None
 
@@ -127,6 +130,8 @@ def _fitted(
     names = peer_names({one.peer: one.name for one in seen.profiles()})
     supplying = [one for one in seen.candidates() if one.rate > 0]
     pool = _pool(seen, supplying, names)
+    if pool is not None and (shown := shown_enough(events, seen, {one.name: names[one.name] for one in supplying})):
+        pool = replace(pool, shown=shown)
     settings = _settings(seen, began, config)
     steps, left_out = steady(events)
     late = steps_of(steps[-WINDOW:])
@@ -148,6 +153,7 @@ def _fitted(
                 name=names[one.peer],
                 price=one.price,
                 rate=one.rate(),
+                is_rate_least=one.is_least,
                 broadcast_s=one.broadcast_s,
                 generation_s=one.generation_s,
             )
@@ -180,6 +186,7 @@ def _pool(seen: SwarmEstimator, supplying: Sequence[Candidate], names: Mapping[s
             start_s=one.start_s,
             start_price=one.start_price,
             stops_per_hour=one.stops_per_hour,
+            is_rate_least=one.is_least,
         )
         for one in supplying
     )

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from learner.provisioning.estimation.estimates import Estimate
-from node.commands.plan.measured_run import Measured
+from node.commands.plan.measured_run import Measured, Peer
 from node.commands.plan.plan import Plan
 from node.commands.plan.pool import KIND_CHARS, KINDS_LISTED
 from node.reports.model.time_words import kinds, trained
@@ -59,7 +59,7 @@ def estimates(measured: Measured, box: Box) -> RenderableType:
 def peers(plan: Plan, measured: Measured, box: Box) -> RenderableType:
     """The peers' prices, rates and times."""
     rows = [
-        [words.plain_name(one.name, KIND_CHARS), words.money(one.price, ""), *_cells(one.rate),
+        [words.plain_name(one.name, KIND_CHARS), words.money(one.price, ""), *_rate_cells(one),
          _value(one.broadcast_s), _value(one.generation_s)]
         for one in measured.peers[:KINDS_LISTED]
     ]  # fmt: skip
@@ -78,6 +78,12 @@ def _cells(estimate: Estimate | None) -> list[str]:
         return [words.NOTHING] * 3
     high = words.whole_figure(estimate.high) if math.isfinite(estimate.high) else "open"
     return [words.whole_figure(estimate.value), words.whole_figure(estimate.low), high]
+
+
+def _rate_cells(one: Peer) -> list[str]:
+    """Of a peer that was never kept busy, the rate is a lower bound."""
+    value, low, high = _cells(one.rate)
+    return [value, low, "or more" if one.is_rate_least else high]
 
 
 def _value(estimate: Estimate | None) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from learner.provisioning.model.windows import Shown
 from node.commands.plan.pool_file import Row, read_tables
 from node.commands.plan.pool_keys import ABSENCES, CHANGES, COLUMNS, MAX_MACHINES, NAME_CHARS, SETTINGS, Key, judged
 from node.runtime.errors import UsageError
@@ -34,7 +35,8 @@ KINDS_LISTED = 40
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """One row: `count` machines alike. `where` is how messages name it; what is None was left out."""
+    """One row: `count` machines alike. `where` is how messages name it; what is None was left out. `is_rate_least`: it
+    may be faster, since in the run that it is from it was never kept busy."""
 
     where: str
     name: str
@@ -52,6 +54,7 @@ class Machine:
     batch_rollouts: int | None = None
     fixed_share: float = 0.0
     spread: float | None = None
+    is_rate_least: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -69,13 +72,15 @@ class Happening:
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """What a file holds: machines, the currency of their prices, what its `[swarm]` table sets, and what happens."""
+    """What a file holds: machines, the currency of their prices, what its `[swarm]` table sets, and what happens.
+    `shown`: of a recorded run in which its machines were enough."""
 
     machines: tuple[Machine, ...]
     currency: str
     settings: Mapping[str, Any]
     absences: tuple[Happening, ...] = ()
     changes: tuple[Happening, ...] = ()
+    shown: Shown | None = None
 
 
 def read_pool(path: Path) -> Pool:

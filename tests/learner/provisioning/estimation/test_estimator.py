@@ -46,6 +46,25 @@ def test_a_step_is_its_work_and_its_share_of_a_publication() -> None:
     assert (train.low, train.value, train.high, train.count) == (65, 65, 65, 20)
 
 
+def test_steps_of_which_a_few_are_long_take_what_they_take_in_the_mean() -> None:
+    """R rollouts are taken in so long: by the median, 60 s, a plan would ask for a sixth more than is ever taken."""
+    train = seen(*[stepped(100 * k, 60 if k % 4 else 100) for k in range(1, 33)]).train_s
+    assert train is not None
+    assert train.value == pytest.approx(70)
+    assert train.low < 70 < train.high
+
+
+def test_a_candidate_says_whether_it_may_be_faster() -> None:
+    swarm = seen(
+        *by_time(
+            joined("abc"),
+            [delivered(10 * k + 10, 10, "a", held_s=20) for k in range(8)],
+            [delivered(30 * k + 10, 10, "b") for k in range(8)],
+        )
+    )
+    assert {one.name: one.is_least for one in swarm.candidates()} == {"a": False, "b": True, "c": False}
+
+
 def test_without_a_publication_a_step_is_its_work() -> None:
     train = seen(stepped(100, 60)).train_s
     assert train is not None

@@ -35,6 +35,24 @@ def test_a_paced_peer_is_as_fast_as_one_that_is_kept_busy() -> None:
     assert busy == paced == pytest.approx(1.6)
 
 
+def test_a_peer_whose_leases_wait_in_its_hands_is_kept_busy() -> None:
+    kept = profile_of([delivered(10 * k + 10, 10, held_s=18) for k in range(10)])
+    assert not kept.is_least
+
+
+def test_a_peer_that_begins_what_it_is_leased_at_once_may_be_faster() -> None:
+    """It stood still until then, and what it was leased may be less than it could take."""
+    assert profile_of([delivered(30 * k + 10, 10, held_s=11) for k in range(10)]).is_least
+    assert not profile_of([]).is_least
+
+
+def test_a_peer_that_is_kept_busy_from_now_on_is_known_after_half_a_window() -> None:
+    events = [delivered(30 * k + 10, 10) for k in range(WINDOW)]
+    events += [delivered(2000 + 10 * k, 10, held_s=20) for k in range(WINDOW)]
+    is_least = [profile_of(events[: WINDOW + many]).is_least for many in range(WINDOW)]
+    assert is_least == [True] * (WINDOW // 2 + 1) + [False] * (WINDOW // 2 - 1)
+
+
 def test_the_leases_of_a_batch_share_its_time() -> None:
     profile = profile_of(batches("a", 3, took_s=10, every_s=20, leases=4))
     rate, size = profile.rate(), profile.batch_rollouts

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from learner.provisioning.model.echo2 import GAMMA, greedily, printed
 from learner.provisioning.model.machine_selection import MARGIN, Candidate, Choice, cheapest
-from learner.provisioning.model.windows import Infeasible, Outcome, Setting, Timings, Windows
+from learner.provisioning.model.what_if import remedies
+from learner.provisioning.model.windows import Infeasible, Outcome, Setting, Shown, Timings, Windows
 from tests.support.capacity_condition import never_waits
 from tests.support.examples import examples
 
@@ -206,3 +207,70 @@ def test_ours_never_waits_and_no_wider_window_is_dearer(pool: tuple[Candidate, .
 def test_times_that_are_none_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="number"):
         Timings(**({"train_s": 1.0, "rollouts": 1, "broadcast_s": 0.0} | wrong))  # type: ignore[arg-type]
+
+
+# What a run has shown to be enough.
+
+SHORT = Timings(train_s=60.0, rollouts=256, broadcast_s=30.0)
+
+
+def shown(names: list[str], *, staleness: int = 2, bubble: float = 0.012) -> Shown:
+    return Shown(names=frozenset(names), staleness=staleness, kappa=1, bubble=bubble)
+
+
+def test_machines_that_were_enough_are_enough() -> None:
+    """By their rates they give 0.94 of R / T_train, less than the plan asks for even without its reserve."""
+    pool = alike(8, 0.5, broadcast_s=30.0)
+    assert isinstance(Windows(setting(pool, SHORT)).ours(2), Infeasible)
+    windows = Windows(setting(pool, SHORT, shown=shown([one.name for one in pool])))
+    for staleness in (2, 3, 5):
+        mine = outcome(windows.ours(staleness))
+        assert (len(mine.choice.chosen), mine.kappa, mine.is_shown) == (8, 1, True)
+        assert mine.bubble == pytest.approx(0.012)
+    assert isinstance(windows.ours(1), Infeasible)
+
+
+def test_a_narrower_window_s_remedy_is_the_one_that_was_shown() -> None:
+    pool = alike(8, 0.5, broadcast_s=30.0)
+    known = setting(pool, SHORT, shown=shown([one.name for one in pool], staleness=7))
+    assert remedies(known, 1).staleness == 7
+
+
+def test_no_more_machines_are_asked_for_than_were_enough() -> None:
+    """Of ten alike, nine would be wanted; the run had eight, and two stood by."""
+    pool = alike(10, 0.5, broadcast_s=30.0)
+    assert len(outcome(Windows(setting(pool, SHORT)).ours(3)).choice.chosen) == 9
+    mine = outcome(Windows(setting(pool, SHORT, shown=shown(["m000"] + [f"m{i:03}" for i in range(2, 9)]))).ours(3))
+    assert len(mine.choice.chosen) == 8
+    assert "m001" not in {one.name for one in mine.choice.chosen}
+
+
+def test_fewer_machines_than_were_there_are_asked_for_where_fewer_do() -> None:
+    pool = alike(20, 0.5, broadcast_s=30.0)
+    mine = outcome(Windows(setting(pool, SHORT, shown=shown([one.name for one in pool]))).ours(3))
+    assert (len(mine.choice.chosen), mine.is_shown) == (9, False)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.05, 3), st.floats(0, 2), st.floats(0, 200)), min_size=1, max_size=6),
+    st.integers(1, 4),
+    st.data(),
+)
+@settings(max_examples=examples(200), deadline=None)
+def test_what_was_shown_bounds_every_plan_for_its_window_and_wider_ones(
+    machines: list[tuple[float, float, float]], staleness: int, data: st.DataObject
+) -> None:
+    pool = tuple(
+        Candidate(name=f"m{i}", rate=rate, price=price, broadcast_s=broadcast_s)
+        for i, (rate, price, broadcast_s) in enumerate(machines)
+    )
+    names = data.draw(st.lists(st.sampled_from([one.name for one in pool]), min_size=1, unique=True))
+    known = shown(names, staleness=staleness)
+    price = math.fsum(one.running_price for one in pool if one.name in names)
+    windows = Windows(setting(pool, SHORT, shown=known))
+    for window in range(staleness, staleness + 3):
+        assert outcome(windows.ours(window)).choice.price <= price * 1.002 + 1e-6
+        assert windows.suffices(window)
+    without = Windows(setting(pool, SHORT))
+    for window in range(1, staleness):
+        assert windows.ours(window) == without.ours(window)

@@ -22,9 +22,7 @@ from node.learner_role.trust.version_retention import MAX_OUTDATED
 from node.runtime import events as events_module
 from node.runtime.events import EventLog
 from protocol.core.digest import digest_of
-from protocol.core.pipe import Arrays, Header
 from tests.support.learner_fixture import FakePeer, FakeTrainer, Learner, Settings, fast_directory, open_learner
-from tests.support.store_fixture import safetensors_file
 
 FEW, MANY = 40, 300
 """Training steps after which is looked, and looked again: by then the windows of store and audits are full."""
@@ -45,21 +43,15 @@ class VariedTrainer(FakeTrainer):
     """Its versions have 64 KiB, of which a third of the versions replaces all, a third a part, a third next to nothing:
     no patch is worth it, one is, none is tried."""
 
-    def _export(self, header: Header, arrays: Arrays) -> Header:
-        reply = super()._export(header, arrays)
+    def tensors(self, weights: bytes) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
         blocks = 64
         changed = (blocks, blocks // 8, 1)[self._steps % 3]
-        assert self._weights is not None
         data = b"".join(
-            digest_of(self._weights + bytes([block])) * 32 if block < changed else bytes(1024)
-            for block in range(blocks)
+            digest_of(weights + bytes([block])) * 32 if block < changed else bytes(1024) for block in range(blocks)
         )
         if changed == blocks:  # no two pieces of it are alike, so nothing makes it shorter
-            data = b"".join(digest_of(self._weights + piece.to_bytes(4, "big")) for piece in range(2048))
-        tensors = {"embed": ("F32", (len(data) // 4,), data), "layer": ("F32", (8,), self._weights)}
-        path = Path(str(header["directory"])) / "model.safetensors"
-        path.write_bytes(safetensors_file(tensors))
-        return reply
+            data = b"".join(digest_of(weights + piece.to_bytes(4, "big")) for piece in range(2048))
+        return {"embed": ("F32", (len(data) // 4,), data), "layer": ("F32", (8,), weights)}
 
 
 def left_in(root: Path) -> Counter[str]:

@@ -260,13 +260,16 @@ class FakeTrainer:
         self._weights, self._steps = bytes.fromhex(state["weights"]), state["steps"]
         return {"steps": self._steps}
 
+    def tensors(self, weights: bytes) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+        """What an export of these weights holds."""
+        return {"embed": ("F32", (256,), bytes(1024)), "layer": ("F32", (8,), weights)}
+
     def _export(self, header: Header, arrays: Arrays) -> Header:
         assert self._weights is not None
-        weights, directory = self._weights, Path(str(header["directory"]))
+        directory, tensors = Path(str(header["directory"])), self.tensors(self._weights)
 
         def export() -> Header:
             directory.mkdir(parents=True)
-            tensors = {"embed": ("F32", (256,), bytes(1024)), "layer": ("F32", (8,), weights)}
             (directory / "model.safetensors").write_bytes(safetensors_file(tensors))
             (directory / "config.json").write_text("{}")
             return {"files": ["config.json", "model.safetensors"], **({"probe": self.probe} if self.probe else {})}

@@ -49,6 +49,7 @@ class Checkpoints(Service):
     Args:
         ask: one request to the trainer. Raises TrainerLost, ChildRefused, RunError.
         describe: awaited for the row of a version's checkpoint: what the curriculum and the ledger are at now.
+        written: awaited until the ledger knows a training step.
         audits: knows whose audits are not over: what was signed of them is not forgotten with a checkpoint.
         saved: the step of the newest durable state, 0 when there is none.
     """
@@ -58,6 +59,7 @@ class Checkpoints(Service):
     ask: Callable[[str, Mapping[str, object]], Awaitable[Header]]
     describe: Callable[[PolicyVersion], Awaitable[CheckpointRow]]
     audits: AuditService | None
+    written: Callable[[int], Awaitable[None]]
     saved: int = 0
     _row: CheckpointRow | None = None
     _began_s: float = 0.0
@@ -145,6 +147,8 @@ class Checkpoints(Service):
 
     async def _conclude(self) -> None:
         """Act on what was heard, if anything was: also when we are about to stop."""
+        if self._outcome is not None and self._row is not None:
+            await self.written(self._row.step)  # not below, where a ledger that fails could hold us for ever
         with trio.CancelScope(shield=True):
             async with self._concluding:
                 await self._act()

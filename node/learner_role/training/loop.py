@@ -6,7 +6,8 @@ of it meanwhile (`node.learner_role.training.publisher`), and the state is made 
 (`node.learner_role.training.checkpoints`). What always holds: a version's name is never given to other weights, since
 every start takes the next incarnation; going on after a crash, ours or the trainer's, is the same code as beginning.
 
-    step -> ledger: step -> snapshot -> the next step
+    step -> snapshot -> the next step
+            ... ledger: step
                             ... exported -> sign -> adopt into the store -> ledger: version -> announce
                             ... saved -> ledger: checkpoint
 
@@ -27,7 +28,7 @@ import trio
 
 from learner.artifacts.checkpoint_retention import Keep
 from learner.curriculum.offline_stream import LoggedGroup
-from learner.ledger.rows import CheckpointRow, TimeRow
+from learner.ledger.rows import CheckpointRow, StepRow, TimeRow
 from learner.provisioning.estimation.learner_time import BLOCKED, OF_STEPS, LearnerTime, TimeKind, told_time
 from learner.provisioning.estimation.recording import Passed, Stepped
 from learner.rollouts.batch_arrays import batch_arrays, completed, missing, mixed, of_swarm, offline_arrays
@@ -95,6 +96,8 @@ class TrainingLoop(Service):
     _lost: int = 0
     _safe: int = 0
     _pid: int | None = None
+    _writing: tuple[int, trio.Event] | None = None
+    """The training step that is being written into the ledger."""
 
     def __post_init__(self) -> None:
         self._beginning = self.curriculum.state()
@@ -105,6 +108,7 @@ class TrainingLoop(Service):
             ask=self._ask,
             describe=self._describe,
             audits=self.trust,
+            written=self._until_written,
         )
         self.publishing = VersionPublisher(
             context=self.context,
@@ -114,6 +118,7 @@ class TrainingLoop(Service):
             ask=self._call,
             recorder=self.recorder,
             kept=None if self.trust is None else self.trust.kept,
+            written=self._until_written,
         )
 
     async def run(self, trial: Trial | None = None) -> None:
@@ -227,6 +232,7 @@ class TrainingLoop(Service):
         run = self.state
         run.capacity.busy = True
         self._pid = None
+        await self._until_written(run.capacity.chain.head.version)
         await self.publishing.drain()
         reply = await load_policy(self._ask, self.load)
         self._pid = self.trainer.pid
@@ -378,10 +384,30 @@ class TrainingLoop(Service):
         self._diverged = 0
         run.capacity.chain = run.capacity.chain.advance()
         row = step_row(batch, logged, run.capacity.chain.head, began_ms, began - waited, reply)
+        await self._until_written(row.step)
         passed = self.time.take(row.step)
-        await trio.to_thread.run_sync(self.ledger.training.step_trained, row, batch.lags, batch.dropped, passed)
         self._record(batch, passed)
-        if self.trust is not None and (apart := of_swarm(found.get("apart"), arrays)) is not None:
+        if (train_s := self.recorder.observatory.train_s) is not None:
+            run.scheduler.measure(train_s.value)
+        run.capacity.busy = False
+        run.notify()
+        self._writing = row.step, trio.Event()
+        beside.start_soon(self._write_down, row, batch, passed, of_swarm(found.get("apart"), arrays))
+
+    async def _until_written(self, step: int) -> None:
+        """Return when the ledger knows training step `step`, or it was not taken. One is written at a time."""
+        while self._writing is not None and self._writing[0] <= step:
+            await self._writing[1].wait()
+
+    async def _write_down(
+        self, row: StepRow, batch: Batch, passed: TimeRow | None, apart: Sequence[float] | None
+    ) -> None:
+        """Have the step and what it consumed in the ledger, then tell of it."""
+        await trio.to_thread.run_sync(self.ledger.training.step_trained, row, batch.lags, batch.dropped, passed)
+        assert self._writing is not None
+        (_, written), self._writing = self._writing, None
+        written.set()
+        if self.trust is not None and apart is not None:
             self.trust.note_trained(batch, apart)
         self.events.emit(
             "step",
@@ -393,15 +419,12 @@ class TrainingLoop(Service):
             max_lag=max(batch.lags.values(), default=0),
             dropped=len(batch.dropped),
             uninformative=batch.uninformative,
-            buffered=len(run.capacity.buffer),
+            buffered=len(self.capacity.buffer),
             **_busy(self.time.so_far),
             **event_figures(row.metrics),
         )
         self.signals.step_trained.emit(StepTrained(row=row, batch=batch))
-        if (train_s := self.recorder.observatory.train_s) is not None:
-            run.scheduler.measure(train_s.value)
-        run.capacity.busy = False
-        run.notify()
+        self.state.notify(leasable=False)
 
     async def _trained(self, arrays: Arrays) -> tuple[Header, Arrays]:
         """Have the trainer take a step. Raises as `_call`."""

@@ -7,12 +7,13 @@ replaces. Nothing here writes but the files of patches; the store adopts those a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
-from learner.artifacts.chunk_names import ChunkNames
+from learner.artifacts.chunk_names import ChunkNames, num_threads
 from protocol.accounting.tally import TALLY, Tally, TrainedRecord, sign_tally, tree_of
 from protocol.core.codec import encode
 from protocol.core.genesis import Authority
@@ -22,6 +23,7 @@ from protocol.core.limits import MAX_CHUNKS, MAX_MANIFEST_BYTES
 from protocol.core.pipe import Arrays
 from protocol.patches.chunks import num_patch_chunks, with_patches
 from protocol.patches.patch import encode_patch
+from protocol.patches.worker_pool import WorkerPool
 from protocol.versions.chunking import MAX_CUT_BYTES, Source, Tables, changed_chunks, file_chunks, source_of
 from protocol.versions.manifest import Manifest, SignedManifest, is_safe_file_name, sign_manifest
 from protocol.versions.probe import Probed, probe_extension
@@ -153,46 +155,69 @@ def _write_patches(
     look: Callable[[], None],
 ) -> dict[ManifestHash, Path]:
     """Write the patches that are worth it into `beside`, of at most `room` chunks together; return them by base. Where
-    none is, `beside` is not there."""
+    none is, `beside` is not there.
+
+    They are written side by side, a piece of each in turn: each part of the target is then read for all of them while
+    the system has it in memory, and the last segments of one leave no core idle.
+    """
     patches: dict[ManifestHash, Path] = {}
-    for base in bases:
-        path = beside / base.manifest.hash.hex()
-        fresh = new_bytes(tables, base.manifest.manifest)
-        worth = round(PATCH_WORTH * fresh)
-        if fresh < PATCH_LEAST * sum(file.size for file in tables.files):
+    with ExitStack() as opened:
+        pool = opened.enter_context(WorkerPool(num_threads()))
+        drafts = []
+        for base in bases:
+            fresh = new_bytes(tables, base.manifest.manifest)
+            if fresh < PATCH_LEAST * sum(file.size for file in tables.files):
+                continue
+            beside.mkdir(exist_ok=True)
+            path = beside / base.manifest.hash.hex()
+            limit_bytes = min(round(PATCH_WORTH * fresh), room * MAX_CUT_BYTES)
+            pieces = encode_patch(_open_model(base.directory, opened), files, pool)
+            drafts.append(_Draft(base.manifest.hash, path, limit_bytes, pieces, opened.enter_context(path.open("wb"))))
+        growing = list(drafts)
+        while growing:
+            look()
+            growing = [draft for draft in growing if draft.grow()]
+    for draft in drafts:
+        if draft.given_up or (num_chunks := num_patch_chunks(draft.num_bytes)) > room:
+            draft.path.unlink()
             continue
-        beside.mkdir(exist_ok=True)
-        if not _write_patch(base, files, path, min(worth, room * MAX_CUT_BYTES), look):
-            continue
-        if (num_chunks := num_patch_chunks(path.stat().st_size)) > room:
-            path.unlink()
-            continue
-        patches[base.manifest.hash] = path
+        patches[draft.base] = draft.path
         room -= num_chunks
     if not patches and beside.exists():
         beside.rmdir()
     return patches
 
 
+@dataclass
+class _Draft:
+    """The patch from one base, while it is written: given up as soon as it has more than `limit_bytes`."""
+
+    base: ManifestHash
+    path: Path
+    limit_bytes: int
+    pieces: Generator[bytes]
+    file: BinaryIO
+    num_bytes: int = 0
+    given_up: bool = False
+
+    def grow(self) -> bool:
+        """Write one more piece; False when nothing is left to write."""
+        piece = next(self.pieces, None)
+        if piece is None:
+            return False
+        self.num_bytes += len(piece)
+        self.given_up = self.num_bytes > self.limit_bytes
+        if self.given_up:
+            self.pieces.close()
+        else:
+            self.file.write(piece)
+        return not self.given_up
+
+
 def _room_for_patches(manifest: Manifest) -> int:
     """How many chunks of patches `manifest`, which has none yet, can list."""
     left_bytes = MAX_MANIFEST_BYTES - len(encode(manifest)) - PATCHES_BYTES
     return max(0, min(MAX_CHUNKS - len(manifest.chunks), left_bytes // LISTED_BYTES))
-
-
-def _write_patch(base: Base, target: Sequence[Source], path: Path, limit_bytes: int, look: Callable[[], None]) -> bool:
-    """Write the patch from `base` to `target`; give up, leaving nothing, when it would have more than `limit_bytes`."""
-    written = 0
-    with ExitStack() as opened, path.open("wb") as file:
-        for piece in encode_patch(_open_model(base.directory, opened), target):
-            look()
-            written += len(piece)
-            if written > limit_bytes:
-                break
-            file.write(piece)
-    if written > limit_bytes:
-        path.unlink()
-    return written <= limit_bytes
 
 
 def _open_model(directory: Path, opened: ExitStack) -> list[Source]:

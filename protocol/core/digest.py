@@ -19,9 +19,12 @@ def digest_of(data: bytes | memoryview) -> Digest:
     return Digest(hashlib.sha256(data).digest())
 
 
-def cid_of(data: bytes | memoryview) -> Cid:
-    """Return the CID of a chunk holding exactly `data`, 36 bytes."""
-    return Cid(CID_PREFIX + hashlib.sha256(data).digest())
+def cid_of(*parts: bytes | memoryview) -> Cid:
+    """Return the CID of a chunk holding exactly `parts`, one behind the other, 36 bytes."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return Cid(CID_PREFIX + digest.digest())
 
 
 def as_cid(raw: bytes) -> Cid:

@@ -4,28 +4,36 @@ A patch goes through the target's files in order of name, and through each from 
 at a time. A tensor is told by its difference from the base's tensor of the same name, dtype and shape, in whatever file
 that lies, so sharding and the order of tensors may change; a tensor without one by its difference from zeros. What
 holds no tensors (a weight file's header, all of any other file) is treated as bytes of a tensor named after the file.
-What always holds: the base's files and the patch give the target's files byte for byte; neither end ever has more than
-a few segments in memory, whatever the size of the model; a patch proves nothing, so whoever applies one checks every
-chunk that it rebuilt against the signed manifest. Nothing here opens a file. docs/protocol.md, "Patches", has the
-bytes.
+Nothing here opens a file. docs/protocol.md, "Patches", has the bytes.
+
+Invariants:
+- The base's files and the patch give the target's files byte for byte.
+- The patch, its pieces and their order are the same on however many threads.
+- Neither end has more than a few segments a thread in memory, whatever the size of the model.
+- A patch proves nothing: whoever applies one checks every chunk that it rebuilt against the signed manifest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
 from protocol.core.codec import Count, Label, Message, decode, encode
 from protocol.core.errors import Fault, PeerError
 from protocol.core.limits import MAX_FILE_BYTES, MAX_FILES, MAX_PATCH_HEAD_BYTES, PATCH_SEGMENT_BYTES
 from protocol.patches.byte_streams import number, take_number
-from protocol.patches.segment_codec import Buffer, SegmentDecoder, SegmentEncoder
-from protocol.versions.chunking import WEIGHT_SUFFIX, FilePlan, Source, exactly, plan_files
+from protocol.patches.segment_decoder import Segment, SegmentReader
+from protocol.patches.segment_encoder import SegmentEncoder
+from protocol.patches.segment_format import Buffer, Scratch, malformed
+from protocol.patches.worker_pool import Shelf, WorkerPool
+from protocol.versions.chunking import WEIGHT_SUFFIX, FilePlan, Source, exactly, exactly_in, plan_files
 from protocol.versions.safetensors_header import LENGTH_BYTES, MAX_HEADER_BYTES, LayoutError, Span, Table, read_table
 
 MAGIC = b"volery patch 1\n"
@@ -51,11 +59,15 @@ class PatchHead(Message, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Rebuilt:
-    """Bytes of the target: those of `file` from `offset` on. `data` may be the base's own memory."""
+    """Bytes of the target: those of `file` from `offset` on.
+
+    `data` is the receiver's. One who has done with it may call `release`, once: then the next pieces use its memory.
+    """
 
     file: str
     offset: int
-    data: Buffer
+    data: memoryview
+    release: Callable[[], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +84,12 @@ class _Run:
         for start in range(self.start, self.end, PATCH_SEGMENT_BYTES):
             yield start, min(PATCH_SEGMENT_BYTES, self.end - start)
 
-    def base_of(self, start: int, size: int) -> Buffer | None:
-        """The base's bytes for the segment at `start`."""
+    def base_of(self, start: int, memory: memoryview) -> Buffer | None:
+        """The base's bytes for the segment at `start`, which has the size of `memory`, and may be in it."""
         if self.base is None:
             return None
         source, offset = self.base
-        return exactly(source, offset + start - self.start, offset + start - self.start + size)
+        return exactly_in(source, offset + start - self.start, memory)
 
 
 class _Base:
@@ -101,33 +113,65 @@ class _Base:
         return _Run(dtype=span.dtype, start=span.start, end=span.end, base=base)
 
 
-def encode_patch(base: Iterable[Source], target: Iterable[Source]) -> Iterator[bytes]:
+def encode_patch(base: Iterable[Source], target: Iterable[Source], pool: WorkerPool | None = None) -> Generator[bytes]:
     """Yield the bytes of the patch from the files `base` to the files `target`, about a segment at a time.
 
-    Stop early if it grows too long to be worth it. Raises LayoutError for files that cannot be published, or become
-    shorter meanwhile, and whatever `read` raises.
+    The threads of `pool`, by default the caller's own, read and compare segments; the bytes are the same. Stop early if
+    the patch grows too long to be worth it. Raises LayoutError for files that cannot be published, or become shorter
+    meanwhile, and whatever `read` raises.
     """
     known, plans = _Base(plan_files(base)), plan_files(target)
     files = [PatchFile(plan.source.name, plan.source.size, _plain_bytes(plan)) for plan in plans]
     head = encode(PatchHead(files=files))
     yield MAGIC + number(len(head)) + head
-    encoder = SegmentEncoder()
+    yield from (pool or WorkerPool()).in_order(_comparisons(known, plans, files))
+
+
+def _comparisons(known: _Base, plans: Sequence[FilePlan], files: Sequence[PatchFile]) -> Iterator[Callable[[], bytes]]:
+    """Yield a job for each segment of a patch."""
+    shelf = Shelf(_Comparer)
+
+    def compare(run: _Run, source: Source, start: int, size: int) -> bytes:
+        with shelf.borrowed() as comparer:
+            return comparer.compare(run, source, start, size)
+
     for plan, file in zip(plans, files, strict=True):
         for run in (known.plain(file), *map(known.tensor, plan.table.spans if plan.table else ())):
             for start, size in run.segments():
-                yield encoder.encode(run.dtype, run.base_of(start, size), exactly(plan.source, start, start + size))
+                yield partial(compare, run, plan.source, start, size)
 
 
-def apply_patch(base: Iterable[Source], patch: Source, sizes: Mapping[str, int]) -> Iterator[Rebuilt]:
+class _Comparer:
+    """Reads and compares segments, in memory that it uses again. Not to be used by two threads at once."""
+
+    def __init__(self) -> None:
+        self._encoder = SegmentEncoder()
+        self._old, self._new = _memory(), _memory()
+
+    def compare(self, run: _Run, target: Source, start: int, size: int) -> bytes:
+        """Tell the segment of `target` at `start`, which is one of `run`."""
+        old = run.base_of(start, self._old[:size])
+        return self._encoder.encode(run.dtype, old, exactly_in(target, start, self._new[:size]))
+
+
+def _memory() -> memoryview:
+    """Room for a segment."""
+    return np.empty(PATCH_SEGMENT_BYTES, np.uint8).data
+
+
+def apply_patch(
+    base: Iterable[Source], patch: Source, sizes: Mapping[str, int], pool: WorkerPool | None = None
+) -> Generator[Rebuilt]:
     """Yield all bytes of the target's files, in order, given the base's files and a patch.
 
+    The caller's thread reads the patch; the threads of `pool`, by default the caller's own, read and change the base.
     `sizes` is what the manifest says of the target: its files by name, with their sizes; nothing else is ever yielded.
     What was yielded before an error is worth nothing. Raises PeerError when the patch is not one, or does not fit this
     base or this target; LayoutError when a file has become shorter, and whatever `read` raises.
     """
     with _layout_blamed():
         known = _Base(plan_files(base))
-    yield from _Application(known, patch, sizes).run()
+    yield from (pool or WorkerPool()).in_order(_Application(known, patch, sizes).jobs())
 
 
 class _Application:
@@ -138,29 +182,43 @@ class _Application:
         self._patch = patch
         self._sizes = sizes
         self._reached = 0
-        self._decoder = SegmentDecoder()
+        self._reader = SegmentReader()
+        self._scratches = Shelf(Scratch)
+        self._memory = Shelf(_memory)
 
-    def run(self) -> Iterator[Rebuilt]:
+    def jobs(self) -> Iterator[Callable[[], Rebuilt]]:
+        """Yield a job for each segment, after its part of the patch was read."""
         for file in self._head().files:
+            plain = self._segments(file, self._base.plain(file))
             if file.name.endswith(WEIGHT_SUFFIX):
-                yield from self._weights(file)
+                yield from self._weights(file, plain)
             else:
-                yield from self._rebuild(file, self._base.plain(file))
+                yield from plain
         if left := self._patch.size - self._reached:
-            raise _malformed(f"{left} bytes are left over")
+            raise malformed(f"{left} bytes are left over")
 
-    def _weights(self, file: PatchFile) -> Iterator[Rebuilt]:
-        header = bytearray()
-        for piece in self._rebuild(file, self._base.plain(file)):
-            header += piece.data
-            yield piece
-        for span in _table(file, bytes(header)).spans:
-            yield from self._rebuild(file, self._base.tensor(span))
+    def _weights(self, file: PatchFile, header: Iterator[Callable[[], Rebuilt]]) -> Iterator[Callable[[], Rebuilt]]:
+        """The same for a file of weights. Its header is made here, since the tensors to come stand there."""
+        octets = bytearray()
+        for job in header:
+            piece = job()
+            octets += piece.data
+            yield partial(_itself, piece)
+        for span in _table(file, bytes(octets)).spans:
+            yield from self._segments(file, self._base.tensor(span))
 
-    def _rebuild(self, file: PatchFile, run: _Run) -> Iterator[Rebuilt]:
+    def _segments(self, file: PatchFile, run: _Run) -> Iterator[Callable[[], Rebuilt]]:
         for start, size in run.segments():
-            data = self._decoder.decode(run.dtype, run.base_of(start, size), size, self._take)
-            yield Rebuilt(file=file.name, offset=start, data=data)
+            segment = self._reader.read(run.dtype, size, self._take, partial(_base_of, run, start, size))
+            yield partial(self._rebuild, file, run, start, size, segment)
+
+    def _rebuild(self, file: PatchFile, run: _Run, start: int, size: int, segment: Segment) -> Rebuilt:
+        memory = self._memory.take()
+        data = memory[:size]
+        _fill(data, run.base_of(start, data))
+        with self._scratches.borrowed() as scratch:
+            segment.make(data, scratch)
+        return Rebuilt(file=file.name, offset=start, data=data, release=partial(self._memory.put, memory))
 
     def _head(self) -> PatchHead:
         if bytes(self._take(len(MAGIC))) != MAGIC:
@@ -171,16 +229,31 @@ class _Application:
         head: PatchHead = decode(PatchHead, self._take(length), MAX_PATCH_HEAD_BYTES)
         # A list, not a dict: a file that is there twice would be written twice.
         if sorted((file.name, file.size) for file in head.files) != sorted(self._sizes.items()):
-            raise _malformed("its files are not those of the manifest")
+            raise malformed("its files are not those of the manifest")
         for file in head.files:
             _require_plain(file)
         return head
 
     def _take(self, size: int) -> Buffer:
         if size > self._patch.size - self._reached:
-            raise _malformed(f"ends at byte {self._patch.size}, inside of something of {size} bytes")
+            raise malformed(f"ends at byte {self._patch.size}, inside of something of {size} bytes")
         self._reached += size
         return exactly(self._patch, self._reached - size, self._reached)
+
+
+def _fill(memory: memoryview, data: Buffer | None) -> None:
+    """Put `data`, None for zeros, into `memory`, unless it is there already."""
+    if data is not memory:  # numpy copies without the interpreter's lock
+        np.copyto(np.frombuffer(memory, np.uint8), 0 if data is None else np.frombuffer(data, np.uint8))
+
+
+def _base_of(run: _Run, start: int, size: int) -> Buffer | None:
+    """The base's bytes for a segment, in memory of their own."""
+    return run.base_of(start, np.empty(size, np.uint8).data)
+
+
+def _itself(piece: Rebuilt) -> Rebuilt:
+    return piece
 
 
 def _plain_bytes(plan: FilePlan) -> int:
@@ -192,14 +265,14 @@ def _require_plain(file: PatchFile) -> None:
         if file.plain > min(file.size, LENGTH_BYTES + MAX_HEADER_BYTES):
             raise PeerError(Fault.OVERSIZED, f"patch: a header of {file.plain} bytes in {file.name}")
     elif file.plain != file.size:
-        raise _malformed(f"{file.plain} of the {file.size} bytes of {file.name}, which has no tensors")
+        raise malformed(f"{file.plain} of the {file.size} bytes of {file.name}, which has no tensors")
 
 
 def _table(file: PatchFile, header: bytes) -> Table:
     with _layout_blamed():
         table = read_table(file.name, file.size, lambda offset, size: header[offset : offset + size])
     if table.header_bytes != file.plain:
-        raise _malformed(f"the header of {file.name} has {table.header_bytes} bytes, not {file.plain}")
+        raise malformed(f"the header of {file.name} has {table.header_bytes} bytes, not {file.plain}")
     return table
 
 
@@ -209,8 +282,4 @@ def _layout_blamed() -> Iterator[None]:
     try:
         yield
     except LayoutError as error:
-        raise _malformed(str(error)) from error
-
-
-def _malformed(detail: str) -> PeerError:
-    return PeerError(Fault.MALFORMED, f"patch: {detail}")
+        raise malformed(str(error)) from error

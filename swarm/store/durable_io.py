@@ -79,15 +79,19 @@ def sync(path: Path | str) -> None:
         os.close(handle)
 
 
-def write_at(path: Path | str, offset: int, data: bytes | memoryview) -> None:
-    """Write all of `data` into an existing file. Raises OSError; then any part of it may have been written."""
+def write_at(path: Path | str, offset: int, *parts: bytes | memoryview) -> None:
+    """Write all of `parts`, one behind the other, into an existing file. Raises OSError; then any part of it may have
+    been written.
+    """
     handle = os.open(path, os.O_WRONLY)
     try:
-        view, end = memoryview(data), offset + len(data)
-        while view:
-            written = os.pwrite(handle, view, offset)
-            view, offset = view[written:], offset + written
-        begin_write_back(handle, end - len(data), len(data))
+        end = offset
+        for part in parts:
+            view = memoryview(part)
+            while view:
+                written = os.pwrite(handle, view, end)
+                view, end = view[written:], end + written
+        begin_write_back(handle, offset, end - offset)
     finally:
         os.close(handle)
 

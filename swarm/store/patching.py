@@ -1,30 +1,40 @@
-"""From a base and a patch to the chunks of a version.
+"""Make the chunks of a version from a base and a patch, on several threads.
 
-What always holds: a chunk is put only after its bytes were found to be those that the manifest names; nothing is
-believed of the patch, which its signer may have made wrong, nor of the base's files, which a bad disk may have changed.
-One chunk is in memory at a time.
+Invariants:
+- A chunk is put only after its bytes were found to be those that the manifest names. Nothing is believed of the patch,
+  which its signer may have made wrong, nor of the base's files, which a bad disk may have changed.
+- Memory holds a few segments of the patch and a few chunks for each thread, whatever the size of the model.
+- No thread works any more when `rebuild` has returned or raised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 
 from protocol.core.digest import cid_of
 from protocol.core.errors import Fault, PeerError
 from protocol.core.ids import Cid
 from protocol.patches.chunks import patch_source
 from protocol.patches.patch import Rebuilt, apply_patch
+from protocol.patches.worker_pool import WorkerPool
 from protocol.versions.chunking import source_of
 from swarm.store.errors import VersionIncomplete
 from swarm.store.version_directory import Version
 
+MAX_THREADS = 8
+"""Threads that rebuild, at most: so many write faster than disks do, and the engine on the same machine needs cores."""
 
-def rebuild(base: Version, target: Version, number: int) -> int:
+
+def rebuild(base: Version, target: Version, number: int, num_threads: int | None = None) -> int:
     """Make the chunks that `target` lacks from its patch `number` and the files of `base`; return the bytes put.
 
-    Raises PeerError for a patch that is none or makes something else, VersionIncomplete when the disk has lost a part
-    of the base or of the patch, OSError.
+    Uses every core, up to MAX_THREADS, unless `num_threads` is given. Raises PeerError for a patch that is none or
+    makes something else, VersionIncomplete when the disk has lost a part of the base or of the patch, OSError.
     """
     manifest = target.manifest
     put = 0
@@ -35,9 +45,12 @@ def rebuild(base: Version, target: Version, number: int) -> int:
                 for entry in base.manifest.files
             ]
             patch = patch_source(manifest, manifest.patches[number], lambda cid: _chunk(target, cid))
-            pieces = apply_patch(files, patch, {entry.name: entry.size for entry in manifest.files})
-            for index, data in _chunks(target, pieces):
-                put += len(data) if target.write(index, data) else 0
+            pool = opened.enter_context(WorkerPool(num_threads or min(MAX_THREADS, os.cpu_count() or 1)))
+            pieces = apply_patch(files, patch, {entry.name: entry.size for entry in manifest.files}, pool)
+            for done in pool.in_order(_put_jobs(target, pieces)):
+                put += done.num_bytes
+                for piece in done.used_up:
+                    piece.release()
     except PeerError:
         if bad := base.verify():
             why = f"{len(bad)} chunks of version {base.signed.version} have gone bad on this disk."
@@ -46,28 +59,57 @@ def rebuild(base: Version, target: Version, number: int) -> int:
     return put
 
 
-def _chunks(target: Version, pieces: Iterator[Rebuilt]) -> Iterator[tuple[int, bytes]]:
-    """Yield the chunks that `target` lacks, checked. `pieces` go through each file from beginning to end."""
+@dataclass(frozen=True, kw_only=True)
+class _Done:
+    """A chunk was dealt with: so many bytes were put, and no chunk behind it needs these pieces."""
+
+    num_bytes: int
+    used_up: Sequence[Rebuilt]
+
+
+def _put_jobs(target: Version, pieces: Iterator[Rebuilt]) -> Iterator[Callable[[], _Done]]:
+    """Yield a job for each place of a chunk in a file. `pieces` go through each file from beginning to end."""
     manifest = target.manifest
-    cuts: Iterator[tuple[int, int]] = iter(())
-    index, size = -1, 0
-    file, missing, buffer = "", set(target.missing()), bytearray()
-    for piece in pieces:
-        if piece.file != file:
-            file = piece.file
-            entry = next(entry for entry in manifest.files if entry.name == file)
-            cuts = iter([(index, manifest.chunks[index].size) for index in entry.chunks])
-            index, size = next(cuts, (-1, 0))
-        buffer += piece.data
-        while index >= 0 and len(buffer) >= size:
-            data = bytes(memoryview(buffer)[:size])
-            del buffer[:size]
-            if index in missing:
-                missing.discard(index)
-                if cid_of(data) != manifest.chunks[index].name:
-                    raise PeerError(Fault.BROKEN_PROMISE, f"patch: makes another chunk {index} than the manifest names")
-                yield index, data
-            index, size = next(cuts, (-1, 0))
+    chunks = {entry.name: entry.chunks for entry in manifest.files}
+    missing = set(target.missing())
+    for file, of_file in groupby(pieces, key=lambda piece: piece.file):
+        cutter = _Cutter(of_file)
+        for index in chunks[file]:
+            parts, used_up = cutter.cut(manifest.chunks[index].size)
+            yield partial(_put, target, index if index in missing else None, parts, used_up)
+            missing.discard(index)
+
+
+def _put(target: Version, index: int | None, parts: Sequence[memoryview], used_up: Sequence[Rebuilt]) -> _Done:
+    """Check and put a chunk; nothing if `index` is None."""
+    if index is None:
+        return _Done(num_bytes=0, used_up=used_up)
+    if cid_of(*parts) != target.manifest.chunks[index].name:
+        raise PeerError(Fault.BROKEN_PROMISE, f"patch: makes another chunk {index} than the manifest names")
+    put = target.write(index, *parts)
+    return _Done(num_bytes=sum(map(len, parts)) if put else 0, used_up=used_up)
+
+
+class _Cutter:
+    """Cuts the pieces of a file into chunks, without copying them."""
+
+    def __init__(self, pieces: Iterator[Rebuilt]) -> None:
+        self._pieces = pieces
+        self._left = memoryview(b"")
+
+    def cut(self, size: int) -> tuple[list[memoryview], list[Rebuilt]]:
+        """Return the next `size` bytes, and the pieces that end within them."""
+        parts, used_up = [], []
+        while size:
+            if not self._left:
+                self._piece = next(self._pieces)
+                self._left = self._piece.data
+            part, self._left = self._left[:size], self._left[size:]
+            parts.append(part)
+            size -= len(part)
+            if not self._left:
+                used_up.append(self._piece)
+        return parts, used_up
 
 
 def _chunk(target: Version, cid: Cid) -> bytes:

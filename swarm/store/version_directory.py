@@ -132,8 +132,9 @@ class Version:
         index = self._index.get(cid)
         return index if index is not None and self._holds(index) else None
 
-    def write(self, index: int, data: bytes | memoryview) -> bool:
-        """Put `data`, which the caller has verified, where chunk `index` belongs; False when there is nothing to do.
+    def write(self, index: int, *parts: bytes | memoryview) -> bool:
+        """Put `parts`, which the caller has verified together, where chunk `index` belongs; False when there is nothing
+        to do.
 
         That is when it was there already, or belongs to patches alone of which none was begun. In a complete version
         this repairs a chunk that the disk had lost.
@@ -144,7 +145,7 @@ class Version:
             if self._holds(index) or not places:
                 return False
             for place in places:
-                write_at(self._path(place), place.offset, data)
+                write_at(self._path(place), place.offset, *parts)
                 if self.stage is Stage.COMPLETE:
                     sync(self._path(place))
             self._mark(index, held=True)
@@ -261,9 +262,8 @@ class Version:
 
     def _mark(self, index: int, *, held: bool) -> None:
         byte = self._have[index // 8] & ~(1 << (index % 8)) | held << (index % 8)
-        hint = f"{self._at}/{HINT_NAME}"
-        if os.path.exists(hint):
-            write_at(hint, index // 8, bytes([byte]))
+        with suppress(FileNotFoundError):  # a complete directory has none
+            write_at(f"{self._at}/{HINT_NAME}", index // 8, bytes([byte]))
         self._have[index // 8] = byte
 
     def _lose(self, indices: list[int]) -> None:

@@ -22,7 +22,7 @@ from protocol.core.identity import Keypair, verify
 from protocol.core.ids import SwarmId
 from protocol.patches.byte_streams import Codec
 from protocol.patches.patch import MAGIC
-from protocol.patches.segment_codec import FLOATS, MAX_SPLITS, SegmentEncoding
+from protocol.patches.segment_format import FLOATS, MAX_SPLITS, SegmentEncoding
 from protocol.versions import announcement, exchange
 from protocol.versions.manifest import DTYPE_BYTES, FILE_NAME
 from protocol.versions.safetensors_header import LENGTH_BYTES, MAX_HEADER_BYTES

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import msgspec
@@ -13,7 +15,7 @@ from protocol.core.digest import cid_of
 from protocol.versions.manifest import ChunkRef, open_manifest
 from protocol.versions.safetensors_header import LayoutError
 from swarm.store import ChunkStore
-from tests.support.store_fixture import model_files, nudged, small_model, write_model
+from tests.support.store_fixture import model_files, nudged, patch_between, small_model, write_model
 from tests.support.trainer_fixture import NOW_MS, SWARM, version
 
 
@@ -106,6 +108,29 @@ def test_publishing_can_be_ended_between_any_two_blocks(tmp_path: Path) -> None:
         with pytest.raises(Stop):
             publish(number)
     assert publish(0) == looks
+
+
+def test_patches_that_are_made_side_by_side_are_those_that_are_made_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of three bases has nothing in common with the version: its patch is given up while the others go on."""
+    files = nudged(small_model(1))
+    bases = []
+    for number, model in enumerate((small_model(1), small_model(7, frozen=7), nudged(files))):
+        directory = write_model(tmp_path / f"base {number}", model)
+        signed = PUBLISHER.publish(directory, version(f"1.{number}"), None, NOW_MS).signed
+        bases.append(Base(manifest=signed, directory=directory))
+    export = write_model(tmp_path / "export", files)
+    for cores in (1, 2, 3):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        published = PUBLISHER.publish(export, version("1.4"), None, NOW_MS, bases)
+        assert [patch.base for patch in published.signed.manifest.patches] == [
+            base.manifest.hash for base in (bases[0], bases[2])
+        ]
+        for base, path in zip((bases[0], bases[2]), published.patches, strict=True):
+            assert path.read_bytes() == patch_between(model_files(base.directory), files)
+        assert len(list(tmp_path.glob("export.patches/*"))) == 2
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("patch")]
 
 
 @pytest.mark.parametrize(("chunks_left", "offered"), [(2, 2), (1, 1), (0, 0)])

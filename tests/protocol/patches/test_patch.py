@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 import tracemalloc
 from collections.abc import Callable, Mapping
 
@@ -16,6 +17,7 @@ from protocol.core.errors import Fault, PeerError
 from protocol.core.limits import MAX_FILES, MAX_PATCH_HEAD_BYTES, MIB, PATCH_SEGMENT_BYTES
 from protocol.patches.byte_streams import number
 from protocol.patches.patch import MAGIC, PatchFile, PatchHead, apply_patch, encode_patch
+from protocol.patches.worker_pool import WorkerPool
 from protocol.versions.chunking import Source
 from protocol.versions.manifest import DTYPE_BYTES
 from protocol.versions.safetensors_header import LayoutError
@@ -82,6 +84,20 @@ def models(draw: st.DrawFn) -> dict[str, bytes]:
 def test_any_files_are_made_of_any_others(base: Files, target: Files) -> None:
     patch = require_exact(base, target)
     assert patch == patch_of(dict(reversed(base.items())), dict(reversed(target.items())))
+
+
+@settings(max_examples=examples(50), deadline=None)
+@given(models(), models(), st.integers(2, 4))
+def test_threads_change_no_byte_and_no_order(base: Files, target: Files, num_threads: int) -> None:
+    patch, sizes = source("patch", patch_of(base, target)), {name: len(data) for name, data in target.items()}
+    serial = list(apply_patch(sources(base), patch, sizes))
+    with WorkerPool(num_threads) as pool:
+        pieces = list(encode_patch(sources(base), sources(target), pool))
+        rebuilt = list(apply_patch(sources(base), patch, sizes, pool))
+    assert pieces == list(encode_patch(sources(base), sources(target)))
+    assert [(piece.file, piece.offset, bytes(piece.data)) for piece in rebuilt] == [
+        (piece.file, piece.offset, bytes(piece.data)) for piece in serial
+    ]
 
 
 @settings(max_examples=examples(50), deadline=None)
@@ -165,6 +181,67 @@ def test_memory_is_a_few_segments_and_never_the_model() -> None:
     assert len(base[WEIGHTS]) > few
     assert peak(lambda: sum(map(len, encode_patch(old, new)))) < few
     assert peak(lambda: sum(len(piece.data) for piece in apply_patch(old, patch, sizes))) < few
+    with WorkerPool(2) as pool:
+        assert peak(lambda: sum(map(len, encode_patch(old, new, pool)))) < 2 * few
+        assert peak(lambda: sum(len(piece.data) for piece in apply_patch(old, patch, sizes, pool))) < 2 * few
+
+
+def long_model(seed: int, num_segments: int = 12) -> dict[str, bytes]:
+    """A model of so many segments, a few values of each of which depend on the seed."""
+    bits = np.random.default_rng(0).integers(0, 1 << 16, num_segments * PATCH_SEGMENT_BYTES // 2, np.uint16)
+    bits[:: 1 << 17] += np.uint16(seed)
+    return one_file({"w": ("BF16", bits.shape, bits.tobytes())})
+
+
+def test_long_models_are_rebuilt_on_threads_from_memory_that_is_used_again() -> None:
+    old, new = long_model(0), long_model(1)
+    with WorkerPool(3) as pool:
+        patch = b"".join(encode_patch(sources(old), sources(new), pool))
+        assert patch == patch_of(old, new)
+        rebuilt = bytearray()
+        for piece in apply_patch(sources(old), source("patch", patch), {WEIGHTS: len(new[WEIGHTS])}, pool):
+            rebuilt += piece.data
+            piece.release()
+    assert rebuilt == new[WEIGHTS]
+
+
+def counted(source: Source, reads: list[int]) -> Source:
+    """`source`, which notes what is read of it beyond its header."""
+
+    def read(offset: int, size: int) -> bytes | memoryview:
+        if size > 1000:
+            reads.append(offset)
+        return source.read(offset, size)
+
+    return Source(name=source.name, size=source.size, read=read)
+
+
+def test_the_first_pieces_leave_before_the_last_segment_was_looked_at() -> None:
+    reads: list[int] = []
+    old, new = sources(long_model(0))[0], sources(long_model(1))[0]
+    with WorkerPool(2) as pool:
+        pieces = encode_patch([old], [counted(new, reads)], pool)
+        head, header, first = next(pieces), next(pieces), next(pieces)
+        pieces.close()
+        read = len(reads)
+        assert all((head, header, first))
+        assert 0 < read < 12
+        assert len(reads) == read, "nobody reads on"
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("patch")]
+
+
+def test_an_error_of_a_thread_comes_where_it_would_come_without_threads() -> None:
+    """A base that ends early, which is known when its segment is read, comes before a patch that ends early."""
+    old, new = long_model(0), long_model(1)
+    patch = patch_of(old, new)
+    base, sizes = sources(old)[0], {WEIGHTS: len(new[WEIGHTS])}
+    short = 3 * PATCH_SEGMENT_BYTES
+    cut = Source(name=WEIGHTS, size=base.size, read=lambda at, size: base.read(at, min(size, max(short - at, 0))))
+    for num_threads in (1, 2, 3):
+        rebuilt: list[int] = []
+        with WorkerPool(num_threads) as pool, pytest.raises(LayoutError, match="ends at byte"):
+            rebuilt.extend(piece.offset for piece in apply_patch([cut], source("patch", patch[:-6]), sizes, pool))
+        assert len(rebuilt) == 3, "the header, and two segments"
 
 
 def viewed(name: str, data: bytes) -> Source:

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from protocol.core.errors import Fault, PeerError
 from protocol.core.limits import MIB
 from protocol.patches.byte_streams import Codec, Take, number
-from protocol.patches.segment_codec import FORMS, SAMPLE_BYTES, Buffer, SegmentDecoder, SegmentEncoder, SegmentEncoding
+from protocol.patches.segment_decoder import SegmentDecoder
+from protocol.patches.segment_encoder import SAMPLE_BYTES, SegmentEncoder
+from protocol.patches.segment_format import FORMS, Buffer, SegmentEncoding
 from protocol.versions.manifest import DTYPE_BYTES
 from tests.integration.test_golden_bytes import literal
 from tests.support.examples import examples

@@ -9,14 +9,20 @@ tensor. The last row is an fp32 export, which has no bar. What always holds: eve
 for byte; times are processor seconds of one thread, from bytes in memory to bytes in memory, so that a shared machine
 changes them little; encoding, decoding and the others alternate, and figures are medians over the repetitions.
 
+What a second thread gains is wall-clock time, so it is believed only on a machine that has nothing else to do: one
+thread and two alternate PAIRS times at learning rate 1e-6 and k = 1, and each bar is a ratio of medians.
+
 Bars: pct_1e6_k1, percent of the weights' bytes at learning rate 1e-6 and k = 1, at most 0.95; encode_mb_s_1e6_k1 and
-decode_mb_s_1e6_k1, megabytes of model per second and core there, at least 400 and 800; slowest_mb_s, of both at all
+decode_mb_s_1e6_k1, megabytes of model per second and core there, at least 400 and 800; encode_two_cores and
+decode_two_cores, speed of two threads over that of one there, at least 1.6 each; slowest_mb_s, of both at all
 nine points, at least 150; of_zstd_full, the worst patch beside the full tensors under zstd, at most 1; memory_tensors,
 the most that was ever allocated beside the two models and the patch, in sizes of the largest tensor, at most 2.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import time
 import tracemalloc
 from collections import defaultdict
@@ -31,10 +37,12 @@ from harness import Bar, BenchmarkError, arguments, conclude, main, median, numb
 from numpy.typing import NDArray
 
 from protocol.patches.patch import apply_patch, encode_patch
+from protocol.patches.worker_pool import WorkerPool
 from protocol.versions.chunking import Source
 from protocol.versions.safetensors_header import read_table
 
 REPS = 3
+PAIRS = 5
 WARM_STEPS = 8
 LEARNING_RATES = (1e-6, 3e-6, 1e-5)
 STEPS_APART = (1, 4, 16)
@@ -71,6 +79,15 @@ class Point:
     core: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class TwoCores:
+    """What two threads gain over one, in wall-clock time. `cores` is how many cores the two had on average."""
+
+    encode: float
+    decode: float
+    cores: float
+
+
 def benchmark() -> int:
     """Train, measure all points, print the table and the verdict."""
     options = arguments(__doc__ or "", reps=REPS).parse_args()
@@ -81,8 +98,10 @@ def benchmark() -> int:
             train(out, rate, options.seed)
             say(f"learning rate {rate:g}: trained in {time.monotonic() - began:.0f} s")
             points += [measure(out, rate, apart, "BF16", options.reps) for apart in STEPS_APART]
+            if rate == LEARNING_RATES[0]:
+                gain = measure_two_cores(out)
         in_full_width = measure(out, LEARNING_RATES[0], 1, "F32", options.reps)
-    return report(points, in_full_width)
+    return report(points, in_full_width, gain)
 
 
 def version_file(out: Path, rate: float, apart: int, dtype: str) -> Path:
@@ -145,6 +164,33 @@ def measure(out: Path, rate: float, apart: int, dtype: str, reps: int) -> Point:
     )
 
 
+def measure_two_cores(out: Path) -> TwoCores | None:
+    """Time one thread and two in turn, at the lowest learning rate; None where there is one core alone."""
+    if (os.cpu_count() or 1) < 2:
+        return None
+    base, target = (version_file(out, LEARNING_RATES[0], steps, "BF16").read_bytes() for steps in (0, 1))
+    seconds: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+    cores: list[float] = []
+    for _ in range(PAIRS):
+        for num_threads in (1, 2):
+            rebuilt = bytearray(b"\xff") * len(target)
+            with WorkerPool(num_threads) as pool:
+                busy, began = time.process_time(), time.perf_counter()
+                patch = b"".join(encode_patch(sources(base), sources(target), pool))
+                made = time.perf_counter()
+                rebuild(base, patch, rebuilt, pool)
+                applied = time.perf_counter()
+            seconds["encode", num_threads].append(made - began)
+            seconds["decode", num_threads].append(applied - made)
+            if rebuilt != target:
+                raise BenchmarkError(f"the patch of {num_threads} threads does not make the version that it should.")
+        cores.append((time.process_time() - busy) / (applied - began))
+    gain = {
+        way: (median(seconds[way, 1]) or 0.0) / (median(seconds[way, 2]) or math.inf) for way in ("encode", "decode")
+    }
+    return TwoCores(encode=gain["encode"], decode=gain["decode"], cores=median(cores) or 0.0)
+
+
 def most_memory(base: bytes, target: bytes, patch: bytes) -> int:
     """Bytes allocated at most while a patch is made and while it is applied, beside what goes in and comes out.
 
@@ -166,11 +212,13 @@ def sources(data: bytes) -> list[Source]:
     return [Source(name="model.safetensors", size=len(data), read=lambda start, size: view[start : start + size])]
 
 
-def rebuild(base: bytes, patch: bytes, into: bytearray) -> None:
+def rebuild(base: bytes, patch: bytes, into: bytearray, pool: WorkerPool | None = None) -> None:
     """Apply `patch`, as a store would, piece by piece."""
     (source,) = sources(patch)
-    for piece in apply_patch(sources(base), source, {"model.safetensors": len(into)}):
-        into[piece.offset : piece.offset + len(piece.data)] = piece.data
+    octets = np.frombuffer(into, np.uint8)
+    for piece in apply_patch(sources(base), source, {"model.safetensors": len(into)}, pool):
+        octets[piece.offset : piece.offset + len(piece.data)] = np.frombuffer(piece.data, np.uint8)
+        piece.release()
 
 
 def tensors(data: bytes) -> list[Bits]:
@@ -223,21 +271,26 @@ OTHERS: dict[str, Callable[[Bits, Bits], int]] = {
 }
 
 
-def report(points: Sequence[Point], in_full_width: Point) -> int:
+def report(points: Sequence[Point], in_full_width: Point, gain: TwoCores | None) -> int:
     """Print every point, the bars; return the exit code."""
     say("\n" + table(HEADER, [cells(point) for point in (*points, in_full_width)]))
     if min(point.core for point in points) < SHARED:
         say("\nWe did not have a core to ourselves: repeat this on an idle machine before believing the speeds.")
+    if gain is None or gain.cores < 2 * SHARED:
+        had = "one core alone" if gain is None else f"{gain.cores:.2f} cores"
+        say(f"\nTwo threads had {had}: repeat this where two cores are idle before believing what they gain.")
     first = points[0]
     bars = [
         Bar(name="pct_1e6_k1", value=first.percent["patch"], at_most=0.95),
         Bar(name="encode_mb_s_1e6_k1", value=first.mb_s["encode"], at_least=400),
         Bar(name="decode_mb_s_1e6_k1", value=first.mb_s["decode"], at_least=800),
+        Bar(name="encode_two_cores", value=gain and gain.encode, at_least=1.6),
+        Bar(name="decode_two_cores", value=gain and gain.decode, at_least=1.6),
         Bar(name="slowest_mb_s", value=min(p.mb_s[way] for p in points for way in ("encode", "decode")), at_least=150),
         Bar(name="of_zstd_full", value=max(p.percent["patch"] / p.percent["zstd full"] for p in points), at_most=1),
         Bar(name="memory_tensors", value=max(point.memory_tensors for point in points), at_most=2),
     ]
-    figures: dict[str, Any] = {}
+    figures: dict[str, Any] = {"two_cores_had": gain and gain.cores}
     for point in (*points, in_full_width):
         name = f"{point.rate:g}_k{point.apart}_{point.dtype}"
         figures |= {

@@ -46,6 +46,9 @@ SAMPLE_PIECES = 4
 TRIAL_FROM = 0.8
 """A difference this long, measured by the guess, is compared with the real thing: guesses are that far off."""
 
+SPARSE_BELOW = 1 / 10
+"""Share of marked elements below which they are looked for in eights: from there on, numpy is as fast alone."""
+
 SPLIT_BELOW = 1 / 8
 """Share of the elements that a split tells apart, the smallest. On normally distributed weights a tenth is best by 1 %;
 but where more than a tenth are marked, numpy finds them three times as fast."""
@@ -107,7 +110,7 @@ class SegmentEncoder:
                 places = small if within is None else within[small]
                 inner = self._difference(form, old.take(small), new, places, moved, splits - 1)  # changes `marks`
                 return b"".join([bytes([SegmentEncoding.SPLIT]), threshold.to_bytes(form.size, "big"), outer, inner])
-        places = np.flatnonzero(apart)
+        places = _places(apart, count)
         steps = self._steps(form, form.steps(old[places], new[places if within is None else within[places]]))
         if count > BITMAP_FROM * len(old):
             bitmap = self._packer.pack(np.packbits(apart, bitorder="little"))
@@ -119,10 +122,10 @@ class SegmentEncoder:
 
     def _steps(self, form: Form, steps: Integers) -> list[bytes]:
         """Nibbles, then the planes of the steps that do not fit into one; 0 cannot occur, so 1 is written as 0."""
-        nibbles = np.minimum(steps - 1, ESCAPE).astype(np.uint8)
-        if len(nibbles) % 2:
-            nibbles = np.append(nibbles, np.uint8(0))
-        packed = self._packer.pack(nibbles[0::2] | nibbles[1::2] << 4)
+        nibbles = np.zeros(len(steps) + len(steps) % 2, np.uint8)
+        np.minimum(steps - 1, ESCAPE, out=nibbles[: len(steps)], casting="unsafe")
+        pairs = nibbles.view("<u2")  # the first in the low byte
+        packed = self._packer.pack((pairs | pairs >> 4).astype(np.uint8))
         long = steps[steps > ESCAPE]
         return [packed, *self._planes(form, long)] if len(long) else [packed]
 
@@ -146,11 +149,33 @@ def _threshold(form: Form, bits: Integers) -> int:
     return int(np.partition(sample, place)[place])
 
 
+def _places(apart: Marks, count: int) -> Integers:
+    """The places of the `count` elements that `apart` marks.
+
+    Where few are marked, the eights that hold any are found first: this takes half the time of looking at each.
+    """
+    if count > SPARSE_BELOW * len(apart) or len(apart) % 8:
+        return np.flatnonzero(apart)
+    eights = apart.view(np.uint64)
+    some = np.flatnonzero(eights != 0)
+    within = np.flatnonzero(eights[some].view(np.bool_))
+    places: Integers = (some[within >> 3] << 3) + (within & 7)
+    return places
+
+
 def _gaps(places: Integers) -> Octets:
     """How many elements stay before each that moved, 255 at a time; `places` are ascending and not empty."""
-    skipped = np.diff(places, prepend=-1) - 1
-    whole = skipped // GAP_GOES_ON
-    ends = np.cumsum(whole + 1) - 1
+    skipped = np.empty(len(places), np.intp)
+    skipped[0] = places[0]
+    np.subtract(places[1:], places[:-1], out=skipped[1:])
+    skipped[1:] -= 1
+    ends = np.arange(len(places))
+    long = np.flatnonzero(skipped >= GAP_GOES_ON)
+    if len(long):
+        whole = np.zeros(len(places), np.intp)
+        whole[long] = skipped[long] // GAP_GOES_ON
+        ends += np.cumsum(whole)
+        skipped -= whole * GAP_GOES_ON
     gaps = np.full(ends[-1] + 1, GAP_GOES_ON, np.uint8)
-    gaps[ends] = skipped - whole * GAP_GOES_ON
+    gaps[ends] = skipped
     return gaps

@@ -2,7 +2,7 @@
 
 Reading and making are apart, so that several threads can make segments: where a segment ends in a patch is known only
 after its short streams were decompressed, which one thread does for all; the base is read, searched and changed by
-whichever thread is free. A fifteenth of decoding is reading.
+whichever thread is free. A sixth of decoding is reading.
 
 Invariants:
 - Decoding gives the target's bits exactly, NaNs and negative zeros included.
@@ -65,7 +65,8 @@ class _Gaps:
     def moves(self, form: Form, old: Integers, scratch: Scratch) -> Moves:
         ends = self.gaps != GAP_GOES_ON
         places: Integers = np.cumsum(self.gaps + ends.astype(np.int64))[ends] - 1
-        _require_gaps(self.gaps, self.steps.count, len(old))
+        if places[-1] >= len(old):  # which may be fewer than the reader knew of
+            raise malformed(f"element {places[-1]} of {len(old)}")
         return places, form.apply_steps(old[places], self.steps.of(form))
 
 
@@ -203,7 +204,8 @@ class SegmentReader:
                 gaps = self._unpacker.unpack(take, length)
                 if gaps[-1] == GAP_GOES_ON or np.count_nonzero(gaps != GAP_GOES_ON) != count:
                     raise malformed(f"gaps that are not those of {count} elements")
-                _require_gaps(gaps, count, scope.at_most)
+                if (last := int(gaps.sum(dtype=np.int64)) + count - 1) >= scope.at_most:
+                    raise malformed(f"element {last} of {scope.at_most}")
                 return _Gaps(gaps=gaps, steps=self._steps(scope.form, count, take))
             case SegmentEncoding.BITMAP:
                 num_elements = scope.num_elements()
@@ -261,12 +263,6 @@ class SegmentDecoder:
 def _require_length(length: int, count: int, num_elements: int) -> None:
     if not count <= length <= count + num_elements // GAP_GOES_ON:
         raise PeerError(Fault.OVERSIZED, f"patch: {length} bytes of gaps for {count} of {num_elements} elements")
-
-
-def _require_gaps(gaps: Octets, count: int, num_elements: int) -> None:
-    """Raise PeerError where the last element that moves lies behind the last that there is."""
-    if (last := int(gaps.sum(dtype=np.int64)) + count - 1) >= num_elements:
-        raise malformed(f"element {last} of {num_elements}")
 
 
 def _count(num_elements: int, take: Take) -> int:

@@ -160,11 +160,17 @@ class Export(Request, tag="export", frozen=True, kw_only=True):
     """Write the weights as a model directory, which must not exist yet. Reply: `files`, sorted names, `probe` as
     `probe.describe` has it, and in arrays the names of chunks that were computed on the way, for
     `chunk_names.ChunkNames.learn`.
+
+    Without `wait` the reply has neither files nor arrays, and comes when training may go on. What is written are the
+    weights at that moment. An event tells of its end: {"event": "exported", "directory", "files", "probe"} with these
+    arrays, when the directory is there, or {"event": "export_failed", "directory", "kind", "error"}. There is one
+    export at a time: another one, `load`, `restore` and the end of the process wait for it.
     """
 
     directory: str
     dtype: ExportDtype = "bfloat16"
     max_shard_bytes: Count = DEFAULT_SHARD_BYTES
+    wait: bool = True
 
 
 class Save(Request, tag="save", frozen=True, kw_only=True):

@@ -7,13 +7,13 @@
 What always holds: a checkpoint is checked as a whole, to the last bit, before any of it is used, so a bad one changes
 nothing; the directory appears whole or not at all; what some number of ranks wrote any other number can read; it is
 never pickle.
-Writing goes on beside training: tensors on a CPU are written from where they lie, and the next update waits until
-they were (`Saving.wait_until_read`), so it takes no memory; those of a GPU are copied to the host first.
+Writing goes on beside training, from a snapshot (`learner.training.snapshot`): tensors on a CPU are written from where
+they lie, and the next update copies those that were not (`Saving.keep`), at most 12 bytes a trained parameter; those of
+a GPU cross to the host's memory, which takes as much.
 """
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -28,14 +28,16 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.tensor import DTensor
 
 from learner.artifacts.atomic_directory import write_json
 from learner.artifacts.file_digests import BLOCK_BYTES, damaged_block, num_blocks
 from learner.artifacts.regular_file import read_file
 from learner.trainer_api.errors import agreed
+from learner.training.background_writing import Writing
 from learner.training.dcp_storage import DTYPES, Index, Listed, TensorFilesReader, TensorFilesWriter
 from learner.training.distributed.ranks import Ranks, new_shared_directory
+from learner.training.distributed.sharding import local
+from learner.training.snapshot import Crossing, Snapshot
 
 FORMAT = 2
 """Goes up when an old trainer could misread a new checkpoint. 1 had one file, of one process."""
@@ -113,63 +115,39 @@ class Checkpoint:
             raise _first(failure) from failure
 
 
-class Saving:
-    """One checkpoint being written. `wait` returns the bytes of its files, or raises what went wrong."""
+class Saving(Writing):
+    """One checkpoint of `state`, as it is now, being written. `finish` raises OSError, FileExistsError, Elsewhere."""
 
-    def __init__(self, directory: Path, head: CheckpointHead, state: Mapping[str, Tensor], ranks: Ranks) -> None:
-        """Begin to write `state` into a directory that is not there yet; returns at once, and raises nothing.
+    def __init__(
+        self,
+        directory: Path,
+        head: CheckpointHead,
+        state: Mapping[str, Tensor],
+        ranks: Ranks,
+        crossing: Crossing | None = None,
+    ) -> None:
+        """Take the snapshot, for a directory that is not there yet; does not wait for a disk.
 
-        The tensors may be changed after `wait_until_read`.
+        The tensors may be changed after `keep`.
         """
-        self.directory = directory
-        self._head, self._ranks = head, ranks
-        self._read = threading.Event()
-        self._state = dict(state)
-        if ranks.device.type != "cpu":
-            self._state = {name: _on_host(tensor, ranks) for name, tensor in state.items()}
-            self._read.set()
-        self.error: Exception | None = None
-        """What went wrong, once it is done."""
+        super().__init__(directory, Snapshot([local(tensor) for tensor in state.values()], crossing=crossing))
         self.size_bytes = 0
         """Bytes of its files, once it is done."""
-        self._thread = threading.Thread(target=self._write, name="checkpoint")
-        self._done: Callable[[Saving], None] = lambda saving: None
-
-    def start(self, done: Callable[[Saving], None]) -> None:
-        """Write; `done` is called on the writing thread, on every rank, however it ended."""
-        self._done = done
-        self._thread.start()
-
-    def wait_until_read(self) -> None:
-        """Return once training may change what is being saved."""
-        self._read.wait()
-
-    def wait(self) -> int:
-        """Return the bytes written once the checkpoint is durable. Raises OSError, FileExistsError, Elsewhere."""
-        self.join()
-        if self.error is not None:
-            raise self.error
-        return self.size_bytes
-
-    def join(self) -> None:
-        """Return once it is over, either way."""
-        self._thread.join()
+        self._head, self._ranks = head, ranks
+        self._state = dict(state)
 
     def _write(self) -> None:
         try:
             with new_shared_directory(self._ranks.beside(), self.directory) as partial:
                 self.size_bytes = self._fill(partial)
         except CheckpointException as failure:
-            self.error = _first(failure)
-        except Exception as error:  # raised again by `wait`, in the thread that asked
-            self.error = error
+            raise _first(failure) from failure
         finally:
-            self._read.set()
             self._state = {}
-            self._done(self)
 
     def _fill(self, partial: Path) -> int:
-        writer = TensorFilesWriter(partial, self._read.set)
+        writer = TensorFilesWriter(partial, dict(zip(self._state, self._snapshot.kept, strict=True)))
+        # Of the state itself no more is looked at than dtypes, shapes and how it is cut.
         save(self._state, storage_writer=writer, no_dist=self._ranks.count == 1, process_group=self._ranks.aside)
         with self._ranks.beside().agreeing():
             files = {file.name: file.stat().st_size for file in sorted(partial.iterdir())}
@@ -190,20 +168,6 @@ class Saving:
                 blocks[:] = np.frombuffer(bytes.fromhex("".join(known)), np.uint8).reshape(-1, DIGEST_BYTES)
             found[name] = [block.tobytes().hex() for block in self._ranks.beside().combine(blocks)]
         return found
-
-
-def _on_host(tensor: Tensor, ranks: Ranks) -> Any:
-    """A copy in the host's memory; a slice stays one, of the same whole."""
-    if not isinstance(tensor, DTensor):
-        return tensor.detach().to("cpu", copy=True)
-    return DTensor.from_local(
-        tensor.to_local().detach().to("cpu", copy=True),
-        ranks.host_mesh,
-        tensor.placements,
-        run_check=False,
-        shape=tensor.shape,
-        stride=tensor.stride(),
-    )
 
 
 def _first(failure: CheckpointException) -> Exception:

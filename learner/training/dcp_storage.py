@@ -1,6 +1,6 @@
 """Storage for torch.distributed.checkpoint without pickle: one safetensors file from each rank, and an index of them.
 
-What always holds: a rank writes the slices that it holds and nothing else, one at a time, straight from where they lie;
+What always holds: a rank writes the slices that it holds and nothing else, one at a time, from a snapshot of them;
 what is written by some number of ranks can be read by any other; nothing is executed on reading. (DCP's own
 `FileSystemWriter` pickles its metadata and its tensors; its `HuggingFaceStorageWriter` writes no index when it writes
 distributed, and so cannot tell a half-written checkpoint from a whole one.)
@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -34,6 +36,10 @@ from torch.futures import Future
 
 from learner.artifacts.atomic_directory import TensorEntry, header_of, synced
 from learner.artifacts.file_digests import HashedWriter
+from learner.training.snapshot import Kept
+
+PIECE_BYTES = 1 << 22
+"""Read from a snapshot together: copied in a millisecond, and large enough to be hashed beside writing."""
 
 DTYPES = {"F32": torch.float32, "U8": torch.uint8}
 """All that a trainer's state is made of."""
@@ -82,14 +88,14 @@ class TensorFilesWriter(_OfOne, StorageWriter):
     """Writes into `directory`, which is there. Afterwards `index` is known on rank 0, and on each `written`: the file
     that it wrote and the digests of its blocks.
 
-    `was_read` is called on every rank once its tensors may change again.
+    `kept` holds this rank's slices by the names of their tensors. Those that other ranks write are released.
     """
 
-    def __init__(self, directory: Path, was_read: Callable[[], None]) -> None:
+    def __init__(self, directory: Path, kept: Mapping[str, Kept]) -> None:
         self.index: dict[str, Listed] = {}
         self.written: tuple[str, list[str]] = "", []
         self._directory = directory
-        self._was_read = was_read
+        self._kept = kept
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """The directory is there already."""
@@ -107,18 +113,15 @@ class TensorFilesWriter(_OfOne, StorageWriter):
         entries = [_entry(item) for item in plan.items]
         header = header_of(entries)
         starts = [len(header) + sum(entry.size_bytes for entry in entries[:i]) for i in range(len(entries))]
-        try:
-            with synced(self._directory / plan.storage_data) as file:
-                with HashedWriter(file) as writer:
-                    writer.write(header)
-                    for item in plan.items:
-                        flat = planner.resolve_data(item).detach().cpu().contiguous().reshape(-1)  # type: ignore[union-attr]
-                        writer.write(flat.view(torch.uint8).numpy().data)
-                    file.flush()
-                self.written = plan.storage_data, writer.digests
-                self._was_read()
-        finally:
-            self._was_read()
+        for name in self._kept.keys() - {item.index.fqn for item in plan.items}:
+            self._kept[name].release()
+        with synced(self._directory / plan.storage_data) as file, HashedWriter(file) as writer:
+            writer.write(header)
+            buffer = np.empty(PIECE_BYTES, np.uint8)
+            for item in plan.items:
+                _write(writer, self._kept[item.index.fqn], buffer)
+            file.flush()
+        self.written = plan.storage_data, writer.digests
         done: Future[list[WriteResult]] = Future()
         done.set_result(
             [
@@ -146,6 +149,16 @@ class TensorFilesWriter(_OfOne, StorageWriter):
             self.index[name] = Listed(
                 dtype=NAMES[found.properties.dtype], shape=tuple(found.size), slices=tuple(slices)
             )
+
+
+def _write(writer: HashedWriter, kept: Kept, buffer: NDArray[np.uint8]) -> None:
+    """Write all of `kept`, by way of `buffer`: training may wait for a piece to be copied, and never for the disk."""
+    step = len(buffer) // kept.dtype.itemsize
+    for first in range(0, kept.numel, step):
+        with kept.reading(first, min(first + step, kept.numel)) as values:
+            piece = buffer[: values.nbytes]
+            piece[:] = values.view(torch.uint8).numpy()  # numpy's copy starts no threads
+        writer.write(piece.data)
 
 
 def _entry(item: Any) -> TensorEntry:

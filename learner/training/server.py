@@ -13,6 +13,8 @@ but to report seconds, and never touches the network but to meet its other ranks
     event    {"event": "waiting", "text": str}      before it is ready: what it waits for
              {"event": "ready", "torch": str, "threads": n, "ranks": n}
              {"event": "saved", "directory": str, "bytes": n} | {"event": "save_failed", "directory": str, "error": str}
+             {"event": "exported", "directory": str, "files": [...], "probe": {...}}, with arrays
+             {"event": "export_failed", "directory": str, "kind": str, "error": str}
     request  {"id": n, "op": ..., fields of the struct in learner/trainer_api/requests.py}
     reply    {"id": n, "ok": true, "seconds": s, ...}
              {"id": n, "ok": false, "kind": "bad_model" | "bad_request" | "bad_checkpoint" | "foreign_checkpoint" |
@@ -60,14 +62,15 @@ from learner.trainer_api.requests import (
     Step,
     Supervised,
 )
+from learner.training.background_writing import Exporting, Writing
 from learner.training.batches.sequences import rollout_batch, supervised_batch
 from learner.training.checkpoint import BadCheckpoint, CheckpointHead, Saving, read_checkpoint
 from learner.training.distributed.ranks import HEARTBEAT_S, Ranks, is_first, open_ranks
 from learner.training.distributed.rendezvous import NotHere
-from learner.training.model.export import export
 from learner.training.model.loading import make_model, quiet_transformers
 from learner.training.model.policy import load_policy
 from learner.training.probe import coarsest, describe, probe_batch
+from learner.training.snapshot import Crossing, SideStream
 from learner.training.train_state import Training
 from protocol.core.pipe import Arrays, BadFrame, Header, encode_frame
 
@@ -82,14 +85,18 @@ class RankFailed(Exception):
 class Trainer:
     """Turns requests into replies. Holds at most one `Training`; needs no process, so tests talk to it directly.
 
-    `tell` is given events, on any thread.
+    `tell` is given events and their arrays, on any thread.
     """
 
-    def __init__(self, ranks: Ranks | None = None, tell: Callable[[Header], None] = lambda event: None) -> None:
+    def __init__(
+        self, ranks: Ranks | None = None, tell: Callable[[Header, Arrays], None] = lambda event, arrays: None
+    ) -> None:
         self._ranks = ranks or Ranks()
         self._tell = tell
         self._training: Training | None = None
         self._saving: Saving | None = None
+        self._exporting: Exporting | None = None
+        self._crossings: dict[type[Writing], Crossing] = {}
         self._replied = threading.Event()
         self._blocked_s = 0.0
 
@@ -119,11 +126,16 @@ class Trainer:
         """The last reply is on its way: what happened since may be told."""
         self._replied.set()
 
-    def wait_until_saved(self) -> None:
-        """Return once the last checkpoint is written, or is known to have failed, and that was told."""
+    def wait_until_written(self) -> None:
+        """Return once the last checkpoint and the last export are written, or are known to have failed, and that was
+        told.
+        """
         self.note_reply()
-        if self._saving is not None:
-            self._saving.join()
+        for writing in self._writings():
+            writing.join()
+
+    def _writings(self) -> list[Writing]:
+        return [writing for writing in (self._saving, self._exporting) if writing is not None]
 
     def _do(self, request: AnyRequest, arrays: Arrays) -> tuple[Header, Arrays]:
         started, self._blocked_s = time.perf_counter(), 0.0
@@ -149,9 +161,7 @@ class Trainer:
                 found = training.logprobs(supervised_batch(arrays, *bounds), request.temperature, request.weights)
                 reply = {}
             case Export():
-                policy = self._require_training().policy
-                exported = export(policy, Path(request.directory), request.dtype, request.max_shard_bytes)
-                reply, found = {"files": exported.files, **self._probe(request.dtype)}, exported.names
+                reply, found = self._export(request)
             case Save():
                 reply = self._save(Path(request.directory), wait=request.wait)
             case Restore():
@@ -177,10 +187,10 @@ class Trainer:
 
     def _load(self, request: Load) -> Header:
         recipe_of(request.hyperparameters)  # before the seconds that loading takes
-        self.wait_until_saved()
+        self.wait_until_written()
         torch.set_num_threads(request.threads)
         torch.manual_seed(request.seed)
-        self._training = None  # two models at once might not fit
+        self._training = self._saving = self._exporting = None  # two models at once might not fit
         self._ranks.place(request.device, request.compute_dtype)
         policy = load_policy(
             Path(request.directory),
@@ -191,7 +201,7 @@ class Trainer:
             seed=request.seed,
         )
         self._training = Training(policy, request.hyperparameters)
-        self._training.before_update = self._wait_until_read
+        self._training.before_update = self._keep
         return {
             "parameters": policy.num_parameters,
             "vocab_size": policy.vocab_size,
@@ -202,16 +212,63 @@ class Trainer:
             "compute_dtype": str(self._ranks.compute_dtype).removeprefix("torch."),
         }
 
-    def _wait_until_read(self) -> None:
-        """Let the checkpoint that is being written read the weights before they change."""
-        if self._saving is not None:
-            began = time.perf_counter()
-            self._saving.wait_until_read()
-            self._blocked_s += time.perf_counter() - began
+    def _keep(self) -> None:
+        """Let what is being written be copied before weights change."""
+        for writing in self._writings():
+            if not writing.is_over:
+                began = time.perf_counter()
+                writing.keep()
+                self._blocked_s += time.perf_counter() - began
+
+    def _crossing(self, kind: type[Writing]) -> Crossing | None:
+        """How tensors come to the host: None where they are there."""
+        if self._ranks.device.type == "cpu":
+            return None
+        if kind not in self._crossings:
+            self._crossings[kind] = Crossing(SideStream(self._ranks.device))
+        return self._crossings[kind]
+
+    def _export(self, request: Export) -> tuple[Header, Arrays]:
+        training = self._require_training()
+        self._join(self._exporting)
+        probe = self._probe(request.dtype)
+        exporting = Exporting(training.policy, request, self._crossing(Exporting))
+        self._exporting, self._replied = exporting, threading.Event()
+        if request.wait:
+            exporting.start()
+            exporting.finish()
+            return {"files": exporting.exported.files, **probe}, exporting.exported.names
+        replied = self._replied
+        exporting.start(done=lambda: self._report_exporting(exporting, probe, replied))
+        return probe, {}
+
+    def _report_exporting(self, exporting: Exporting, probe: Header, replied: threading.Event) -> None:
+        directory, error = str(exporting.directory), exporting.error
+        if error is None:
+            replied.wait()
+            header = {"event": "exported", "directory": directory, "files": exporting.exported.files, **probe}
+            self._tell(header, exporting.exported.names)
+            return
+        kind, text = self._explained(error)
+        if self._ranks.count > 1 and (kind == "internal" or not is_agreed(error)):
+            die(f"it cannot go on, so no rank can: {text}")  # the others wait for this one
+        replied.wait()
+        self._tell({"event": "export_failed", "directory": directory, "kind": kind, "error": text}, {})
+
+    def _explained(self, error: Exception) -> tuple[str, str]:
+        kind, text = explain(error)
+        if kind == "internal":
+            traceback.print_exception(error)
+        return kind, text
+
+    def _join(self, writing: Writing | None) -> None:
+        """Return once `writing` is over and told of: it is of an earlier request, whose reply is on its way."""
+        if writing is not None:
+            writing.join()
 
     def _save(self, directory: Path, *, wait: bool) -> Header:
         training = self._require_training()
-        self.wait_until_saved()
+        self._join(self._saving)
         head = CheckpointHead(
             fingerprint=training.policy.fingerprint,
             steps=training.steps,
@@ -221,24 +278,28 @@ class Trainer:
             torch=str(torch.__version__),
             hyperparameters=msgspec.to_builtins(training.hyperparameters),
         )
-        self._saving, self._replied = Saving(directory, head, training.tensors(), self._ranks), threading.Event()
-        self._saving.start(done=(lambda saving: None) if wait else self._report_saving)
-        size_bytes = self._saving.wait() if wait else 0
-        return {"steps": training.steps, **({"bytes": size_bytes} if wait else {})}
+        saving = Saving(directory, head, training.tensors(), self._ranks, self._crossing(Saving))
+        self._saving, self._replied = saving, threading.Event()
+        if wait:
+            saving.start()
+            saving.finish()
+            return {"steps": training.steps, "bytes": saving.size_bytes}
+        replied = self._replied
+        saving.start(done=lambda: self._report_saving(saving, replied))
+        return {"steps": training.steps}
 
-    def _report_saving(self, saving: Saving) -> None:
-        self._replied.wait()
+    def _report_saving(self, saving: Saving, replied: threading.Event) -> None:
+        replied.wait()
+        directory = str(saving.directory)
         if saving.error is None:
-            self._tell({"event": "saved", "directory": str(saving.directory), "bytes": saving.size_bytes})
+            self._tell({"event": "saved", "directory": directory, "bytes": saving.size_bytes}, {})
         else:
-            kind, text = explain(saving.error)
-            if kind == "internal":
-                traceback.print_exception(saving.error)
-            self._tell({"event": "save_failed", "directory": str(saving.directory), "error": text})
+            _, text = self._explained(saving.error)
+            self._tell({"event": "save_failed", "directory": directory, "error": text}, {})
 
     def _restore(self, directory: Path, *, keep_hyperparameters: bool) -> Header:
         training = self._require_training()
-        self.wait_until_saved()
+        self.wait_until_written()
         with self._ranks.agreeing():
             policy = training.policy
             checkpoint = read_checkpoint(
@@ -294,7 +355,7 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
         if frame:
             send(*trainer.answer(*decoded(frame)))
             trainer.note_reply()
-    trainer.wait_until_saved()
+    trainer.wait_until_written()
     over.set()
 
 

@@ -62,7 +62,8 @@ class Ranks:
     """This process among `count`, numbered `number`. Made by `open_ranks`, or as `Ranks()` for one process alone.
 
     `mesh` is where the model's tensors are, None for a plain module; `host_mesh` the same ranks on their CPUs. `group`
-    carries what is said here, `aside` is a group for what is said beside it, on another thread.
+    carries what is said here; `aside` and `outward` are groups for what is said beside it, on the threads that write
+    checkpoints and exports. No two threads may share one: each takes the other's words for an answer.
     """
 
     number: int = 0
@@ -73,6 +74,7 @@ class Ranks:
     compute_dtype: torch.dtype = torch.float32
     group: dist.ProcessGroup | None = None
     aside: dist.ProcessGroup | None = None
+    outward: dist.ProcessGroup | None = None
 
     @property
     def is_first(self) -> bool:
@@ -100,8 +102,12 @@ class Ranks:
             self.mesh = self.host_mesh if self.device.type == "cpu" else init_device_mesh("cuda", (self.count,))
 
     def beside(self) -> Ranks:
-        """The same ranks, for another thread: what it says does not get between what is said here."""
+        """The same ranks, for the thread that writes a checkpoint."""
         return replace(self, group=self.aside)
+
+    def exporting(self) -> Ranks:
+        """The same ranks, for the thread that writes an export."""
+        return replace(self, group=self.outward)
 
     @contextmanager
     def agreeing(self) -> Iterator[None]:
@@ -145,6 +151,12 @@ class Ranks:
             on_host = tensor.detach().cpu()
             dist.all_reduce(on_host, group=self.group)
             tensor.copy_(on_host)
+
+    def gather(self, mine: Tensor, to: int) -> Tensor | None:
+        """What every rank gives, bytes on the host and as many from each, (count, bytes): on rank `to`, else None."""
+        every = torch.empty((self.count, len(mine)), dtype=torch.uint8) if self.number == to else None
+        dist.gather(mine, None if every is None else list(every), dst=to, group=self.group)
+        return every
 
     def share(self, data: bytes | None) -> bytes | None:
         """What rank 0 was given, on every rank. None ends, b"" is only a sign of life."""
@@ -215,7 +227,8 @@ def open_ranks(tell: Callable[[str], None] = lambda text: None) -> Ranks:
     wait_for_all(store, number, count, tell)
     with connecting(tell):
         _begin_group(number, count, store)
-    return Ranks(number=number, count=count, aside=dist.new_group(backend="gloo", timeout=TIMEOUT))
+    aside, outward = (dist.new_group(backend="gloo", timeout=TIMEOUT) for _ in range(2))
+    return Ranks(number=number, count=count, aside=aside, outward=outward)
 
 
 def end_with_parent() -> None:

@@ -65,6 +65,21 @@ def whole(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return converted.full_tensor() if isinstance(converted, DTensor) else converted
 
 
+def gathered(mine: Tensor, like: Tensor, ranks: Ranks, to: int) -> Tensor | None:
+    """All of a tensor that is cut as `like` is, on rank `to`, where each rank gives its slice, flat and on the host.
+
+    None on the other ranks. A collective of `ranks.group`, which needs neither a GPU nor what trains on it.
+    """
+    if not isinstance(like, DTensor) or ranks.count == 1:
+        return mine.reshape(like.shape) if ranks.number == to else None
+    assert all(one.is_shard(0) for one in like.placements), "`shard` cuts the first dimension and no other"
+    rows = -(-like.shape[0] // ranks.count)  # as FSDP cuts: the last ranks have fewer, or none
+    size = rows * (like.numel() // max(1, like.shape[0]))
+    padded = mine if len(mine) == size else torch.cat([mine, mine.new_zeros(size - len(mine))])
+    every = ranks.gather(padded.view(torch.uint8), to)
+    return None if every is None else every.reshape(-1).view(mine.dtype)[: like.numel()].reshape(like.shape)
+
+
 def place(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Offsets and sizes of this rank's slice in the whole of `tensor`."""
     if not isinstance(tensor, DTensor):

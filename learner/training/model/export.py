@@ -2,8 +2,10 @@
 
 What always holds: names, shapes, order and bytes are the same on any number of ranks; an export holds the very tensors
 that the directory held, under the same names, with the same other files, so whatever served the original can serve
-the export; beside the model no rank holds more than is converted together, a tensor or the experts of one layer, and
-what is just being written. The directory appears whole or not at all.
+the export; beside the model and its snapshot no rank holds more than is converted together, a tensor or the experts of
+one layer, and what is just being written. The directory appears whole or not at all. It is written from a snapshot
+(`learner.training.snapshot`), on any thread: training may go on beside it, which takes at most 4 bytes a parameter on a
+CPU, and as many as the export has on the host of a GPU.
 
 Shards are dealt to ranks in turn, and their tensors gathered in turn, so that all ranks write at the same time.
 """
@@ -14,7 +16,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from math import prod
 from pathlib import Path
 
@@ -29,11 +31,12 @@ from learner.artifacts.chunk_names import Cuts, cuts_of, num_threads, told
 from learner.artifacts.model_directory import CONFIG, WEIGHTS, WEIGHTS_INDEX, BadModel
 from learner.trainer_api.requests import ExportDtype
 from learner.training.distributed.ranks import Ranks, new_shared_directory
-from learner.training.distributed.sharding import whole
+from learner.training.distributed.sharding import gathered, local
 from learner.training.model.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Attached, description, entries, link_base
 from learner.training.model.policy import Policy
 from learner.training.model.tensor_mapping import Part, revert
-from learner.training.model.weight_writer import DIGEST_BYTES, NotFinite, WeightFile, not_finite
+from learner.training.model.weight_writer import DIGEST_BYTES, NotFinite, WeightFile, copied, not_finite
+from learner.training.snapshot import Crossing, Kept, Snapshot
 from protocol.core.pipe import Arrays
 from protocol.versions.safetensors_header import LayoutError
 
@@ -56,11 +59,14 @@ end a unit. Where tensors are gathered it would keep a third unit in memory.
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """What is gathered and converted together: a part of the model, and the tensors that it becomes in the file."""
+    """What is gathered and converted together: a part of the model, and the tensors that it becomes in the file.
+    `kept` has this rank's slices of the part's targets, in their order.
+    """
 
     part: Part
     dtype: torch.dtype
     entries: tuple[TensorEntry, ...]
+    kept: tuple[Kept, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -79,47 +85,85 @@ class Exported:
 
 
 def export(policy: Policy, directory: Path, dtype: ExportDtype, max_shard_bytes: int) -> Exported:
-    """Write the current weights as a model directory that loaders take.
+    """Write the current weights as a model directory that loaders take. See `write_export`."""
+    snapshot = take_snapshot(policy, dtype)
+    try:
+        return write_export(policy, snapshot, directory, dtype, max_shard_bytes)
+    finally:
+        snapshot.close()
+
+
+def take_snapshot(policy: Policy, dtype: ExportDtype, crossing: Crossing | None = None) -> Snapshot:
+    """Return a snapshot of what an export as `dtype` writes: this rank's slices, for `write_export`."""
+    tensors = _exported(policy)
+    dtypes = [_stored_as(tensor, getattr(torch, dtype)) for tensor in tensors]
+    return Snapshot([local(tensor.detach()) for tensor in tensors], dtypes, crossing)
+
+
+def _exported(policy: Policy) -> list[Tensor]:
+    """The tensors of an export, in the order of its snapshot."""
+    if policy.attached is not None:
+        parameters = dict(policy.parameters)
+        return [parameters[name] for name in sorted(parameters)]  # as `lora.entries` lists them
+    return [policy.by_name[target] for part in policy.parts for target in part.targets]
+
+
+def _stored_as(tensor: Tensor, wanted: torch.dtype) -> torch.dtype:
+    return wanted if tensor.is_floating_point() else tensor.dtype
+
+
+@torch.no_grad()
+def write_export(
+    policy: Policy, snapshot: Snapshot, directory: Path, dtype: ExportDtype, max_shard_bytes: int
+) -> Exported:
+    """Write `snapshot`, of `take_snapshot`, as a model directory that loaders take. On any thread, and on all ranks.
 
     Equal weights give equal bytes. `directory` must not exist (FileExistsError); it appears whole or not at all.
-    Raises OSError, BadModel, Elsewhere. All ranks take part.
+    Raises OSError, BadModel, Elsewhere.
     """
+    ranks = policy.ranks.exporting()
     if policy.attached is not None:
-        return _export_adapter(policy, policy.attached, directory, dtype)
-    tensors = policy.by_name
-    shards = cut_shards([_unit(part, tensors, getattr(torch, dtype)) for part in policy.parts], max_shard_bytes)
+        return _write_adapter(policy, policy.attached, ranks, snapshot, directory, dtype)
+    tensors, kept = policy.by_name, iter(snapshot.kept)
+    units = [_unit(part, tensors, getattr(torch, dtype), kept) for part in policy.parts]
+    shards = cut_shards(units, max_shard_bytes)
     names = _shard_names(len(shards))
     small = {CONFIG: json_bytes(policy.directory.config_as(dtype)), **policy.directory.companions}
     if len(shards) > 1:
         small[WEIGHTS_INDEX] = json_bytes(_index(shards, names))
     plans = [_plan(name, shard) for name, shard in zip(names, shards, strict=True)]
-    with policy.ranks.agreeing():
+    with ranks.agreeing():
         try:
             cuts = cuts_of({plan.name: (plan.header, plan.size_bytes) for plan in plans}, small)
         except LayoutError as error:
             raise BadModel(f"{policy.directory.path} cannot be published: {error}") from error
-    with new_shared_directory(policy.ranks, directory) as partial:
-        with policy.ranks.agreeing():
-            if policy.ranks.is_first:
+    with new_shared_directory(ranks, directory) as partial:
+        with ranks.agreeing():
+            if ranks.is_first:
                 for name, data in small.items():
                     write_bytes(partial / name, data)
-        digests = _write(policy, plans, cuts, partial, tensors)
-        with policy.ranks.agreeing():
-            found = told(partial, cuts, digests) if policy.ranks.is_first else {}
+        digests = _write(policy, ranks, plans, cuts, partial)
+        with ranks.agreeing():
+            found = told(partial, cuts, digests) if ranks.is_first else {}
     return Exported(files=sorted([*small, *names]), names=found)
 
 
-def _export_adapter(policy: Policy, attached: Attached, directory: Path, dtype: ExportDtype) -> Exported:
+def _write_adapter(
+    policy: Policy, attached: Attached, ranks: Ranks, snapshot: Snapshot, directory: Path, dtype: ExportDtype
+) -> Exported:
     """The base model's own files, and the adapter beside them."""
     parameters, wanted = dict(policy.parameters), getattr(torch, dtype)
     listed = list(entries(parameters, wanted, DTYPE_NAMES[wanted]))
-    with new_shared_directory(policy.ranks, directory) as partial:
-        values = [whole(parameters[name], wanted).cpu().contiguous().reshape(-1) for name, _ in listed]
-        with policy.ranks.agreeing():
-            for (name, _), flat in zip(listed, values, strict=True):
-                if not_finite(flat):
+    with new_shared_directory(ranks, directory) as partial:
+        values = [
+            gathered(copied(kept, wanted), parameters[name], ranks, 0)
+            for (name, _), kept in zip(listed, snapshot.kept, strict=True)
+        ]
+        with ranks.agreeing():
+            for (name, _), tensor in zip(listed, values, strict=True):
+                if tensor is not None and not_finite(tensor):
                     raise BadModel(f"{name!r} holds values that are not finite as {dtype}; take an earlier checkpoint")
-            if policy.ranks.is_first:
+            if ranks.is_first:
                 link_base(policy.directory, partial)
                 shutil.copyfile(policy.directory.path / CONFIG, partial / CONFIG)
                 for name, data in policy.directory.companions.items():
@@ -127,8 +171,9 @@ def _export_adapter(policy: Policy, attached: Attached, directory: Path, dtype: 
                 write_json(partial / ADAPTER_CONFIG, description(attached.lora, parameters))
                 with synced(partial / ADAPTER_WEIGHTS) as file:
                     file.write(header_of([entry for _, entry in listed]))
-                    for flat in values:
-                        file.write(flat.view(torch.uint8).numpy().data)
+                    for tensor in values:
+                        assert tensor is not None, "rank 0 has all of each"
+                        file.write(tensor.reshape(-1).view(torch.uint8).numpy().data)
             files = sorted(file.name for file in partial.iterdir())
     return Exported(files=files, names={})
 
@@ -146,14 +191,13 @@ def cut_shards(units: Sequence[Unit], max_shard_bytes: int) -> list[list[Unit]]:
     return shards
 
 
-def _unit(part: Part, tensors: Mapping[str, Tensor], wanted: torch.dtype) -> Unit:
-    stored = tensors[part.targets[0]].dtype
-    dtype = wanted if stored.is_floating_point else stored
+def _unit(part: Part, tensors: Mapping[str, Tensor], wanted: torch.dtype, kept: Iterator[Kept]) -> Unit:
+    dtype = _stored_as(tensors[part.targets[0]], wanted)
     entries = tuple(
         TensorEntry(name=name, dtype=DTYPE_NAMES[dtype], shape=shape, size_bytes=prod(shape) * dtype.itemsize)
         for name, shape in part.shapes.items()
     )
-    return Unit(part=part, dtype=dtype, entries=entries)
+    return Unit(part=part, dtype=dtype, entries=entries, kept=tuple(islice(kept, len(part.targets))))
 
 
 def _shard_names(count: int) -> list[str]:
@@ -188,29 +232,41 @@ def _plan(name: str, units: Sequence[Unit]) -> _Plan:
 
 
 def _write(
-    policy: Policy, plans: Sequence[_Plan], cuts: Cuts, directory: Path, tensors: Mapping[str, Tensor]
+    policy: Policy, ranks: Ranks, plans: Sequence[_Plan], cuts: Cuts, directory: Path
 ) -> dict[str, NDArray[np.uint8]]:
-    """Gather every unit on all ranks, one after the other; whoever the shard was dealt to writes it meanwhile. Returns
+    """Gather every unit on the rank that its shard was dealt to, which writes it while the next is gathered. Returns
     the digests of each file's pieces.
     """
-    ranks = policy.ranks
     with _Writer(directory, cuts, WAITING_BYTES if ranks.count == 1 else 0) as writer:
         for number, unit in _in_turn([plan.units for plan in plans], ranks):
-            found = {target: _gathered(tensors[target], unit) for target in unit.part.targets}
-            if number % ranks.count == ranks.number:
-                writer.take(plans[number], unit, revert(policy.model, unit.part, found))
-            found.clear()
+            found = _found(policy, unit, ranks, number % ranks.count)
+            if found is not None:
+                writer.take(plans[number], unit, found)
         with ranks.agreeing():
             mine = writer.finish()
     empty = {name: np.zeros((len(ends), DIGEST_BYTES), np.uint8) for name, ends in cuts.items()}
     return {name: ranks.combine(mine.get(name, empty[name])) for name in sorted(cuts)}
 
 
-def _gathered(tensor: Tensor, unit: Unit) -> Tensor:
-    """All of `tensor`; where it is here already, and goes out as it is, the writing converts it."""
-    if unit.part.converter is None and not isinstance(tensor, DTensor):
-        return tensor.detach()
-    return whole(tensor, unit.dtype)
+def _found(policy: Policy, unit: Unit, ranks: Ranks, to: int) -> dict[str, Tensor | Kept] | None:
+    """The tensors of the file that `unit` becomes, on rank `to`; None on the others. What is whole on this rank
+    already, and goes out as it is, the writing converts.
+    """
+    like = {target: policy.by_name[target] for target in unit.part.targets}
+    if unit.part.converter is None and (ranks.count == 1 or not isinstance(like[unit.part.targets[0]], DTensor)):
+        if ranks.number == to:
+            return {unit.entries[0].name: unit.kept[0]}
+        unit.kept[0].release()
+        return None
+    # Copies, since what a converter makes may be views of what it was given, and training would change those.
+    whole = {
+        target: gathered(copied(kept, unit.dtype), like[target], ranks, to)
+        for target, kept in zip(unit.part.targets, unit.kept, strict=True)
+    }
+    if ranks.number != to:
+        return None
+    found = revert(policy.model, unit.part, {target: one for target, one in whole.items() if one is not None})
+    return dict(found)
 
 
 def _in_turn(shards: Sequence[Sequence[Unit]], ranks: Ranks) -> Iterator[tuple[int, Unit]]:
@@ -242,7 +298,7 @@ class _Writer:
         if self._file is not None:
             self._file.close()
 
-    def take(self, plan: _Plan, unit: Unit, tensors: dict[str, Tensor]) -> None:
+    def take(self, plan: _Plan, unit: Unit, tensors: dict[str, Tensor | Kept]) -> None:
         """Write the next unit of a shard once the one before is written."""
         if self._failed is None:
             try:
@@ -261,7 +317,7 @@ class _Writer:
             raise BadModel(f"{error}, so no node could generate with it; go on from an earlier checkpoint") from error
         return self._digests
 
-    def _take(self, plan: _Plan, unit: Unit, tensors: dict[str, Tensor]) -> None:
+    def _take(self, plan: _Plan, unit: Unit, tensors: dict[str, Tensor | Kept]) -> None:
         if self._file is None or plan.name != self._name:
             self._close()
             self._name = plan.name

@@ -6,7 +6,8 @@ the publication cuts; memory beside the tensors handed in is a piece for each th
 never written: no node could generate with it.
 
 Each thread takes a piece through all three while it is in its core's cache: converting a whole tensor first would take
-new memory, which a virtual machine may wait for longer than for its disk.
+new memory, which a virtual machine may wait for longer than for its disk. Of a snapshot it holds what it converts and
+no more: whoever waits until it was read does not wait for the disk.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -23,6 +25,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from learner.training.snapshot import Kept
 
 SERIAL = 31 * 1024
 """Elements converted at a time: from 32 K on torch would start threads of its own, beside ours."""
@@ -46,6 +50,17 @@ def not_finite(values: Tensor) -> bool:
     return not all(bool(one.isfinite()) for one in torch.aminmax(values))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """Numbers from `first` up to `last` of a tensor, as `dtype`."""
+
+    name: str
+    values: Kept
+    first: int
+    last: int
+    dtype: torch.dtype
+
+
 class WeightFile:
     """One file of which tensors are given in order. `cuts` are the ends of its pieces, the last one the file's end."""
 
@@ -56,27 +71,28 @@ class WeightFile:
         self._ends: Iterator[int] = iter(cuts)
         self._start = self._reached = 0
         self._end = next(self._ends, 0)
-        self._parts: list[tuple[str, Tensor, torch.dtype]] = []
+        self._parts: list[_Part] = []
         self._digests: list[Future[bytes]] = []
         self._given: list[int] = []
         self._awaited = 0
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         self.add("header", torch.frombuffer(bytearray(header), dtype=torch.uint8), torch.uint8)
 
-    def add(self, name: str, tensor: Tensor, dtype: torch.dtype) -> None:
+    def add(self, name: str, tensor: Tensor | Kept, dtype: torch.dtype) -> None:
         """Append `tensor`, called `name`, as `dtype`; it must not change before `settle` has returned for it.
 
         Raises:
             ValueError: the cuts are not those of a file with this tensor.
         """
-        flat = tensor.detach().contiguous().reshape(-1)
-        while len(flat):
-            count = min(len(flat), (self._end - self._reached) // dtype.itemsize)
-            if not count:
-                raise ValueError(f"a cut at {self._end} lies inside an element, or {tensor.shape} lies behind the last")
-            self._parts.append((name, flat[:count], dtype))
+        values = Kept(tensor) if isinstance(tensor, Tensor) else tensor
+        first = 0
+        while first < values.numel:
+            last = min(values.numel, first + (self._end - self._reached) // dtype.itemsize)
+            if last == first:
+                raise ValueError(f"a cut at {self._end} lies inside an element, or {name!r} lies behind the last")
+            self._parts.append(_Part(name=name, values=values, first=first, last=last, dtype=dtype))
+            count, first = last - first, last
             self._reached += count * dtype.itemsize
-            flat = flat[count:]
             if self._reached == self._end:
                 parts, self._parts = self._parts, []
                 self._digests.append(self._threads.submit(self._write, self._start, self._end, parts))
@@ -110,7 +126,7 @@ class WeightFile:
             os.close(self._handle)
         self._handle = -1
 
-    def _write(self, start: int, end: int, parts: Sequence[tuple[str, Tensor, torch.dtype]]) -> bytes:
+    def _write(self, start: int, end: int, parts: Sequence[_Part]) -> bytes:
         view = memoryview(_bytes_of(parts, end - start))  # type: ignore[arg-type]  # numpy's arrays are buffers
         digest, offset = sha256(view).digest(), start
         while view:
@@ -144,29 +160,40 @@ class _Buffer(threading.local):
 _buffer = _Buffer()
 
 
-def _bytes_of(parts: Sequence[tuple[str, Tensor, torch.dtype]], size_bytes: int) -> NDArray[np.uint8]:
+def _bytes_of(parts: Sequence[_Part], size_bytes: int) -> NDArray[np.uint8]:
     """The parts as they are in the file; valid until this thread asks again. Raises NotFinite."""
-    if len(parts) == 1 and parts[0][1].dtype == parts[0][2] and parts[0][1].device.type == "cpu":
-        _require_finite(parts[0][0], parts[0][1])
-        return parts[0][1].view(torch.uint8).numpy()
     if len(_buffer.data) < size_bytes:
         _buffer.data = torch.empty(size_bytes, dtype=torch.uint8)
     offset = 0
-    for name, tensor, dtype in parts:
-        place = _buffer.data[offset : offset + len(tensor) * dtype.itemsize]
-        misplaced = offset % dtype.itemsize
+    for part in parts:
+        place = _buffer.data[offset : offset + (part.last - part.first) * part.dtype.itemsize]
+        misplaced = offset % part.dtype.itemsize
         offset += len(place)
         if misplaced:  # behind a tensor of odd size; no view of the buffer can begin there
-            converted = tensor.to(dtype)
-            _require_finite(name, converted)
-            place.copy_(converted.view(torch.uint8))
+            with part.values.reading(part.first, part.last) as values:
+                converted = values.to(part.dtype)
+                place.copy_(converted.view(torch.uint8))
+            _require_finite(part.name, converted)
             continue
-        values = place.view(dtype)
-        step = SERIAL if tensor.device.type == "cpu" else len(tensor)
-        for first in range(0, len(tensor), step):
-            values[first : first + step].copy_(tensor[first : first + step])
-            _require_finite(name, values[first : first + step])
+        with part.values.reading(part.first, part.last) as values:
+            _convert(part.name, values, place.view(part.dtype))
     return _buffer.data[:offset].numpy()
+
+
+def _convert(name: str, values: Tensor, into: Tensor) -> None:
+    for first in range(0, len(values), SERIAL):
+        some = into[first : first + SERIAL]
+        some.copy_(values[first : first + SERIAL])
+        _require_finite(name, some)
+
+
+def copied(kept: Kept, dtype: torch.dtype) -> Tensor:
+    """All of `kept` as `dtype`, flat, in memory of its own, without threads of torch's."""
+    made = torch.empty(kept.numel, dtype=dtype)
+    with kept.reading() as values:
+        for first in range(0, kept.numel, SERIAL):
+            made[first : first + SERIAL].copy_(values[first : first + SERIAL])
+    return made
 
 
 def _require_finite(name: str, values: Tensor) -> None:

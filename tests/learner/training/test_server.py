@@ -658,12 +658,12 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, trainer: Trainer
 
 def test_a_checkpoint_that_is_not_waited_for_is_told_of_when_it_is_durable(tmp_path: Path, model: Path) -> None:
     events: list[Header] = []
-    trainer = Trainer(tell=events.append)
+    trainer = Trainer(tell=lambda event, arrays: events.append(event))
     ok(trainer, "load", directory=str(model), hyperparameters=HYPERPARAMETERS)
     for event, said in (("saved", "bytes"), ("save_failed", "error")):
         ok(trainer, "save", directory=str(tmp_path / "first"), wait=False)
         assert not events, "the reply comes first"
-        trainer.wait_until_saved()
+        trainer.wait_until_written()
         told = events.pop()
         assert (told["event"], told["directory"], not events) == (event, str(tmp_path / "first"), True)
         assert told[said]

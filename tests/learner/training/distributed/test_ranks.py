@@ -234,6 +234,70 @@ def test_a_checkpoint_written_beside_training_holds_the_moment_it_was_asked_for(
     assert files(tmp_path / "beside") == files(tmp_path / "waited")
 
 
+def ended(child: Child, count: int) -> tuple[dict[str, tuple[Header, Arrays]], list[Header]]:
+    """The next `count` frames: events by their names, with arrays, and replies in order."""
+    frames = [child.receive() for _ in range(count)]
+    events = {str(header["event"]): (header, arrays) for header, arrays in frames if "event" in header}
+    replies = [header for header, _ in frames if "event" not in header]
+    assert all(reply["ok"] for reply in replies), replies
+    return events, replies
+
+
+LORA = {"lora": {"rank": 3, "alpha": 6}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "dtype"),
+    [({}, "float32"), ({}, "bfloat16"), (LORA, "float32"), ({"objective": "decoupled", "kl": 0.1}, "bfloat16")],
+)
+def test_an_export_and_a_checkpoint_beside_training_hold_the_moment_they_were_asked_for(
+    tmp_path: Path, model: Path, pair: Child, fields: dict[str, Any], dtype: str
+) -> None:
+    objective = {name: value for name, value in fields.items() if name != "lora"}
+    adapters = {name: value for name, value in fields.items() if name == "lora"}
+    pair.ask("load", **load(model) | {"hyperparameters": HYPERPARAMETERS | objective}, **adapters)
+    pair.ask("step", rollouts(0))
+    pair.send("export", directory=str(tmp_path / "waited"), dtype=dtype, max_shard_bytes=9_000)
+    waited, names = pair.receive()
+    pair.ask("save", directory=str(tmp_path / "saved"))
+    for number in (1, 2):
+        asked = {"directory": str(tmp_path / f"beside-{number}"), "dtype": dtype, "max_shard_bytes": 9_000}
+        pair.send("export", **asked, wait=False)
+        pair.send("save", directory=str(tmp_path / f"saved-{number}"), wait=False)
+        pair.send("step", rollouts(number))
+        events, replies = ended(pair, 5)
+        assert events["saved"][0]["directory"] == str(tmp_path / f"saved-{number}")
+        exported, found = events["exported"]
+        assert exported["files"] == sorted(files(tmp_path / f"beside-{number}"))
+        assert "files" not in replies[0]
+        assert replies[0]["probe"] == exported["probe"]
+        if number == 1:
+            assert exported["probe"] == waited["probe"]
+            assert files(tmp_path / "beside-1") == files(tmp_path / "waited")
+            assert files(tmp_path / "saved-1") == files(tmp_path / "saved")
+        assert found.keys() == names.keys()
+        if names:
+            known = ChunkNames()
+            known.learn(found)
+            assert tables(known, tmp_path / f"beside-{number}") == tables(ChunkNames(), tmp_path / f"beside-{number}")
+    assert files(tmp_path / "beside-2") != files(tmp_path / "waited")
+
+
+def test_a_mixture_of_experts_is_exported_beside_training(tmp_path: Path, pair: Child) -> None:
+    config = {
+        **{name: value for name, value in CONFIG.items() if name not in ("tie_word_embeddings", "head_dim")},
+        **{"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    }
+    ok(Trainer(), "make_model", directory=str(tmp_path / "moe"), config=config, architecture="qwen3_moe")
+    pair.ask("load", **load(tmp_path / "moe"))
+    pair.ask("export", directory=str(tmp_path / "waited"), dtype="float32", max_shard_bytes=9_000)
+    pair.send("export", directory=str(tmp_path / "beside"), dtype="float32", max_shard_bytes=9_000, wait=False)
+    pair.send("step", rollouts(0))
+    events, _ = ended(pair, 3)
+    assert events["exported"][0]["directory"] == str(tmp_path / "beside")
+    assert files(tmp_path / "beside") == files(tmp_path / "waited")
+
+
 def test_what_one_rank_cannot_do_is_told_once_and_all_go_on(tmp_path: Path, model: Path, pair: Child) -> None:
     pair.ask("load", **load(model))
     pair.ask("step", rollouts(0))
@@ -286,6 +350,10 @@ def test_a_disk_that_is_full_for_one_rank_is_told_by_all_and_all_go_on(
         pair.ask("save", directory=str(tmp_path / "save"), wait=False)
         event, _ = pair.receive()
     assert (event["event"], "too large" in event["error"]) == ("save_failed", True)
+    with limited(pair, full, resource.RLIMIT_FSIZE, 4_000):
+        pair.ask("export", directory=str(tmp_path / "export"), max_shard_bytes=9_000, wait=False)
+        event, _ = pair.receive()
+    assert (event["event"], event["kind"], "too large" in event["error"]) == ("export_failed", "disk", True)
     assert list(tmp_path.iterdir()) == [], "nothing half-written is left"
     for op, fields in requests.items():
         pair.ask(op, directory=str(tmp_path / op), **fields)

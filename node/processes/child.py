@@ -70,11 +70,12 @@ class SupervisedChild:
         arrays: Arrays | None = None,
         *,
         silence_s: float | None = None,
+        sent: Callable[[], None] = lambda: None,
     ) -> tuple[Header, Arrays]:
         """Send one request and return the reply's header and arrays. Callers may be many; replies come in any order.
 
         `silence_s`: how long the child may send nothing while it owes this reply, if its spec bounds that and this call
-        has another bound.
+        has another bound. `sent` is called once the request has its place before all that are made later.
 
         Raises ChildRefused, ChildCrashed (the call may be made again), ChildGaveUp. A cancelled call leaves the pipe
         sound: its reply is thrown away when it comes.
@@ -83,7 +84,7 @@ class SupervisedChild:
             if self._gave_up is not None:
                 raise ChildGaveUp(self._gave_up.exit, self._spec.restarts)
             await self._changed.wait()
-        return await self._life.call(op, header, arrays, silence_s=silence_s)
+        return await self._life.call(op, header, arrays, silence_s=silence_s, sent=sent)
 
     def end(self, reason: str) -> None:
         """Kill the process in service, all of its group with it, if there is one; it is started again as after any

@@ -105,11 +105,13 @@ class ChildProcess:
         arrays: Arrays | None = None,
         *,
         silence_s: float | None = None,
+        sent: Callable[[], None] = lambda: None,
     ) -> tuple[Header, Arrays]:
         """As `SupervisedChild.call`, to this process only."""
         request = next(self._ids)
         frame = encode_frame({**(header or {}), "id": request, "op": op}, arrays)
         waiting = await self._send(request, frame, self._spec.silence_s if silence_s is None else silence_s)
+        sent()
         try:
             await waiting.replied.wait()
         except trio.Cancelled:

@@ -173,7 +173,11 @@ class FakeTrainer:
         self.died()
 
     async def call(
-        self, op: str, header: Mapping[str, object] | None = None, arrays: Arrays | None = None
+        self,
+        op: str,
+        header: Mapping[str, object] | None = None,
+        arrays: Arrays | None = None,
+        sent: Callable[[], None] = lambda: None,
     ) -> tuple[Header, Arrays]:
         await trio.lowlevel.checkpoint()
         self.calls.append(op)
@@ -190,6 +194,7 @@ class FakeTrainer:
         except ChildCrashed:
             self.die()
             raise
+        sent()  # now that it is done, nothing that is asked later comes before it
         self._write_due()
         scores = {"logprobs": np.full(int(arrays["mask"].sum()), -0.25, np.float32)} if arrays and not reply else {}
         return {"seconds": 0.5, **reply}, self.apart(arrays) if op == "step" and arrays else scores

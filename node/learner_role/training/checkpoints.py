@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import trio
 
@@ -24,6 +25,7 @@ from learner.artifacts.checkpoint_retention import Keep, Stays, chosen
 from learner.ledger.rows import CheckpointRow
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import TrainerSpoke
+from node.learner_role.training.trainer_process import Sent
 from node.learner_role.trust.audit_service import AuditService
 from node.processes.outcomes import ChildRefused
 from node.runtime.errors import RunError
@@ -36,6 +38,18 @@ MAX_FAILED = 3
 
 LAST_S = 60.0
 """How long somebody who stops the learner waits for the checkpoint that is being written: 100 GB on a fast disk."""
+
+
+class AskTrainer(Protocol):
+    """One request to the trainer, for its header. Raises TrainerLost, ChildRefused, RunError."""
+
+    def __call__(self, op: str, header: Mapping[str, object], sent: Sent = ..., /) -> Awaitable[Header]: ...
+
+
+def once(call: Callable[[], None]) -> Callable[[], None]:
+    """`call`, which is made the first time only."""
+    left = [call]
+    return lambda: left.pop()() if left else None
 
 
 class TrainerLost(Exception):
@@ -52,15 +66,17 @@ class Checkpoints(Service):
         written: awaited until the ledger knows a training step.
         audits: knows whose audits are not over: what was signed of them is not forgotten with a checkpoint.
         saved: the step of the newest durable state, 0 when there is none.
+        snapshot_s: seconds that the trainer took for snapshots since somebody set it to 0.
     """
 
     directory: Path
     keep: Keep
-    ask: Callable[[str, Mapping[str, object]], Awaitable[Header]]
+    ask: AskTrainer
     describe: Callable[[PolicyVersion], Awaitable[CheckpointRow]]
     audits: AuditService | None
     written: Callable[[int], Awaitable[None]]
     saved: int = 0
+    snapshot_s: float = 0.0
     _row: CheckpointRow | None = None
     _began_s: float = 0.0
     _outcome: Header | None = None
@@ -96,22 +112,41 @@ class Checkpoints(Service):
             await self._conclude()
 
     async def save(self, version: PolicyVersion) -> None:
-        """Have the trainer make its state, which is `version`'s, durable; return when it may train on.
+        """Have the trainer make its state, which is `version`'s, durable; return when it has taken a snapshot of it.
 
         Nothing is done while another is being written, or when it is durable already. Raises TrainerLost, RunError.
         """
         await self._conclude()
-        if self._row is not None or version.version <= self.saved or self._leaving:
+        if not self._is_wanted(version):
             return
-        self._began_s = trio.current_time()
-        row = self._row = await self.describe(version)
+        self._row, self._began_s = await self.describe(version), trio.current_time()
+        await self._take_snapshot(self._row)
+
+    async def begin(self, version: PolicyVersion, nursery: trio.Nursery) -> None:
+        """The same in `nursery`; return once the snapshot comes before whatever the trainer is asked later."""
+        if self._is_wanted(version):
+            await nursery.start(self._save_beside, version)
+
+    def _is_wanted(self, version: PolicyVersion) -> bool:
+        return self._row is None and version.version > self.saved and not self._leaving
+
+    async def _save_beside(self, version: PolicyVersion, task_status: trio.TaskStatus[None]) -> None:
+        self._row, self._began_s = await self.describe(version), trio.current_time()
+        sent = once(task_status.started)
+        with suppress(TrainerLost):  # whoever asks it next hears of it
+            await self._take_snapshot(self._row, sent)
+        sent()
+
+    async def _take_snapshot(self, row: CheckpointRow, sent: Sent = lambda: None) -> None:
         try:
-            await self.ask("save", {"directory": str(self.directory / row.directory), "wait": False})
+            reply = await self.ask("save", {"directory": str(self.directory / row.directory), "wait": False}, sent)
         except ChildRefused as refused:
             await self._fail(row.directory, refused.error)
         except BaseException:
             self._row = None
             raise
+        else:
+            self.snapshot_s += float(reply.get("seconds", 0.0))
 
     async def complete(self, version: PolicyVersion) -> None:
         """Return when the state of `version`, the trainer's own, is durable. Raises TrainerLost, RunError."""

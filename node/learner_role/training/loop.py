@@ -186,7 +186,7 @@ class TrainingLoop(Service):
         with self.time.during(TimeKind.PUBLICATION):
             await self.publishing.begin(beside)
         with self.time.during(TimeKind.CHECKPOINT):
-            await self.saving.save(self.capacity.chain.head)
+            await self.saving.begin(self.capacity.chain.head, beside)
 
     async def _keep_telling_time(self) -> None:
         """Write down what passes while no step is taken, until cancelled."""
@@ -269,14 +269,21 @@ class TrainingLoop(Service):
         run.capacity.busy = False
         run.notify()
 
-    async def _ask(self, op: str, header: Mapping[str, object], arrays: Arrays | None = None) -> Header:
-        """One request. Raises TrainerLost, ChildRefused, RunError."""
-        reply, _ = await self._call(op, header, arrays)
+    async def _ask(self, op: str, header: Mapping[str, object], sent: Callable[[], None] = lambda: None) -> Header:
+        """One request; `sent` is called once it stands before all that are made later. Raises TrainerLost,
+        ChildRefused, RunError."""
+        reply, _ = await self._call(op, header, sent=sent)
         return reply
 
-    async def _call(self, op: str, header: Mapping[str, object], arrays: Arrays | None = None) -> tuple[Header, Arrays]:
+    async def _call(
+        self,
+        op: str,
+        header: Mapping[str, object],
+        arrays: Arrays | None = None,
+        sent: Callable[[], None] = lambda: None,
+    ) -> tuple[Header, Arrays]:
         try:
-            return await self.trainer.call(op, header, arrays)
+            return await self.trainer.call(op, header, arrays, sent=sent)
         except ChildCrashed as crash:
             raise TrainerLost(str(crash)) from crash
         except ChildGaveUp as end:
@@ -429,11 +436,20 @@ class TrainingLoop(Service):
     async def _trained(self, arrays: Arrays) -> tuple[Header, Arrays]:
         """Have the trainer take a step. Raises as `_call`."""
         asked = trio.current_time()
+        self.publishing.snapshot_s = self.saving.snapshot_s = 0.0
         with self.time.during(TimeKind.TRAINING):
             reply, found = await self._call("step", {}, arrays)
-        took_s, blocked_s = trio.current_time() - asked, float(reply.get("blocked_s", 0.0))
-        self.time.move(TimeKind.TRAINING, TimeKind.CHECKPOINT, blocked_s)
-        self.time.move(TimeKind.TRAINING, TimeKind.BATCH, took_s - float(reply["seconds"]))
+        took_s, trained_s = trio.current_time() - asked, float(reply["seconds"])
+        self.time.move(TimeKind.TRAINING, TimeKind.CHECKPOINT, float(reply.get("blocked_s", 0.0)))
+        # Snapshots that the step had to wait for: the trainer does one request after the other.
+        for kind, snapshot_s in (
+            (TimeKind.PUBLICATION, self.publishing.snapshot_s),
+            (TimeKind.CHECKPOINT, self.saving.snapshot_s),
+        ):
+            waited_s = min(snapshot_s, max(0.0, took_s - trained_s))
+            self.time.move(TimeKind.TRAINING, kind, waited_s)
+            took_s -= waited_s
+        self.time.move(TimeKind.TRAINING, TimeKind.BATCH, took_s - trained_s)
         return reply, found
 
     def _record(self, batch: Batch, passed: TimeRow | None) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,8 @@ from learner.rollouts.buffer import Batch
 from node.learner_role.scheduling.run_recording import RunRecorder
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import TrainerSpoke
-from node.learner_role.training.checkpoints import TrainerLost
+from node.learner_role.training.checkpoints import TrainerLost, once
+from node.learner_role.training.trainer_process import CallInTurn
 from node.learner_role.trust.version_retention import VersionRetention
 from node.processes.outcomes import ChildRefused
 from node.runtime.errors import RunError
@@ -91,15 +93,17 @@ class VersionPublisher(Service):
         ask: one request to the trainer, for its header and arrays. Raises TrainerLost, ChildRefused, RunError.
         kept: versions that stay to be looked at, as long as there is room.
         written: awaited until the ledger knows a training step.
+        snapshot_s: seconds that the trainer took for snapshots since somebody set it to 0.
     """
 
     transport: Transport
     exports: Path
     weights_dtype: str
-    ask: Callable[[str, Mapping[str, object]], Awaitable[tuple[Header, Arrays]]]
+    ask: CallInTurn
     recorder: RunRecorder
     kept: VersionRetention | None = None
     written: Callable[[int], Awaitable[None]] = _is_written
+    snapshot_s: float = 0.0
     _said: Announcement | None = None
     _ahead: tuple[Header, Arrays] | None = None
     _begun: int = -1
@@ -200,37 +204,39 @@ class VersionPublisher(Service):
 
         There must be room. Raises TrainerLost, RunError.
         """
-        nursery.start_soon(self._bring_out_beside, await self._take_snapshot())
+        await nursery.start(self._publish_beside)
 
     async def publish(self) -> SignedManifest:
         """Publish the policy, and return when it is announced. Raises TrainerLost, RunError."""
-        one = await self._take_snapshot()
+        one = self._plan()
         try:
             with one.scope:
+                await self._take_snapshot(one)
                 return await self._bring_out(one)
             raise TrainerLost("it ended while it exported a version")
         finally:
             self._end(one)
+
+    async def _publish_beside(self, task_status: trio.TaskStatus[None]) -> None:
+        """Says that it has started once the snapshot comes before whatever the trainer is asked later."""
+        one, sent = self._plan(), once(task_status.started)
+        try:
+            with one.scope, suppress(TrainerLost):  # whoever asks it next hears of it
+                await self._take_snapshot(one, sent)
+                await self._bring_out(one)
+        finally:
+            self._end(one)
+            sent()
 
     async def drain(self) -> None:
         """Return when nothing is on its way. What the trainer that ended was exporting is given up."""
         while self._under_way:
             await self._settled.wait()
 
-    async def _take_snapshot(self) -> Publication:
+    def _plan(self) -> Publication:
         version = self.capacity.chain.head
         one = Publication(version=version, directory=self.exports / str(version), began_s=trio.current_time())
-        ahead, self._ahead = self._ahead, None
         self._under_way.append(one)
-        try:
-            if ahead is not None:
-                await trio.to_thread.run_sync(self._name, one.directory, version)
-                one.conclude(*ahead)
-            else:
-                await self._ask_export(one.directory, f"Version {version}", wait=False)
-        except BaseException:
-            self._end(one)
-            raise
         if self._due is not None and self._due < version.version:
             self.events.emit(
                 "versions_skipped",
@@ -241,12 +247,15 @@ class VersionPublisher(Service):
         self._begun, self._due = version.version, None
         return one
 
-    async def _bring_out_beside(self, one: Publication) -> None:
-        try:
-            with one.scope:
-                await self._bring_out(one)
-        finally:
-            self._end(one)
+    async def _take_snapshot(self, one: Publication, sent: Callable[[], None] = lambda: None) -> None:
+        """Have the trainer begin to export it. Raises TrainerLost, RunError."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            await trio.to_thread.run_sync(self._name, one.directory, one.version)
+            one.conclude(*ahead)
+            return
+        reply, _ = await self._ask_export(one.directory, f"Version {one.version}", wait=False, sent=sent)
+        self.snapshot_s += float(reply.get("seconds", 0.0))
 
     def _end(self, one: Publication) -> None:
         self._under_way.remove(one)
@@ -327,10 +336,13 @@ class VersionPublisher(Service):
                 f"Version {version} cannot be published: {error}. Check the disk, then start again."
             ) from None
 
-    async def _ask_export(self, export: Path, what: str, *, wait: bool) -> tuple[Header, Arrays]:
+    async def _ask_export(
+        self, export: Path, what: str, *, wait: bool, sent: Callable[[], None] = lambda: None
+    ) -> tuple[Header, Arrays]:
         """Raises TrainerLost, RunError."""
+        header = {"directory": str(export), "dtype": self.weights_dtype, "wait": wait}
         try:
-            return await self.ask("export", {"directory": str(export), "dtype": self.weights_dtype, "wait": wait})
+            return await self.ask("export", header, None, sent)
         except ChildRefused as refused:
             raise self._unpublished(what, refused.kind, refused.error) from None
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -51,11 +51,16 @@ class TrainerProcess(Service):
         return None if self._child is None else self._child.pid
 
     async def call(
-        self, op: str, header: Mapping[str, object] | None = None, arrays: Arrays | None = None
+        self,
+        op: str,
+        header: Mapping[str, object] | None = None,
+        arrays: Arrays | None = None,
+        *,
+        sent: Callable[[], None] = lambda: None,
     ) -> tuple[Header, Arrays]:
         """See `SupervisedChild.call`."""
         assert self._child is not None, "it is asked while it is open"
-        return await self._child.call(op, header, arrays)
+        return await self._child.call(op, header, arrays, sent=sent)
 
     def _note(self, event: ChildEvent) -> None:
         self._log(event)
@@ -139,3 +144,14 @@ def _threads(configured: int) -> int:
 
 CallTrainer = Callable[[str, Mapping[str, object], Arrays | None], Awaitable[tuple[Header, Arrays]]]
 """One request to the trainer, for its header and arrays. Raises ChildRefused, and what its owner raises."""
+
+Sent = Callable[[], None]
+"""Called once a request has its place before all that are made later."""
+
+
+class CallInTurn(Protocol):
+    """As `CallTrainer`, and it says when the request has its place."""
+
+    def __call__(
+        self, op: str, header: Mapping[str, object], arrays: Arrays | None = None, sent: Sent = ..., /
+    ) -> Awaitable[tuple[Header, Arrays]]: ...

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -176,7 +176,7 @@ async def test_a_run_ends_after_its_last_step(tmp_path: Path, settings: Settings
         require_chain(learner, seen)
         require_sound(learner, *peers)
         assert learner.trainer.calls.count("step") == settings.steps
-        assert learner.trainer.calls.count("save") == len(published) - 1
+        assert 1 <= learner.trainer.calls.count("save") <= len(published) - 1, "one at a time"
         assert (
             len(learner.capacity.buffer) + learner.capacity.leasing.open_rollouts
             < learner.capacity.pace + settings.group_size
@@ -833,31 +833,33 @@ async def test_the_same_step_has_the_same_weights_under_the_next_incarnation(tmp
 
 
 async def test_what_a_kill_left_half_done_is_removed(tmp_path: Path) -> None:
-    adopted = threading.Event()
-
-    def note(signed: SignedManifest) -> None:
-        if str(signed.version) == "1.3":
-            adopted.set()
-
+    """Killed when a version was published and its checkpoint written, which the ledger was just to be told."""
+    adopted: dict[int, threading.Event] = defaultdict(threading.Event)
+    lost: list[int] = []
     async with open_learner(tmp_path, Settings(steps=5)) as learner:
-        learner.context.signals.version_published.subscribe(note)
+        learner.context.signals.version_published.subscribe(lambda signed: adopted[signed.version.version].set())
         write_down = learner.training.saving._write_down
 
-        def late(row: CheckpointRow, *others: Any) -> None:
-            assert row.step < 3 or adopted.wait(60)
+        def dying(row: CheckpointRow, *others: Any) -> None:
+            if learner.ledger.training.checkpoints():
+                assert adopted[row.step].wait(60)
+                lost.append(row.step)
+                raise Killed
             write_down(row, *others)
 
-        learner.training.saving._write_down = late  # type: ignore[method-assign]
-        await kill(learner, "checkpointed", "before", 3)
-        assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1.1", "1.2", "1.3"]
-        orphan = learner.store.versions()[-1]
-        assert str(orphan.version) == "1.3"
-        (tmp_path / "exports" / "1.4").mkdir(exist_ok=True)  # it may have got as far by itself
+        learner.training.saving._write_down = dying  # type: ignore[method-assign]
+        with pytest.raises(Killed):
+            await unwrapped(learner.train, FakePeer())
+        (known,) = (row.step for row in learner.ledger.training.checkpoints())
+        there = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+        assert there == {f"1.{known}", f"1.{lost[0]}"}
+        (orphan,) = (held for held in learner.store.versions() if held.version.version == lost[0])
+        (tmp_path / "exports" / "1.9").mkdir(exist_ok=True)  # it may have got as far by itself
     async with open_learner(tmp_path, Settings(steps=5)) as again:
         seen = manifests(again)
         await again.train(FakePeer())
-        assert [str(one.version) for one in seen] == ["2.2", "2.3", "2.4", "2.5"]
-        assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["2.4", "2.5"]
+        assert (str(seen[0].version), str(seen[-1].version)) == (f"2.{known}", "2.5")
+        assert there.isdisjoint(path.name for path in (tmp_path / "checkpoints").iterdir())
         assert list((tmp_path / "exports").iterdir()) == []
         assert orphan.hash not in {held.hash for held in again.store.versions()}
 

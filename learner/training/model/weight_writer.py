@@ -37,6 +37,14 @@ WRITE_BACK_BYTES = 1 << 24
 """Sent to the disk together: piece by piece costs a fifth more of the processor, all at the end a third more time."""
 
 
+INFINITY = {
+    torch.float32: (torch.int32, 0x7F80_0000),
+    torch.bfloat16: (torch.int16, 0x7F80),
+    torch.float16: (torch.int16, 0x7C00),
+}
+"""What infinity is when its bits are read as an integer: comparing those takes a tenth of the time."""
+
+
 class NotFinite(ArithmeticError):
     """Weights hold a number that is not finite in the file's format; the message names the tensor."""
 
@@ -45,6 +53,12 @@ def not_finite(values: Tensor) -> bool:
     """Whether `values`, of any dtype, hold a NaN or an infinity; without memory of their size."""
     if not values.is_floating_point() or not values.numel():
         return False
+    if values.dtype in INFINITY and values.device.type == "cpu" and values.is_contiguous():
+        integer, infinity = INFINITY[values.dtype]
+        bits = values.detach().view(integer).numpy()
+        negative = bits.view(bits.dtype.str.replace("i", "u")).max()
+        # As integers positive numbers rise up to infinity, with NaN beyond; unsigned, negative ones do as well.
+        return bool(bits.max() >= infinity or negative >= infinity | 1 << 8 * values.dtype.itemsize - 1)
     if values.dtype.itemsize == 1:  # torch finds no least and largest of 8-bit floats
         values = values.float()
     return not all(bool(one.isfinite()) for one in torch.aminmax(values))
@@ -176,26 +190,24 @@ def _bytes_of(parts: Sequence[_Part], size_bytes: int) -> NDArray[np.uint8]:
             _require_finite(part.name, converted)
             continue
         with part.values.reading(part.first, part.last) as values:
-            _convert(part.name, values, place.view(part.dtype))
+            _convert(values, place.view(part.dtype))
+        _require_finite(part.name, place.view(part.dtype))
     return _buffer.data[:offset].numpy()
 
 
-def _convert(name: str, values: Tensor, into: Tensor) -> None:
+def _convert(values: Tensor, into: Tensor) -> None:
     for first in range(0, len(values), SERIAL):
-        some = into[first : first + SERIAL]
-        some.copy_(values[first : first + SERIAL])
-        _require_finite(name, some)
+        into[first : first + SERIAL].copy_(values[first : first + SERIAL])
 
 
 def copied(kept: Kept, dtype: torch.dtype) -> Tensor:
     """All of `kept` as `dtype`, flat, in memory of its own, without threads of torch's."""
     made = torch.empty(kept.numel, dtype=dtype)
     with kept.reading() as values:
-        for first in range(0, kept.numel, SERIAL):
-            made[first : first + SERIAL].copy_(values[first : first + SERIAL])
+        _convert(values, made)
     return made
 
 
 def _require_finite(name: str, values: Tensor) -> None:
-    if any(map(not_finite, torch.split(values, SERIAL))):
+    if not_finite(values):
         raise NotFinite(f"{name!r} holds values that are not finite as {str(values.dtype).removeprefix('torch.')}")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from learner.training.model.weight_writer import NotFinite, WeightFile
+from learner.training.model.weight_writer import NotFinite, WeightFile, not_finite
 
 HEADER = b"seven b"
 
@@ -58,6 +58,20 @@ def test_a_number_that_is_not_finite_is_never_written(
     values[-1] = odd
     with pytest.raises(NotFinite, match=r"'some.weight' holds values that are not finite as b?float"):
         write(tmp_path / "weights", cuts, [(values, dtype)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn])
+def test_finite_numbers_are_told_from_others_to_the_last_bit(dtype: torch.dtype) -> None:
+    ends = torch.finfo(dtype)
+    least = [ends.tiny, -ends.tiny, ends.smallest_normal / 2]
+    finite = torch.tensor([0.0, -0.0, ends.max, ends.min, *least], dtype=torch.float64).to(dtype)
+    assert not not_finite(finite)
+    assert not not_finite(finite[:0])
+    assert not not_finite(torch.full((3,), -1, dtype=torch.int32))
+    odd = [torch.nan] if dtype == torch.float8_e4m3fn else [torch.nan, -torch.nan, torch.inf, -torch.inf]
+    for value in odd:
+        assert not_finite(torch.cat([finite, torch.tensor([value]).to(dtype), finite]))
+    assert dtype.itemsize == 1 or not_finite(torch.tensor([[1.0, torch.nan], [2.0, 3.0]]).to(dtype).T)
 
 
 def test_a_number_that_the_format_has_no_room_for_is_never_written(tmp_path: Path) -> None:

@@ -713,7 +713,9 @@ def test_training_goes_on_bit_for_bit_in_another_process(tmp_path: Path, model: 
 STUCK = """
 import runpy, threading
 import learner.training.checkpoint
-learner.training.checkpoint.save = lambda *rest, **more: threading.Event().wait()
+import learner.training.background_writing
+stuck = lambda *rest, **more: threading.Event().wait()
+learner.training.checkpoint.save = learner.training.background_writing.write_export = stuck
 runpy.run_module("learner.training.server", run_name="__main__")
 """
 
@@ -725,7 +727,7 @@ learner.artifacts.model_directory.read_file = lambda *rest, **more: threading.Ev
 """
 
 
-@pytest.mark.parametrize("doing", ["load", "save"])
+@pytest.mark.parametrize("doing", ["load", "save", "export"])
 def test_a_trainer_whose_node_is_gone_ends_whatever_it_is_doing(tmp_path: Path, model: Path, doing: str) -> None:
     child = Child("-c", (STUCK_LOADING if doing == "load" else "") + STUCK)
     child.receive()
@@ -733,11 +735,11 @@ def test_a_trainer_whose_node_is_gone_ends_whatever_it_is_doing(tmp_path: Path, 
         child.send("load", directory=str(model), hyperparameters=HYPERPARAMETERS)
     else:
         child.ask("load", directory=str(model), hyperparameters=HYPERPARAMETERS)
-        child.ask("save", directory=str(tmp_path / "checkpoint"), wait=False)
+        child.ask(doing, directory=str(tmp_path / "written"), wait=False)
     child.requests.close()
     assert child.replies.read() == b"", "it has ended"
     assert child.bury()[0] == 1
-    assert not (tmp_path / "checkpoint").exists()
+    assert not (tmp_path / "written").exists()
 
 
 def test_a_trainer_whose_node_is_gone_as_it_answers_fails_so_that_torchrun_ends_the_other_ranks() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, closing
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import trio
 
 from node.config.swarm_config import LearnSection, ModelSection, SwarmConfig, SwarmSection
 from node.learner_role.shared.signals import StepTrained
@@ -51,27 +50,8 @@ def kept(root: Path) -> list[int]:
     return sorted(row.step for row in rows)
 
 
-@asynccontextmanager
-async def saving_each(root: Path, settings: Settings, **parts: Any) -> AsyncIterator[Learner]:
-    """A learner each of whose states is published and saved before the next step: here steps take no time, and both
-    do."""
-    async with open_learner(root, settings, **parts) as learner:
-        saving, publishing = learner.training.saving, learner.training.publishing
-
-        async def save(version: PolicyVersion, nursery: trio.Nursery) -> None:
-            await saving.save(version)
-            while saving._row is not None:
-                await saving._settled.wait()
-
-        async def publish(nursery: trio.Nursery) -> None:
-            await publishing.publish()
-
-        saving.begin, publishing.begin = save, publish  # type: ignore[method-assign]
-        yield learner
-
-
 async def test_the_first_of_every_so_many_steps_stay(tmp_path: Path) -> None:
-    async with saving_each(tmp_path, EVERY_THREE) as learner:
+    async with open_learner(tmp_path, EVERY_THREE) as learner:
         peer = FakePeer()
         await learner.train(peer)
         assert kept(tmp_path) == [3, 6, 9, 11, 12]
@@ -79,7 +59,7 @@ async def test_the_first_of_every_so_many_steps_stay(tmp_path: Path) -> None:
 
 
 async def test_the_best_by_evaluation_stays(tmp_path: Path) -> None:
-    async with saving_each(tmp_path, BEST) as learner:
+    async with open_learner(tmp_path, BEST) as learner:
         evaluating(learner, SCORES)
         await learner.train(FakePeer())
         assert kept(tmp_path) == [5, 11, 12]
@@ -87,7 +67,7 @@ async def test_the_best_by_evaluation_stays(tmp_path: Path) -> None:
 
 async def test_a_checkpoint_stays_while_its_version_is_being_evaluated(tmp_path: Path) -> None:
     """The score of 4 comes long after the newest two have left it behind."""
-    async with saving_each(tmp_path, BEST) as learner:
+    async with open_learner(tmp_path, BEST) as learner:
         evaluating(learner, {2: 0.4})
         learner.run.evaluating[4] = 1
 
@@ -103,12 +83,12 @@ async def test_a_checkpoint_stays_while_its_version_is_being_evaluated(tmp_path:
 
 async def test_what_a_restart_has_cut_off_was_never_the_best(tmp_path: Path) -> None:
     settings = Settings(steps=12, staleness=2, keep_best=2)
-    async with saving_each(tmp_path, settings) as learner:
+    async with open_learner(tmp_path, settings) as learner:
         evaluating(learner, {2: 0.4, 7: 0.95})
         await kill(learner, "step_trained", "before", 9)
     for name in ("1.7", "1.8"):
         shutil.rmtree(tmp_path / "checkpoints" / name)
-    async with saving_each(tmp_path, settings) as again:
+    async with open_learner(tmp_path, settings) as again:
         again.sessions.recover_leases()
         await again.train(FakePeer())
         assert again.ledger.training.begun()[1:] == [(2, 2)], "the milestone was all that could be read"
@@ -125,13 +105,13 @@ async def test_killed_anywhere_no_milestone_is_lost(
     tmp_path: Path, settings: Settings, call: str, moment: str, at: int
 ) -> None:
     peer = FakePeer()
-    async with saving_each(tmp_path, settings) as learner:
+    async with open_learner(tmp_path, settings) as learner:
         evaluating(learner, SCORES)
         await kill(learner, call, moment, at, peer)
         before = {row.step for row in learner.ledger.training.checkpoints()}
     wanted = {3, 6} if settings is EVERY_THREE else {5} if at > 3 else set()
     assert {step for step in wanted if step <= max(before)} <= before
-    async with saving_each(tmp_path, settings) as again:
+    async with open_learner(tmp_path, settings) as again:
         evaluating(again, SCORES)
         again.sessions.recover_leases()
         await again.train(peer)
@@ -146,7 +126,7 @@ async def test_a_milestone_keeps_no_payload_of_what_later_steps_trained_on(tmp_p
         with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db:
             return int(db.execute("SELECT count(*) FROM records WHERE envelope IS NOT NULL").fetchone()[0])
 
-    async with saving_each(tmp_path, EVERY_THREE) as learner:
+    async with open_learner(tmp_path, EVERY_THREE) as learner:
         await learner.train(FakePeer())
     with_milestones = payloads()
     assert kept(tmp_path)[0] == 3
@@ -155,11 +135,11 @@ async def test_a_milestone_keeps_no_payload_of_what_later_steps_trained_on(tmp_p
 
 async def test_a_start_that_has_nothing_better_goes_on_from_a_milestone(tmp_path: Path) -> None:
     peer = FakePeer()
-    async with saving_each(tmp_path, EVERY_THREE) as learner:
+    async with open_learner(tmp_path, EVERY_THREE) as learner:
         await kill(learner, "step_trained", "before", 10, peer)
     for step in (8, 9):
         (tmp_path / "checkpoints" / f"1.{step}" / "trainer.json").write_text("{")
-    async with saving_each(tmp_path, EVERY_THREE) as again:
+    async with open_learner(tmp_path, EVERY_THREE) as again:
         again.sessions.recover_leases()
         await again.train(peer)
         assert again.ledger.training.begun() == [(1, 0), (2, 6)]
@@ -184,7 +164,7 @@ async def test_milestones_give_way_where_the_disk_has_no_room(tmp_path: Path, mo
 
     seen: set[str] = set()
     trainer = FakeTrainer(failing={13})
-    async with saving_each(tmp_path, settings, trainer=trainer) as learner:
+    async with open_learner(tmp_path, settings, trainer=trainer) as learner:
         evaluating(learner, {4: 0.9})
         emit = learner.training.events.emit
 
@@ -202,7 +182,7 @@ async def test_milestones_give_way_where_the_disk_has_no_room(tmp_path: Path, mo
 
 
 async def test_a_checkpoint_that_fails_with_room_to_spare_costs_no_milestone(tmp_path: Path) -> None:
-    async with saving_each(tmp_path, EVERY_THREE, trainer=FakeTrainer(failing={10})) as learner:
+    async with open_learner(tmp_path, EVERY_THREE, trainer=FakeTrainer(failing={10})) as learner:
         await learner.train(FakePeer())
         assert learner.logged("milestone_given_up") == []
         assert kept(tmp_path) == [3, 6, 9, 11, 12]
@@ -211,7 +191,7 @@ async def test_a_checkpoint_that_fails_with_room_to_spare_costs_no_milestone(tmp
 async def test_reports_and_forks_know_them(tmp_path: Path) -> None:
     origin = tmp_path / "origin"
     origin.mkdir()
-    async with saving_each(origin, Settings(steps=12, staleness=2, keep_every=6, keep_best=1)) as learner:
+    async with open_learner(origin, Settings(steps=12, staleness=2, keep_every=6, keep_best=1)) as learner:
         evaluating(learner, SCORES)
         await learner.train(FakePeer())
     report = swarm_report(origin / "ledger.sqlite")
@@ -236,10 +216,10 @@ def steps_of(rows: Iterable[Any]) -> list[int]:
 
 
 async def test_other_keys_are_heeded_from_the_next_checkpoint_on(tmp_path: Path) -> None:
-    async with saving_each(tmp_path, Settings(steps=9, staleness=2, keep_every=3)) as learner:
+    async with open_learner(tmp_path, Settings(steps=9, staleness=2, keep_every=3)) as learner:
         await learner.train(FakePeer())
         assert kept(tmp_path) == [3, 6, 8, 9]
-    async with saving_each(tmp_path, Settings(steps=10, staleness=2, keep_every=6)) as again:
+    async with open_learner(tmp_path, Settings(steps=10, staleness=2, keep_every=6)) as again:
         again.sessions.recover_leases()
         assert steps_of(again.ledger.training.checkpoints()) == [9, 8, 6, 3], "a start removes nothing"
         await again.train(FakePeer())

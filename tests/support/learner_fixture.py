@@ -372,7 +372,7 @@ class Judge:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a test varies."""
+    """What a test varies. `beside`: the next step is taken while a state is being published and saved."""
 
     steps: int = 6
     staleness: int = 1
@@ -389,6 +389,7 @@ class Settings:
     token: str = ""
     quota_bytes: int | None = None
     audits: bool = False
+    beside: bool = False
 
 
 class DyingLedger(Ledger):
@@ -709,6 +710,8 @@ def _wire(
             budget=budget,
         )
     context.time.begin()
+    if not settings.beside:
+        _take_turns(training, trainer)
     trainer.on_frame = lambda header, arrays: context.signals.trainer_spoke.emit(
         TrainerSpoke(header=header, arrays=arrays)
     )
@@ -719,6 +722,21 @@ def _wire(
         arriving=receive, wall=wall, log=log, prompts=prompts, trust=trust, audits=audits, choices=choices,
         context=context, bans=bans, operator=operator, struck=struck,
     )  # fmt: skip
+
+
+def _take_turns(training: TrainingLoop, trainer: FakeTrainer) -> None:
+    """Have each state published and durable before the next step: here a step takes no time, and both do."""
+    saving, publishing = training.saving, training.publishing
+
+    async def publish(nursery: trio.Nursery) -> None:
+        await publishing.publish()
+
+    async def save(version: PolicyVersion, nursery: trio.Nursery) -> None:
+        await saving.save(version)
+        while saving._row is not None and not saving._lost and not trainer._saving:  # a patient trainer goes on
+            await saving._settled.wait()
+
+    publishing.begin, saving.begin = publish, save  # type: ignore[method-assign]
 
 
 @dataclass(kw_only=True)

@@ -25,7 +25,7 @@ LONG = 3
 
 async def test_the_trainer_trains_on_while_a_version_is_exported(tmp_path: Path) -> None:
     trainer = slow_trainer(steps=6)
-    async with open_learner(tmp_path, Settings(steps=6, staleness=3), trainer=trainer) as learner:
+    async with open_learner(tmp_path, Settings(beside=True, steps=6, staleness=3), trainer=trainer) as learner:
         seen, peer = manifests(learner), FakePeer()
         trained: list[tuple[int, int]] = []
 
@@ -65,7 +65,7 @@ async def test_slow_publications_are_never_queued_and_nothing_stands_still(
         most.append(len(learner.training.publishing._under_way))
 
     trainer = FakeTrainer(script=script)
-    settings = Settings(steps=10, staleness=staleness, publish_every=kappa)
+    settings = Settings(beside=True, steps=10, staleness=staleness, publish_every=kappa)
     async with open_learner(tmp_path, settings, trainer=trainer) as learner:
         seen, peer, sealing = manifests(learner), FakePeer(), trio.Lock()
         seal = learner.training.publishing._announce_version
@@ -88,7 +88,7 @@ async def test_slow_publications_are_never_queued_and_nothing_stands_still(
 
 async def test_a_trainer_that_dies_with_a_snapshot_in_flight_takes_its_version_along(tmp_path: Path) -> None:
     trainer = slow_trainer(steps=5, more=crash_once("step", "before", 2))
-    async with open_learner(tmp_path, Settings(steps=5, staleness=4), trainer=trainer) as learner:
+    async with open_learner(tmp_path, Settings(beside=True, steps=5, staleness=4), trainer=trainer) as learner:
         seen, peer = manifests(learner), FakePeer()
         await learner.train(peer)
         names = [str(one.version) for one in seen]
@@ -102,7 +102,7 @@ async def test_a_trainer_that_dies_with_a_snapshot_in_flight_takes_its_version_a
 
 
 async def test_an_export_that_fails_beside_training_ends_the_run_and_says_why(tmp_path: Path) -> None:
-    async with open_learner(tmp_path, Settings(steps=5)) as learner:
+    async with open_learner(tmp_path, Settings(beside=True, steps=5)) as learner:
         told = learner.trainer.on_frame
 
         def fail(header: dict[str, Any], arrays: Any) -> None:
@@ -119,7 +119,7 @@ async def test_an_export_that_fails_beside_training_ends_the_run_and_says_why(tm
 
 async def test_with_no_staleness_allowed_the_learner_is_blocked_by_its_publication(tmp_path: Path) -> None:
     """Nothing that nodes could make meanwhile is admissible, so it is not they who are waited for."""
-    async with open_learner(tmp_path, Settings(steps=3, staleness=0, ahead=1.0)) as learner:
+    async with open_learner(tmp_path, Settings(beside=True, steps=3, staleness=0, ahead=1.0)) as learner:
         kinds: list[TimeKind] = []
         turn = learner.context.time.turn
 
@@ -153,7 +153,7 @@ def before(of: Any, name: str) -> tuple[Any, str]:
 @pytest.mark.parametrize("state", STATES)
 async def test_killed_in_every_state_of_a_publication(tmp_path: Path, state: str, trains: bool) -> None:
     peer = FakePeer()
-    async with open_learner(tmp_path, Settings(steps=6, staleness=3)) as learner:
+    async with open_learner(tmp_path, Settings(beside=True, steps=6, staleness=3)) as learner:
         of, name = STATES[state](learner)
         call = getattr(of, name)
         calls = iter(range(2))  # the first version, and the one after it
@@ -187,7 +187,7 @@ async def test_killed_in_every_state_of_a_publication(tmp_path: Path, state: str
             await unwrapped(learner.train, peer)
         known = [str(version) for version, _ in learner.ledger.training.manifests()]
         announced = learner.run.announcement
-    async with open_learner(tmp_path, Settings(steps=6, staleness=3)) as again:
+    async with open_learner(tmp_path, Settings(beside=True, steps=6, staleness=3)) as again:
         assert again.run.announcement != announced or not announced
         seen = manifests(again)
         again.sessions.recover_leases()

@@ -14,6 +14,8 @@ Invariants:
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -93,7 +95,7 @@ class Kept:
     def _copy(self) -> None:
         assert self._values is not None
         try:
-            self._values = self._values.clone()
+            self._values = copy_of(self._values)
             self._live = False
         except RuntimeError:  # torch's word for no memory: wait until it was read
             self._copying = False
@@ -105,6 +107,26 @@ class Kept:
         with self._turn:
             self._values = self._sources = None
             self._turn.notify_all()
+
+
+def copy_of(values: Tensor) -> Tensor:
+    """Return a copy of `values`, which is flat. Raises RuntimeError where there is no memory."""
+    made = torch.empty_like(values)
+    if values.nbytes >= HUGE_BYTES and _libc_madvise is not None:
+        start = -(-made.data_ptr() // PAGE_BYTES) * PAGE_BYTES
+        size = (made.data_ptr() + made.nbytes - start) // PAGE_BYTES * PAGE_BYTES
+        _libc_madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), MADV_HUGEPAGE)  # advice: it may fail
+    return made.copy_(values)
+
+
+HUGE_BYTES = 1 << 22
+"""From here on new memory is asked for in huge pages: page by page it is copied at a third of the speed."""
+
+PAGE_BYTES = 4096
+
+MADV_HUGEPAGE = 14
+
+_libc_madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "linux" else None
 
 
 class Snapshot:

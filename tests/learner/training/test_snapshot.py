@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from learner.training import snapshot as module
-from learner.training.snapshot import SMALL_BYTES, Crossing, Kept, Snapshot
+from learner.training.snapshot import HUGE_BYTES, SMALL_BYTES, Crossing, Kept, Snapshot, copy_of
 
 LENGTH = SMALL_BYTES
 
@@ -117,7 +117,7 @@ def test_without_memory_for_a_copy_training_waits_until_all_was_read(monkeypatch
         asked.set()
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr(torch.Tensor, "clone", refuse)
+    monkeypatch.setattr(torch, "empty_like", refuse)
 
     def reader() -> None:
         asked.wait()
@@ -137,6 +137,14 @@ def test_a_snapshot_that_nobody_reads_holds_nothing_back() -> None:
     taken.close()
     taken.keep()
     assert all(kept._values is None for kept in taken.kept)
+
+
+@pytest.mark.parametrize("count", [1, HUGE_BYTES // 4 - 1, HUGE_BYTES // 4, HUGE_BYTES // 2 + 3])
+def test_a_copy_is_one_whatever_its_size(count: int) -> None:
+    values = torch.randn(count)
+    made = copy_of(values)
+    assert torch.equal(made, values)
+    assert made.data_ptr() != values.data_ptr()
 
 
 class Host:

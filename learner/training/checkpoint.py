@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
 
 from learner.artifacts.atomic_directory import write_json
 from learner.artifacts.file_digests import BLOCK_BYTES, damaged_block, num_blocks
@@ -134,7 +135,7 @@ class Saving(Writing):
         self.size_bytes = 0
         """Bytes of its files, once it is done."""
         self._head, self._ranks = head, ranks
-        self._state = dict(state)
+        self._state = {name: _outline(tensor, ranks) for name, tensor in state.items()}
 
     def _write(self) -> None:
         try:
@@ -147,7 +148,6 @@ class Saving(Writing):
 
     def _fill(self, partial: Path) -> int:
         writer = TensorFilesWriter(partial, dict(zip(self._state, self._snapshot.kept, strict=True)))
-        # Of the state itself no more is looked at than dtypes, shapes and how it is cut.
         save(self._state, storage_writer=writer, no_dist=self._ranks.count == 1, process_group=self._ranks.aside)
         with self._ranks.beside().agreeing():
             files = {file.name: file.stat().st_size for file in sorted(partial.iterdir())}
@@ -168,6 +168,16 @@ class Saving(Writing):
                 blocks[:] = np.frombuffer(bytes.fromhex("".join(known)), np.uint8).reshape(-1, DIGEST_BYTES)
             found[name] = [block.tobytes().hex() for block in self._ranks.beside().combine(blocks)]
         return found
+
+
+def _outline(tensor: Tensor, ranks: Ranks) -> Any:
+    """Its dtype, its shape and how it is cut, without its memory: what training drops is held by the snapshot alone."""
+    empty = torch.empty_like(local(tensor), device="meta")
+    if not isinstance(tensor, DTensor):
+        return empty
+    return DTensor.from_local(
+        empty, ranks.host_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+    )
 
 
 def _first(failure: CheckpointException) -> Exception:

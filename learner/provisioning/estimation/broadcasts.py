@@ -1,4 +1,4 @@
-"""How long a version travels: from its publication until enough peers work with it or a newer one.
+"""How long a version travels: from the end of its training step until enough peers work with it or a newer one.
 
 Pure. What always holds: a version's journey concerns those who were here when it was published, had a version in
 service (or nobody had), and are still here: a newcomer's first download is no broadcast, and who left is waited for no
@@ -18,6 +18,10 @@ from dataclasses import dataclass, field
 
 from learner.provisioning.estimation.estimates import Estimate, Recent
 from learner.provisioning.model.capacity import QUORUM
+
+UNDER_WAY = 2
+"""Versions that a learner makes at a time, between snapshot and announcement: one is exported while the one before is
+signed. So they keep up with training where making one takes no longer than so many publication periods."""
 
 VERSIONS = 32
 """Versions that somebody still lacks and that are remembered; a peer that is further behind has stopped following."""

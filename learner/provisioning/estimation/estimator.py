@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from statistics import median
 
-from learner.provisioning.estimation.broadcasts import BroadcastTracker
+from learner.provisioning.estimation.broadcasts import UNDER_WAY, BroadcastTracker
 from learner.provisioning.estimation.estimates import Estimate, Recent, RecentRatio
 from learner.provisioning.estimation.peer_profile import TAIL, Profile
 from learner.provisioning.estimation.recording import (
@@ -57,6 +57,7 @@ class SwarmEstimator:
         self._active: frozenset[str] | None = None
         self._train = Recent()
         self._publish = Recent()
+        self._made = Recent()
         self._generation = Recent(window=DELIVERIES)
         self._tokens = RecentRatio(window=DELIVERIES)
         self._kept = RecentRatio(window=DELIVERIES)
@@ -75,7 +76,8 @@ class SwarmEstimator:
                 if event.publish_s > 0:
                     self._publish.add(event.publish_s)
             case Published():
-                self._journeys.published(event.version, event.at_s, self._present, self.active)
+                self._made.add(event.made_s)
+                self._journeys.published(event.version, event.at_s - event.made_s, self._present, self.active)
             case Joined():
                 self._joined(event)
             case Left():
@@ -142,14 +144,17 @@ class SwarmEstimator:
 
     @property
     def source_s(self) -> float | None:
-        """How long the source is busy with one version, at most; see `journeys`."""
+        """How long the source is busy with one version, at most: sending it (see `journeys`) or making it."""
         if (step := self.step_s) is None:
             return None
-        return self._journeys.source_s(self.kappa or 1, step.value)
+        sent_s, made = self._journeys.source_s(self.kappa or 1, step.value), self._made.mean()
+        if sent_s is None or made is None:
+            return sent_s
+        return max(sent_s, made.value / UNDER_WAY)
 
     @property
     def broadcast_s(self) -> Estimate | None:
-        """T_bcast: the median time from a publication until QUORUM of the active peers had it; see `journeys`."""
+        """T_bcast: the median time from the end of a version's step until QUORUM of the active peers had it."""
         return self._journeys.broadcast_s
 
     @property

@@ -99,9 +99,11 @@ class Passed(Event, frozen=True, kw_only=True, tag="passed"):
 
 
 class Published(Event, frozen=True, kw_only=True, tag="published"):
-    """A version was announced. `size_bytes` of all its chunks, `patch_bytes` of the smallest patch to it, 0 if none."""
+    """A version was announced, `made_s` after the end of its training step: so long it was exported and signed, while
+    the trainer trained on. `size_bytes` of all its chunks, `patch_bytes` of the smallest patch to it, 0 if none."""
 
     version: Number
+    made_s: Seconds = 0.0
     size_bytes: Number = 0
     patch_bytes: Number = 0
 

@@ -30,6 +30,7 @@ from learner.artifacts.version_builder import Base, VersionBuilder, new_bytes, p
 from learner.curriculum.offline_stream import LoggedGroup
 from learner.ledger.rows import StepRow, TallyRow
 from learner.monitoring.alarms import known
+from learner.provisioning.estimation.broadcasts import UNDER_WAY
 from learner.provisioning.estimation.recording import Published
 from learner.rollouts.buffer import Batch
 from node.learner_role.scheduling.run_recording import RunRecorder
@@ -51,9 +52,6 @@ from swarm.transport.interface import Transport
 
 REANNOUNCE_S = 5.0
 """The newest version is announced again this often: gossip may lose a message, and repetition is harmless."""
-
-UNDER_WAY = 2
-"""Versions between snapshot and announcement: one is being exported while the one before is signed."""
 
 AHEAD = "ahead"
 """In `exports`: what was exported before it was published."""
@@ -315,6 +313,7 @@ class VersionPublisher(Service):
             Published(
                 at_s=self.recorder.now_s(),
                 version=version.version,
+                made_s=round(max(0.0, trio.current_time() - one.began_s), 6),
                 size_bytes=signed.manifest.total_bytes,
                 patch_bytes=min((patch.size for patch in signed.manifest.patches), default=0),
             )

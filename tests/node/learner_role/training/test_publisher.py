@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import trio
 
+from learner.provisioning.estimation.broadcasts import UNDER_WAY
 from learner.provisioning.estimation.learner_time import TimeKind
-from node.learner_role.training.publisher import UNDER_WAY
 from node.runtime.errors import RunError
 from protocol.core.ids import PolicyVersion
 from protocol.versions.manifest import SignedManifest

@@ -22,7 +22,15 @@ from node.config.reference import to_toml
 from node.config.swarm_config import SwarmConfig
 from node.engine.vllm_install import has_gpu
 from node.learner_role.preflight import Start, look_at
-from node.learner_role.training.footprint import Footprint, ModelFacts, compute_dtype, footprint_of, read_facts
+from node.learner_role.training.footprint import (
+    DTYPE_BYTES,
+    MASTER,
+    Footprint,
+    ModelFacts,
+    compute_dtype,
+    footprint_of,
+    read_facts,
+)
 from node.learner_role.training.resume import LEDGER
 from node.learner_role.training.trainer_process import TRAINER, child_spec, recipe_in
 from node.learner_role.trial.isolated_trial import Tried, try_aside
@@ -229,8 +237,12 @@ def _memory(footprint: Footprint, config: SwarmConfig) -> Iterator[str]:
         f"for {config.trainer.max_tokens_per_microbatch} positions: about {footprint.per_rank / GB:.1f} GB."
     )
     if config.trainer.device != "cpu":
-        host = footprint.checkpoint / config.trainer.machines / GB
-        yield f"While a checkpoint is written from GPUs, {host:.1f} GB of it lie in the machine's own memory."
+        exported = footprint.trained * DTYPE_BYTES[config.model.weights_dtype]
+        host = (footprint.checkpoint + exported) / config.trainer.machines / GB
+        yield f"Snapshots of GPUs, for checkpoints and versions, take {host:.1f} GB of the machine's own memory."
+    else:
+        copied = (footprint.checkpoint + footprint.trained * MASTER["weights"]) / config.trainer.machines / GB
+        yield f"While a checkpoint and a version are written, a step may copy up to {copied:.1f} GB of the state."
     if not config.trainer.activation_checkpointing:
         yield "activation_checkpointing = true or a smaller max_tokens_per_microbatch lowers the last of these."
 

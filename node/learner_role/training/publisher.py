@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,6 +91,8 @@ class VersionPublisher(Service):
         kept: versions that stay to be looked at, as long as there is room.
         written: awaited until the ledger knows a training step.
         snapshot_s: seconds that the trainer took for snapshots since somebody set it to 0.
+        lost: how a version was lost with the trainer since `go_on`, "" if none was. Rollouts may be waited for that it
+            alone could bring.
     """
 
     transport: Transport
@@ -102,6 +103,7 @@ class VersionPublisher(Service):
     kept: VersionRetention | None = None
     written: Callable[[int], Awaitable[None]] = _is_written
     snapshot_s: float = 0.0
+    lost: str = ""
     _said: Announcement | None = None
     _ahead: tuple[Header, Arrays] | None = None
     _begun: int = -1
@@ -130,6 +132,7 @@ class VersionPublisher(Service):
         for one in self._under_way:
             if not one.exported.is_set():
                 one.scope.cancel()
+                self.lost = f"it ended while it exported version {one.version}"
 
     def go_on(self, published: Sequence[tuple[PolicyVersion, ManifestHash]]) -> None:
         """These were published before, oldest first; what of them belongs to the chain of `run` is gone on from."""
@@ -139,7 +142,7 @@ class VersionPublisher(Service):
         for version, manifest in kept:
             self._note_anchor(version, manifest)
             self._after, self._previous = version, manifest
-        self._begun, self._due = -1, None
+        self._begun, self._due, self.lost = -1, None, ""
         self._forget_manifests()
 
     def sweep(self) -> None:
@@ -219,8 +222,12 @@ class VersionPublisher(Service):
         """Says that it has started once the snapshot comes before whatever the trainer is asked later."""
         one, sent = self._plan(), once(task_status.started)
         try:
-            with one.scope, suppress(TrainerLost):  # whoever asks it next hears of it
-                await self._take_snapshot(one, sent)
+            with one.scope:
+                try:
+                    await self._take_snapshot(one, sent)
+                except TrainerLost as loss:
+                    self.lost = str(loss)
+                    return
                 await self._bring_out(one)
         finally:
             self._end(one)

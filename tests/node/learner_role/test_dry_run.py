@@ -107,7 +107,7 @@ def test_the_example_for_a_real_model_passes_and_says_what_it_takes(operator: Pa
         "Window: S = 3 steps (async); a version is published every step.",
         "5 checkpoints of 48.3 GB (the newest 2, 1 milestone at most, one while it is written and one while its version"
         " is evaluated)",
-        "While a checkpoint is written from GPUs, 48.3 GB of it lie in the machine's own memory.",
+        "Snapshots of GPUs, for checkpoints and versions, take 56.3 GB of the machine's own memory.",
         "A version leaves the learner in 64 s at 1000 Mbit/s",
         "It begins anew",
         "objective dr_grpo: group_mean, clipped_ratio, per_constant",

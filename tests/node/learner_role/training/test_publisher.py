@@ -101,6 +101,35 @@ async def test_a_trainer_that_dies_with_a_snapshot_in_flight_takes_its_version_a
         require_sound(learner, peer)
 
 
+async def test_a_trainer_that_dies_while_only_its_version_is_waited_for_is_noticed(tmp_path: Path) -> None:
+    """Nobody asks it anything then, and no rollout comes that the version would have brought."""
+    trainer = slow_trainer(steps=4)
+    settings = Settings(beside=True, steps=4, staleness=0, ahead=1.0)
+    async with open_learner(tmp_path, settings, trainer=trainer) as learner:
+        seen, peer = manifests(learner), FakePeer()
+
+        async def die() -> None:
+            kinds: list[TimeKind] = []
+            turn = learner.context.time.turn
+
+            def note(kind: TimeKind) -> None:
+                kinds.append(kind)
+                turn(kind)
+
+            learner.context.time.turn = note  # type: ignore[method-assign]
+            while trainer.calls[-1:] != ["save"] or kinds[-1] is not TimeKind.PUBLICATION:
+                await trio.lowlevel.checkpoint()
+            trainer.export_patience = 0
+            trainer.die()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(die)
+            await learner.train(peer)
+        assert [str(one.version) for one in seen] == ["1.0", "2.1", "2.2", "2.3", "2.4"]
+        require_chain(learner, seen)
+        require_sound(learner, peer)
+
+
 async def test_an_export_that_fails_beside_training_ends_the_run_and_says_why(tmp_path: Path) -> None:
     async with open_learner(tmp_path, Settings(beside=True, steps=5)) as learner:
         told = learner.trainer.on_frame

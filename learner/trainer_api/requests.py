@@ -164,7 +164,8 @@ class Export(Request, tag="export", frozen=True, kw_only=True):
     Without `wait` the reply has neither files nor arrays, and comes when training may go on. What is written are the
     weights at that moment. An event tells of its end: {"event": "exported", "directory", "files", "probe"} with these
     arrays, when the directory is there, or {"event": "export_failed", "directory", "kind", "error"}. There is one
-    export at a time: another one, `load`, `restore` and the end of the process wait for it.
+    export at a time: another one, `load`, `restore` and the end of the process wait for it. A trainer that does nothing
+    beside training may reply as it does with `wait`.
     """
 
     directory: str

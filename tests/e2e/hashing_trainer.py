@@ -2,8 +2,8 @@
 torch.
 
 What always holds: its checkpoint also lists what every step was trained on, a digest for each sequence, so that what
-became of a chain of steps can be judged without the ledger. Checkpoints are written by a thread beside training, first
-half of them, then the other.
+became of a chain of steps can be judged without the ledger. Checkpoints and exports are written by threads beside
+training, first half of them, then the other.
 """
 
 from __future__ import annotations
@@ -90,8 +90,11 @@ class HashingTrainer:
                 self.weights, self.history = bytes.fromhex(state["weights"]), state["history"]
                 self.doom.pass_by("trainer.restore", "after")
                 return {"steps": len(self.history)}
+            case Export(directory=directory, wait=True):
+                return {"files": self._export(Path(directory), self.weights)}
             case Export(directory=directory):
-                return {"files": self._export(Path(directory))}
+                threading.Thread(target=self._export_beside, args=(Path(directory), self.weights), daemon=True).start()
+                return {}
             case _:
                 raise ValueError(f"a trainer that hashes does not know {type(request).__name__}")
 
@@ -109,11 +112,14 @@ class HashingTrainer:
         if self._saving is not None:
             self._saving.join()
 
-    def _export(self, directory: Path) -> list[str]:
+    def _export_beside(self, directory: Path, weights: bytes) -> None:
+        self.send({"event": "exported", "directory": str(directory), "files": self._export(directory, weights)})
+
+    def _export(self, directory: Path, weights: bytes) -> list[str]:
         directory.mkdir(parents=True)
         (directory / "config.json").write_text("{}", encoding="ascii")
         self.doom.pass_by("trainer.export", "half")
-        tensors = {"embed": ("U8", (EMBEDDING_BYTES,), bytes(EMBEDDING_BYTES)), "layer": ("U8", (32,), self.weights)}
+        tensors = {"embed": ("U8", (EMBEDDING_BYTES,), bytes(EMBEDDING_BYTES)), "layer": ("U8", (32,), weights)}
         (directory / "model.safetensors").write_bytes(safetensors_file(tensors))
         return ["config.json", "model.safetensors"]
 

@@ -19,7 +19,7 @@ from protocol.core.codec import encode
 from protocol.core.genesis import Authority
 from protocol.core.identity import Keypair
 from protocol.core.ids import ManifestHash, PolicyVersion
-from protocol.core.limits import MAX_CHUNKS, MAX_MANIFEST_BYTES
+from protocol.core.limits import MAX_CHUNKS, MAX_MANIFEST_BYTES, MIB
 from protocol.core.pipe import Arrays
 from protocol.patches.chunks import num_patch_chunks, with_patches
 from protocol.patches.patch import encode_patch
@@ -36,6 +36,10 @@ which a few per cent of the bytes are not worth."""
 PATCH_LEAST = 1 / 16
 """Of a version's bytes must be new for a patch to be tried: making one reads both models whole, which an adapter of a
 hundredth of its base model is not worth."""
+
+THREADS_FROM_BYTES = 32 * MIB
+"""From here on patches are made on several threads. Each takes some 10 MiB, and of a smaller model a core makes both
+patches in a twentieth of a second."""
 
 LISTED_BYTES = 49
 """Most that a chunk takes in a manifest: 44 bytes in the table, 5 where it is named."""
@@ -162,7 +166,8 @@ def _write_patches(
     """
     patches: dict[ManifestHash, Path] = {}
     with ExitStack() as opened:
-        pool = opened.enter_context(WorkerPool(num_threads()))
+        size_bytes = sum(file.size for file in files)
+        pool = opened.enter_context(WorkerPool(num_threads() if size_bytes >= THREADS_FROM_BYTES else 1))
         drafts = []
         for base in bases:
             fresh = new_bytes(tables, base.manifest.manifest)

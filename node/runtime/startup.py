@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
@@ -100,3 +101,20 @@ def look_seldom() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS)
+
+
+def share_arenas() -> None:
+    """Let threads take memory from ARENAS pools of the C library instead of one each, as glibc has it.
+
+    What a thread frees stays in its pool. A learner's threads come and go with deliveries, versions and the ledger, and
+    each pool grew to what the largest of them had ever taken: 20 of 220 MiB, with the smallest of models. The
+    interpreter's lock lets few threads ask for memory at a time.
+    """
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:  # glibc has it
+        mallopt(M_ARENA_MAX, ARENAS)
+
+
+M_ARENA_MAX = -8
+"""As malloc.h has it."""
+
+ARENAS = 2

@@ -72,11 +72,11 @@ async def test_a_trainer_that_does_not_answer_is_named_and_a_step_ends_it(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     class Slow(FakeTrainer):
-        async def call(self, op: str, *args: object) -> object:  # type: ignore[override]
+        async def call(self, op: str, *args: object, **options: object) -> object:  # type: ignore[override]
             if op == "step":
                 asked.set()
                 await answers.wait()
-            return await super().call(op, *args)  # type: ignore[arg-type]
+            return await super().call(op, *args, **options)  # type: ignore[arg-type]
 
     asked, answers = trio.Event(), trio.Event()
     async with open_learner(tmp_path, Settings(steps=1), trainer=Slow()) as learner, trio.open_nursery() as nursery:

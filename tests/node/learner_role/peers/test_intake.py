@@ -392,9 +392,9 @@ async def test_a_learner_that_was_just_restarted_judges_nothing_before_it_knows_
         again.sessions.recover_leases()
         call = again.trainer.call
 
-        async def slow(*args: Any) -> Any:
+        async def slow(*args: Any, **options: Any) -> Any:
             await loading.wait()
-            return await call(*args)
+            return await call(*args, **options)
 
         again.trainer.call = slow  # type: ignore[method-assign]
         answers = send(again, delivery(lease, raws))

@@ -150,6 +150,13 @@ def check_nothing_lost(swarm: Swarm) -> None:
     assert lost == []
 
 
+def skipped(swarm: Swarm) -> set[int]:
+    """Training steps whose state was not published, since the versions before it were still on their way."""
+    lines = (swarm.state / "events.jsonl").read_text("utf-8").splitlines()
+    told = [event for event in map(json.loads, lines) if event["event"] == "versions_skipped"]
+    return {step for event in told for step in range(event["first"], event["last"] + 1)}
+
+
 def check_versions(swarm: Swarm) -> None:
     """Every admitted record was made with a version that was published, and of the chain as it was then."""
     published = set(swarm.rows("SELECT incarnation, version FROM versions"))

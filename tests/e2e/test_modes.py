@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.ledger_rules import Run, check_by_turns, check_ledger, check_receipts
+from tests.e2e.ledger_rules import Run, check_by_turns, check_ledger, check_receipts, skipped
 from tests.e2e.programs import Swarm, wait_done
 from tests.integration.test_on_policy import BOUND
 
@@ -65,7 +65,7 @@ def test_async_no_rollout_is_older_than_the_window(swarm: Swarm) -> None:
     check_ledger(swarm, Run(steps=STEPS, staleness=STALENESS))
     assert report["staleness_bound"] == STALENESS
     published = [version for (version,) in swarm.rows("SELECT version FROM versions ORDER BY version")]
-    assert published == [*range(0, STEPS + 1, PUBLISH_EVERY)]
+    assert set(range(0, STEPS + 1, PUBLISH_EVERY)) - set(published) <= skipped(swarm)
     lags = {int(lag) for lag in report["lag_histogram"]}
     assert max(lags) <= STALENESS
     assert lags > {0}, "the second step has no version of its own to wait for"

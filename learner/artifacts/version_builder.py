@@ -166,12 +166,12 @@ def _write_patches(
     """
     patches: dict[ManifestHash, Path] = {}
     with ExitStack() as opened:
-        size_bytes = sum(file.size for file in files)
+        size_bytes = sum(file.size for file in tables.files)
         pool = opened.enter_context(WorkerPool(num_threads() if size_bytes >= THREADS_FROM_BYTES else 1))
         drafts = []
         for base in bases:
             fresh = new_bytes(tables, base.manifest.manifest)
-            if fresh < PATCH_LEAST * sum(file.size for file in tables.files):
+            if fresh < PATCH_LEAST * size_bytes:
                 continue
             beside.mkdir(exist_ok=True)
             path = beside / base.manifest.hash.hex()

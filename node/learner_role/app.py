@@ -204,7 +204,7 @@ class _Learner:
         sessions.recover_leases()
         await trio.to_thread.run_sync(services.forgotten.look_here, services.home.checkpoints)
         stay = await services.announcer.note()
-        services.context.time.begin()
+        services.context.time.begin(await trio.to_thread.run_sync(services.ledger.training.time_so_far))
         await trio.to_thread.run_sync(services.recorder.recall)
         async with trio.open_nursery() as nursery:
             services.swarm.start(nursery)

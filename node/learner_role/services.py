@@ -170,7 +170,7 @@ class LearnerServices:
             store=self.store,
             events=self.events,
             signals=self.signals,
-            time=TimeKeeper(self.ledger, self.signals, Clock.now_ms),
+            time=TimeKeeper(self.signals, Clock.now_ms),
             now_ms=Clock.now_ms,
             signing_ms=self.certificates.signing_ms,
         )

@@ -709,7 +709,7 @@ def _wire(
             ask=ask_on_a_thread(environment),
             budget=budget,
         )
-    context.time.begin()
+    context.time.begin(ledger.training.time_so_far())
     if not settings.beside:
         _take_turns(training, trainer)
     trainer.on_frame = lambda header, arrays: context.signals.trainer_spoke.emit(
@@ -788,7 +788,7 @@ def context_of(
             "store": store,
             "events": events or EventLog(),
             "signals": signals,
-            "time": TimeKeeper(ledger, signals, now_ms),
+            "time": TimeKeeper(signals, now_ms),
             "now_ms": now_ms,
             "signing_ms": now_ms,
         }

@@ -12,7 +12,7 @@ import msgspec
 from learner.ledger.rows import CheckpointRow, PlanRow, StepRow, TimeRow
 from learner.ledger.sqlite.column_values import from_json
 from learner.ledger.sqlite.files import Queries, Row
-from learner.provisioning.estimation.learner_time import LearnerTime, TimeKind, read_time
+from learner.provisioning.estimation.learner_time import LearnerTime, TimeKind, read_time, summed
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion, SwarmId
 
 ALL = 1 << 62
@@ -21,6 +21,8 @@ ALL = 1 << 62
 STEPS = "SELECT step, incarnation, began_ms, waited_s, train_s, rollouts, tokens, reward, metrics FROM steps"
 
 TIME = "SELECT from_ms, until_ms, step, seconds FROM learner_time ORDER BY id"
+
+BEFORE_TIME = "SELECT count(*), sum(train_s), sum(waited_s) FROM steps WHERE began_ms < ?"
 
 LAST_MOMENT = """
 SELECT max(t) FROM (
@@ -122,17 +124,18 @@ class TrainingQueries:
             for row in self.db.query(TIME, of="learner_time")
         ]
         started_ms, until_ms = self.started_ms(), told[0].from_ms if told else self.last_moment_ms()
-        before = [row for row in self.steps() if row.began_ms < until_ms]
-        if not before:
+        ((number, train_s, waited_s),) = self.db.query(BEFORE_TIME, (until_ms,))
+        if not number:
             return told
-        kinds = {
-            TimeKind.TRAINING: sum(row.train_s for row in before),
-            TimeKind.WAITING: sum(row.waited_s for row in before),
-        }
+        kinds = {TimeKind.TRAINING: train_s, TimeKind.WAITING: waited_s}
         rest_s = (until_ms - started_ms) / 1000 - sum(kinds.values())
         if rest_s > 0:
             kinds[TimeKind.UNTOLD] = rest_s
         return [TimeRow(from_ms=started_ms, until_ms=until_ms, step=0, time=LearnerTime(kinds)), *told]
+
+    def time_so_far(self) -> LearnerTime:
+        """All of it together."""
+        return summed(row.time for row in self.learner_time())
 
     def newest_steps(self, count: int) -> list[StepRow]:
         """The last `count` steps of the surviving chain, in order; all where `count` is below 0."""

@@ -138,7 +138,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("bubble", "share", "ECHO-2's: of the steps' time so far, what the learner waited for rollouts."),
         _gauge("still_seconds", "seconds", "For how long there was no training step; looked at every 5 s."),
         _gauge("t_train", "seconds", "T_train as plans reckon with it: the mean of late."),
-        _gauge("t_broadcast", "seconds", "T_bcast: from a publication until most who are on had the version."),
+        _gauge("t_broadcast", "seconds", "T_bcast: from the end of a step until most who are on had its version."),
         _gauge("t_generation", "seconds", "T_gen: from the start of a lease until it was admitted, 95th percentile."),
     ),
     "rollouts": (

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 
 import trio
 
-from learner.ledger.ledger import Ledger
 from learner.ledger.rows import TimeRow
-from learner.provisioning.estimation.learner_time import LearnerTime, Stopwatch, TimeKind, summed
+from learner.provisioning.estimation.learner_time import LearnerTime, Stopwatch, TimeKind
 from node.learner_role.shared.signals import LearnerSignals
 
 TOLD_S = 30.0
@@ -24,16 +23,16 @@ TOLD_S = 30.0
 class TimeKeeper:
     """See the module's paragraph. `now_ms` is asked for milliseconds since 1970."""
 
-    def __init__(self, ledger: Ledger, signals: LearnerSignals, now_ms: Callable[[], int]) -> None:
-        self._ledger, self._signals, self._now_ms = ledger, signals, now_ms
+    def __init__(self, signals: LearnerSignals, now_ms: Callable[[], int]) -> None:
+        self._signals, self._now_ms = signals, now_ms
         self._watch: Stopwatch | None = None
         self._from_ms = 0
         self.so_far = LearnerTime()
         """Of the whole run, as far as it was written down, or is about to be."""
 
-    def begin(self) -> None:
-        """The learner is there, and starts. Reads the ledger."""
-        self.so_far = summed(row.time for row in self._ledger.training.learner_time())
+    def begin(self, so_far: LearnerTime) -> None:
+        """The learner is there, and starts; `so_far` is what the ledger has of the run."""
+        self.so_far = so_far
         self._from_ms, self._watch = self._now_ms(), Stopwatch(TimeKind.STARTING, trio.current_time())
 
     def turn(self, kind: TimeKind) -> None:

@@ -25,7 +25,7 @@ from learner.artifacts.checkpoint_retention import Keep, Stays, chosen
 from learner.ledger.rows import CheckpointRow
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import TrainerSpoke
-from node.learner_role.training.trainer_process import Sent
+from node.learner_role.training.trainer_process import Sent, once
 from node.learner_role.trust.audit_service import AuditService
 from node.processes.outcomes import ChildRefused
 from node.runtime.errors import RunError
@@ -44,12 +44,6 @@ class AskTrainer(Protocol):
     """One request to the trainer, for its header. Raises TrainerLost, ChildRefused, RunError."""
 
     def __call__(self, op: str, header: Mapping[str, object], sent: Sent = ..., /) -> Awaitable[Header]: ...
-
-
-def once(call: Callable[[], None]) -> Callable[[], None]:
-    """`call`, which is made the first time only."""
-    left = [call]
-    return lambda: left.pop()() if left else None
 
 
 class TrainerLost(Exception):

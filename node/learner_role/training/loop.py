@@ -168,8 +168,7 @@ class TrainingLoop(Service):
     async def _end(self, beside: trio.Nursery) -> None:
         """After the last step: what is on its way arrives, and so does the last state. Raises TrainerLost, RunError."""
         while self.publishing.is_due(self.capacity.chain.head.version, last=True):
-            if self.publishing.lost:
-                raise TrainerLost(self.publishing.lost)
+            self.publishing.require_whole()
             if self.publishing.has_room:
                 await self._send_out(beside)
             else:
@@ -179,8 +178,7 @@ class TrainingLoop(Service):
             await self.saving.complete(self.capacity.chain.head)
         with self.time.during(TimeKind.PUBLICATION):
             await self.publishing.drain()
-        if self.publishing.lost:
-            raise TrainerLost(self.publishing.lost)
+        self.publishing.require_whole()
 
     async def _send_out(self, beside: trio.Nursery) -> None:
         """Have the trainer take snapshots of its state: a version and a checkpoint are made of them while it trains on.
@@ -494,8 +492,7 @@ class TrainingLoop(Service):
         when one was added. Publishes what is due as soon as there is room. Raises TrainerLost, RunError."""
         run = self.state
         while run.forgotten < run.capacity.chain.head.incarnation:
-            if self.publishing.lost:
-                raise TrainerLost(self.publishing.lost)
+            self.publishing.require_whole()
             step = run.capacity.chain.head.version
             if self.publishing.is_due(step, last=False):
                 if self.publishing.has_room:

@@ -35,8 +35,8 @@ from learner.rollouts.buffer import Batch
 from node.learner_role.scheduling.run_recording import RunRecorder
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import TrainerSpoke
-from node.learner_role.training.checkpoints import TrainerLost, once
-from node.learner_role.training.trainer_process import CallInTurn
+from node.learner_role.training.checkpoints import TrainerLost
+from node.learner_role.training.trainer_process import CallInTurn, once
 from node.learner_role.trust.version_retention import VersionRetention
 from node.processes.outcomes import ChildRefused
 from node.runtime.errors import RunError
@@ -58,10 +58,6 @@ AHEAD = "ahead"
 ANCHOR_EVERY = 8
 """Published versions from one anchor to the next. Patches from the last anchor let who was away for up to so many
 versions catch up in one step; the learner keeps its files for as long."""
-
-
-async def _is_written(step: int) -> None:
-    """Every step is in the ledger before anybody asks."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -100,8 +96,8 @@ class VersionPublisher(Service):
     weights_dtype: str
     ask: CallInTurn
     recorder: RunRecorder
-    kept: VersionRetention | None = None
-    written: Callable[[int], Awaitable[None]] = _is_written
+    kept: VersionRetention | None
+    written: Callable[[int], Awaitable[None]]
     snapshot_s: float = 0.0
     lost: str = ""
     _said: Announcement | None = None
@@ -203,7 +199,7 @@ class VersionPublisher(Service):
     async def begin(self, nursery: trio.Nursery) -> None:
         """Have a snapshot of the policy taken, and publish it in `nursery`; return when the trainer may train on.
 
-        There must be room. Raises TrainerLost, RunError.
+        There must be room. Raises RunError; of a trainer that is lost, `lost` tells.
         """
         await nursery.start(self._publish_beside)
 
@@ -232,6 +228,11 @@ class VersionPublisher(Service):
         finally:
             self._end(one)
             sent()
+
+    def require_whole(self) -> None:
+        """Raise TrainerLost if a version was lost with the trainer."""
+        if self.lost:
+            raise TrainerLost(self.lost)
 
     async def drain(self) -> None:
         """Return when nothing is on its way. What the trainer that ended was exporting is given up."""

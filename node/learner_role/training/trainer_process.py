@@ -149,6 +149,12 @@ Sent = Callable[[], None]
 """Called once a request has its place before all that are made later."""
 
 
+def once(call: Sent) -> Sent:
+    """`call`, which is made the first time only."""
+    left = [call]
+    return lambda: left.pop()() if left else None
+
+
 class CallInTurn(Protocol):
     """As `CallTrainer`, and it says when the request has its place."""
 

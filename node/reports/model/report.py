@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from learner.ledger.rows import TroubleRow
@@ -242,9 +243,8 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """What the learner's time went into from `from_s` to `until_s`."""
+    """What the learner's time went into until `until_s`, since the stretch before."""
 
-    from_s: float
     until_s: float
     time: LearnerTime
 
@@ -288,14 +288,13 @@ class SwarmReport:
 
     `lags` counts trained rollouts by their lag when the batch formed. The report speaks of the time until `ended_ms`,
     the last moment the ledger knows of: a run that ended yesterday reads the same tomorrow. `staleness` is the window
-    S, when told. `uninformative` of the dropped records are of groups whose rewards are all equal;
-    `later_turns` of the admitted ones go on with an episode that another began. `alarms` are those
-    that were raised and cleared, oldest first. `history` is there where it was asked for. `terms` are what costs are
-    held against, `accounts` the same costs by version, start and day. `stretches` tell what
-    the learner's time went into, in order. `engine_s`: seconds that an engine was used to
-    verify, by what for ("audits", "choices"). `checkpoints` are those that are kept, from the oldest on.
-    `troubles` are what peers said that they cannot do, the newest of each
-    kind; `fruitless` how the leases ended that came since the last record, where none has brought one for long.
+    S, when told. `uninformative` of the dropped records are of groups whose rewards are all equal; `later_turns` of
+    the admitted ones go on with an episode that another began. `alarms` are those that were raised and cleared,
+    oldest first. `history` is there where it was asked for. `terms` are what costs are held against, `accounts` the
+    same costs by version, start and day. `stretches` tell what the learner's time went into, in order. `engine_s`:
+    seconds that an engine was used to verify, by what for ("audits", "choices"). `checkpoints` are those that are
+    kept, from the oldest on. `troubles` are what peers said that they cannot do, the newest of each kind; `fruitless`
+    how the leases ended that came since the last record, where none has brought one for long.
     """
 
     swarm: SwarmId
@@ -424,7 +423,7 @@ class SwarmReport:
     def bytes_relayed(self) -> int:
         return sum(peer.bytes_relayed or 0 for peer in self.peers)
 
-    @property
+    @cached_property
     def learner_time(self) -> LearnerTime:
         """What the learner's time went into, steps that a restart cut off included."""
         return summed(stretch.time for stretch in self.stretches)

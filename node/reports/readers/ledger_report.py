@@ -95,7 +95,7 @@ def _report(ledger: LedgerReader, staleness: int | None, terms: CostTerms) -> Sw
         lags=lags,
         uninformative=ledger.work.uninformative(),
         stretches=tuple(
-            Stretch(from_s=since_start(row.from_ms), until_s=since_start(row.until_ms), time=row.time)
+            Stretch(until_s=since_start(row.until_ms), time=row.time)
             for row in ledger.training.learner_time()
         ),
         alarms=changes_of(steps, [score for score in evaluations if score.survives], diverged),

@@ -235,7 +235,9 @@ class SuperSeeder:
             self._holders[chunk] += 1
 
     def _replicated(self, chunk: int, now: float) -> None:
-        """Somebody beside the one that was given `chunk` holds it: its credit is free."""
+        """Somebody beside the one that was given `chunk` holds it, or may ask for it: its credit is free. Where it
+        has lost it meanwhile (a node that started again with an empty store), it is given again.
+        """
         first = self._relays[self._giver.pop(chunk)]
         sent_at = first.kept.pop(chunk, None)
         if sent_at is not None and chunk not in self._seconds:
@@ -243,6 +245,7 @@ class SuperSeeder:
         if sent_at is None and chunk not in first.asked:
             first.offered.pop(chunk, None)
         self._seconds.pop(chunk, None)
+        self._give_again(chunk)
 
     def _lose(self, relay: _Relay, chunks: Iterable[int]) -> None:
         for chunk in list(chunks):
@@ -339,8 +342,8 @@ class SuperSeeder:
 
     def _next(self, now: float, in_hand: int) -> Offer | None:
         """A fresh chunk for whom it serves best; with uplink to spare a second copy, or a fresh one beyond credit."""
-        while self._fresh and self._holders[self._fresh[0]]:
-            self._fresh.popleft()  # somebody brought it
+        while self._fresh and (self._holders[self._fresh[0]] or self._fresh[0] in self._giver):
+            self._fresh.popleft()  # somebody brought it, or is being given it
         if not self._fresh:
             return None
         ready = [

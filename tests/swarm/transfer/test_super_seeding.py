@@ -232,6 +232,15 @@ def test_what_was_given_long_ago_is_shown_to_everybody() -> None:
     assert scatter.shows(made[0][1])
 
 
+def test_what_its_only_holder_lost_is_given_again_once_it_is_old() -> None:
+    scatter = scatter_of(10)
+    made = following(scatter, A)
+    give(scatter, made[0], 1.0)
+    scatter.handle(PeerHas(peer=A, chunks=frozenset()), 2.0)  # it started again, with an empty store
+    given_again = offers(scatter.handle(Tick(), SHOWN_AFTER_S + 1.1))
+    assert made[0] in given_again or made[0][1] in scatter._fresh
+
+
 def shown(effects: list[Effect]) -> list[int]:
     return [chunk for effect in effects if isinstance(effect, Show) for chunk in effect.chunks]
 

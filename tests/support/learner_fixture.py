@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -56,6 +56,7 @@ from node.learner_role.shared.context import LearnerContext, LearnerIdentity
 from node.learner_role.shared.run_state import RunState
 from node.learner_role.shared.signals import LearnerSignals, TrainerSpoke
 from node.learner_role.shared.time_keeper import TimeKeeper
+from node.learner_role.training.checkpoints import TrainerLost
 from node.learner_role.training.loop import TrainingLoop, Trial
 from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.auditor import AuditLoop
@@ -729,10 +730,14 @@ def _take_turns(training: TrainingLoop, trainer: FakeTrainer) -> None:
     saving, publishing = training.saving, training.publishing
 
     async def publish(nursery: trio.Nursery) -> None:
-        await publishing.publish()
+        try:
+            await publishing.publish()
+        except TrainerLost as loss:
+            publishing.lost = str(loss)
 
     async def save(version: PolicyVersion, nursery: trio.Nursery) -> None:
-        await saving.save(version)
+        with suppress(TrainerLost):  # whoever asks it next hears of it
+            await saving.save(version)
         while saving._row is not None and not saving._lost and not trainer._saving:  # a patient trainer goes on
             await saving._settled.wait()
 

@@ -102,6 +102,7 @@ class LeaseService(Service):
         rows = [_row(granted, raw) for granted, raw in issued]
         try:
             await trio.to_thread.run_sync(self.ledger.work.leases_issued, rows)
+            self.state.issued += len(rows)
         except BaseException:  # the peer has left, or asks anew, and will never hear of these
             self.withdraw(peer, ids)
             raise

@@ -57,13 +57,14 @@ class RunState:
     """See the module's paragraph.
 
     `opened` is set once the chain is known, and so are the manifests, at `opened_ms`; `vocab_size` from then on.
-    `published` is the newest version, `kappa` the publication period in force; `judged` how many records the ledger had
-    when verdicts last reached the curriculum; `asked` how many completions wait to be told what they are worth;
-    `announcement` is the newest one, empty before the first; `evaluating` counts, by the training step of a version,
-    its evaluations that have begun and are not over; `forgotten` is the highest incarnation of which versions are out
-    that the ledger knows nothing of, 0 where there is none (`node.learner_role.peers.forgotten_versions`); `troubles`
-    is what nodes say that they cannot do. `waits` is a sentence while a process of the learner's own is not there yet,
-    the trainer's above all: which, or what it says that it waits for.
+    `published` is the newest version, `kappa` the publication period in force; `issued` how many leases the ledger has,
+    and `judged` how many records it had when verdicts last reached the curriculum; `asked` how many completions wait to
+    be told what they are worth; `announcement` is the newest one, empty before the first; `evaluating` counts, by the
+    training step of a version, its evaluations that have begun and are not over; `forgotten` is the highest incarnation
+    of which versions are out that the ledger knows nothing of, 0 where there is none
+    (`node.learner_role.peers.forgotten_versions`); `troubles` is what nodes say that they cannot do. `waits` is a
+    sentence while a process of the learner's own is not there yet, the trainer's above all: which, or what it says that
+    it waits for.
     """
 
     scheduler: LeaseScheduler
@@ -74,6 +75,7 @@ class RunState:
     finished: bool = False
     vocab_size: int = 0
     asked: int = 0
+    issued: int = 0
     judged: int = 0
     forgotten: int = 0
     waits: str = ""

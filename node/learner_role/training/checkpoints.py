@@ -56,7 +56,7 @@ class Checkpoints(Service):
 
     Args:
         ask: one request to the trainer. Raises TrainerLost, ChildRefused, RunError.
-        describe: awaited for the row of a version's checkpoint: what the curriculum and the ledger are at now.
+        describe: makes the row of a version's checkpoint: what the curriculum and the ledger are at now.
         written: awaited until the ledger knows a training step.
         audits: knows whose audits are not over: what was signed of them is not forgotten with a checkpoint.
         saved: the step of the newest durable state, 0 when there is none.
@@ -66,7 +66,7 @@ class Checkpoints(Service):
     directory: Path
     keep: Keep
     ask: AskTrainer
-    describe: Callable[[PolicyVersion], Awaitable[CheckpointRow]]
+    describe: Callable[[PolicyVersion], CheckpointRow]
     audits: AuditService | None
     written: Callable[[int], Awaitable[None]]
     saved: int = 0
@@ -113,7 +113,7 @@ class Checkpoints(Service):
         await self._conclude()
         if not self._is_wanted(version):
             return
-        self._row, self._began_s = await self.describe(version), trio.current_time()
+        self._row, self._began_s = self.describe(version), trio.current_time()
         await self._take_snapshot(self._row)
 
     async def begin(self, version: PolicyVersion, nursery: trio.Nursery) -> None:
@@ -125,7 +125,7 @@ class Checkpoints(Service):
         return self._row is None and version.version > self.saved and not self._leaving
 
     async def _save_beside(self, version: PolicyVersion, task_status: trio.TaskStatus[None]) -> None:
-        self._row, self._began_s = await self.describe(version), trio.current_time()
+        self._row, self._began_s = self.describe(version), trio.current_time()
         sent = once(task_status.started)
         with suppress(TrainerLost):  # whoever asks it next hears of it
             await self._take_snapshot(self._row, sent)

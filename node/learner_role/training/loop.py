@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,8 @@ class TrainingLoop(Service):
     _pid: int | None = None
     _writing: tuple[int, trio.Event] | None = None
     """The training step that is being written into the ledger."""
+    _sending: Mapping[TimeKind, trio.Event] = field(default_factory=dict)
+    """What has its place before the next training step once its event is set."""
 
     def __post_init__(self) -> None:
         self._beginning = self.curriculum.state()
@@ -170,7 +172,8 @@ class TrainingLoop(Service):
         while self.publishing.is_due(self.capacity.chain.head.version, last=True):
             self.publishing.require_whole()
             if self.publishing.has_room:
-                await self._send_out(beside)
+                self._send_out(beside)
+                await self._until_sent()
             else:
                 with self.time.during(TimeKind.PUBLICATION):
                     await self.state.wait_changed()
@@ -180,15 +183,31 @@ class TrainingLoop(Service):
             await self.publishing.drain()
         self.publishing.require_whole()
 
-    async def _send_out(self, beside: trio.Nursery) -> None:
-        """Have the trainer take snapshots of its state: a version and a checkpoint are made of them while it trains on.
+    def _send_out(self, beside: trio.Nursery) -> None:
+        """Have the trainer take snapshots of its state before anything that it is asked after `_until_sent`: a version
+        and a checkpoint are made of them while it trains on. A batch is waited for meanwhile."""
+        self._sending = {kind: trio.Event() for kind in (TimeKind.PUBLICATION, TimeKind.CHECKPOINT)}
+        beside.start_soon(self._send, self._sending, self.capacity.chain.head, beside)
 
-        Raises TrainerLost, RunError.
-        """
-        with self.time.during(TimeKind.PUBLICATION):
+    async def _send(self, sending: Mapping[TimeKind, trio.Event], head: PolicyVersion, beside: trio.Nursery) -> None:
+        """Raises RunError; of a trainer that is lost, whoever asks it next hears."""
+        try:
             await self.publishing.begin(beside)
-        with self.time.during(TimeKind.CHECKPOINT):
-            await self.saving.begin(self.capacity.chain.head, beside)
+            sending[TimeKind.PUBLICATION].set()
+            await self.saving.begin(head, beside)
+        finally:
+            for sent in sending.values():
+                sent.set()
+
+    @property
+    def _is_sending(self) -> bool:
+        return not all(sent.is_set() for sent in self._sending.values())
+
+    async def _until_sent(self) -> None:
+        """Return when the trainer may be asked for its next step: the snapshots that are due come before it."""
+        for kind, sent in self._sending.items():
+            with self.time.during(kind):
+                await sent.wait()
 
     async def _keep_telling_time(self) -> None:
         """Write down what passes while no step is taken, until cancelled."""
@@ -234,6 +253,7 @@ class TrainingLoop(Service):
         run = self.state
         run.capacity.busy = True
         self._pid = None
+        await self._until_sent()
         await self._until_written(run.capacity.chain.head.version)
         await self.publishing.drain()
         reply = await load_policy(self._ask, self.load)
@@ -264,6 +284,7 @@ class TrainingLoop(Service):
         nothing of, and names only go up. The trainer keeps its state, and nothing that was admitted is lost."""
         run = self.state
         run.capacity.busy = True
+        await self._until_sent()
         await self.publishing.drain()
         async with run.judging:
             await self._open_chain(run.capacity.chain.head.version)
@@ -319,17 +340,17 @@ class TrainingLoop(Service):
             self.scheduler.recover_prompts(given)
             for index, mean in seen:
                 self.curriculum.observe(index, mean)
-            _, self.state.judged = await trio.to_thread.run_sync(self.ledger.work.counts)
+            written, self.state.judged = await trio.to_thread.run_sync(self.ledger.work.counts)
+            self.state.issued = max(self.state.issued, written)  # some may have been written while we asked
 
-    async def _describe(self, version: PolicyVersion) -> CheckpointRow:
-        leases, _ = await trio.to_thread.run_sync(self.ledger.work.counts)
-        # No await from here on: of a batch that is being judged the curriculum has heard nothing, nor has `judged`.
+    def _describe(self, version: PolicyVersion) -> CheckpointRow:
+        """Of a batch that is being judged the curriculum has heard nothing, nor has `judged`."""
         return CheckpointRow(
             step=version.version,
             incarnation=version.incarnation,
             directory=str(version),
             state=self.curriculum.state(),
-            leases=leases,
+            leases=self.state.issued,
             records=self.state.judged,
         )
 
@@ -382,6 +403,7 @@ class TrainingLoop(Service):
             run.capacity.chain.head.version + 1,
         )
         run.notify()  # taking the batch made room for leases
+        await self._until_sent()
         logged = [] if self.curriculum.offline is None else self.curriculum.offline.draw()
         try:
             with self.time.during(TimeKind.BATCH):
@@ -494,9 +516,9 @@ class TrainingLoop(Service):
         while run.forgotten < run.capacity.chain.head.incarnation:
             self.publishing.require_whole()
             step = run.capacity.chain.head.version
-            if self.publishing.is_due(step, last=False):
+            if not self._is_sending and self.publishing.is_due(step, last=False):
                 if self.publishing.has_room:
-                    await self._send_out(beside)
+                    self._send_out(beside)
                 else:
                     self.publishing.put_off(step)
             waiting = len(run.capacity.buffer)

@@ -149,7 +149,7 @@ def publication(place: Path) -> dict[str, float]:
     exports, publications, writes = [], [], []
     for number in range(ROUNDS):
         export = place / f"export {number}"
-        _seconds_to_write(place / "plain", GIB)
+        seconds_to_write(place / "plain", GIB)
         reply, names = trainer.answer({"id": 0, "op": "export", "directory": str(export)}, {})
         exports.append(reply["seconds"])
         began = time.perf_counter()
@@ -157,8 +157,8 @@ def publication(place: Path) -> dict[str, float]:
         publications.append(time.perf_counter() - began)
         size = sum(file.stat().st_size for file in export.iterdir())
         shutil.rmtree(export)
-        _seconds_to_write(place / "plain", GIB)
-        writes.append(_seconds_to_write(place / "plain", size))
+        seconds_to_write(place / "plain", GIB)
+        writes.append(seconds_to_write(place / "plain", size))
     total = [a + b for a, b in zip(exports, publications, strict=True)]
     return {
         "gib": size / 2**30,
@@ -178,7 +178,8 @@ def publish(directory: Path, names: Arrays) -> None:
     publisher.publish(directory, version("1.0"), None, NOW_MS, names=names)
 
 
-def _seconds_to_write(path: Path, size: int) -> float:
+def seconds_to_write(path: Path, size: int) -> float:
+    """How long a plain write takes, flushed to the disk. The file is removed."""
     block = os.urandom(1 << 24)
     began = time.perf_counter()
     with path.open("wb") as file:

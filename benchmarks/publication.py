@@ -1,0 +1,132 @@
+"""Claim "publication": a learner trains on while versions and checkpoints are made of what it has learnt.
+
+blocked_pct_demo, blocked_pct_50m: of the learner's time, how much publication or a checkpoint kept it from training, as
+reports have it (`learner.provisioning.estimation.learner_time`): in `volery demo`, and for a model of 50 M parameters
+that is published with every step. pace_of_alone: training steps a second of that learner over those of its trainer
+alone, with the same batches ready. publish_cpu_s_per_gib and publish_of_write: processor seconds from the snapshot of a
+model of 1 GiB to its announcement, patches from two versions included, and seconds over those of a plain write of as
+many bytes. apply_s_per_gib: from the last chunk of a patch of 0.5 % of a model of 1 GiB until an engine may load it.
+What always holds: trainer, learner, node, store and patches are real; nodes beside the learner of 50 M parameters make
+no rollouts, which would take the cores that are timed (`benchmarks/publishing/beside.py`); runs alternate, and a ratio
+is taken within a repetition; bars are on medians.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Bar, arguments, conclude, main, median, number, run, say, scratch, table
+from benchmarks.publishing.beside import Beside, prepare, run_alone, run_beside, write_config
+
+REPS = 3
+
+BLOCKED_PERCENT_AT_MOST = 3.0
+PACE_AT_LEAST = 0.85
+CPU_S_PER_GIB_AT_MOST = 6.0
+OF_WRITE_AT_MOST = 1.3
+APPLY_S_PER_GIB_AT_MOST = 1.0
+
+
+def claim() -> int:
+    """Run everything, print the tables and the verdict."""
+    options = arguments(__doc__ or "", reps=REPS).parse_args()
+    with scratch(options.keep) as out:
+        demo = run_demo(out, options.seed)
+        tell_demo(demo)
+        pairs = run_pairs(out, options.reps)
+        tell_pairs(pairs)
+        alone = run_gibibyte(out, options.reps)
+        tell_gibibyte(alone)
+    beside = [one for _, one in pairs]
+    bars = [
+        Bar(name="blocked_pct_demo", value=100 * demo["blocked"], at_most=BLOCKED_PERCENT_AT_MOST),
+        Bar(
+            name="blocked_pct_50m",
+            value=median([one.blocked_percent for one in beside]),
+            at_most=BLOCKED_PERCENT_AT_MOST,
+        ),
+        Bar(
+            name="pace_of_alone",
+            value=median([one.steps_per_s / rate for rate, one in pairs]),
+            at_least=PACE_AT_LEAST,
+        ),
+        Bar(
+            name="publish_cpu_s_per_gib",
+            value=alone["publish_cpu_s_per_gib"],
+            at_most=CPU_S_PER_GIB_AT_MOST,
+        ),
+        Bar(name="publish_of_write", value=alone["publish_of_write"], at_most=OF_WRITE_AT_MOST),
+        Bar(name="apply_s_per_gib", value=alone["apply_s_per_gib"], at_most=APPLY_S_PER_GIB_AT_MOST),
+    ]
+    return conclude("publication", bars, {"demo": demo, "gibibyte": alone})
+
+
+def run_demo(out: Path, seed: int) -> dict[str, Any]:
+    """What the learner of `volery demo` did with its time."""
+    directory = out / "demo"
+    argv = ["-m", "node", "demo", "--out", str(directory), "--seed", str(seed), "--plain"]
+    run(argv, log=out / "demo.log", caches=out / "caches", measure_memory=False)
+    time: dict[str, Any] = json.loads((directory / "summary.json").read_text(encoding="utf-8"))["learner_time"]
+    return time
+
+
+def tell_demo(time: dict[str, Any]) -> None:
+    kinds = ("training", "waiting", "publication", "checkpoint", "batch", "ledger", "starting")
+    say(table(["the demo's learner", *kinds], [["seconds", *(number(time[f"{kind}_s"], 1) for kind in kinds)]]))
+
+
+def run_pairs(out: Path, reps: int) -> list[tuple[float, Beside]]:
+    """Training steps a second of the trainer alone, and the swarm's run: by turns."""
+    place = out / "50m"
+    place.mkdir()
+    prepare(place)
+    found = []
+    for number_ in range(reps):
+        config = write_config(out / f"beside-{number_}", place)
+        found.append((run_alone(config), run_beside(config)))
+    return found
+
+
+def tell_pairs(pairs: list[tuple[float, Beside]]) -> None:
+    say("\n50 M parameters, published with every step:\n")
+    rows = [
+        [
+            number(rate, 3),
+            number(one.steps_per_s, 3),
+            number(one.steps_per_s / rate),
+            number(one.blocked_percent, 1),
+            one.published,
+            one.installed,
+            number(median(one.made_s)),
+        ]
+        for rate, one in pairs
+    ]
+    header = ["alone, steps/s", "beside", "ratio", "blocked %", "published", "installed", "snapshot to announced, s"]
+    say(table(header, rows))
+
+
+def run_gibibyte(out: Path, reps: int) -> dict[str, Any]:
+    """In a process of its own, since what it needs of memory is given back only then."""
+    place, log = out / "gibibyte", out / "gibibyte.log"
+    place.mkdir()
+    argv = ["-m", "benchmarks.publishing.gibibyte", str(place), str(reps)]
+    run(argv, log=log, caches=out / "caches", measure_memory=False)
+    found: dict[str, Any] = json.loads(log.read_text(encoding="utf-8").splitlines()[-1])
+    return found
+
+
+def tell_gibibyte(found: dict[str, Any]) -> None:
+    say("\n1 GiB:\n")
+    rows = [
+        ["with two patches", *(number(found[key]) for key in ("publish_s", "publish_cpu_s_per_gib"))],
+        ["without", *(number(found[key]) for key in ("without_patches_s", "without_patches_cpu_s_per_gib"))],
+        ["a plain write", number(found["write_s"]), "-"],
+        ["a patch applied", number(found["apply_s_per_gib"]), number(found["apply_cpu_s_per_gib"])],
+    ]
+    say(table(["", "seconds", "of processors, a GiB"], rows))
+
+
+if __name__ == "__main__":
+    main(claim)

@@ -1,0 +1,137 @@
+"""What it costs to publish a model of 1 GiB: processor seconds, and seconds beside those of a plain write.
+
+    python -m benchmarks.publishing.gibibyte PLACE ROUNDS        one JSON object on stdout
+
+What always holds: the trainer's export, the version builder and the store are those that a learner runs, in one process
+that does nothing else meanwhile; each version comes from the one before by a training step, and has patches from that
+one and from the first, as a learner's versions have; beside each publication stands a plain write of as many bytes,
+flushed to the same disk. Before each of the two as much was written and removed: a virtual machine may wait several
+times longer for memory that was not just in use than for its disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.baselines.footprint import GIB, LARGE, ask, few_tokens, seconds_to_write
+from learner.artifacts.version_builder import Base, VersionBuilder, patches_of
+from learner.training.server import Trainer
+from protocol.core.identity import Keypair
+from protocol.core.ids import ManifestHash, PolicyVersion
+from protocol.versions.manifest import SignedManifest
+from swarm.store.chunk_store import ChunkStore
+from tests.support.trainer_fixture import NOW_MS, SWARM
+
+RATE = 1e-6
+"""Of a training step: that of reinforcement learning, at which patches are small."""
+
+PLAIN = "plain"
+"""A file that is written and removed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """One publication: seconds by the clock and of processors, the bytes of its files and of its patches."""
+
+    wall_s: float
+    cpu_s: float
+    size_bytes: int
+    patch_bytes: list[int]
+
+
+class Publisher:
+    """A trainer with a model of 1 GiB, and a learner's store."""
+
+    def __init__(self, place: Path) -> None:
+        assert isinstance(SWARM.learner, Keypair)
+        self._place, self._number = place, 0
+        self._builder = VersionBuilder(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
+        self._store = ChunkStore.open(place / "store", SWARM.authority)
+        self._published: list[SignedManifest] = []
+        self._trainer = Trainer()
+        model = place / "model"
+        ask(self._trainer, "make_model", directory=str(model), config=LARGE)
+        hyperparameters: dict[str, Any] = {"max_new_tokens": 8, "learning_rate": RATE}
+        load = {"directory": str(model), "hyperparameters": hyperparameters, "threads": os.cpu_count()}
+        ask(self._trainer, "load", **load)
+        shutil.rmtree(model)
+
+    def step(self) -> None:
+        """Train a little."""
+        ask(self._trainer, "step", few_tokens(int(LARGE["vocab_size"])))
+
+    def publish(self, *, patches: bool) -> Cost:
+        """From the snapshot to where a version would be announced."""
+        self._number += 1
+        export = self._place / f"export {self._number}"
+        bases = self._bases() if patches else []
+        previous = self._published[-1].hash if self._published else None
+        began, cpu_began = time.perf_counter(), time.process_time()
+        reply, names = self._trainer.answer({"id": 0, "op": "export", "directory": str(export)}, {})
+        assert reply["ok"], reply
+        version = PolicyVersion(1, self._number)
+        made = self._builder.publish(export, version, previous, NOW_MS, bases, names)
+        self._store.adopt(made.signed, export, made.patches)
+        cost = Cost(
+            wall_s=time.perf_counter() - began,
+            cpu_s=time.process_time() - cpu_began,
+            size_bytes=made.signed.manifest.total_bytes,
+            patch_bytes=[path.stat().st_size for path in made.patches],
+        )
+        for directory in (export, patches_of(export)):
+            shutil.rmtree(directory, ignore_errors=True)
+        self._published.append(made.signed)
+        self._store.evict(self._kept())
+        return cost
+
+    def _kept(self) -> set[ManifestHash]:
+        return {self._published[0].hash, self._published[-1].hash}
+
+    def _bases(self) -> list[Base]:
+        """The version before, and the first, which is the anchor."""
+        found = {signed.hash: signed for signed in (self._published[-1], self._published[0])}
+        return [Base(manifest=signed, directory=self._store.directory(name)) for name, signed in found.items()]
+
+
+def measure(place: Path, rounds: int) -> dict[str, Any]:
+    """Medians over so many publications with patches, and as many without."""
+    publisher = Publisher(place)
+    for _ in range(2):  # the anchor, and a version before the first that counts
+        publisher.publish(patches=False)
+        publisher.step()
+    costs: dict[bool, list[Cost]] = {True: [], False: []}
+    ratios: dict[bool, list[float]] = {True: [], False: []}
+    writes = []
+    for _ in range(rounds):
+        for patches in (True, False):
+            seconds_to_write(place / PLAIN, GIB)
+            cost = publisher.publish(patches=patches)
+            seconds_to_write(place / PLAIN, GIB)
+            writes.append(seconds_to_write(place / PLAIN, cost.size_bytes))
+            costs[patches].append(cost)
+            ratios[patches].append(cost.wall_s / writes[-1])
+            publisher.step()
+    patched, bare = costs[True], costs[False]
+    return {
+        "gib": patched[0].size_bytes / GIB,
+        "patch_bytes": [median(sizes) for sizes in zip(*(cost.patch_bytes for cost in patched), strict=True)],
+        "publish_s": median(cost.wall_s for cost in patched),
+        "publish_cpu_s_per_gib": median(cost.cpu_s * GIB / cost.size_bytes for cost in patched),
+        "publish_of_write": median(ratios[True]),
+        "without_patches_s": median(cost.wall_s for cost in bare),
+        "without_patches_cpu_s_per_gib": median(cost.cpu_s * GIB / cost.size_bytes for cost in bare),
+        "without_patches_of_write": median(ratios[False]),
+        "write_s": median(writes),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(Path(sys.argv[1]), int(sys.argv[2]))))

@@ -49,7 +49,7 @@ PROMPT_TOKENS, COMPLETION_TOKENS = 32, 64
 LOGPROB = -10.0
 """What a log tells of each token: about that of a token drawn evenly from the vocabulary."""
 
-STEPS, FIRST = 12, 4
+STEPS, FIRST = 10, 4
 """Training steps of a run, and the first that counts: before it a node joins, and libraries warm up."""
 
 RATE = 1e-6

@@ -1,6 +1,6 @@
 """The trainer's durable states, as the node asks for them, hears of them, and gives them up again.
 
-What always holds: one is being written at a time, while training goes on; a checkpoint stands in the ledger, with the
+What always holds: one is being written at a time, while training goes on, and then none for a while; a checkpoint stands in the ledger, with the
 curriculum's state of its step, only after the trainer said that it is durable, and its directory is removed only after
 the ledger has forgotten it. `learner.artifacts.checkpoint_retention` says which stay, and milestones give way where the
 disk has no room for the next. A version is announced without waiting for any of this: its name holds the incarnation,
@@ -12,6 +12,7 @@ and going on from an older checkpoint begins another one, so no crash makes one 
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +37,10 @@ from protocol.versions.staleness import Chain, bases_of
 MAX_FAILED = 3
 """Checkpoints in a row that may fail: one is a disk that was full for a moment, more are hours of work at risk."""
 
+REST, LONGEST_REST_S = 4.0, 60.0
+"""After one that took so long to write, none is begun for REST times as long, so that disk and processors have a fifth
+of their time for checkpoints at most; nor for longer than LONGEST_REST_S, which a kill costs of training."""
+
 LAST_S = 60.0
 """How long somebody who stops the learner waits for the checkpoint that is being written: 100 GB on a fast disk."""
 
@@ -58,6 +63,7 @@ class Checkpoints(Service):
         ask: one request to the trainer. Raises TrainerLost, ChildRefused, RunError.
         describe: makes the row of a version's checkpoint: what the curriculum and the ledger are at now.
         written: awaited until the ledger knows a training step.
+        rest: see REST.
         audits: knows whose audits are not over: what was signed of them is not forgotten with a checkpoint.
         saved: the step of the newest durable state, 0 when there is none.
         snapshot_s: seconds that the trainer took for snapshots since somebody set it to 0.
@@ -69,8 +75,10 @@ class Checkpoints(Service):
     describe: Callable[[PolicyVersion], CheckpointRow]
     audits: AuditService | None
     written: Callable[[int], Awaitable[None]]
+    rest: float = REST
     saved: int = 0
     snapshot_s: float = 0.0
+    _rests_until: float = -math.inf
     _row: CheckpointRow | None = None
     _began_s: float = 0.0
     _outcome: Header | None = None
@@ -117,8 +125,9 @@ class Checkpoints(Service):
         await self._take_snapshot(self._row)
 
     async def begin(self, version: PolicyVersion, nursery: trio.Nursery) -> None:
-        """The same in `nursery`; return once the snapshot comes before whatever the trainer is asked later."""
-        if self._is_wanted(version):
+        """The same in `nursery`; return once the snapshot comes before whatever the trainer is asked later. Nothing is
+        done soon after the one before."""
+        if self._is_wanted(version) and trio.current_time() >= self._rests_until:
             await nursery.start(self._save_beside, version)
 
     def _is_wanted(self, version: PolicyVersion) -> bool:
@@ -191,13 +200,15 @@ class Checkpoints(Service):
             await self._fail(row.directory, str(outcome.get("error")))
             return
         await trio.to_thread.run_sync(self._write_down, row, self._under_audit(), frozenset(+self.state.evaluating))
+        took_s = trio.current_time() - self._began_s
         self.saved, self._failed = row.step, 0
+        self._rests_until = trio.current_time() + min(self.rest * took_s, LONGEST_REST_S)
         self.events.emit(
             "checkpoint_saved",
             directory=row.directory,
             step=row.step,
             bytes=int(outcome.get("bytes", 0)),
-            seconds=round(trio.current_time() - self._began_s, 4),
+            seconds=round(took_s, 4),
         )
         self._row = None
         self._settle()

@@ -25,6 +25,7 @@ from learner.ledger.rows import CheckpointRow
 from learner.provisioning.estimation.recording import Began, Delivered, Stepped
 from learner.rollouts.batch_arrays import batch_arrays
 from learner.rollouts.buffer import Batch, Completion, Group
+from node.learner_role.training.checkpoints import REST
 from node.learner_role.training.loop import MAX_LOST
 from node.learner_role.training.publisher import REANNOUNCE_S, event_figures
 from node.learner_role.training.trainer_process import CallTrainer
@@ -379,6 +380,26 @@ async def test_training_goes_on_while_a_checkpoint_is_written_and_the_run_ends_w
         assert saved == sorted(saved)
         assert 2 <= len(saved) < 9, "some steps had none, since the one before was being written"
         assert saved[-1] == learner.ledger.training.checkpoints()[0].step == 9
+
+
+async def test_checkpoints_take_a_fifth_of_the_time_at_most(tmp_path: Path, mock_clock: MockClock) -> None:
+    """A step takes a second, and so does a checkpoint: until the next request."""
+
+    def script(op: str, moment: str) -> None:
+        if (op, moment) == ("step", "after"):
+            mock_clock.jump(1.0)
+            if trainer._steps == 20:
+                trainer.patience = 0
+                trainer.write_all()
+
+    trainer = FakeTrainer(script=script, patience=1)
+    settings = Settings(beside=True, steps=20, staleness=3, rest=REST)
+    async with open_learner(tmp_path, settings, trainer=trainer) as learner:
+        await learner.train(FakePeer())
+        saved = [fields["step"] for fields in learner.logged("checkpoint_saved")]
+        apart = [later - earlier for earlier, later in pairwise(saved[:-1])]
+        assert all(steps >= 1 + REST for steps in apart), saved
+        assert saved[-1] == 20, "that of the end is always written"
 
 
 async def test_a_checkpoint_waits_for_no_verifier_and_what_is_being_judged_counts_as_judged_after_it(

@@ -7,5 +7,6 @@ obtains the same bytes as a peer that fetched the version whole.
 - `segment_decoder`: a segment read from a patch, and made of the base's bytes
 - `segment_encoder`: the difference between two equally long runs of elements
 - `segment_format`: what writers and readers of segments share: roads, and how the elements of a dtype are looked at
+- `subset`: some elements of a segment: how many, and where the n-th is
 - `worker_pool`: jobs on several threads, with results in the order of the jobs
 """

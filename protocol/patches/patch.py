@@ -174,6 +174,38 @@ def apply_patch(
     yield from (pool or WorkerPool()).in_order(_Application(known, patch, sizes).jobs())
 
 
+class _Place:
+    """A segment of the target, in memory from `shelf` in which its base is read: once, as soon as somebody looks."""
+
+    def __init__(self, run: _Run, start: int, size: int, shelf: Shelf[memoryview]) -> None:
+        self.start = start
+        self._run = run
+        self._size = size
+        self._shelf = shelf
+        self._memory: memoryview | None = None
+
+    def base(self) -> Buffer | None:
+        """The base's bytes; None: zeros."""
+        return None if self._run.base is None else self.filled()
+
+    def filled(self) -> memoryview:
+        """The same, as memory that may be changed."""
+        if self._memory is not None:
+            return self._memory[: self._size]
+        self._memory = self._shelf.take()
+        data = self._memory[: self._size]
+        base = self._run.base_of(self.start, data)
+        if base is not data:  # numpy copies without the interpreter's lock
+            np.copyto(np.frombuffer(data, np.uint8), 0 if base is None else np.frombuffer(base, np.uint8))
+        return data
+
+    def release(self) -> None:
+        """Let others use the memory."""
+        if self._memory is not None:
+            self._shelf.put(self._memory)
+            self._memory = None
+
+
 class _Application:
     """One patch being applied: what is known of the base, and how far the patch was read."""
 
@@ -182,8 +214,8 @@ class _Application:
         self._patch = patch
         self._sizes = sizes
         self._reached = 0
-        self._reader = SegmentReader()
         self._scratches = Shelf(Scratch)
+        self._reader = SegmentReader(self._scratches)
         self._memory = Shelf(_memory)
 
     def jobs(self) -> Iterator[Callable[[], Rebuilt]]:
@@ -209,16 +241,15 @@ class _Application:
 
     def _segments(self, file: PatchFile, run: _Run) -> Iterator[Callable[[], Rebuilt]]:
         for start, size in run.segments():
-            segment = self._reader.read(run.dtype, size, self._take, partial(_base_of, run, start, size))
-            yield partial(self._rebuild, file, run, start, size, segment)
+            place = _Place(run, start, size, self._memory)
+            segment = self._reader.read(run.dtype, size, self._take, place.base)
+            yield partial(self._rebuild, file, place, segment)
 
-    def _rebuild(self, file: PatchFile, run: _Run, start: int, size: int, segment: Segment) -> Rebuilt:
-        memory = self._memory.take()
-        data = memory[:size]
-        _fill(data, run.base_of(start, data))
+    def _rebuild(self, file: PatchFile, place: _Place, segment: Segment) -> Rebuilt:
+        data = place.filled()
         with self._scratches.borrowed() as scratch:
             segment.make(data, scratch)
-        return Rebuilt(file=file.name, offset=start, data=data, release=partial(self._memory.put, memory))
+        return Rebuilt(file=file.name, offset=place.start, data=data, release=place.release)
 
     def _head(self) -> PatchHead:
         if bytes(self._take(len(MAGIC))) != MAGIC:
@@ -239,17 +270,6 @@ class _Application:
             raise malformed(f"ends at byte {self._patch.size}, inside of something of {size} bytes")
         self._reached += size
         return exactly(self._patch, self._reached - size, self._reached)
-
-
-def _fill(memory: memoryview, data: Buffer | None) -> None:
-    """Put `data`, None for zeros, into `memory`, unless it is there already."""
-    if data is not memory:  # numpy copies without the interpreter's lock
-        np.copyto(np.frombuffer(memory, np.uint8), 0 if data is None else np.frombuffer(data, np.uint8))
-
-
-def _base_of(run: _Run, start: int, size: int) -> Buffer | None:
-    """The base's bytes for a segment, in memory of their own."""
-    return run.base_of(start, np.empty(size, np.uint8).data)
 
 
 def _itself(piece: Rebuilt) -> Rebuilt:

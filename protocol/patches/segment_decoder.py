@@ -26,16 +26,67 @@ from protocol.patches.segment_format import (
     MAX_SPLITS,
     Buffer,
     Form,
-    Integers,
-    Marks,
     Scratch,
     SegmentEncoding,
     elements,
     malformed,
 )
+from protocol.patches.subset import Integers, Marks, Subset
+from protocol.patches.worker_pool import Shelf
 
-Moves = tuple[Integers | None, Integers]
-"""Places of a run of elements, None for all of them, and the new bits of those."""
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """The elements of a segment that a record tells of: those of `subset`, None: all."""
+
+    form: Form
+    bits: Integers
+    """Of the whole segment. Records change them, each those of other elements."""
+    scratch: Scratch
+    subset: Subset | None = None
+    magnitudes: Integers | None = None
+    """Those of the base, whatever has moved since. None: nothing has."""
+    below: int | None = None
+    """The magnitudes of `subset` are less than this."""
+
+    @property
+    def length(self) -> int:
+        return len(self.bits) if self.subset is None else self.subset.count
+
+    def places(self, numbers: Integers) -> Integers:
+        """Where these elements are in the segment; `numbers` are ascending and not empty. Raises PeerError."""
+        if numbers[-1] >= self.length:
+            raise malformed(f"element {numbers[-1]} of {self.length}")
+        return numbers if self.subset is None else self.subset.places(numbers)
+
+    def all_places(self) -> Integers | None:
+        """Where all of these elements are; None: they are the whole segment."""
+        return None if self.subset is None else self.subset.all_places()
+
+    def split(self, threshold: int) -> tuple[Marks, _Run]:
+        """Mark those that are smaller, in memory of `scratch`, and return them as a run too. Raises PeerError."""
+        below = threshold if self.below is None else min(threshold, self.below)
+        magnitudes = self.magnitudes
+        if magnitudes is None:
+            magnitudes = self.scratch.magnitudes(self.form, self.bits)
+        marks = self.scratch.below(magnitudes, below)
+        subset = Subset(marks)
+        if not subset.count:
+            raise malformed(f"a split below which nothing lies, {threshold}")
+        return marks, replace(self, subset=subset, magnitudes=magnitudes, below=below)
+
+    def move(self, places: Integers | None, steps: Integers, but: Marks | None) -> None:
+        """Move the elements at `places` by so many steps, except those that `but` marks; None: all, and none."""
+        if but is not None:
+            stay = but if places is None else but[places]
+            if stay.any():
+                others = ~stay
+                places = np.flatnonzero(others) if places is None else places[others]
+                steps = steps[others]
+        if places is None:
+            self.bits[:] = self.form.apply_steps(self.bits, steps)
+        else:
+            self.bits[places] = self.form.apply_steps(self.bits[places], steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +113,10 @@ class _Gaps:
     gaps: Octets
     steps: _Steps
 
-    def moves(self, form: Form, old: Integers, scratch: Scratch) -> Moves:
+    def move(self, run: _Run, but: Marks | None) -> None:
         ends = self.gaps != GAP_GOES_ON
-        places: Integers = np.cumsum(self.gaps + ends.astype(np.int64))[ends] - 1
-        if places[-1] >= len(old):  # which may be fewer than the reader knew of
-            raise malformed(f"element {places[-1]} of {len(old)}")
-        return places, form.apply_steps(old[places], self.steps.of(form))
+        numbers: Integers = np.cumsum(self.gaps + ends.astype(np.int64))[ends] - 1
+        run.move(run.places(numbers), self.steps.of(run.form), but)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +126,11 @@ class _Bitmap:
     bitmap: Octets
     steps: _Steps
 
-    def moves(self, form: Form, old: Integers, scratch: Scratch) -> Moves:
-        count = self.steps.count
-        places = np.flatnonzero(np.unpackbits(self.bitmap, bitorder="little").view(np.bool_))
-        if len(places) != count or places[-1] >= len(old):
-            raise malformed(f"a bitmap that is not that of {count} of {len(old)} elements")
-        return places, form.apply_steps(old[places], self.steps.of(form))
+    def move(self, run: _Run, but: Marks | None) -> None:
+        numbers = np.flatnonzero(np.unpackbits(self.bitmap, bitorder="little").view(np.bool_))
+        if len(numbers) != self.steps.count:
+            raise malformed(f"a bitmap of {len(numbers)} elements, not {self.steps.count}")
+        run.move(run.places(numbers), self.steps.of(run.form), but)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +139,8 @@ class _All:
 
     steps: Integers
 
-    def moves(self, form: Form, old: Integers, scratch: Scratch) -> Moves:
-        return None, form.apply_steps(old, self.steps)
+    def move(self, run: _Run, but: Marks | None) -> None:
+        run.move(run.all_places(), self.steps, but)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,29 +151,12 @@ class _Split:
     outer: _Record | None
     inner: _Record | None
 
-    def moves(self, form: Form, old: Integers, scratch: Scratch) -> Moves:
-        marks = scratch.below(form, old, self.threshold)
-        small = np.flatnonzero(marks)
-        if not len(small):
-            raise malformed(f"a split below which nothing lies, {self.threshold}")
-        places, values = self._outer(form, old, marks, scratch)
-        if self.inner is None:
-            return places, values
-        inner, told = self.inner.moves(form, old.take(small), scratch)  # changes `marks`
-        within = small if inner is None else small[inner]
-        return np.concatenate([places, within]), np.concatenate([values, told])
-
-    def _outer(self, form: Form, old: Integers, marks: Marks, scratch: Scratch) -> tuple[Integers, Integers]:
-        """What moves among the others. What the record says of small ones does not matter."""
-        if self.outer is None:
-            return np.empty(0, np.intp), np.empty(0, form.signed)
-        places, values = self.outer.moves(form, old, scratch)
-        if places is None:
-            others = np.flatnonzero(~marks)
-            return others, values[others]
-        if (small := marks[places]).any():
-            return places[~small], values[~small]
-        return places, values
+    def move(self, run: _Run, but: Marks | None) -> None:
+        marks, small = run.split(self.threshold)
+        if self.outer is not None:  # what it says of small ones does not matter
+            self.outer.move(run, marks)
+        if self.inner is not None:
+            self.inner.move(small, None)  # changes `marks`
 
 
 _Record = _Gaps | _Bitmap | _All | _Split
@@ -147,9 +178,7 @@ class Segment:
         if self.whole is not None:
             np.copyto(np.frombuffer(data, np.uint8), self.whole)
         elif self.record is not None:
-            bits = elements(self.form, data)
-            places, values = self.record.moves(self.form, bits, scratch)
-            bits[slice(None) if places is None else places] = values
+            self.record.move(_Run(form=self.form, bits=elements(self.form, data), scratch=scratch), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +188,7 @@ class _Scope:
     form: Form
     at_most: int
     base: Callable[[], Buffer | None]
+    scratches: Shelf[Scratch]
     below: int | None = None
 
     def num_elements(self) -> int:
@@ -168,7 +198,9 @@ class _Scope:
         data = self.base()
         if data is None:
             return self.at_most if self.below else 0
-        return int(np.count_nonzero((elements(self.form, data) & self.form.largest) < self.below))
+        with self.scratches.borrowed() as scratch:
+            magnitudes = scratch.magnitudes(self.form, elements(self.form, data))
+            return int(np.count_nonzero(scratch.below(magnitudes, self.below)))
 
     def within(self, threshold: int) -> _Scope:
         """Those that are smaller than `threshold` as well."""
@@ -178,8 +210,9 @@ class _Scope:
 class SegmentReader:
     """Takes segments from a patch, one after another. Not to be used by two threads at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, scratches: Shelf[Scratch]) -> None:
         self._unpacker = Unpacker()
+        self._scratches = scratches
 
     def read(self, dtype: str, size: int, take: Take, base: Callable[[], Buffer | None]) -> Segment:
         """Take one segment of `size` bytes. Raises PeerError, and what `base` raises.
@@ -191,7 +224,7 @@ class SegmentReader:
         road = take(1)[0]
         if road == SegmentEncoding.BYTES:
             return Segment(form=form, whole=self._unpacker.unpack(take, size))
-        scope = _Scope(form=form, at_most=size // form.size, base=base)
+        scope = _Scope(form=form, at_most=size // form.size, base=base, scratches=self._scratches)
         return Segment(form=form, record=self._record(road, scope, take, MAX_SPLITS))
 
     def _record(self, road: int, scope: _Scope, take: Take, splits: int) -> _Record | None:
@@ -246,8 +279,8 @@ class SegmentDecoder:
     """Inverse of `SegmentEncoder`, in one thread. Not to be used by two threads at once."""
 
     def __init__(self) -> None:
-        self._reader = SegmentReader()
-        self._scratch = Scratch()
+        self._scratches = Shelf(Scratch)
+        self._reader = SegmentReader(self._scratches)
 
     def decode(self, dtype: str, base: Buffer | None, size: int, take: Take) -> Buffer:
         """Inverse of `encode`: take one segment of `size` bytes from a patch, and return the target's bytes.
@@ -256,7 +289,8 @@ class SegmentDecoder:
         """
         segment = self._reader.read(dtype, size, take, lambda: base)
         data = bytearray(size) if base is None else bytearray(base)
-        segment.make(memoryview(data), self._scratch)
+        with self._scratches.borrowed() as scratch:
+            segment.make(memoryview(data), scratch)
         return memoryview(data)
 
 

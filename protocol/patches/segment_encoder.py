@@ -15,6 +15,8 @@ Invariants:
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
 from protocol.core.limits import KIB, PATCH_SEGMENT_BYTES
@@ -26,12 +28,11 @@ from protocol.patches.segment_format import (
     MAX_SPLITS,
     Buffer,
     Form,
-    Integers,
-    Marks,
     Scratch,
     SegmentEncoding,
     elements,
 )
+from protocol.patches.subset import Integers, Subset, places_of
 
 BITMAP_FROM = 0.25
 """Share of elements that moved from which a bit for each costs less than gaps: 0.27 was measured on bf16."""
@@ -46,9 +47,6 @@ SAMPLE_PIECES = 4
 TRIAL_FROM = 0.8
 """A difference this long, measured by the guess, is compared with the real thing: guesses are that far off."""
 
-SPARSE_BELOW = 1 / 10
-"""Share of marked elements below which they are looked for in eights: from there on, numpy is as fast alone."""
-
 SPLIT_BELOW = 1 / 8
 """Share of the elements that a split tells apart, the smallest. On normally distributed weights a tenth is best by 1 %;
 but where more than a tenth are marked, numpy finds them three times as fast."""
@@ -61,6 +59,44 @@ SPLIT_FROM = 512
 
 SPLIT_SAMPLE = 2048
 """Elements whose magnitudes are looked at to find the eighth: it may be a ninth."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """The elements of a segment that a difference tells of: those of `subset`, None: all."""
+
+    form: Form
+    old: Integers
+    """Of the whole segment, and so are these."""
+    new: Integers
+    magnitudes: Integers | None = None
+    """None: nobody has needed them."""
+    subset: Subset | None = None
+
+    @property
+    def length(self) -> int:
+        return len(self.old) if self.subset is None else self.subset.count
+
+    def numbers(self, places: Integers) -> Integers:
+        """Which ones of the run the elements at `places` are."""
+        return places if self.subset is None else self.subset.numbers(places)
+
+    def all_places(self) -> Integers | None:
+        """Where all of these elements are; None: they are the whole segment."""
+        return None if self.subset is None else self.subset.all_places()
+
+    def steps(self, places: Integers | None) -> Integers:
+        """How far the elements at `places` moved; None: all of the segment."""
+        if places is None:
+            return self.form.steps(self.old, self.new)
+        return self.form.steps(self.old[places], self.new[places])
+
+    def sample(self, magnitudes: Integers) -> Integers:
+        """The magnitudes of one in so many that there are about SPLIT_SAMPLE."""
+        stride = max(1, self.length // SPLIT_SAMPLE)
+        if self.subset is None:
+            return magnitudes[::stride]
+        return magnitudes[self.subset.places(np.arange(0, self.length, stride))]
 
 
 class SegmentEncoder:
@@ -80,42 +116,38 @@ class SegmentEncoder:
         new = elements(form, target)
         old = np.zeros_like(new) if base is None else elements(form, base)
         apart = np.not_equal(old, new, out=self._apart[: len(new)])
-        told = self._difference(form, old, new, None, apart, MAX_SPLITS)
+        moved = places_of(apart, int(np.count_nonzero(apart)))
+        told = self._difference(_Run(form=form, old=old, new=new), moved, MAX_SPLITS)
         octets = np.frombuffer(target, np.uint8)
         if len(told) > TRIAL_FROM * min(self._guess(octets), len(octets)):
             told = min(told, bytes([SegmentEncoding.BYTES]) + self._packer.pack_plain(octets), key=len)
         return told
 
-    def _difference(
-        self, form: Form, old: Integers, new: Integers, within: Integers | None, apart: Marks, splits: int
-    ) -> bytes:
-        """Tell those elements of `old` that `apart` marks, splitting at most `splits` times; `apart` is used up.
-
-        `within` are the places of the elements of `old` in `new`; None: they are all of it.
-        """
-        count = int(np.count_nonzero(apart))
+    def _difference(self, run: _Run, moved: Integers, splits: int) -> bytes:
+        """Tell those elements of `run` that moved, by their places in the segment, splitting at most `splits` times."""
+        form, count = run.form, len(moved)
         if not count:
             return bytes([SegmentEncoding.SAME])
-        if count > ALL_FROM * len(old):
-            moved_by = form.steps(old, new if within is None else new[within])
-            return b"".join([bytes([SegmentEncoding.ALL]), *self._planes(form, moved_by)])
+        if count > ALL_FROM * run.length:
+            return b"".join([bytes([SegmentEncoding.ALL]), *self._planes(form, run.steps(run.all_places()))])
         if splits and form.is_float and count >= SPLIT_FROM:
-            threshold = _threshold(form, old)
-            marks = self._scratch.below(form, old, threshold)
-            small = np.flatnonzero(marks)
-            moved = apart[small]
-            if np.count_nonzero(moved) * len(old) > SPLIT_GAIN * count * len(small):
-                np.greater(apart, marks, out=apart)
-                outer = self._difference(form, old, new, within, apart, 0)
-                places = small if within is None else within[small]
-                inner = self._difference(form, old.take(small), new, places, moved, splits - 1)  # changes `marks`
+            magnitudes = self._scratch.magnitudes(form, run.old) if run.magnitudes is None else run.magnitudes
+            threshold = _threshold(run.sample(magnitudes))
+            marks = self._scratch.below(magnitudes, threshold)  # of `run`: its sample knows of no others
+            num_small, is_small = int(np.count_nonzero(marks)), marks[moved]
+            if np.count_nonzero(is_small) * run.length > SPLIT_GAIN * count * num_small:
+                small = replace(run, subset=Subset(marks), magnitudes=magnitudes)
+                outer = self._difference(run, moved[~is_small], 0)
+                inner = self._difference(small, moved[is_small], splits - 1)
                 return b"".join([bytes([SegmentEncoding.SPLIT]), threshold.to_bytes(form.size, "big"), outer, inner])
-        places = _places(apart, count)
-        steps = self._steps(form, form.steps(old[places], new[places if within is None else within[places]]))
-        if count > BITMAP_FROM * len(old):
-            bitmap = self._packer.pack(np.packbits(apart, bitorder="little"))
+        numbers = run.numbers(moved)
+        steps = self._steps(form, run.steps(moved))
+        if count > BITMAP_FROM * run.length:
+            bits = np.zeros(run.length, np.bool_)
+            bits[numbers] = True
+            bitmap = self._packer.pack(np.packbits(bits, bitorder="little"))
             return b"".join([bytes([SegmentEncoding.BITMAP]), number(count), bitmap, *steps])
-        gaps = _gaps(places)
+        gaps = _gaps(numbers)
         return b"".join(
             [bytes([SegmentEncoding.GAPS]), number(count), number(len(gaps)), self._packer.pack(gaps), *steps]
         )
@@ -142,25 +174,10 @@ class SegmentEncoder:
         return len(self._packer.squeeze(sample)) * len(octets) / len(sample)
 
 
-def _threshold(form: Form, bits: Integers) -> int:
+def _threshold(magnitudes: Integers) -> int:
     """The magnitude below which SPLIT_BELOW of the elements lie, by a sample."""
-    sample = bits[:: max(1, len(bits) // SPLIT_SAMPLE)] & form.largest
-    place = int(SPLIT_BELOW * len(sample))
-    return int(np.partition(sample, place)[place])
-
-
-def _places(apart: Marks, count: int) -> Integers:
-    """The places of the `count` elements that `apart` marks.
-
-    Where few are marked, the eights that hold any are found first: this takes half the time of looking at each.
-    """
-    if count > SPARSE_BELOW * len(apart) or len(apart) % 8:
-        return np.flatnonzero(apart)
-    eights = apart.view(np.uint64)
-    some = np.flatnonzero(eights != 0)
-    within = np.flatnonzero(eights[some].view(np.bool_))
-    places: Integers = (some[within >> 3] << 3) + (within & 7)
-    return places
+    place = int(SPLIT_BELOW * len(magnitudes))
+    return int(np.partition(magnitudes, place)[place])
 
 
 def _gaps(places: Integers) -> Octets:

@@ -11,16 +11,13 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from protocol.core.errors import Fault, PeerError
 from protocol.core.limits import PATCH_SEGMENT_BYTES
+from protocol.patches.subset import Integers, Marks
 from protocol.versions.manifest import DTYPE_BYTES
 
 Buffer = bytes | memoryview
-Marks = NDArray[np.bool_]
-Integers = NDArray[Any]
-"""Bits of elements, or differences between them."""
 
 FLOATS = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 """Sign and magnitude: among negative ones, the greater value has the smaller bits."""
@@ -102,10 +99,13 @@ class Scratch:
         self._magnitudes = np.empty(PATCH_SEGMENT_BYTES, np.uint8)
         self._marks = np.empty(PATCH_SEGMENT_BYTES, np.bool_)
 
-    def below(self, form: Form, bits: Integers, threshold: int) -> Marks:
-        """Mark the floats whose magnitude, as bits, is less than `threshold`. Valid until the next call."""
-        magnitudes = np.bitwise_and(bits, form.largest, out=self._magnitudes.view(form.signed)[: len(bits)])
-        marks: Marks = np.less(magnitudes, threshold, out=self._marks[: len(bits)])
+    def magnitudes(self, form: Form, bits: Integers) -> Integers:
+        """The magnitudes of floats, as bits. Valid until the next call."""
+        return np.bitwise_and(bits, form.largest, out=self._magnitudes.view(form.signed)[: len(bits)])
+
+    def below(self, magnitudes: Integers, threshold: int) -> Marks:
+        """Mark those of `magnitudes` that are less than `threshold`. Valid until the next call."""
+        marks: Marks = np.less(magnitudes, threshold, out=self._marks[: len(magnitudes)])
         return marks
 
 

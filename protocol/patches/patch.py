@@ -27,7 +27,7 @@ from msgspec import Meta
 
 from protocol.core.codec import Count, Label, Message, decode, encode
 from protocol.core.errors import Fault, PeerError
-from protocol.core.limits import MAX_FILE_BYTES, MAX_FILES, MAX_PATCH_HEAD_BYTES, PATCH_SEGMENT_BYTES
+from protocol.core.limits import KIB, MAX_FILE_BYTES, MAX_FILES, MAX_PATCH_HEAD_BYTES, PATCH_SEGMENT_BYTES
 from protocol.patches.byte_streams import number, take_number
 from protocol.patches.segment_decoder import Segment, SegmentReader
 from protocol.patches.segment_encoder import SegmentEncoder
@@ -38,6 +38,9 @@ from protocol.versions.safetensors_header import LENGTH_BYTES, MAX_HEADER_BYTES,
 
 MAGIC = b"volery patch 1\n"
 """What every patch begins with; the digit is the version of the format."""
+
+WINDOW_BYTES = 64 * KIB
+"""What is read of a patch at a time. A segment is told in some fifty small things, and each reading takes 5 us."""
 
 PLAIN = "U8"
 """The dtype of what holds no tensors."""
@@ -214,6 +217,7 @@ class _Application:
         self._patch = patch
         self._sizes = sizes
         self._reached = 0
+        self._window = memoryview(b"")  # what was read of the patch and not taken
         self._scratches = Shelf(Scratch)
         self._reader = SegmentReader(self._scratches)
         self._memory = Shelf(_memory)
@@ -268,8 +272,12 @@ class _Application:
     def _take(self, size: int) -> Buffer:
         if size > self._patch.size - self._reached:
             raise malformed(f"ends at byte {self._patch.size}, inside of something of {size} bytes")
+        if size > len(self._window):
+            end = min(self._patch.size, self._reached + max(size, WINDOW_BYTES))
+            self._window = memoryview(exactly(self._patch, self._reached, end))
         self._reached += size
-        return exactly(self._patch, self._reached - size, self._reached)
+        taken, self._window = self._window[:size], self._window[size:]
+        return taken
 
 
 def _itself(piece: Rebuilt) -> Rebuilt:

@@ -12,8 +12,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -31,8 +31,17 @@ from protocol.patches.segment_format import (
     elements,
     malformed,
 )
-from protocol.patches.subset import Integers, Marks, Subset
+from protocol.patches.subset import Integers, Subset
 from protocol.patches.worker_pool import Shelf
+
+_SHORT = np.array([(step >> 1) ^ -(step & 1) for step in range(1, ESCAPE + 2)], np.int8)
+"""How far an element moved, by its nibble."""
+
+_PAIRS = np.stack([np.tile(_SHORT, len(_SHORT)), np.repeat(_SHORT, len(_SHORT))], axis=-1).view(np.int16).ravel()
+"""How far two elements moved, by the octet that has both nibbles, the first in its low half."""
+
+Move = tuple[Integers | None, Integers]
+"""Places of elements in a segment, None for all of it, and how far those moved. None stands alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +50,13 @@ class _Run:
 
     form: Form
     bits: Integers
-    """Of the whole segment. Records change them, each those of other elements."""
+    """Of the whole segment, as in the base."""
     scratch: Scratch
+    known: Mapping[int, Subset]
+    """Elements smaller than a threshold, where the reader had to know them."""
     subset: Subset | None = None
     magnitudes: Integers | None = None
-    """Those of the base, whatever has moved since. None: nothing has."""
+    """None: nobody has needed them."""
     below: int | None = None
     """The magnitudes of `subset` are less than this."""
 
@@ -55,7 +66,7 @@ class _Run:
 
     def places(self, numbers: Integers) -> Integers:
         """Where these elements are in the segment; `numbers` are ascending and not empty. Raises PeerError."""
-        if numbers[-1] >= self.length:
+        if numbers[-1] >= self.length:  # which may be less than the reader knew of
             raise malformed(f"element {numbers[-1]} of {self.length}")
         return numbers if self.subset is None else self.subset.places(numbers)
 
@@ -63,30 +74,17 @@ class _Run:
         """Where all of these elements are; None: they are the whole segment."""
         return None if self.subset is None else self.subset.all_places()
 
-    def split(self, threshold: int) -> tuple[Marks, _Run]:
-        """Mark those that are smaller, in memory of `scratch`, and return them as a run too. Raises PeerError."""
+    def split(self, threshold: int) -> _Run:
+        """Return those that are smaller. Raises PeerError where none is."""
         below = threshold if self.below is None else min(threshold, self.below)
-        magnitudes = self.magnitudes
-        if magnitudes is None:
-            magnitudes = self.scratch.magnitudes(self.form, self.bits)
-        marks = self.scratch.below(magnitudes, below)
-        subset = Subset(marks)
+        magnitudes, subset = self.magnitudes, self.known.get(below)
+        if subset is None:
+            if magnitudes is None:
+                magnitudes = self.scratch.magnitudes(self.form, self.bits)
+            subset = self.scratch.below(magnitudes, below)
         if not subset.count:
             raise malformed(f"a split below which nothing lies, {threshold}")
-        return marks, replace(self, subset=subset, magnitudes=magnitudes, below=below)
-
-    def move(self, places: Integers | None, steps: Integers, but: Marks | None) -> None:
-        """Move the elements at `places` by so many steps, except those that `but` marks; None: all, and none."""
-        if but is not None:
-            stay = but if places is None else but[places]
-            if stay.any():
-                others = ~stay
-                places = np.flatnonzero(others) if places is None else places[others]
-                steps = steps[others]
-        if places is None:
-            self.bits[:] = self.form.apply_steps(self.bits, steps)
-        else:
-            self.bits[places] = self.form.apply_steps(self.bits[places], steps)
+        return replace(self, subset=subset, magnitudes=magnitudes, below=below)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,13 +95,12 @@ class _Steps:
     packed: Octets
     long: Integers
 
-    def of(self, form: Form) -> Integers:
-        nibbles = np.empty(2 * len(self.packed), np.uint8)
-        nibbles[0::2], nibbles[1::2] = self.packed & ESCAPE, self.packed >> 4
-        steps = nibbles[: self.count].astype(form.unsigned) + 1
+    def distances(self, form: Form) -> Integers:
+        short = _PAIRS[self.packed].view(np.int8)[: self.count]
+        distances = short.astype(form.signed)
         if len(self.long):
-            steps[steps > ESCAPE] = self.long
-        return steps
+            distances[short == _SHORT[ESCAPE]] = form.distances(self.long)
+        return distances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +110,12 @@ class _Gaps:
     gaps: Octets
     steps: _Steps
 
-    def move(self, run: _Run, but: Marks | None) -> None:
-        ends = self.gaps != GAP_GOES_ON
-        numbers: Integers = np.cumsum(self.gaps + ends.astype(np.int64))[ends] - 1
-        run.move(run.places(numbers), self.steps.of(run.form), but)
+    def moves(self, run: _Run) -> Iterator[Move]:
+        numbers: Integers = np.cumsum(self.gaps, dtype=np.int64)
+        if len(numbers) > self.steps.count:
+            numbers = numbers[self.gaps != GAP_GOES_ON]
+        numbers += np.arange(self.steps.count)
+        yield run.places(numbers), self.steps.distances(run.form)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,11 +125,11 @@ class _Bitmap:
     bitmap: Octets
     steps: _Steps
 
-    def move(self, run: _Run, but: Marks | None) -> None:
+    def moves(self, run: _Run) -> Iterator[Move]:
         numbers = np.flatnonzero(np.unpackbits(self.bitmap, bitorder="little").view(np.bool_))
         if len(numbers) != self.steps.count:
             raise malformed(f"a bitmap of {len(numbers)} elements, not {self.steps.count}")
-        run.move(run.places(numbers), self.steps.of(run.form), but)
+        yield run.places(numbers), self.steps.distances(run.form)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +138,8 @@ class _All:
 
     steps: Integers
 
-    def move(self, run: _Run, but: Marks | None) -> None:
-        run.move(run.all_places(), self.steps, but)
+    def moves(self, run: _Run) -> Iterator[Move]:
+        yield run.all_places(), run.form.distances(self.steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,12 +150,16 @@ class _Split:
     outer: _Record | None
     inner: _Record | None
 
-    def move(self, run: _Run, but: Marks | None) -> None:
-        marks, small = run.split(self.threshold)
-        if self.outer is not None:  # what it says of small ones does not matter
-            self.outer.move(run, marks)
+    def moves(self, run: _Run) -> Iterator[Move]:
+        small = run.split(self.threshold)
+        assert small.subset is not None
+        for places, distances in self.outer.moves(run) if self.outer is not None else ():
+            # What it says of small ones does not matter.
+            all_or_some = np.arange(len(run.bits)) if places is None else places
+            others = ~small.subset.holds(all_or_some)
+            yield all_or_some[others], distances[others]
         if self.inner is not None:
-            self.inner.move(small, None)  # changes `marks`
+            yield from self.inner.moves(small)
 
 
 _Record = _Gaps | _Bitmap | _All | _Split
@@ -172,13 +175,26 @@ class Segment:
     """The target's bytes, where they stand in the patch; `record` is of no meaning then."""
     record: _Record | None = None
     """None: the segment is the base's."""
+    known: Mapping[int, Subset] = field(default_factory=dict)
+    """Of the base's elements, those that are smaller than a threshold, where the reader had to know them."""
 
     def make(self, data: memoryview, scratch: Scratch) -> None:
         """Turn the base's bytes in `data` into the target's, in place. Raises PeerError; `data` is of no use then."""
         if self.whole is not None:
             np.copyto(np.frombuffer(data, np.uint8), self.whole)
         elif self.record is not None:
-            self.record.move(_Run(form=self.form, bits=elements(self.form, data), scratch=scratch), None)
+            bits = elements(self.form, data)
+            moves = list(self.record.moves(_Run(form=self.form, bits=bits, scratch=scratch, known=self.known)))
+            for places, distances in _together(moves):
+                where = slice(None) if places is None else places
+                bits[where] = self.form.move(bits[where], distances)
+
+
+def _together(moves: list[Move]) -> list[Move]:
+    """Several moves as one: to make one takes some twenty calls, and no two are of the same element."""
+    if len(moves) < 2:
+        return moves
+    return [(np.concatenate([places for places, _ in moves]), np.concatenate([far for _, far in moves]))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +205,8 @@ class _Scope:
     at_most: int
     base: Callable[[], Buffer | None]
     scratches: Shelf[Scratch]
+    known: dict[int, Subset]
+    """What was looked at, by its threshold."""
     below: int | None = None
 
     def num_elements(self) -> int:
@@ -198,9 +216,11 @@ class _Scope:
         data = self.base()
         if data is None:
             return self.at_most if self.below else 0
-        with self.scratches.borrowed() as scratch:
-            magnitudes = scratch.magnitudes(self.form, elements(self.form, data))
-            return int(np.count_nonzero(scratch.below(magnitudes, self.below)))
+        if self.below not in self.known:
+            with self.scratches.borrowed() as scratch:
+                magnitudes = scratch.magnitudes(self.form, elements(self.form, data))
+                self.known[self.below] = scratch.below(magnitudes, self.below)
+        return self.known[self.below].count
 
     def within(self, threshold: int) -> _Scope:
         """Those that are smaller than `threshold` as well."""
@@ -224,8 +244,8 @@ class SegmentReader:
         road = take(1)[0]
         if road == SegmentEncoding.BYTES:
             return Segment(form=form, whole=self._unpacker.unpack(take, size))
-        scope = _Scope(form=form, at_most=size // form.size, base=base, scratches=self._scratches)
-        return Segment(form=form, record=self._record(road, scope, take, MAX_SPLITS))
+        scope = _Scope(form=form, at_most=size // form.size, base=base, scratches=self._scratches, known={})
+        return Segment(form=form, record=self._record(road, scope, take, MAX_SPLITS), known=scope.known)
 
     def _record(self, road: int, scope: _Scope, take: Take, splits: int) -> _Record | None:
         match road:

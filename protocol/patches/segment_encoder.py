@@ -32,7 +32,7 @@ from protocol.patches.segment_format import (
     SegmentEncoding,
     elements,
 )
-from protocol.patches.subset import Integers, Subset, places_of
+from protocol.patches.subset import Integers, Subset, differences
 
 BITMAP_FROM = 0.25
 """Share of elements that moved from which a bit for each costs less than gaps: 0.27 was measured on bf16."""
@@ -81,15 +81,10 @@ class _Run:
         """Which ones of the run the elements at `places` are."""
         return places if self.subset is None else self.subset.numbers(places)
 
-    def all_places(self) -> Integers | None:
-        """Where all of these elements are; None: they are the whole segment."""
-        return None if self.subset is None else self.subset.all_places()
-
-    def steps(self, places: Integers | None) -> Integers:
-        """How far the elements at `places` moved; None: all of the segment."""
-        if places is None:
-            return self.form.steps(self.old, self.new)
-        return self.form.steps(self.old[places], self.new[places])
+    def all_steps(self) -> Integers:
+        """How far each element of the run moved, if at all."""
+        where = slice(None) if self.subset is None else self.subset.all_places()
+        return self.form.steps(self.old[where], self.new[where])
 
     def sample(self, magnitudes: Integers) -> Integers:
         """The magnitudes of one in so many that there are about SPLIT_SAMPLE."""
@@ -115,41 +110,43 @@ class SegmentEncoder:
         form = FORMS[dtype]
         new = elements(form, target)
         old = np.zeros_like(new) if base is None else elements(form, base)
-        apart = np.not_equal(old, new, out=self._apart[: len(new)])
-        moved = places_of(apart, int(np.count_nonzero(apart)))
-        told = self._difference(_Run(form=form, old=old, new=new), moved, MAX_SPLITS)
+        moved = differences(old, new, self._apart)
+        steps = form.steps(old[moved], new[moved])
+        told = self._difference(_Run(form=form, old=old, new=new), moved, steps, MAX_SPLITS)
         octets = np.frombuffer(target, np.uint8)
         if len(told) > TRIAL_FROM * min(self._guess(octets), len(octets)):
             told = min(told, bytes([SegmentEncoding.BYTES]) + self._packer.pack_plain(octets), key=len)
         return told
 
-    def _difference(self, run: _Run, moved: Integers, splits: int) -> bytes:
-        """Tell those elements of `run` that moved, by their places in the segment, splitting at most `splits` times."""
+    def _difference(self, run: _Run, moved: Integers, steps: Integers, splits: int) -> bytes:
+        """Tell those elements of `run` that moved, by their places in the segment, and how far, splitting at most
+        `splits` times.
+        """
         form, count = run.form, len(moved)
         if not count:
             return bytes([SegmentEncoding.SAME])
         if count > ALL_FROM * run.length:
-            return b"".join([bytes([SegmentEncoding.ALL]), *self._planes(form, run.steps(run.all_places()))])
+            return b"".join([bytes([SegmentEncoding.ALL]), *self._planes(form, run.all_steps())])
         if splits and form.is_float and count >= SPLIT_FROM:
             magnitudes = self._scratch.magnitudes(form, run.old) if run.magnitudes is None else run.magnitudes
             threshold = _threshold(run.sample(magnitudes))
-            marks = self._scratch.below(magnitudes, threshold)  # of `run`: its sample knows of no others
-            num_small, is_small = int(np.count_nonzero(marks)), marks[moved]
-            if np.count_nonzero(is_small) * run.length > SPLIT_GAIN * count * num_small:
-                small = replace(run, subset=Subset(marks), magnitudes=magnitudes)
-                outer = self._difference(run, moved[~is_small], 0)
-                inner = self._difference(small, moved[is_small], splits - 1)
+            subset = self._scratch.below(magnitudes, threshold)  # of `run`: its sample knows of no others
+            is_small = subset.holds(moved)
+            if np.count_nonzero(is_small) * run.length > SPLIT_GAIN * count * subset.count:
+                small = replace(run, subset=subset, magnitudes=magnitudes)
+                outer = self._difference(run, moved[~is_small], steps[~is_small], 0)
+                inner = self._difference(small, moved[is_small], steps[is_small], splits - 1)
                 return b"".join([bytes([SegmentEncoding.SPLIT]), threshold.to_bytes(form.size, "big"), outer, inner])
         numbers = run.numbers(moved)
-        steps = self._steps(form, run.steps(moved))
+        nibbles = self._steps(form, steps)
         if count > BITMAP_FROM * run.length:
             bits = np.zeros(run.length, np.bool_)
             bits[numbers] = True
             bitmap = self._packer.pack(np.packbits(bits, bitorder="little"))
-            return b"".join([bytes([SegmentEncoding.BITMAP]), number(count), bitmap, *steps])
+            return b"".join([bytes([SegmentEncoding.BITMAP]), number(count), bitmap, *nibbles])
         gaps = _gaps(numbers)
         return b"".join(
-            [bytes([SegmentEncoding.GAPS]), number(count), number(len(gaps)), self._packer.pack(gaps), *steps]
+            [bytes([SegmentEncoding.GAPS]), number(count), number(len(gaps)), self._packer.pack(gaps), *nibbles]
         )
 
     def _steps(self, form: Form, steps: Integers) -> list[bytes]:

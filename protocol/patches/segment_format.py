@@ -14,7 +14,7 @@ import numpy as np
 
 from protocol.core.errors import Fault, PeerError
 from protocol.core.limits import PATCH_SEGMENT_BYTES
-from protocol.patches.subset import Integers, Marks
+from protocol.patches.subset import Integers, Subset
 from protocol.versions.manifest import DTYPE_BYTES
 
 Buffer = bytes | memoryview
@@ -57,10 +57,14 @@ class Form:
         moved = self._in_order(new) - self._in_order(old)  # wraps around, and so does the way back
         return ((moved << 1) ^ (moved >> (8 * self.size - 1))).view(self.unsigned)
 
-    def apply_steps(self, old: Integers, steps: Integers) -> Integers:
-        """Inverse of `steps`: the new bits."""
-        back = (steps >> 1) ^ (~(steps & 1) + self.unsigned.type(1))
-        return self._in_order(self._in_order(old) + back.view(self.signed))
+    def distances(self, steps: Integers) -> Integers:
+        """The signed distances that `steps` stand for."""
+        distances: Integers = ((steps >> 1) ^ (~(steps & 1) + self.unsigned.type(1))).view(self.signed)
+        return distances
+
+    def move(self, old: Integers, distances: Integers) -> Integers:
+        """Inverse of `steps`: the bits of the elements that are so far from those of `old`."""
+        return self._in_order(self._in_order(old) + distances)
 
     @property
     def largest(self) -> int:
@@ -101,12 +105,12 @@ class Scratch:
 
     def magnitudes(self, form: Form, bits: Integers) -> Integers:
         """The magnitudes of floats, as bits. Valid until the next call."""
-        return np.bitwise_and(bits, form.largest, out=self._magnitudes.view(form.signed)[: len(bits)])
+        magnitudes: Integers = np.bitwise_and(bits, form.largest, out=self._magnitudes.view(form.signed)[: len(bits)])
+        return magnitudes
 
-    def below(self, magnitudes: Integers, threshold: int) -> Marks:
-        """Mark those of `magnitudes` that are less than `threshold`. Valid until the next call."""
-        marks: Marks = np.less(magnitudes, threshold, out=self._marks[: len(magnitudes)])
-        return marks
+    def below(self, magnitudes: Integers, threshold: int) -> Subset:
+        """The elements whose magnitude is less than `threshold`."""
+        return Subset(np.less(magnitudes, threshold, out=self._marks[: len(magnitudes)]))
 
 
 def elements(form: Form, data: Buffer) -> Integers:

@@ -13,6 +13,8 @@ import os
 import secrets
 import shutil
 import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from swarm.store.errors import StoreLocked
@@ -79,21 +81,37 @@ def sync(path: Path | str) -> None:
         os.close(handle)
 
 
+@contextmanager
+def opened_to_write(path: Path | str) -> Iterator[int]:
+    """An existing file, until the `with` block ends; also where it gets another name meanwhile, or none."""
+    handle = os.open(path, os.O_WRONLY)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
 def write_at(path: Path | str, offset: int, *parts: bytes | memoryview) -> None:
     """Write all of `parts`, one behind the other, into an existing file. Raises OSError; then any part of it may have
     been written.
     """
-    handle = os.open(path, os.O_WRONLY)
-    try:
-        end = offset
+    with opened_to_write(path) as handle:
+        write_pieces(handle, [(offset, parts)])
+
+
+def write_pieces(handle: int, pieces: Iterable[tuple[int, Sequence[bytes | memoryview]]]) -> None:
+    """Write each piece, all of its parts one behind the other, at its offset. Raises OSError as `write_at` does."""
+    start = end = 0
+    for offset, parts in pieces:
+        if offset != end:
+            begin_write_back(handle, start, end - start)
+            start = end = offset
         for part in parts:
             view = memoryview(part)
             while view:
                 written = os.pwrite(handle, view, end)
                 view, end = view[written:], end + written
-        begin_write_back(handle, offset, end - offset)
-    finally:
-        os.close(handle)
+    begin_write_back(handle, start, end - start)
 
 
 def begin_write_back(handle: int, offset: int, size: int) -> None:

@@ -5,16 +5,16 @@ without them.
 
 What always holds: a bit of `have` is set only when the chunk lies, verified, at all its places, and reading verifies
 again, so a bit that the disk lost is cleared when it is found out. `.have` on disk is a hint: it may lag behind, and
-is believed only after the chunks were hashed again. Every change happens under the version's own lock; hashing and
-reading happen outside.
+is believed only after the chunks were hashed again. What a version has and where it lies changes under the version's
+own lock; hashing, reading and writing happen outside.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from enum import Enum
 from pathlib import Path
 
@@ -24,13 +24,14 @@ from protocol.versions.chunking import ChunkLocation, placements
 from protocol.versions.manifest import Manifest, SignedManifest
 from swarm.store.durable_io import (
     move_durably,
+    opened_to_write,
     preallocate,
     read_once,
     read_regular,
     scratch_path,
-    sync,
     sync_directory,
     write_at,
+    write_pieces,
 )
 from swarm.store.errors import VersionIncomplete, VersionUnknown
 
@@ -139,19 +140,34 @@ class Version:
         That is when it was there already, or belongs to patches alone of which none was begun. In a complete version
         this repairs a chunk that the disk had lost.
         """
-        with self._lock:
-            self._require_here()
-            places = self._places_here(index)
-            if self._holds(index) or not places:
-                return False
-            for place in places:
-                write_at(self._path(place), place.offset, *parts)
-                if self.stage is Stage.COMPLETE:
-                    sync(self._path(place))
-            self._mark(index, held=True)
-            if self.stage is Stage.COMPLETE and not self.missing():
-                self._hint_path.unlink(missing_ok=True)
-            return True
+        return bool(self.write_all({index: parts}))
+
+    def write_all(self, chunks: Mapping[int, Sequence[bytes | memoryview]]) -> list[int]:
+        """Do what `write` does for several chunks, by their numbers; return those that were put.
+
+        Nobody waits while the bytes are written: a chunk that gets one more place meanwhile is written again.
+        """
+        put: list[int] = []
+        while chunks:
+            with self._lock, ExitStack() as opened:
+                self._require_here()
+                places = {index: self._places_here(index) for index in chunks if not self._holds(index)}
+                paths = {self._path(place) for some in places.values() for place in some}
+                files = {path: opened.enter_context(opened_to_write(path)) for path in paths}
+                in_files = [(self._path(p), p.offset, chunks[index]) for index, some in places.items() for p in some]
+                close = opened.pop_all()
+            with close:
+                for path, handle in files.items():
+                    write_pieces(handle, [(offset, parts) for other, offset, parts in in_files if other == path])
+                    if self.stage is Stage.COMPLETE:
+                        os.fsync(handle)
+            with self._lock:
+                self._require_here()
+                chunks = {index: chunks[index] for index, some in places.items() if some != self._places_here(index)}
+                done = [i for i, some in places.items() if some and i not in chunks and not self._holds(i)]
+                self._mark(done)
+                put += done
+        return put
 
     def has_patch(self, number: int) -> bool:
         """Whether patch `number` of the manifest was begun."""
@@ -260,11 +276,19 @@ class Version:
         for index in indices:
             self._have[index // 8] |= 1 << (index % 8)
 
-    def _mark(self, index: int, *, held: bool) -> None:
-        byte = self._have[index // 8] & ~(1 << (index % 8)) | held << (index % 8)
+    def _mark(self, indices: Sequence[int]) -> None:
+        """Hold these, which lie at all their places. The caller has the lock."""
+        if not indices:
+            return
+        have = bytearray(self._have)
+        for index in indices:
+            have[index // 8] |= 1 << (index % 8)
+        first, end = min(indices) // 8, max(indices) // 8 + 1
         with suppress(FileNotFoundError):  # a complete directory has none
-            write_at(f"{self._at}/{HINT_NAME}", index // 8, bytes([byte]))
-        self._have[index // 8] = byte
+            write_at(f"{self._at}/{HINT_NAME}", first, bytes(have[first:end]))
+        self._have = have
+        if self.stage is Stage.COMPLETE and not self.missing():
+            self._hint_path.unlink(missing_ok=True)
 
     def _lose(self, indices: list[int]) -> None:
         with self._lock:

@@ -164,7 +164,7 @@ def test_steps_count_the_values_between(old: list[int], new: list[int], step: in
     form = FORMS["BF16"]
     before, after = (np.array(bits, "<u2").view("<i2") for bits in (old, new))
     assert form.steps(before, after).tolist() == [step]
-    assert form.apply_steps(before, form.steps(before, after)).tobytes() == after.tobytes()
+    assert form.move(before, form.distances(form.steps(before, after))).tobytes() == after.tobytes()
 
 
 # Golden bytes: a writer may choose otherwise, a reader must read these for ever. The base is 1, 2, 0.5, 0.5 in BF16.

@@ -1,4 +1,4 @@
-"""What the benchmarks of patches share.
+"""Parts of benchmarks that measure patches.
 
-- `store`: two versions as trained, and how long a node takes from a patch's last chunk to the files of the second
+- `store`: two versions as if trained, and the time that a node takes from a patch's last chunk to the second's files
 """

@@ -29,7 +29,7 @@ GIB = 2**30
 COLUMNS = 1024
 TENSOR_BYTES = 32 * MIB
 DEVIATION = 0.02
-STEP = 1.2e-7
+STEP = 1.1e-7
 """Deviation of a master's move. It changes 0.50 % of the bf16 values."""
 
 

@@ -113,7 +113,7 @@ class _Gaps:
     def moves(self, run: _Run) -> Iterator[Move]:
         numbers: Integers = np.cumsum(self.gaps, dtype=np.int64)
         if len(numbers) > self.steps.count:
-            numbers = numbers[self.gaps != GAP_GOES_ON]
+            numbers = numbers.take(np.flatnonzero(self.gaps != GAP_GOES_ON))
         numbers += np.arange(self.steps.count)
         yield run.places(numbers), self.steps.distances(run.form)
 
@@ -156,8 +156,8 @@ class _Split:
         for places, distances in self.outer.moves(run) if self.outer is not None else ():
             # What it says of small ones does not matter.
             all_or_some = np.arange(len(run.bits)) if places is None else places
-            others = ~small.subset.holds(all_or_some)
-            yield all_or_some[others], distances[others]
+            others = np.flatnonzero(~small.subset.holds(all_or_some))  # numbers are followed faster than marks
+            yield all_or_some.take(others), distances.take(others)
         if self.inner is not None:
             yield from self.inner.moves(small)
 

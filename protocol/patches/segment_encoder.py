@@ -134,8 +134,13 @@ class SegmentEncoder:
             is_small = subset.holds(moved)
             if np.count_nonzero(is_small) * run.length > SPLIT_GAIN * count * subset.count:
                 small = replace(run, subset=subset, magnitudes=magnitudes)
-                outer = self._difference(run, moved[~is_small], steps[~is_small], 0)
-                inner = self._difference(small, moved[is_small], steps[is_small], splits - 1)
+                outer, inner = (
+                    self._difference(of, moved.take(some), steps.take(some), splits_left)
+                    for of, some, splits_left in (
+                        (run, np.flatnonzero(~is_small), 0),
+                        (small, np.flatnonzero(is_small), splits - 1),
+                    )
+                )
                 return b"".join([bytes([SegmentEncoding.SPLIT]), threshold.to_bytes(form.size, "big"), outer, inner])
         numbers = run.numbers(moved)
         nibbles = self._steps(form, steps)

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -27,7 +27,9 @@ from swarm.store import (
     StoreUnwritable,
     VersionIncomplete,
     VersionUnknown,
+    version_directory,
 )
+from swarm.store.durable_io import write_pieces
 from tests.support.paths import ROOT
 from tests.support.store_fixture import chunk_data, fill, model_files, small_model, small_swarm, write_model
 
@@ -185,6 +187,53 @@ def test_empty_files_and_versions_without_chunks(store: ChunkStore) -> None:
     assert store.begin(signed) == 0
     assert store.missing(signed.hash) == []
     assert model_files(store.finish(signed.hash)) == files
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Let `act` happen once, while bytes are written."""
+    acts = [act]
+
+    def write(handle: int, pieces: Iterable[tuple[int, Sequence[bytes | memoryview]]]) -> None:
+        if acts:
+            acts.pop()()
+        write_pieces(handle, pieces)
+
+    monkeypatch.setattr(version_directory, "write_pieces", write)
+
+
+def test_a_patch_that_is_begun_while_its_chunk_is_written_gets_the_chunk(
+    store: ChunkStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunk = SIGNED.manifest.chunks[0]
+    offering = msgspec.structs.replace(SIGNED.manifest, patches=[PatchEntry(bytes(32), chunk.size, [0])])
+    signed = sign_manifest(SWARM.learner, SWARM.authority, offering)
+    store.begin(signed)
+    meanwhile(monkeypatch, lambda: store.begin_patch(signed.hash, 0))
+    assert store.put(signed.hash, 0, chunk_data(SIGNED, FILES, 0)) is True
+    (patch,) = store.root.glob("versions/*/.patch-0")
+    assert patch.read_bytes() == chunk_data(SIGNED, FILES, 0)
+    assert bits(store.have_bitmap(signed.hash)) == {0}
+
+
+def test_a_version_that_is_evicted_while_a_chunk_is_written_holds_nothing(
+    store: ChunkStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.begin(SIGNED)
+    meanwhile(monkeypatch, lambda: store.evict([]))
+    with pytest.raises(VersionUnknown):
+        put(store, 0)
+    assert store.versions() == []
+    assert list((store.root / "versions").iterdir()) == []
+
+
+def test_a_chunk_that_two_threads_write_at_once_was_put_by_one(
+    store: ChunkStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.begin(SIGNED)
+    done: list[bool] = []
+    meanwhile(monkeypatch, lambda: done.append(put(store, 0)))
+    done.append(put(store, 0))
+    assert sorted(done) == [False, True]
 
 
 def test_many_threads_fill_one_version(store: ChunkStore) -> None:

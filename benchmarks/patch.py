@@ -14,11 +14,9 @@ thread and two alternate PAIRS times at learning rate 1e-6 and k = 1, and each b
 
 Bars: pct_1e6_k1, percent of the weights' bytes at learning rate 1e-6 and k = 1, at most 0.95; encode_mb_s_1e6_k1 and
 decode_mb_s_1e6_k1, megabytes of model per second and core there, at least 400 and 800; encode_two_cores and
-decode_two_cores, speed of two threads over that of one there, at least 1.6 each; apply_s_per_gib, seconds a GiB of
-weights, 0.5 % of whose values changed, from the last chunk of the patch to files whole and verified, at most 1, the
-median of PAIRS; slowest_mb_s, of both at all
-nine points, at least 150; of_zstd_full, the worst patch beside the full tensors under zstd, at most 1; memory_tensors,
-the most that was ever allocated beside the two models and the patch, in sizes of the largest tensor, at most 2.
+decode_two_cores, speed of two threads over that of one there, at least 1.6 each; slowest_mb_s, of both at all nine
+points, at least 150; of_zstd_full, the worst patch beside the full tensors under zstd, at most 1; memory_tensors, the
+most that was ever allocated beside the two models and the patch, in sizes of the largest tensor, at most 2.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,7 +35,6 @@ import numpy as np
 import zstandard
 from harness import Bar, BenchmarkError, arguments, conclude, main, median, number, say, scratch, table
 from numpy.typing import NDArray
-from patching.store import applications, publish_update
 
 from protocol.patches.patch import apply_patch, encode_patch
 from protocol.patches.worker_pool import WorkerPool
@@ -47,8 +43,6 @@ from protocol.versions.safetensors_header import read_table
 
 REPS = 3
 PAIRS = 5
-STORE_TENSORS = 16
-"""Of 32 MiB each: a patch is applied in a store to half a GiB, which takes half a second."""
 WARM_STEPS = 8
 LEARNING_RATES = (1e-6, 3e-6, 1e-5)
 STEPS_APART = (1, 4, 16)
@@ -106,9 +100,8 @@ def benchmark() -> int:
             points += [measure(out, rate, apart, "BF16", options.reps) for apart in STEPS_APART]
             if rate == LEARNING_RATES[0]:
                 gain = measure_two_cores(out)
-        applied = measure_store(out / "store")
         in_full_width = measure(out, LEARNING_RATES[0], 1, "F32", options.reps)
-    return report(points, in_full_width, gain, applied)
+    return report(points, in_full_width, gain)
 
 
 def version_file(out: Path, rate: float, apart: int, dtype: str) -> Path:
@@ -198,15 +191,6 @@ def measure_two_cores(out: Path) -> TwoCores | None:
     return TwoCores(encode=gain["encode"], decode=gain["decode"], cores=median(cores) or 0.0)
 
 
-def measure_store(out: Path) -> float | None:
-    """Seconds a GiB of weights until a patch is applied in a store."""
-    update = publish_update(out / "update", STORE_TENSORS)
-    runs = list(islice(applications(update, out / "applied"), 1 + PAIRS))[1:]  # the first one warms up
-    seconds = ", ".join(number(run.wall_s_per_gib) for run in runs)
-    say(f"{number(100 * update.changed)} % changed, applied in a store: {seconds} s/GiB")
-    return median([run.wall_s_per_gib for run in runs])
-
-
 def most_memory(base: bytes, target: bytes, patch: bytes) -> int:
     """Bytes allocated at most while a patch is made and while it is applied, beside what goes in and comes out.
 
@@ -287,7 +271,7 @@ OTHERS: dict[str, Callable[[Bits, Bits], int]] = {
 }
 
 
-def report(points: Sequence[Point], in_full_width: Point, gain: TwoCores | None, applied: float | None) -> int:
+def report(points: Sequence[Point], in_full_width: Point, gain: TwoCores | None) -> int:
     """Print every point, the bars; return the exit code."""
     say("\n" + table(HEADER, [cells(point) for point in (*points, in_full_width)]))
     if min(point.core for point in points) < SHARED:
@@ -302,7 +286,6 @@ def report(points: Sequence[Point], in_full_width: Point, gain: TwoCores | None,
         Bar(name="decode_mb_s_1e6_k1", value=first.mb_s["decode"], at_least=800),
         Bar(name="encode_two_cores", value=gain and gain.encode, at_least=1.6),
         Bar(name="decode_two_cores", value=gain and gain.decode, at_least=1.6),
-        Bar(name="apply_s_per_gib", value=applied, at_most=1),
         Bar(name="slowest_mb_s", value=min(p.mb_s[way] for p in points for way in ("encode", "decode")), at_least=150),
         Bar(name="of_zstd_full", value=max(p.percent["patch"] / p.percent["zstd full"] for p in points), at_most=1),
         Bar(name="memory_tensors", value=max(point.memory_tensors for point in points), at_most=2),

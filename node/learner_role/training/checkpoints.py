@@ -1,10 +1,11 @@
 """The trainer's durable states, as the node asks for them, hears of them, and gives them up again.
 
-What always holds: one is being written at a time, while training goes on, and then none for a while; a checkpoint stands in the ledger, with the
-curriculum's state of its step, only after the trainer said that it is durable, and its directory is removed only after
-the ledger has forgotten it. `learner.artifacts.checkpoint_retention` says which stay, and milestones give way where the
-disk has no room for the next. A version is announced without waiting for any of this: its name holds the incarnation,
-and going on from an older checkpoint begins another one, so no crash makes one name mean two sets of weights.
+What always holds: one is being written at a time, while training goes on, and then none for a while; a checkpoint
+stands in the ledger, with the curriculum's state of its step, only after the trainer said that it is durable, and its
+directory is removed only after the ledger has forgotten it. `learner.artifacts.checkpoint_retention` says which stay,
+and milestones give way where the disk has no room for the next. A version is announced without waiting for any of this:
+its name holds the incarnation, and going on from an older checkpoint begins another one, so no crash makes one name
+mean two sets of weights.
 
     save (staged) ... training ... event "saved" -> ledger: checkpoint -> what is not to be kept is removed
                                ... event "save_failed" -> told; the next publication tries again

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from network.founding import found, now_ms, publisher_of
 from numpy.typing import NDArray
 
+from benchmarks.network.founding import found, now_ms, publisher_of
 from learner.artifacts.version_builder import Base
 from protocol.core.ids import PolicyVersion
 from protocol.versions.manifest import SignedManifest

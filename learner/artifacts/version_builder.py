@@ -7,6 +7,7 @@ replaces. Nothing here writes but the files of patches; the store adopts those a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -58,10 +59,11 @@ class Base:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A version that was signed, and the files of its patches, in the manifest's order."""
+    """A version that was signed, the files of its patches, in the manifest's order, and how long those took to make."""
 
     signed: SignedManifest
     patches: Sequence[Path]
+    patch_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,14 +131,15 @@ class VersionBuilder:
             files = _open_model(directory, opened)
             self.names.learn(names or {})
             tables = self.names.describe(files, directory, look)
-            beside = patches_of(directory)
+            beside, began_s = patches_of(directory), time.monotonic()
             patches = _write_patches(bases, files, tables, beside, _room_for_patches(manifest_of(tables)), look)
+            patch_s = time.monotonic() - began_s
             sources = {
                 base: source_of(opened.enter_context(path.open("rb")), path.name) for base, path in patches.items()
             }
             tables = with_patches(tables, sources)
         signed = sign_manifest(self.learner, self.authority, manifest_of(tables))
-        return Published(signed=signed, patches=list(patches.values()))
+        return Published(signed=signed, patches=list(patches.values()), patch_s=patch_s)
 
 
 def patches_of(directory: Path) -> Path:

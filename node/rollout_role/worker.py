@@ -160,6 +160,7 @@ class RolloutWorker:
             fetched_bytes=sum(arrival.obtained.fetched.by_peer.values()),
             patch_bytes=arrival.obtained.patch_bytes,
             patches=arrival.obtained.num_patches,
+            apply_seconds=round(arrival.obtained.apply_s, 4),
             sources=len(arrival.obtained.fetched.by_peer),
         )
         self.service.offer(arrival.signed)

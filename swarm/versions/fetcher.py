@@ -26,7 +26,8 @@ from swarm.versions.patch_routes import MAX_STEPS, FetchRoute, Step, cheapest
 
 @dataclass(frozen=True, kw_only=True)
 class Obtained:
-    """How a version came: by `num_patches` patches, 0 for the full road; all bytes by peer, and those of patches.
+    """How a version came: by `num_patches` patches, 0 for the full road; all bytes by peer, and those of patches; and
+    how long the patches took to apply once they were here.
 
     `fetched.givers` are of the version's own chunks: those of versions that a chain led through are left out.
     """
@@ -34,6 +35,7 @@ class Obtained:
     fetched: Fetched
     num_patches: int = 0
     patch_bytes: int = 0
+    apply_s: float = 0.0
 
 
 @dataclass(kw_only=True)
@@ -103,7 +105,9 @@ class VersionFetcher:
             pins.enter_context(self.store.hold(target.hash))
             await trio.to_thread.run_sync(self.store.begin_patch, target.hash, number)
             journey.count(await self.distribution.fetch(target, step.patch.chunks), patches=1)
+            began_s = trio.current_time()
             await trio.to_thread.run_sync(self.store.rebuild, target.hash, number)
+            journey.apply_s += trio.current_time() - began_s
             self.distribution.tell_gained(target)
             await trio.to_thread.run_sync(self.store.finish, target.hash)
 
@@ -116,6 +120,7 @@ class _Journey:
     givers: Mapping[int, PeerId] = field(default_factory=dict)
     num_patches: int = 0
     patch_bytes: int = 0
+    apply_s: float = 0.0
 
     def count(self, fetched: Fetched, *, patches: int = 0) -> None:
         self.by_peer.update(fetched.by_peer)
@@ -128,4 +133,5 @@ class _Journey:
             fetched=Fetched(by_peer=dict(self.by_peer), givers=self.givers),
             num_patches=self.num_patches,
             patch_bytes=self.patch_bytes,
+            apply_s=self.apply_s,
         )

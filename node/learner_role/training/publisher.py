@@ -275,6 +275,7 @@ class VersionPublisher(Service):
         """From the snapshot to the announcement. Raises RunError."""
         run, version, export = self.state, one.version, one.directory
         await one.exported.wait()
+        export_s = trio.current_time() - one.began_s
         self.state.notify(leasable=False)  # the next snapshot may be taken
         assert one.told is not None
         reply, names = one.told
@@ -284,15 +285,15 @@ class VersionPublisher(Service):
         async with self._sealing:  # first come, first served: in their order
             await self.written(version.version)
             tally = await trio.to_thread.run_sync(self._tally, version)
-            signed, fresh_bytes = await trio.to_thread.run_sync(self._seal, version, export, names, probed, tally)
-            await self._announce_version(one, signed, fresh_bytes)
+            signed, made = await trio.to_thread.run_sync(self._seal, version, export, names, probed, tally)
+            await self._announce_version(one, signed, {**made, "export_seconds": round(export_s, 4)})
             self.signals.version_published.emit(signed)
             await self.clean()
         run.notify()
         return signed
 
-    async def _announce_version(self, one: Publication, signed: SignedManifest, fresh_bytes: int) -> None:
-        """From now on it is the newest version, and whoever is here hears of it."""
+    async def _announce_version(self, one: Publication, signed: SignedManifest, made: Mapping[str, float]) -> None:
+        """From now on it is the newest version, and whoever is here hears of it; its event tells how it was `made`."""
         run, version = self.state, one.version
         self._pin(signed.hash)
         self.signals.version_adopted.emit(signed)
@@ -315,9 +316,9 @@ class VersionPublisher(Service):
             "version_published",
             version=str(version),
             total_bytes=signed.manifest.total_bytes,
-            new_bytes=fresh_bytes,
             patch_bytes=sum(patch.size for patch in signed.manifest.patches),
             seconds=round(trio.current_time() - one.began_s, 4),
+            **made,
         )
         self.recorder.record(
             Published(
@@ -375,8 +376,8 @@ class VersionPublisher(Service):
 
     def _seal(
         self, version: PolicyVersion, export: Path, names: Arrays, probed: Probed | None, tally: TallyRow
-    ) -> tuple[SignedManifest, int]:
-        """Sign and adopt what was exported, and write down that it exists; return it and how many bytes are new.
+    ) -> tuple[SignedManifest, dict[str, float]]:
+        """Sign and adopt what was exported, and write down that it exists; return it, and figures for its event.
 
         Cancelled while it is read, which takes minutes for a large model, it ends with nothing adopted.
         """
@@ -413,7 +414,8 @@ class VersionPublisher(Service):
             new_bytes=fresh_bytes,
             tally=tally,
         )
-        return signed, fresh_bytes
+        sizes = {"new_bytes": fresh_bytes, "patches": len(published.patches)}
+        return signed, {**sizes, "patch_seconds": round(published.patch_s, 4)}
 
     def _adopt(self, signed: SignedManifest, export: Path, patches: Sequence[Path]) -> None:
         """Put it into the store. What is kept to be looked at gives way, one version after the other. Raises

@@ -91,7 +91,7 @@ async def make_world(nursery: trio.Nursery, root: Path, *, quota_bytes: int | No
 async def test_a_patch_from_the_version_that_is_held(world: World, autojump_clock: MockClock) -> None:
     first = signed_version(0)
     arrival = await world.publish(first)
-    assert (arrival.obtained.num_patches, arrival.obtained.patch_bytes) == (0, 0)
+    assert (arrival.obtained.num_patches, arrival.obtained.patch_bytes, arrival.obtained.apply_s) == (0, 0, 0.0)
     second = signed_version(1, first)
     arrival = await world.publish(second)
     assert arrival.obtained.fetched.by_peer == {world.learner.peer: patch_bytes(second, first)}

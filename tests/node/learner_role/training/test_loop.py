@@ -552,6 +552,10 @@ async def test_patches_start_from_the_version_before_and_from_the_last_anchor(tm
 
         learner.context.signals.version_published.subscribe(note)
         await learner.train(FakePeer())
+        told = {fields["version"]: fields for fields in learner.logged("version_published")}
+    assert {version: fields["patches"] for version, fields in told.items()} == {v: len(b) for v, b in bases.items()}
+    assert all(0 < fields["patch_seconds"] <= fields["seconds"] for fields in told.values() if fields["patches"])
+    assert all(0 <= fields["export_seconds"] <= fields["seconds"] for fields in told.values())
     assert bases["1.0"] == []
     assert bases["1.1"] == ["1.0"]
     assert bases["1.2"] == ["1.1", "1.0"]

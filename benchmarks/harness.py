@@ -3,8 +3,8 @@
 A benchmark is a program of its own, `benchmarks/<claim>.py`, that `make bench-<claim>` runs. What always holds: every
 process that it started is ended, also after Ctrl-C or a failure; nothing is written outside its scratch directory; the
 last line it prints is one JSON object, `{"claim", "date", "machine", "bars": [{"name", "value", "at_most" | "at_least",
-"met"}], "figures"}`; it exits with 0 if every bar was met, 1 if one was missed or could not be measured, 130 after
-Ctrl-C.
+"met", "why"}], "figures"}`, where `why` says why a value is null; it exits with 0 if every bar was met, 1 if one was
+missed or could not be measured, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ class BenchmarkError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One promise. `value` None: it could not be measured, which is a miss."""
+    """One promise. `value` None: it could not be measured, which is a miss; `why` then says what stood in the way."""
 
     name: str
     value: float | None
     at_most: float | None = None
     at_least: float | None = None
+    why: str = ""
 
     @property
     def met(self) -> bool:
@@ -62,7 +63,8 @@ class Bar:
     def as_json(self) -> dict[str, Any]:
         bounds = {"at_most": self.at_most, "at_least": self.at_least}
         given = {key: bound for key, bound in bounds.items() if bound is not None}
-        return {"name": self.name, "value": _rounded(self.value), **given, "met": self.met}
+        why = {"why": self.why} if self.value is None and self.why else {}
+        return {"name": self.name, "value": _rounded(self.value), **given, "met": self.met, **why}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +226,7 @@ def conclude(claim: str, bars: Sequence[Bar], figures: Mapping[str, Any]) -> int
     where = machine()
     say(f"\n{where['cpu']}, {where['cores']} cores, {where['memory_gib']} GiB, {where['system']}, {where['software']}")
     for bar in bars:
-        say(f"{bar.name}: {number(bar.value)} ({_promise(bar)}): {'met' if bar.met else 'MISSED'}")
+        say(f"{bar.name}: {number(bar.value)} ({_promise(bar)}): {_verdict(bar)}")
     line = {
         "claim": claim,
         "date": datetime.now(UTC).date().isoformat(),
@@ -253,6 +255,12 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "software": " ".join(f"{name} {version}" for name, version in installed_software().items()),
     }
+
+
+def _verdict(bar: Bar) -> str:
+    if bar.value is None and bar.why:
+        return f"not measured: {bar.why}"
+    return "met" if bar.met else "MISSED"
 
 
 def _promise(bar: Bar) -> str:

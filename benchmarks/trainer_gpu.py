@@ -13,7 +13,8 @@ It is PaLM's (arXiv 2204.02311, appendix B), whose 12 L H D T counts positions t
 counts parameters that are multiplied with: all but the embedding, which is the head's matrix here and so counts once; L
 layers, H heads of D, T positions. What is computed again counts for nothing.
 
-Bar: mfu, at least 0.45 on an H200. Without a GPU nothing can be measured: it says so and exits with 1.
+Bar: mfu, at least 0.45 on an H200. Without a GPU nothing can be measured: it says so and exits with 1. `--rehearse`
+takes the same steps with a tiny model on the CPU, to see that they can be taken; its bar has no value.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,96 +39,128 @@ QWEN3 = {
     "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": True,
     "max_position_embeddings": 40_960,
 }  # fmt: skip
-SEQUENCES, LENGTH = 64, 2048
 GROUP = 8
 WARM_STEPS = 3
 """Compiling, and the first touch of memory for moments and buffers."""
+MFU_AT_LEAST = 0.45
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12}
 """FLOP/s of dense bfloat16 products, from NVIDIA's data sheets (SXM where there are several)."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is trained: `sequences` of `length` positions a step, for a model of this configuration, on a device."""
+
+    config: Mapping[str, Any]
+    sequences: int
+    length: int
+    device: str
+
+
+FULL = Job(config=QWEN3, sequences=64, length=2048, device="cuda")
+TINY = Job(
+    config=QWEN3 | {"vocab_size": 2000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+                    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32},
+    sequences=16, length=64, device="cpu",
+)  # fmt: skip
+
+
 def claim() -> int:
     options = read_options()
+    if options.rehearse:
+        with scratch(options.keep) as place:
+            figures = measure(place, TINY, options)
+        bar = Bar(name="mfu", value=None, at_least=MFU_AT_LEAST, why="a rehearsal: a tiny model on the CPU")
+        return conclude("trainer_gpu", [bar], figures | {"device": TINY.device})
     if not torch.cuda.is_available():
         raise BenchmarkError(
             "no GPU here, so there is no figure; run it where there is an NVIDIA GPU, with CUDA's torch"
         )
     device = torch.cuda.get_device_name()
-    peak = next((flops for name, flops in PEAKS.items() if name in device), None)
+    peak = peak_of(device)
     if peak is None:
         raise BenchmarkError(f"the peak of {device} is not known here; add it to PEAKS from its data sheet")
     with scratch(options.keep) as place:
-        figures = measure(place, options)
-    utilisation = figures["tokens_per_s"] * flop_per_token() / peak
+        figures = measure(place, FULL, options)
+    utilisation = figures["tokens_per_s"] * flop_per_token(FULL.config, FULL.length) / peak
     say(table(["figure", "value"], [[name, number(value)] for name, value in (figures | {"mfu": utilisation}).items()]))
-    return conclude("trainer_gpu", [Bar(name="mfu", value=utilisation, at_least=0.45)], figures | {"device": device})
+    return conclude(
+        "trainer_gpu", [Bar(name="mfu", value=utilisation, at_least=MFU_AT_LEAST)], figures | {"device": device}
+    )
 
 
 def read_options() -> argparse.Namespace:
     parser = arguments(__doc__ or "", reps=5)
     parser.add_argument("--no-compile", action="store_true", help="let torch compile nothing")
+    parser.add_argument("--rehearse", action="store_true", help="a tiny model on the CPU; measures nothing")
     parser.add_argument("--tokens", type=int, default=16_384, help="positions of a microbatch (default 16384)")
     return parser.parse_args()
 
 
-def measure(place: Path, options: argparse.Namespace) -> dict[str, Any]:
+def peak_of(device: str) -> float | None:
+    """FLOP/s of a GPU by the name that CUDA gives it; None where it is not in PEAKS."""
+    return next((flops for name, flops in PEAKS.items() if name in device), None)
+
+
+def measure(place: Path, job: Job, options: argparse.Namespace) -> dict[str, Any]:
     """Train `options.reps` steps and export once."""
-    trainer = Trainer()
-    ask(trainer, "make_model", directory=str(place / "model"), config=QWEN3, seed=options.seed)
+    trainer, on_gpu = Trainer(), job.device == "cuda"
+    ask(trainer, "make_model", directory=str(place / "model"), config=dict(job.config), seed=options.seed)
     loaded = ask(
         trainer,
         "load",
         directory=str(place / "model"),
-        hyperparameters={"max_new_tokens": LENGTH, "max_tokens_per_microbatch": options.tokens},
-        device="cuda",
-        compile=not options.no_compile,
+        hyperparameters={"max_new_tokens": job.length, "max_tokens_per_microbatch": options.tokens},
+        device=job.device,
+        compile=on_gpu and not options.no_compile,
         threads=8,
     )
     say(f"{loaded['parameters']} parameters, {loaded['compute_dtype']} on {loaded['device']}")
     seconds = []
     for step in range(WARM_STEPS + options.reps):
         began = time.perf_counter()
-        ask(trainer, "step", rollouts(options.seed + step))
-        torch.cuda.synchronize()
+        ask(trainer, "step", rollouts(job, options.seed + step))
+        if on_gpu:
+            torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
         say(f"step {step}: {seconds[-1]:.3f} s")
-        if step == WARM_STEPS - 1:
+        if on_gpu and step == WARM_STEPS - 1:
             torch.cuda.reset_peak_memory_stats()
     exported = ask(trainer, "export", directory=str(place / "export"))
     steady = statistics.median(seconds[WARM_STEPS:])
     return {
-        "tokens_per_s": SEQUENCES * LENGTH / steady,
+        "tokens_per_s": job.sequences * job.length / steady,
         "step_s": steady,
         "first_step_s": seconds[0],
-        "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+        "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None,
         "export_s": exported["seconds"],
         "load_s": loaded["seconds"],
     }
 
 
-def flop_per_token() -> float:
-    """See the module's paragraph."""
-    q = QWEN3
-    heads = int(q["num_attention_heads"]) * int(q["head_dim"])
-    cached = int(q["num_key_value_heads"]) * int(q["head_dim"])
-    width, inner, layers = int(q["hidden_size"]), int(q["intermediate_size"]), int(q["num_hidden_layers"])
+def flop_per_token(config: Mapping[str, Any], length: float) -> float:
+    """See the module's paragraph; `length` is T, the positions of a sequence."""
+    heads = int(config["num_attention_heads"]) * int(config["head_dim"])
+    cached = int(config["num_key_value_heads"]) * int(config["head_dim"])
+    width, inner = int(config["hidden_size"]), int(config["intermediate_size"])
+    layers = int(config["num_hidden_layers"])
     of_layer = width * (2 * heads + 2 * cached) + 3 * width * inner
-    return 6.0 * (layers * of_layer + width * int(q["vocab_size"])) + 6.0 * layers * heads * LENGTH
+    return 6.0 * (layers * of_layer + width * int(config["vocab_size"])) + 6.0 * layers * heads * length
 
 
-def rollouts(seed: int) -> Arrays:
-    """Groups of answers of LENGTH random tokens, all but the first generated."""
-    generator = np.random.default_rng(seed)
-    generated = SEQUENCES * (LENGTH - 1)
+def rollouts(job: Job, seed: int) -> Arrays:
+    """Groups of answers of random tokens, all but the first generated."""
+    generator, sequences = np.random.default_rng(seed), job.sequences
+    generated, words = sequences * (job.length - 1), int(job.config["vocab_size"])
     return {
-        "tokens": generator.integers(0, int(QWEN3["vocab_size"]), SEQUENCES * LENGTH).astype(np.int32),
-        "lengths": np.full(SEQUENCES, LENGTH, np.int32),
-        "mask": np.tile(np.arange(LENGTH) > 0, SEQUENCES).astype(np.uint8),
-        "behaviour_logprobs": np.full(generated, -np.log(int(QWEN3["vocab_size"])), np.float32),
+        "tokens": generator.integers(0, words, sequences * job.length).astype(np.int32),
+        "lengths": np.full(sequences, job.length, np.int32),
+        "mask": np.tile(np.arange(job.length) > 0, sequences).astype(np.uint8),
+        "behaviour_logprobs": np.full(generated, -np.log(words), np.float32),
         "lags": np.zeros(generated, np.int32),
-        "rewards": generator.normal(size=SEQUENCES).astype(np.float32),
-        "group_sizes": np.full(SEQUENCES // GROUP, GROUP, np.int32),
-        "origins": np.zeros(SEQUENCES, np.uint8),
+        "rewards": generator.normal(size=sequences).astype(np.float32),
+        "group_sizes": np.full(sequences // GROUP, GROUP, np.int32),
+        "origins": np.zeros(sequences, np.uint8),
     }
 
 

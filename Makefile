@@ -74,7 +74,7 @@ test-vllm: $(DEV) $(VLLM_READY) ## the engine on vLLM itself, on this CPU, in an
 check: $(DEV) ## formatting, lint, types, and who may import whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict $(addprefix -p ,$(PACKAGES) benchmarks.swarms)
+	$(BIN)/mypy --strict $(addprefix -p ,$(PACKAGES) benchmarks.swarms tools.gpu)
 	$(BIN)/lint-imports --no-cache
 
 .PHONY: format
@@ -105,10 +105,15 @@ bench-%: $(DEV) ## measure one claim: benchmarks/<claim>.py
 	@$(MAKE) $(BENCH)
 	$(BIN)/python benchmarks/$(subst -,_,$*).py $(ARGS)
 
+.PHONY: gpu-rehearsal
+gpu-rehearsal: $(DEV) ## the trial on one GPU (tools/gpu), on this CPU with a tiny model, in two minutes
+	@rm -rf runs/gpu-rehearsal
+	TINY=1 OUT=runs/gpu-rehearsal $(BIN)/python -m tools.gpu.run
+
 .PHONY: clean
 clean: ## remove the environment, caches and builds; runs/ stays
 	rm -rf $(VENV) $(VLLM) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find $(PACKAGES) tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find $(PACKAGES) tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(DEV): pyproject.toml constraints.txt tools/bootstrap.sh
 	@sh tools/bootstrap.sh $(VENV) dev

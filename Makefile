@@ -83,7 +83,7 @@ format: $(DEV) ## rewrite the files as `check` wants them
 	$(BIN)/ruff format .
 
 .PHONY: bench-trainer
-bench-trainer: $(BENCH) ## our trainer against TRL's, its memory, and how soon a version is out
+bench-trainer: $(BENCH) ## our trainer against TRL's, and its memory
 	@# Both are measured, whatever the first says.
 	$(BIN)/python benchmarks/trainer_vs_trl.py $(ARGS); first=$$?; \
 		$(BIN)/python benchmarks/trainer_footprint.py && exit $$first

@@ -1,13 +1,14 @@
 """Claim "demo": the four-node demo learns almost as fast as one process that has this machine to itself.
 
-time_ratio, at most 2.5: seconds to sampled accuracy 0.8 on the held-out prompts of `volery demo` (a learner and three
+time_ratio, at most 1.5: seconds to sampled accuracy 0.8 on the held-out prompts of `volery demo` (a learner and three
 rollout nodes over libp2p), divided by those of TRL's GRPOTrainer in one process, which starts from the model that the
 demo's warm start made and takes hyperparameters, prompts and reward from the demo's swarm.toml. The clocks start at the
 learner's first published version (its rollout nodes have yet to start then) and at `trainer.train()` (imports done).
 Both policies are judged by the same code on the same prompts with the same seeds, after the same numbers of training
 steps: the demo's beside its training, on its own time; TRL's after it has finished, from snapshots that were written
-while its clock stood. TRL trains with the number of threads that proves faster here. What always holds: runs alternate,
-so that what else the machine does meets both; a ratio is taken within a seed, and the bar is on their median.
+while its clock stood. TRL trains with the number of threads that proves faster here. cpu_s_per_step, at most 0.34:
+processor seconds of the demo, from its start to its end, over its training steps. What always holds: runs alternate, so
+that what else the machine does meets both; a ratio is taken within a seed, and the bar is on their median.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ from protocol.core.ids import ManifestHash, PolicyVersion
 from swarm.transport.error_groups import first_cause
 
 TARGET = 0.8
-TIME_RATIO_AT_MOST = 2.5
+TIME_RATIO_AT_MOST = 1.5
+CPU_S_PER_STEP_AT_MOST = 0.34
 REPS = 3
 SHARED = 0.3
 """Cores of others from which a warning is due. Our own sampling of memory and the system's chores take up to 0.1."""
@@ -93,6 +95,11 @@ class Outcome:
     @property
     def with_start_up_s(self) -> float | None:
         return None if self.to_target_s is None else self.to_target_s + self.start_up_s
+
+    @property
+    def cpu_s_per_step(self) -> float:
+        """Processor seconds of the whole program, over its training steps."""
+        return self.ran.cores * self.ran.seconds / self.points[-1].step
 
     @property
     def after_first_step_s(self) -> float | None:
@@ -239,7 +246,7 @@ def demo_config(out: Path, seed: int) -> SwarmConfig:
 def require_same_start(demo: Outcome, trl: Outcome) -> None:
     """Both sides began with the same weights and are judged alike, or the comparison is worth nothing."""
     one, other = demo.points[0], trl.points[0]
-    if (one.step, one.scores) != (other.step, other.scores):
+    if (one.step, one.scores.greedy, one.scores.sampled) != (other.step, other.scores.greedy, other.scores.sampled):
         raise BenchmarkError(f"seed {demo.seed}: the demo began with {one}, TRL with {other}; they should be the same.")
 
 
@@ -268,6 +275,7 @@ def report(pairs: Sequence[tuple[Outcome, Outcome]], *, threads: int | None) -> 
             f"{side}_start_up_s": median([outcome.start_up_s for outcome in outcomes]),
             f"{side}_steps_per_s": median([outcome.steps_per_s for outcome in outcomes]),
             f"{side}_cores": median([outcome.ran.cores for outcome in outcomes]),
+            f"{side}_cpu_s_per_step": median([outcome.cpu_s_per_step for outcome in outcomes]),
             f"{side}_others_cores": median([outcome.ran.others_cores for outcome in outcomes]),
             f"{side}_peak_pss_mib": median([outcome.peak_pss_bytes / 2**20 for outcome in outcomes]),
             f"{side}_sampled_end": median([outcome.points[-1].scores.sampled for outcome in outcomes]),
@@ -276,7 +284,11 @@ def report(pairs: Sequence[tuple[Outcome, Outcome]], *, threads: int | None) -> 
     if max(outcome.ran.others_cores for pair in pairs for outcome in pair) > SHARED:
         say("\nThe machine was shared, see others' cores: repeat this on an idle one before believing it.")
     time_ratio = median([ratio(demo.to_target_s, trl.to_target_s) for demo, trl in pairs])
-    return conclude("demo", [Bar(name="time_ratio", value=time_ratio, at_most=TIME_RATIO_AT_MOST)], figures)
+    bars = [
+        Bar(name="time_ratio", value=time_ratio, at_most=TIME_RATIO_AT_MOST),
+        Bar(name="cpu_s_per_step", value=figures["demo_cpu_s_per_step"], at_most=CPU_S_PER_STEP_AT_MOST),
+    ]
+    return conclude("demo", bars, figures)
 
 
 HEADER = [

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.baselines.footprint import GIB, LARGE, ask, few_tokens, seconds_to_write
+from benchmarks.baselines.footprint import ask, few_tokens
 from learner.artifacts.version_builder import Base, VersionBuilder, patches_of
 from learner.training.server import Trainer
 from protocol.core.identity import Keypair
@@ -29,6 +29,14 @@ from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.versions.manifest import SignedManifest
 from swarm.store.chunk_store import ChunkStore
 from tests.support.trainer_fixture import NOW_MS, SWARM
+
+GIB = 1 << 30
+
+LARGE: dict[str, Any] = {
+    "vocab_size": 32_768, "hidden_size": 1536, "intermediate_size": 4096, "num_hidden_layers": 19,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 96, "tie_word_embeddings": True,
+}  # fmt: skip
+"""1 GiB in bfloat16."""
 
 RATE = 1e-6
 """Of a training step: that of reinforcement learning, at which patches are small."""
@@ -131,6 +139,20 @@ def measure(place: Path, rounds: int) -> dict[str, Any]:
         "without_patches_of_write": median(ratios[False]),
         "write_s": median(writes),
     }
+
+
+def seconds_to_write(path: Path, size: int) -> float:
+    """How long a plain write takes, flushed to the disk. The file is removed."""
+    block = os.urandom(1 << 24)
+    began = time.perf_counter()
+    with path.open("wb") as file:
+        for start in range(0, size, len(block)):
+            file.write(block[: size - start])
+        file.flush()
+        os.fsync(file.fileno())
+    took = time.perf_counter() - began
+    path.unlink()
+    return took
 
 
 if __name__ == "__main__":

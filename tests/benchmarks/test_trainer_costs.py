@@ -50,5 +50,7 @@ def test_both_ways_score_the_same_targets_and_ours_wastes_less(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_trainer_takes_at_most_18_bytes_a_parameter() -> None:
-    assert 16 < measured("memory")["peak_bytes_per_parameter"] <= 18
+def test_a_trainer_takes_at_most_18_bytes_a_parameter_and_12_more_for_a_checkpoint_that_is_being_written() -> None:
+    found = measured()
+    assert 16 < found["peak_bytes_per_parameter"] <= 18
+    assert found["beside_bytes_per_parameter"] <= 30

@@ -19,7 +19,7 @@ from protocol.versions.manifest import SignedManifest
 from tests.node.learner_role.training.test_loop import manifests, require_chain, require_sound, skipped, unwrapped
 from tests.support.learner_fixture import FakePeer, FakeTrainer, Killed, Settings, crash_once, open_learner
 
-LONG = 3
+LONG = 2
 """So many more requests an export takes: the next step, and others."""
 
 

@@ -117,4 +117,4 @@ def share_arenas() -> None:
 M_ARENA_MAX = -8
 """As malloc.h has it."""
 
-ARENAS = 2
+ARENAS = 1

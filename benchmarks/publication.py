@@ -45,9 +45,9 @@ def claim() -> int:
         tell_demo(demo)
         pairs = run_pairs(out, options.reps)
         tell_pairs(pairs)
-        alone = run_gibibyte(out, options.reps)
+        gibibyte = run_gibibyte(out, options.reps)
         applied = run_applications(out)
-        tell_gibibyte(alone, applied)
+        tell_gibibyte(gibibyte, applied)
     beside = [one for _, one in pairs]
     bars = [
         Bar(name="blocked_pct_demo", value=100 * demo["blocked"], at_most=BLOCKED_PERCENT_AT_MOST),
@@ -63,17 +63,17 @@ def claim() -> int:
         ),
         Bar(
             name="publish_cpu_s_per_gib",
-            value=alone["publish_cpu_s_per_gib"],
+            value=gibibyte["publish_cpu_s_per_gib"],
             at_most=CPU_S_PER_GIB_AT_MOST,
         ),
-        Bar(name="publish_of_write", value=alone["publish_of_write"], at_most=OF_WRITE_AT_MOST),
+        Bar(name="publish_of_write", value=gibibyte["publish_of_write"], at_most=OF_WRITE_AT_MOST),
         Bar(
             name="apply_s_per_gib",
             value=median([one.wall_s_per_gib for one in applied]),
             at_most=APPLY_S_PER_GIB_AT_MOST,
         ),
     ]
-    return conclude("publication", bars, {"demo": demo, "gibibyte": alone})
+    return conclude("publication", bars, {"demo": demo, "gibibyte": gibibyte})
 
 
 def run_demo(out: Path, seed: int) -> dict[str, Any]:
@@ -96,8 +96,8 @@ def run_pairs(out: Path, reps: int) -> list[tuple[float, Beside]]:
     place.mkdir()
     prepare(place)
     found = []
-    for number_ in range(reps):
-        config = write_config(out / f"beside-{number_}", place)
+    for repetition in range(reps):
+        config = write_config(out / f"beside-{repetition}", place)
         found.append((run_alone(config), run_beside(config)))
     return found
 

@@ -22,13 +22,12 @@ from statistics import median
 from typing import Any
 
 from benchmarks.baselines.footprint import ask, few_tokens
-from learner.artifacts.version_builder import Base, VersionBuilder, patches_of
+from benchmarks.network.founding import found, now_ms, publisher_of
+from learner.artifacts.version_builder import Base, patches_of
 from learner.training.server import Trainer
-from protocol.core.identity import Keypair
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.versions.manifest import SignedManifest
 from swarm.store.chunk_store import ChunkStore
-from tests.support.trainer_fixture import NOW_MS, SWARM
 
 GIB = 1 << 30
 
@@ -59,10 +58,9 @@ class Publisher:
     """A trainer with a model of 1 GiB, and a learner's store."""
 
     def __init__(self, place: Path) -> None:
-        assert isinstance(SWARM.learner, Keypair)
         self._place, self._number = place, 0
-        self._builder = VersionBuilder(learner=SWARM.learner, authority=SWARM.authority, certificate=SWARM.certificate)
-        self._store = ChunkStore.open(place / "store", SWARM.authority)
+        self._builder = publisher_of("learner")
+        self._store = ChunkStore.open(place / "store", found()[1])
         self._published: list[SignedManifest] = []
         self._trainer = Trainer()
         model = place / "model"
@@ -86,7 +84,7 @@ class Publisher:
         reply, names = self._trainer.answer({"id": 0, "op": "export", "directory": str(export)}, {})
         assert reply["ok"], reply
         version = PolicyVersion(1, self._number)
-        made = self._builder.publish(export, version, previous, NOW_MS, bases, names)
+        made = self._builder.publish(export, version, previous, now_ms(), bases, names)
         self._store.adopt(made.signed, export, made.patches)
         cost = Cost(
             wall_s=time.perf_counter() - began,

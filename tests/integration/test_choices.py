@@ -6,7 +6,6 @@ import json
 import math
 import random
 import sqlite3
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
@@ -55,10 +54,7 @@ pytestmark = pytest.mark.usefixtures("mock_clock")
 
 LONG = Settings(audits=True, steps=240, staleness=3)
 AS_LONG_AS_IT_TAKES = replace(LONG, steps=1000)
-"""Whoever chooses is found in some 100 to 300."""
-
-PATIENCE = 100
-"""Milliseconds that a step waits at most for what waits to be drawn, which goes by how busy the machine is."""
+"""What is drawn between two steps goes by how busy the machine is; whoever chooses is found in some 100 to 300."""
 
 
 ALMOST_SURE = History(audits=50, log_wealth=(13.7,) * 6)
@@ -109,18 +105,6 @@ async def train_until_somebody_is_banned(learner: Learner, *peers: FakePeer) -> 
     def is_banned() -> bool:
         return bool(learner.ledger.query("SELECT 1 FROM confidence WHERE banned <> ''"))
 
-    call, assured = learner.trainer.call, learner.choices
-    assert assured is not None
-
-    async def call_patiently(op: str, *rest: Any, **options: Any) -> Any:
-        """Steps take no time here, so the next one lets what waits be drawn: on a thread, by the clock on the wall."""
-        for _ in range(PATIENCE if op == "step" else 0):
-            if not len(assured.service):
-                break
-            await trio.to_thread.run_sync(time.sleep, 0.001)
-        return await call(op, *rest, **options)
-
-    learner.trainer.call = call_patiently  # type: ignore[method-assign]
     async with trio.open_nursery() as nursery:
 
         async def train() -> None:

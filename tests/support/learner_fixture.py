@@ -27,7 +27,7 @@ from learner.artifacts.checkpoint_retention import Keep
 from learner.curriculum.offline_stream import Logged, LoggedGroup, OfflineStream
 from learner.ledger.ledger import Ledger
 from learner.provisioning.estimation.recording import FILE, Began, Recorded, read_lines
-from learner.rollouts.buffer import Buffer
+from learner.rollouts.buffer import Batch, Buffer
 from learner.rollouts.environment import Ask, Environment, Question, Reply
 from learner.rollouts.open_leases import LeaseTerms, Leasing, Prompt
 from learner.scheduling.capacity import LeaseCapacity
@@ -744,7 +744,16 @@ def _take_turns(training: TrainingLoop, trainer: FakeTrainer) -> None:
         while saving._row is not None and not saving._lost and not trainer._saving:  # a patient trainer goes on
             await saving._settled.wait()
 
+    collect = training._collect
+
+    async def collect_then(beside: trio.Nursery) -> Batch | None:
+        if publishing.is_due(training.capacity.chain.head.version, last=False) and publishing.has_room:
+            training._send_out(beside)
+            await training._until_sent()
+        return await collect(beside)
+
     publishing.begin, saving.begin = publish, save  # type: ignore[method-assign]
+    training._collect = collect_then  # type: ignore[method-assign]
 
 
 @dataclass(kw_only=True)

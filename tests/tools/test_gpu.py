@@ -144,7 +144,7 @@ def test_the_settings_are_the_programs(tmp_path: Path, engine: str, capsys: pyte
         "ENGINE_PYTHON": sys.executable,
     }
     settings = trial.read_settings(given)
-    (tmp_path / "swarm.toml").write_text(trial.swarm_toml(settings, 4000))
+    (tmp_path / "swarm.toml").write_text(trial.swarm_toml(settings))
     (tmp_path / "node.toml").write_text(trial.node_toml(settings, 0))
     swarm, node = read_swarm_config(tmp_path / "swarm.toml"), read_node_config(tmp_path / "node.toml")
     assert (swarm.learn.staleness, swarm.learn.publish_every, swarm.trainer.compile) == (3, 1, engine != "vllm")

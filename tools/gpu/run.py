@@ -41,7 +41,6 @@ NO_VLLM = "none"
 
 AS_ASKED = f"VLLM_PYTHON is {NO_VLLM}"
 
-
 ROOM_GB = 1 if TINY else 42
 """Free space that checkpoints and versions need, with some to spare."""
 
@@ -95,7 +94,7 @@ class Run:
             self.python = self.volery_python()
             self.make_model()
         except Failed as why:
-            sys.exit(f"{why}")
+            sys.exit(str(why))
         with ThreadPoolExecutor(1) as beside:  # unpacking keeps one core busy for some 20 s, and the GPU not at all
             finding = beside.submit(self.find_vllm)
             self.part("trainer", self.trainer_alone)

@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -64,7 +63,7 @@ name = "trial"
 state = "state"
 
 [network]
-listen = ["/ip4/127.0.0.1/tcp/{port}"]
+listen = ["/ip4/127.0.0.1/tcp/0"]
 heartbeat_s = 2.0
 
 [model]
@@ -145,11 +144,11 @@ def read_settings(environment: Mapping[str, str]) -> dict[str, Any]:
     return {name.lower(): type(value)(environment.get(name) or value) for name, value in defaults.items()}
 
 
-def swarm_toml(settings: Mapping[str, Any], port: int) -> str:
+def swarm_toml(settings: Mapping[str, Any]) -> str:
     """Return the learner's configuration."""
     ahead = f"max_batches_ahead = {settings['ahead']}" if settings["ahead"] else ""
     compiled = "true" if settings["compile"] else "false"
-    return SWARM.format(port=port, compiled=compiled, ahead_line=ahead, **settings)
+    return SWARM.format(compiled=compiled, ahead_line=ahead, **settings)
 
 
 def node_toml(settings: Mapping[str, Any], number: int) -> str:
@@ -189,7 +188,7 @@ class Trial:
         self.out.mkdir(parents=True, exist_ok=True)
         (self.out / "settings.json").write_text(json.dumps(self.settings, indent=1))
         shutil.copy(Path(__file__).with_name("trial_task.py"), self.place)
-        (self.place / "swarm.toml").write_text(swarm_toml(self.settings, free_port()))
+        (self.place / "swarm.toml").write_text(swarm_toml(self.settings))
         self.watch_gpu()
         learner = self.start(self.command("learn", "swarm.toml", "--plain"), "learner.log")
         try:
@@ -334,13 +333,6 @@ class Trial:
 
     def say(self, text: str) -> None:
         print(f"  [{time.monotonic() - self.began:5.1f} s] {text}", flush=True)
-
-
-def free_port() -> int:
-    """Return a port that nobody listens at."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 if __name__ == "__main__":

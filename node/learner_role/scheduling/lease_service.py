@@ -183,7 +183,8 @@ class LeaseService(Service):
         self._note_withdrawn(self.scheduler.expire(now_ms, LATE_GRACE_MS), "expired", begun)
 
     def recover(self) -> list[PeerId]:
-        """After a restart: take up the leases that are still open; return whose they are."""
+        """Before any is granted: take up the leases that are still open from before; return whose they are."""
+        self.state.issued, _ = self.ledger.work.counts()
         rows = self.ledger.work.open_leases()
         for row in rows:
             granted = granted_in(row, self.identity.swarm)

@@ -340,8 +340,7 @@ class TrainingLoop(Service):
             self.scheduler.recover_prompts(given)
             for index, mean in seen:
                 self.curriculum.observe(index, mean)
-            written, self.state.judged = await trio.to_thread.run_sync(self.ledger.work.counts)
-            self.state.issued = max(self.state.issued, written)  # some may have been written while we asked
+            _, self.state.judged = await trio.to_thread.run_sync(self.ledger.work.counts)
 
     def _describe(self, version: PolicyVersion) -> CheckpointRow:
         """Of a batch that is being judged the curriculum has heard nothing, nor has `judged`."""

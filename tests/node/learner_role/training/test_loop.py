@@ -382,6 +382,22 @@ async def test_training_goes_on_while_a_checkpoint_is_written_and_the_run_ends_w
         assert saved[-1] == learner.ledger.training.checkpoints()[0].step == 9
 
 
+@pytest.mark.parametrize("op", ["step", "save"])
+async def test_a_checkpoint_says_how_many_leases_the_ledger_has_also_after_a_trainer_was_lost(
+    tmp_path: Path, op: str
+) -> None:
+    async with open_learner(tmp_path, Settings(steps=6)) as learner:
+        await learner.train(FakePeer())
+        before = learner.run.issued
+        assert before == learner.ledger.work.counts()[0]
+    trainer = FakeTrainer(script=crash_once(op, "before", 2))
+    async with open_learner(tmp_path, Settings(steps=12), trainer=trainer) as again:
+        again.sessions.recover_leases()
+        assert again.run.issued == before
+        await again.train(FakePeer())
+        assert again.run.issued == again.ledger.work.counts()[0] > before
+
+
 async def test_checkpoints_take_a_fifth_of_the_time_at_most(tmp_path: Path, mock_clock: MockClock) -> None:
     """A step takes a second, and a checkpoint as long as three requests, of which a step is one at least."""
 

@@ -118,3 +118,5 @@ M_ARENA_MAX = -8
 """As malloc.h has it."""
 
 ARENAS = 1
+"""With two, the learner of a small model took 181 to 201 MiB, by how its threads met; with one, 186 to 187. Patches are
+made and applied as fast."""

@@ -18,6 +18,10 @@ from torch import Tensor, nn
 ROWS_FROM = 16
 """With fewer rows than these oneDNN wins nothing, and with one it loses half."""
 
+WEIGHTS_FROM = 1 << 18
+"""A layer of fewer weights keeps torch's own way: a call of oneDNN's costs 12 us more, which a small product never wins
+back; from 512 x 512 on it does."""
+
 
 def quicken(model: nn.Module) -> None:
     """Have every linear layer of `model` take the faster way from now on, if there is one here for it."""
@@ -25,7 +29,7 @@ def quicken(model: nn.Module) -> None:
         return
     for module in model.modules():
         # A subclass may do something else: quantised layers, adapters.
-        if type(module) is nn.Linear and module.weight.device.type == "cpu" and module.weight.dtype == torch.float32:
+        if type(module) is nn.Linear and _is_worth_it(module.weight):
             module.forward = partial(_linear, module)  # type: ignore[method-assign]
 
 
@@ -37,6 +41,11 @@ def has_faster_products() -> bool:
         and torch.backends.cpu.get_cpu_capability() == "AVX512"
         and _vendor() == "AuthenticAMD"
     )
+
+
+def _is_worth_it(weight: Tensor) -> bool:
+    is_ours = weight.device.type == "cpu" and weight.dtype == torch.float32
+    return is_ours and weight.numel() >= WEIGHTS_FROM
 
 
 def _linear(module: nn.Linear, rows: Tensor) -> Tensor:

@@ -3,6 +3,7 @@ appear whole. Nothing here knows a swarm.
 
 - `append_log`: a file of whole lines that only grows
 - `atomic_files`: files that appear whole or not at all
+- `batched_calls`: calls that come while one is under way are made together
 - `errors`: what ends the program with a paragraph instead of a traceback
 - `events`: events.jsonl, and everybody who listens to it
 - `formatting`: numbers, times and names as people read them

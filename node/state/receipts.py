@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -31,6 +32,15 @@ RELAY_RECEIPTS_KEPT = 1024
 them, the learner keeps."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Received:
+    """A receipt, whose envelope is `raw` and whose records took `engine_s` of the engine."""
+
+    receipt: Receipt
+    raw: bytes
+    engine_s: float
+
+
 class Receipts(ReceiptQueries):
     """The same, to be written; the file is made when it is missing. Raises ReceiptsError."""
 
@@ -38,20 +48,14 @@ class Receipts(ReceiptQueries):
         super().__init__(path, read_only=False)
 
     def add(self, receipt: Receipt, raw: bytes, *, engine_s: float) -> bool:
-        """Keep `receipt`, whose envelope is `raw` and whose records took `engine_s` of the engine; False when known."""
-        version = receipt.version
+        """As `add_all`, for one; False when it was known."""
+        [is_new] = self.add_all([Received(receipt=receipt, raw=raw, engine_s=engine_s)])
+        return is_new
+
+    def add_all(self, received: Iterable[Received]) -> list[bool]:
+        """Keep receipts, together; return of each whether it was not known."""
         with self.transaction() as db:
-            cursor = db.execute(
-                "INSERT INTO receipts VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (
-                    receipt.lease, receipt.peer, version.incarnation, version.version, receipt.issued_ms,
-                    receipt.tokens, engine_s, raw,
-                ),
-            )  # fmt: skip
-            if not cursor.rowcount:
-                return False
-            _add_verdicts(db, receipt)
-        return True
+            return [_add(db, one) for one in received]
 
     def add_proofs(
         self,
@@ -171,6 +175,21 @@ class Receipts(ReceiptQueries):
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = NORMAL")
         self._whereabouts.require()
+
+
+def _add(db: sqlite3.Connection, one: Received) -> bool:
+    receipt, version = one.receipt, one.receipt.version
+    cursor = db.execute(
+        "INSERT INTO receipts VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        (
+            receipt.lease, receipt.peer, version.incarnation, version.version, receipt.issued_ms,
+            receipt.tokens, one.engine_s, one.raw,
+        ),
+    )  # fmt: skip
+    if not cursor.rowcount:
+        return False
+    _add_verdicts(db, receipt)
+    return True
 
 
 def _add_verdicts(db: sqlite3.Connection, receipt: Receipt) -> None:

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from time import perf_counter
 
 import trio
 
 from learner.rollouts.environment import Ended, Question, Reply, Said
 from node.config.swarm_config import VerifiersSection
 from node.processes.event_log import child_events
+from node.runtime.batched_calls import BatchedCalls
 from node.runtime.errors import RunError, naming
 from node.runtime.events import EventLog
 from node.tasks.api.interface import Problem, TaskError
@@ -45,6 +47,12 @@ NEVER_RIGHT = 16
 """So many first questions of one task without an answer are told as what they are: two groups of eight. Chance and odd
 completions explain one or two of them."""
 
+TURN_S = 0.005
+"""Answers that are given together end one another's waiting: once so long has passed, those that are there go out."""
+
+MOST_TOGETHER = 64
+"""Deliveries that are answered together: twice as many as are under way at a time."""
+
 MAX_POSED = 256
 """Problems that are remembered beside their prompts, since an answer between two turns goes through the same chat
 template: those that batches of episodes are at."""
@@ -59,6 +67,9 @@ class _Spot:
     held_out: bool
     said: Said
     transcript: int
+
+
+_Answer = Callable[[Sequence[_Spot]], Awaitable[list[Reply | Failure]]]
 
 
 @dataclass(kw_only=True)
@@ -79,8 +90,13 @@ class Verifiers:
     _there: trio.Event = field(default_factory=trio.Event)
     _thread: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
     """Deliveries ask all at once: on a thread each they would leave the node's own little of the interpreter."""
+    _answer: BatchedCalls[Sequence[_Spot], list[Reply | Failure]] = field(init=False)
+    """What deliveries ask of cheap tasks. They come many at once, and a thread's turn costs more than an answer."""
     _desk: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
     """Where prompts are written: a task that is slow at them holds up no reward."""
+
+    def __post_init__(self) -> None:
+        self._answer = BatchedCalls(self._answered_together, most=MOST_TOGETHER)
 
     @property
     def pooled(self) -> list[str]:
@@ -126,7 +142,7 @@ class Verifiers:
         for one in questions:
             index, title = self.schooling.place(one.index)
             places.append(_Spot(title=title, index=index, held_out=False, said=one.said, transcript=one.transcript))
-        return await self._all(places, self._thread)
+        return await self._all(places, self._answer)
 
     async def held_out_replies(self, questions: Sequence[HeldOutQuestion]) -> list[Reply]:
         """The same in held-out problems."""
@@ -134,7 +150,8 @@ class Verifiers:
             [
                 _Spot(title=held.task, index=held.index, held_out=True, said=said, transcript=transcript)
                 for held, said, transcript in questions
-            ]
+            ],
+            self._answer_apart,
         )
 
     async def prompts(self, indexes: Sequence[int]) -> list[Written]:
@@ -185,15 +202,14 @@ class Verifiers:
         [reply] = trio.from_thread.run(self.replies, [Question(index=index, said=said, transcript=transcript)])
         return reply
 
-    async def _all(self, places: Sequence[_Spot], thread: trio.CapacityLimiter | None = None) -> list[Reply]:
+    async def _all(self, places: Sequence[_Spot], answer: _Answer) -> list[Reply]:
+        """`answer`: what is asked here, of tasks that no verifier has."""
         pooled = set(self.pooled)
         here = [number for number, place in enumerate(places) if place.title not in pooled]
         there = [number for number, place in enumerate(places) if place.title in pooled]
         found: dict[int, Reply] = {}
         if here:
-            replies = await trio.to_thread.run_sync(
-                lambda: [self._answered_here(places[number]) for number in here], limiter=thread
-            )
+            replies = await answer([places[number] for number in here])
             found.update(
                 (number, self._settled(places[number], reply)) for number, reply in zip(here, replies, strict=True)
             )
@@ -212,7 +228,22 @@ class Verifiers:
                         nursery.start_soon(ask)
         return [found[number] for number in range(len(places))]
 
-    def _answered_here(self, place: _Spot) -> Reply | Failure:
+    async def _answer_apart(self, spots: Sequence[_Spot]) -> list[Reply | Failure]:
+        return await trio.to_thread.run_sync(self._answered_here, spots)
+
+    def _answered_together(self, asked: Sequence[Sequence[_Spot]]) -> list[list[Reply | Failure]]:
+        """Of the first that ask: the others wait for another turn once this one has taken TURN_S."""
+        began, found = perf_counter(), list[list[Reply | Failure]]()
+        for spots in asked:
+            found.append(self._answered_here(spots))
+            if perf_counter() - began > TURN_S:
+                break
+        return found
+
+    def _answered_here(self, spots: Sequence[_Spot]) -> list[Reply | Failure]:
+        return [self._one_answer(spot) for spot in spots]
+
+    def _one_answer(self, place: _Spot) -> Reply | Failure:
         encoded, limits = self.schooling.tasks[place.title], self.schooling.limits
         try:
             return encoded.reply(place.index, place.said, place.transcript, limits, held_out=place.held_out)

@@ -44,7 +44,9 @@ FIRST_INVITE_S = 240.0
 LEAVE_S = 15.0
 """How long nodes may take to leave once the learner has finished."""
 SAMPLE_S = 1.0
-"""How often memory is measured and the view refreshed."""
+"""How often the view is refreshed."""
+MEMORY_S = 5.0
+"""How often memory is measured: what is shared is told by walking all page tables, 60 ms of a core each time."""
 
 
 NODE_CONFIG = """\
@@ -183,7 +185,7 @@ class Demo:
         while True:
             pss = await trio.to_thread.run_sync(family_pss_bytes, os.getpid())
             self.peak_pss = max(self.peak_pss, pss)
-            await trio.sleep(SAMPLE_S)
+            await trio.sleep(MEMORY_S)
 
     async def make_model(self, console: Terminal) -> None:
         """Make the model and teach it until greedy accuracy on held-out prompts lies in the band."""

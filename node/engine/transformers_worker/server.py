@@ -112,6 +112,7 @@ class Server:
         waiting: list[Row] = []
         prompts: set[tuple[int, ...]] = set()
         longest = room = 0
+        token_bytes: int | None = None  # one look into the config a batch: transformers' configs are slow to read
         while self._queue and len(batch) < self._settings.max_batch:
             row = self._queue.popleft()
             if row.call.answered or not self._accept(row):
@@ -124,7 +125,8 @@ class Server:
                 continue
             prompts.add(row.prompt)
             longest, room = max(longest, len(row.prompt)), max(room, row.budget)
-            kv_bytes = (len(batch) + 1) * (longest + room) * self._policy.kv_token_bytes
+            token_bytes = self._policy.kv_token_bytes if token_bytes is None else token_bytes
+            kv_bytes = (len(batch) + 1) * (longest + room) * token_bytes
             if batch and (kv_bytes > self._kv_limit_bytes or len(prompts) * longest > MAX_PREFILL_TOKENS):
                 waiting.append(row)
                 break

@@ -16,7 +16,7 @@ from node.runtime import formatting as words
 from node.state import receipts as module
 from node.state.receipt_queries import ReceiptQueries, ReceiptsError
 from node.state.receipt_rows import PeerTraffic
-from node.state.receipts import Receipts
+from node.state.receipts import Receipts, Received
 from protocol.accounting.claims import EnergySource, Price
 from protocol.core.ids import ManifestHash, PeerId, PolicyVersion, RecordId
 from protocol.work import Receipt, Rule, Verdict
@@ -257,3 +257,12 @@ def test_books_of_before_proofs_were_kept_have_none(tmp_path: Path) -> None:
         assert before.trained_of([RecordId(bytes(32))]) == {}
     with closing(Receipts(path)) as again:
         assert again.proven_upto() == (PolicyVersion(0, 0), 0), "made when it is written to"
+
+
+def test_receipts_that_came_together_are_kept_together(receipts: Receipts) -> None:
+    receipts.add(receipt(1, Rule.ADMITTED), b"a", engine_s=1.0)
+    came = [
+        Received(receipt=receipt(number, Rule.ADMITTED), raw=bytes([number]), engine_s=0.5) for number in (1, 2, 3, 2)
+    ]
+    assert receipts.add_all(came) == [False, True, True, False]
+    assert [stored.raw for stored in receipts.stored()] == [b"a", b"\x02", b"\x03"]

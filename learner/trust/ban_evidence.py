@@ -25,6 +25,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 LIFETIME_ERROR = 1e-6
 """Probability at most that an honest peer is ever convicted, by whatever test."""
@@ -166,6 +167,18 @@ class History:
     audits: int = 0
     log_wealth: tuple[float, ...] = ()
 
+    @cached_property
+    def log_evidence(self) -> float:
+        """As the function of that name says. Each delivery of a peer asks, and it changes with an audit."""
+        if not self.log_wealth:
+            return 0.0
+        waiting = -math.log(self.audits + 1)  # bet on a change that is still to come: that it turns later
+        bets = len(self.log_wealth)
+        total = -math.inf
+        for wealth in self.log_wealth:
+            total = _log_add(total, _log_add(wealth, waiting) - math.log(bets))
+        return total
+
 
 def heard(history: History, audited: Audited, margins: Sequence[Margin]) -> History:
     """The history with one more audit; `margins` are those that it was counted by.
@@ -209,14 +222,7 @@ def wagered(history: History, log_ratios: Sequence[float]) -> History:
 
 def log_evidence(history: History) -> float:
     """The logarithm of the evidence against honesty; 0 before the first audit, and seldom above it for the honest."""
-    if not history.log_wealth:
-        return 0.0
-    waiting = -math.log(history.audits + 1)  # bet on a change that is still to come: that it turns later
-    bets = len(history.log_wealth)
-    total = -math.inf
-    for wealth in history.log_wealth:
-        total = _log_add(total, _log_add(wealth, waiting) - math.log(bets))
-    return total
+    return history.log_evidence
 
 
 def is_convicted(history: History, error: float = TEST_ERROR) -> bool:

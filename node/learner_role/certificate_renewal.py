@@ -50,13 +50,17 @@ class Care(Enum):
 def care(word: LearnerCertificate, now_ms: int, *, renewable: bool) -> Care:
     """Return what the certificate `word` needs at `now_ms`; `renewable`: the operator's key is here."""
     valid = word.not_before_ms <= now_ms <= word.not_after_ms
-    issued_ms = min(word.not_before_ms + BACKDATED_MS, word.not_after_ms)
-    life_ms = word.not_after_ms - issued_ms
     if renewable:
-        return Care.RENEW if not valid or now_ms >= issued_ms + RENEW_AT * life_ms else Care.NOTHING
+        return Care.NOTHING if valid and now_ms < _spent_ms(word, RENEW_AT) else Care.RENEW
     if not valid:
         return Care.END
-    return Care.WARN if now_ms >= issued_ms + WARN_AT * life_ms else Care.NOTHING
+    return Care.WARN if now_ms >= _spent_ms(word, WARN_AT) else Care.NOTHING
+
+
+def _spent_ms(word: LearnerCertificate, share: float) -> float:
+    """When this share of its life is over."""
+    issued_ms = min(word.not_before_ms + BACKDATED_MS, word.not_after_ms)
+    return issued_ms + share * (word.not_after_ms - issued_ms)
 
 
 @dataclass(kw_only=True)
@@ -90,6 +94,8 @@ class CertificateWatch:
 
     def look(self, now_ms: int) -> None:
         """See that what is signed at `now_ms` is believed; renew if that is due. Raises RunError where it cannot be."""
+        if care(self._word, now_ms, renewable=True) is Care.NOTHING:  # each signature asks, and a disk is slow to
+            return
         match care(self._word, now_ms, renewable=(self.home.root / OPERATOR_KEY).exists()):
             case Care.RENEW:
                 self._renew(now_ms)

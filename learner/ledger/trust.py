@@ -13,7 +13,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import msgspec
@@ -35,40 +35,38 @@ EMPTY: Mapping[LeaseId, tuple[Rule, str, bytes]] = MappingProxyType({})
 NONE: Mapping[LeaseId, str] = MappingProxyType({})
 
 
+@dataclass(frozen=True, kw_only=True)
+class AuditOutcome:
+    """One audit, what is known of its peer after it, and what it takes back.
+
+    Args:
+        revised: lease -> (rule, detail, receipt): the admitted records of these leases are refused after all, unless a
+            training step has taken them.
+        dropped: lease that opened a group -> reason: these groups are not trained on, whoever made parts of them.
+    """
+
+    row: AuditRow
+    known: AuditHistory
+    revised: Mapping[LeaseId, tuple[Rule, str, bytes]] = field(default_factory=dict)
+    dropped: Mapping[LeaseId, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class TrustLedger(TrustQueries):
     """See the module's paragraph. Raises LedgerError."""
 
     db: LedgerFile
 
-    def audited(
-        self,
-        row: AuditRow,
-        known: AuditHistory,
-        revised: Mapping[LeaseId, tuple[Rule, str, bytes]] = EMPTY,
-        dropped: Mapping[LeaseId, str] = NONE,
-        *,
-        margins: Sequence[Margin] = (),
-    ) -> None:
-        """Write what an audit found by these `margins`, what is known of the peer with it, of some leases (rule,
-        detail, receipt) by which what was admitted of them, and no step has taken, is refused after all, and which
-        groups are not trained on therefore (lease that opened it -> reason), whoever made the rest of them."""
+    def audited(self, audits: Sequence[AuditOutcome], *, margins: Sequence[Margin] = ()) -> None:
+        """Write these audits in their order, all or none, and the `margins` that they went by."""
         with self.db.transaction() as db:
-            if margins:
-                _write_margins(db, margins, row.at_ms)
-            counts = json.dumps([[counted.above, counted.trials] for counted in row.counts])
-            db.execute(
-                "INSERT INTO audits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    row.lease, row.peer, row.at_ms, row.tokens, counts, row.worst, row.evidence,
-                    int(row.passed), row.detail,
-                ),
-            )  # fmt: skip
-            if not row.passed:
-                _keep_evidence(db, row)
-            _write_confidence(db, row.peer, known, row.at_ms)
-            _revise(db, revised, row.at_ms)
-            _drop(db, dropped)
+            if margins and audits:
+                _write_margins(db, margins, min(one.row.at_ms for one in audits))
+            for one in audits:
+                _write_audit(db, one.row)
+                _write_confidence(db, one.row.peer, one.known, one.row.at_ms)
+                _revise(db, one.revised, one.row.at_ms)
+                _drop(db, one.dropped)
 
     def verdicts_revised(
         self,
@@ -76,7 +74,7 @@ class TrustLedger(TrustQueries):
         now_ms: int,
         dropped: Mapping[LeaseId, str] = NONE,
     ) -> None:
-        """What was admitted of these leases, and no step has taken, is refused after all, as in `audited`."""
+        """What was admitted of these leases, and no step has taken, is refused after all, as in `AuditOutcome`."""
         with self.db.transaction() as db:
             _revise(db, revised, now_ms)
             _drop(db, dropped)
@@ -92,7 +90,7 @@ class TrustLedger(TrustQueries):
         decision: str = "",
     ) -> None:
         """Write what is known of a peer, which `decision` of the operator's it rests on if any (BAN, PARDON of
-        `learner.ledger.reputation`), and what is refused therefore, as in `audited`."""
+        `learner.ledger.reputation`), and what is refused therefore, as in `AuditOutcome`."""
         with self.db.transaction() as db:
             if decision:
                 db.execute(
@@ -133,6 +131,19 @@ class TrustLedger(TrustQueries):
         """Their peers were told."""
         with self.db.transaction() as db:
             db.executemany("UPDATE revisions SET told = 1 WHERE lease = ?", [(lease,) for lease in leases])
+
+
+def _write_audit(db: sqlite3.Connection, row: AuditRow) -> None:
+    counts = json.dumps([[counted.above, counted.trials] for counted in row.counts])
+    db.execute(
+        "INSERT INTO audits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            row.lease, row.peer, row.at_ms, row.tokens, counts, row.worst, row.evidence,
+            int(row.passed), row.detail,
+        ),
+    )  # fmt: skip
+    if not row.passed:
+        _keep_evidence(db, row)
 
 
 def _keep_evidence(db: sqlite3.Connection, row: AuditRow) -> None:

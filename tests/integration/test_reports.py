@@ -21,6 +21,7 @@ from learner.ledger.queries.peers import PeerStay
 from learner.ledger.reputation import BAN
 from learner.ledger.rows import AuditRow, StayRow, TroubleRow
 from learner.ledger.sqlite.database import LedgerError
+from learner.ledger.trust import AuditOutcome
 from learner.rollouts.admission import EpisodeSlots
 from learner.trust.audit_history import AuditHistory, TrustLevel, after
 from learner.trust.ban_evidence import Found, count_above, log_evidence
@@ -723,7 +724,7 @@ def test_audits_and_bans_are_told(story: Story) -> None:
             lease=lease, peer=peer, at_ms=story.now_ms, tokens=28, counts=counted.counts, worst=float(above),
             evidence=log_evidence(known.history), passed=finding.passed, detail=detail,
         )  # fmt: skip
-        story.ledger.trust.audited(row, replace(known, banned=detail))
+        story.ledger.trust.audited([AuditOutcome(row=row, known=replace(known, banned=detail))])
     report = swarm_report(story.ledger.path)
     peers = {peer.peer: peer for peer in report.peers}
     honest, cheat = peers[ALPHA].audits, peers[BETA].audits

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from learner.ledger.rows import AuditRow
+from learner.ledger.trust import AuditOutcome
 from learner.trust.audit_history import AuditHistory
 from node.commands.statements.format import Head, ReputationLine, write_lines
 from protocol.accounting.reputation import DAY_MS, Band
@@ -48,7 +49,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         lease=lease, peer=BETA, at_ms=story.now_ms, tokens=28, counts=(), worst=1.5, evidence=30.0, passed=False,
         detail="20 of 28 tokens are off",
     )  # fmt: skip
-    story.ledger.trust.audited(row, AuditHistory(failed=1, banned="20 of 28 tokens are off"))
+    story.ledger.trust.audited([AuditOutcome(row=row, known=AuditHistory(failed=1, banned="20 of 28 tokens are off"))])
     story.ledger.close()
     (root / "genesis").write_bytes(GENESIS)
     now_ms = time.time_ns() // 1_000_000

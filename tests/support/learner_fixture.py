@@ -32,7 +32,7 @@ from learner.rollouts.environment import Ask, Environment, Question, Reply
 from learner.rollouts.open_leases import LeaseTerms, Leasing, Prompt
 from learner.scheduling.capacity import LeaseCapacity
 from learner.scheduling.lease_scheduler import LeaseScheduler
-from learner.trust.audit_history import Finding, TrustLevel
+from learner.trust.audit_history import TrustLevel
 from learner.trust.audit_queue import Work
 from node.engine.interface import (
     Claim,
@@ -58,7 +58,7 @@ from node.learner_role.shared.signals import LearnerSignals, TrainerSpoke
 from node.learner_role.shared.time_keeper import TimeKeeper
 from node.learner_role.training.checkpoints import TrainerLost
 from node.learner_role.training.loop import TrainingLoop, Trial
-from node.learner_role.trust.audit_service import AuditService
+from node.learner_role.trust.audit_service import AuditService, Conclusion
 from node.learner_role.trust.auditor import AuditLoop
 from node.learner_role.trust.bans import Bans
 from node.learner_role.trust.engine_budget import EngineBudget
@@ -453,10 +453,10 @@ class CountingAudits(AuditService):
     failed: int = 0
     unaudited: int = 0
 
-    def _refuse(self, work: Work, finding: Finding) -> set[LeaseId]:
+    def _follow(self, one: Conclusion, receipts: dict[LeaseId, bytes]) -> None:
         self.audited += 1
-        self.failed += not finding.passed
-        return super()._refuse(work, finding)
+        self.failed += not one.finding.passed
+        super()._follow(one, receipts)
 
     def _drop_unaudited(self, works: Iterable[Work]) -> None:
         self.unaudited += len(works := list(works))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from learner.ledger.ledger import Ledger
 from learner.ledger.rows import AuditRow, PeerRow
+from learner.ledger.trust import AuditOutcome
 from learner.trust.audit_history import AuditHistory
 from learner.trust.ban_evidence import History
 from node.reports import SwarmReport, swarm_report
@@ -85,9 +86,8 @@ def banned_report(path: Path, *, name: str = NAMES[0]) -> SwarmReport:
             lease=lease, peer=peer, at_ms=story.now_ms, tokens=2800, counts=(), worst=13.6, evidence=30.0,
             passed=not detail, detail=detail,
         )  # fmt: skip
-        story.ledger.trust.audited(
-            row, AuditHistory(failed=bool(detail), history=history, banned=detail if peer == HOSTILE else "")
-        )
+        known = AuditHistory(failed=bool(detail), history=history, banned=detail if peer == HOSTILE else "")
+        story.ledger.trust.audited([AuditOutcome(row=row, known=known)])
     story.here(HOSTILE)
     story.ledger.close()
     return swarm_report(path, staleness=2, terms=TERMS, with_history=True)

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import hmac
 import math
+from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 
 import trio
 
 from learner.ledger.rows import AuditRow
+from learner.ledger.trust import AuditOutcome
 from learner.rollouts.admission import AdmittedRecord, GrantedLease, manifests_of
 from learner.rollouts.buffer import Batch
 from learner.trust.audit_history import DOUBT_REASON, AuditHistory, Finding, after, is_audited
@@ -46,6 +49,10 @@ UNKNOWN_PARAMETERS = 1 << 62
 SPOILED_REMEMBERED = 4096
 """Groups that are known to be refused before they are complete: more than are ever under way."""
 
+WRITTEN_TOGETHER = 256
+"""Audits in one transaction. What the engine is asked together may end every audit on the agenda (MAX_WAITING); whoever
+else writes to the ledger waits for one transaction, and so many take some 10 ms."""
+
 
 class GroupDecision(Enum):
     """What becomes of a complete group: it waits for its batch, or for an audit first, or is dropped."""
@@ -53,6 +60,27 @@ class GroupDecision(Enum):
     ACCEPT = "accept"
     HOLD = "hold"
     DROP = "drop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conclusion:
+    """What one audit came to. `known`: of its peer, after it; `above`: contexts beyond their margins."""
+
+    work: Work
+    known: AuditHistory
+    finding: Finding
+    row: AuditRow
+    above: int
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether what waited for this audit, and passed, is not trained on all the same."""
+        return self.work.waits and self.finding.passed and self.finding.doubted
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the group passed and nothing is taken back: no group is withdrawn or dropped, no receipt revised."""
+        return self.finding.passed and not self.is_doubted
 
 
 @dataclass(kw_only=True, eq=False)
@@ -251,28 +279,57 @@ class AuditService(Service):
         """The engine cannot judge this lease."""
         self._drop_unaudited(self._unlist(self.agenda.give_up(lease)))
 
-    async def conclude(self, work: Work, found: Sequence[Found]) -> None:
-        """An audit is over: write it, and do what follows."""
-        async with self.standings.lock:
-            await self._conclude(work, found)
-            if work.lease not in self.agenda:
-                self._under_audit.discard(work.lease)
+    async def conclude(self, over: Sequence[tuple[Work, Sequence[Found]]]) -> None:
+        """Audits are over: write what they found, and do what follows, in this order.
 
-    async def _conclude(self, work: Work, found: Sequence[Found]) -> None:
-        self._unpin(work)
-        if await trio.to_thread.run_sync(self.ledger.trust.audits_of, [work.lease]):
-            return  # put on the agenda again while it waited to be written, when another chain was put in place
-        before = await self.standings.recall(work.peer)
-        if before.banned:  # what it made was refused with that
-            self._refuse_roots([work.root])
-            return
+        Audits that plainly pass one after the other are written together. Before any other audit, those ahead of it are
+        written and followed. If the ledger fails, or this is cancelled, nothing follows from what was not written.
+        """
+        rest = deque(over)
+        while rest:
+            async with self.standings.lock:  # released between transactions: whoever comes does not wait for all
+                await self._conclude_next(rest)
+
+    async def _conclude_next(self, rest: deque[tuple[Work, Sequence[Found]]]) -> None:
+        """Take out of `rest` and conclude the audits up to the first that is no plain pass, and that one."""
         margins = await self._margins_in_force()
+        taken, judged = await self._judge_next(rest, margins)
+        last = judged.pop() if judged and not judged[-1].is_plain else None
+        if judged:
+            await self._write_passed(judged, margins)
+        if last is not None:
+            await self._take_back(last, margins)
+        self._under_audit.difference_update(work.lease for work in taken if work.lease not in self.agenda)
+
+    async def _judge_next(
+        self, rest: deque[tuple[Work, Sequence[Found]]], margins: Sequence[Margin]
+    ) -> tuple[list[Work], list[Conclusion]]:
+        """Take out of `rest` what is concluded together; return it, and what is to be written of it. Of these
+        conclusions only the last may be no plain pass."""
+        leases = [work.lease for work, _ in islice(rest, WRITTEN_TOGETHER)]
+        audited = set(await trio.to_thread.run_sync(self.ledger.trust.audits_of, leases))
+        taken, judged = list[Work](), list[Conclusion]()
+        known = dict[PeerId, AuditHistory]()  # with what has passed here, and is not written yet
+        while rest and len(taken) < WRITTEN_TOGETHER and (not judged or judged[-1].is_plain):
+            await trio.lowlevel.checkpoint()  # an audit of many tokens takes some ms to count
+            work, found = rest.popleft()
+            taken.append(work)
+            self._unpin(work)
+            if work.lease in audited:
+                continue  # put on the agenda again while it waited to be written, when another chain was put in place
+            before = known.get(work.peer) or await self.standings.recall(work.peer)
+            if before.banned:  # what it made was refused with that
+                self._refuse_roots([work.root])
+                continue
+            judged.append(self._judge(work, found, before, margins))
+            known[work.peer] = judged[-1].known
+            audited.add(work.lease)
+        return taken, judged
+
+    def _judge(self, work: Work, found: Sequence[Found], before: AuditHistory, margins: Sequence[Margin]) -> Conclusion:
+        """What an audit came to, of a peer of which `before` was known. Nothing changes by that."""
         counted = count_above(found, margins)
         known, finding = after(before, counted, margins)
-        self.standings.note(work.peer, known)
-        if finding.passed:
-            self.exposure.passed(work.peer, work.lease)
-        wrong = self._refuse(work, finding)
         row = AuditRow(
             lease=work.lease,
             peer=work.peer,
@@ -284,10 +341,28 @@ class AuditService(Service):
             passed=finding.passed,
             detail=finding.detail,
         )
-        if finding.convicted:
-            wrong |= await self.withdraw_parts(work.peer)
-        receipts = await trio.to_thread.run_sync(self._write, work.root, row, known, wrong, margins)
-        self._follow(work, known, finding, row, counted.above(margins), receipts)
+        return Conclusion(work=work, known=known, finding=finding, row=row, above=counted.above(margins))
+
+    async def _write_passed(self, passed: Sequence[Conclusion], margins: Sequence[Margin]) -> None:
+        """Write these plain passes together; only then is anything known of them."""
+        audits = [AuditOutcome(row=one.row, known=one.known) for one in passed]
+        await trio.to_thread.run_sync(lambda: self.ledger.trust.audited(audits, margins=margins))
+        for one in passed:
+            self._note(one)
+            self._follow(one, {})
+
+    async def _take_back(self, one: Conclusion, margins: Sequence[Margin]) -> None:
+        """Write an audit that is no plain pass; what must not be trained on is out of the buffer before."""
+        self._note(one)
+        wrong = self._refuse(one)
+        if one.finding.convicted:
+            wrong |= await self.withdraw_parts(one.work.peer)
+        self._follow(one, await trio.to_thread.run_sync(self._write, one, wrong, margins))
+
+    def _note(self, one: Conclusion) -> None:
+        self.standings.note(one.work.peer, one.known)
+        if one.finding.passed:
+            self.exposure.passed(one.work.peer, one.work.lease)
 
     async def _margins_in_force(self) -> tuple[Margin, ...]:
         """Those for the newest version: after a start, until one is published, for the last one of before."""
@@ -296,16 +371,15 @@ class AuditService(Service):
             newest = None if manifest is None else self.context.store.manifest(manifest)
         return margins_of(UNKNOWN_PARAMETERS if newest is None else newest.parameters, self.arithmetic)
 
-    def _refuse(self, work: Work, finding: Finding) -> set[LeaseId]:
+    def _refuse(self, one: Conclusion) -> set[LeaseId]:
         """Take out of the buffer what must not be trained on: the group, and of a peer in doubt all that waits for no
         audit. Return the leases that opened it. What a step has taken, or is being trained on, stays as it was."""
-        if finding.passed and not _is_doubted(work, finding):
-            return set()
-        wrong = self._refuse_roots([work.root], DOUBT_REASON if finding.passed else AUDIT_REASON)
+        peer, finding = one.work.peer, one.finding
+        wrong = self._refuse_roots([one.work.root], DOUBT_REASON if finding.passed else AUDIT_REASON)
         if finding.convicted:
-            return wrong | self.withdraw(work.peer)
+            return wrong | self.withdraw(peer)
         doubted = self.capacity.buffer.withdraw(
-            lambda one: one.peer == work.peer and one.lease not in self._pending, DOUBT_REASON
+            lambda group: group.peer == peer and group.lease not in self._pending, DOUBT_REASON
         )
         return wrong | {group.lease for group in doubted}
 
@@ -332,11 +406,10 @@ class AuditService(Service):
                 self._spoil(root)
         return gone | {root for root in wrong if root in self._spoiled}
 
-    def _write(
-        self, root: LeaseId, row: AuditRow, known: AuditHistory, wrong: Collection[LeaseId], margins: Sequence[Margin]
-    ) -> dict[LeaseId, bytes]:
-        """On a thread: the audit of a lease in the group that `root` opened; `wrong` opened all that is not trained on
-        for it. Returns the receipts that were replaced, all of the audited peer's."""
+    def _write(self, one: Conclusion, wrong: Collection[LeaseId], margins: Sequence[Margin]) -> dict[LeaseId, bytes]:
+        """On a thread: an audit, for which the groups that `wrong` opened are not trained on. Returns the receipts that
+        were replaced, all of the audited peer's."""
+        root, row, known = one.work.root, one.row, one.known
         revised = dict[LeaseId, Refusal]()
         dropped = dict.fromkeys(wrong, BANNED_REASON if known.banned else DOUBT_REASON)
         if not row.passed and (root in wrong or self.ledger.trust.is_dropped(root)):
@@ -349,42 +422,37 @@ class AuditService(Service):
         if known.banned:
             others = self.ledger.trust.parts_of(row.peer, wrong) - set(revised)
             revised |= self.revisions.refusals(others, Rule.BANNED, f"its peer is banned: {row.detail}", row.at_ms)
-        self.ledger.trust.audited(row, known, revised, dropped, margins=margins)
+        outcome = AuditOutcome(row=row, known=known, revised=revised, dropped=dropped)
+        self.ledger.trust.audited([outcome], margins=margins)
         return {lease: raw for lease, (_, _, raw) in revised.items()}
 
-    def _follow(
-        self,
-        work: Work,
-        known: AuditHistory,
-        finding: Finding,
-        row: AuditRow,
-        above: int,
-        receipts: dict[LeaseId, bytes],
-    ) -> None:
+    def _follow(self, one: Conclusion, receipts: dict[LeaseId, bytes]) -> None:
+        """What was found is written, and these `receipts` of its peer's were replaced: tell it, and go by it."""
+        work, finding, row = one.work, one.finding, one.row
         self.events.emit(
             "audited",
             peer=work.peer,
             lease=short(work.lease),
             tokens=row.tokens,
-            above=above,
+            above=one.above,
             worst=round(row.worst, 5),
             evidence=round(row.evidence, 3),
             passed=finding.passed,
-            standing=known.standing.value,
+            standing=one.known.standing.value,
         )
         self.revisions.announce(work.peer, receipts)
         if finding.convicted:
             self.events.emit("peer_banned", peer=work.peer, lease=short(work.lease), reason=finding.detail)
-            self.signals.peer_banned.emit(PeerBanned(peer=work.peer, why=known.banned))
+            self.signals.peer_banned.emit(PeerBanned(peer=work.peer, why=one.known.banned))
         elif not finding.passed:
             self.events.emit("audit_failed", peer=work.peer, lease=short(work.lease), reason=finding.detail)
-        elif _is_doubted(work, finding):
+        elif one.is_doubted:
             evidence = round(row.evidence, 3)
             self.events.emit("group_doubted", peer=work.peer, lease=short(work.lease), evidence=evidence)
         elif work.waits:
             self._believe(work.peer, work.manifests)
             self._release(work)
-        if not finding.passed or _is_doubted(work, finding):
+        if not one.is_plain:
             self.signals.peer_judged.emit(work.peer)
         self.standings.set_quota(work.peer)
         self.state.notify()
@@ -433,11 +501,6 @@ class AuditService(Service):
 
     def _unpin(self, work: Work) -> None:
         self.kept.release(work.manifests, _use_of(work))
-
-
-def _is_doubted(work: Work, finding: Finding) -> bool:
-    """Whether what waited for this audit, and passed, is not trained on all the same."""
-    return work.waits and finding.passed and finding.doubted
 
 
 def _use_of(work: Work) -> RetentionReason:

@@ -13,6 +13,7 @@ from learner.ledger.ledger import Ledger
 from learner.ledger.reputation import PARDON, Judging, observed_days
 from learner.ledger.rows import AuditRow
 from learner.ledger.sqlite.database import snapshot
+from learner.ledger.trust import AuditOutcome
 from learner.trust.audit_history import AuditHistory
 from learner.trust.observations import EXCUSED_A_DAY, MISSED_MS
 from protocol.accounting.reputation import DAY_MS, WINDOW_DAYS, ObservedDay
@@ -45,7 +46,7 @@ def audited(story: Story, lease: LeaseId, *, passed: bool) -> None:
         lease=lease, peer=ALPHA, at_ms=story.now_ms, tokens=1, counts=(), worst=0.0, evidence=0.0,
         passed=passed,
     )  # fmt: skip
-    story.ledger.trust.audited(row, AuditHistory())
+    story.ledger.trust.audited([AuditOutcome(row=row, known=AuditHistory())])
 
 
 def test_every_row_is_counted_on_its_day(story: Story) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from learner.ledger.rows import AuditRow, TroubleRow
+from learner.ledger.trust import AuditOutcome
 from learner.trust.audit_history import AuditHistory
 from learner.trust.ban_evidence import History
 from node.reports import accounts_as_csv, as_csv, as_json, own_report, swarm_report
@@ -68,9 +69,8 @@ def rich_report(path: Path) -> SwarmReport:
         lease=audited, peer=GAMMA, at_ms=story.now_ms, tokens=2800, counts=(), worst=13.6, evidence=30.0,
         passed=False, detail="20 of 28 tokens are off",
     )  # fmt: skip
-    story.ledger.trust.audited(
-        row, AuditHistory(failed=1, history=History(audits=1, log_wealth=(14.0,)), banned=row.detail)
-    )
+    known = AuditHistory(failed=1, history=History(audits=1, log_wealth=(14.0,)), banned=row.detail)
+    story.ledger.trust.audited([AuditOutcome(row=row, known=known)])
     for what, seconds in (("audits", 4.0), ("choices", 1.0)):
         story.ledger.trust.engine_used(what, seconds)
     trouble = TroubleRow(

@@ -176,7 +176,7 @@ async def test_what_waits_for_its_audit_earns_nothing_by_a_restart(tmp_path: Pat
         await wait_all_tasks_blocked()
         assert credited(tmp_path) == []
         [work] = again.trust.agenda.clear()
-        await again.trust.conclude(work, [Found(gap=0.0, lead=1.0)] * 6)
+        await again.trust.conclude([(work, [Found(gap=0.0, lead=1.0)] * 6)])
         await until(lambda: len(credited(tmp_path)) == 1)
 
 

@@ -16,6 +16,7 @@ import trio
 
 from learner.ledger.reputation import BANNED
 from learner.ledger.rows import AuditRow, LeaseRow, PeerRow, RecordRow
+from learner.ledger.trust import AuditOutcome
 from learner.rollouts.admission import AdmittedRecord
 from learner.rollouts.buffer import Batch, Completion, Group
 from learner.rollouts.open_leases import own_lease
@@ -411,7 +412,7 @@ async def test_what_failed_its_audit_and_comes_back_by_an_undone_step_is_not_tra
                 lease=lease.id, peer=lease.peer, at_ms=1, tokens=6, counts=(), worst=0.0, evidence=0.0,
                 passed=is_passed,
             )  # fmt: skip
-            learner.ledger.trust.audited(row, AuditHistory(passed=1))
+            learner.ledger.trust.audited([AuditOutcome(row=row, known=AuditHistory(passed=1))])
         await learner.trust.recover([failed, passed])
         assert len(learner.trust.agenda) == 0
         assert learner.trust.decide(passed[0].id) is GroupDecision.ACCEPT
@@ -429,13 +430,13 @@ async def test_an_audit_that_was_waiting_to_be_written_is_written_once(tmp_path:
         honest = [[Found(gap=0.0, lead=1.0)] * len(one.tokens) for _, _, one in portion.passages]
         [(work, found)] = trust.agenda.heard(portion, honest)
         await trust.recover([group])  # the trainer was restarted before that was written
-        await trust.conclude(work, found)
+        await trust.conclude([(work, found)])
         assert trust.decide(group[0].id) is GroupDecision.ACCEPT
         portion = trust.agenda.next()
         assert portion is not None
         [(again, found)] = trust.agenda.heard(portion, honest)
         audited = trust.audited
-        await trust.conclude(again, found)
+        await trust.conclude([(again, found)])
         assert trust.audited == audited
 
 
@@ -585,12 +586,12 @@ async def test_an_audit_that_ends_after_its_peer_left_and_was_forgotten_adds_to_
         await learner.trust.welcome(PEER.peer_id)
         await forget_those_who_left(learner)
         clean = [Found(gap=0.0, lead=1.0)] * 8
-        await learner.trust.conclude(bare_work(901), clean)
+        await learner.trust.conclude([(bare_work(901), clean)])
         [known] = learner.ledger.trust.confidence_of([PEER.peer_id]).values()
         assert (known.passed, known.failed, known.history.audits) == (6, 2, 8)
         await learner.bans.convict(PEER.peer_id, "it chooses")
         await forget_those_who_left(learner)
-        await learner.trust.conclude(bare_work(902), clean)
+        await learner.trust.conclude([(bare_work(902), clean)])
         [known] = learner.ledger.trust.confidence_of([PEER.peer_id]).values()
         assert known.banned == "it chooses"
 
@@ -613,7 +614,7 @@ async def test_a_peer_in_doubt_has_nothing_in_the_buffer_but_what_waits_for_its_
             buffer.add(group, hold=number == 903)
         trust._pending[other_lease(903)] = {other_lease(903)}
         off = [Found(gap=2.0 * (place < 5), lead=1.0) for place in range(28)]
-        await trust.conclude(bare_work(901), off)
+        await trust.conclude([(bare_work(901), off)])
         [known] = learner.ledger.trust.confidence_of([PEER.peer_id]).values()
         assert (known.failed, known.banned) == (1, "")
         assert (buffer.held_by_peer[PEER.peer_id], buffer.by_peer[PEER.peer_id], buffer.by_peer[THIRD]) == (2, 0, 2)
@@ -637,7 +638,7 @@ async def test_until_a_started_learner_has_published_margins_go_by_the_version_b
             gone = PolicyVersion(1, 7)
             learner.ledger.training.version_published(gone, manifest(gone), 1, total_bytes=1000, new_bytes=0)
         rounded = [Found(gap=0.35 if number < 14 else 0.0, lead=0.3) for number in range(100)]
-        await learner.trust.conclude(bare_work(901), rounded)
+        await learner.trust.conclude([(bare_work(901), rounded)])
         [known] = learner.ledger.trust.confidence_of([PEER.peer_id]).values()
         assert (known.passed == 1) is passes
         assert bool(known.banned) is not passes

@@ -11,6 +11,7 @@ import pytest
 
 from learner.ledger.reputation import BAN, PARDON
 from learner.ledger.rows import AuditRow, ChoiceRow
+from learner.ledger.trust import AuditOutcome
 from learner.trust.audit_history import AuditHistory, after, pardoned
 from learner.trust.ban_evidence import Found, Margin, count_above, log_evidence
 from learner.trust.margins import TINY as MARGINS
@@ -48,7 +49,7 @@ def test_a_peer_that_was_banned_is_told_why_and_what_it_cost(story: Story) -> No
         lease=lease, peer=ALPHA, at_ms=story.now_ms, tokens=28, counts=(), worst=1.5, evidence=30.0, passed=False,
         detail="20 of 28 tokens are off",
     )  # fmt: skip
-    story.ledger.trust.audited(row, AuditHistory(failed=1, banned="20 of 28 tokens are off"))
+    story.ledger.trust.audited([AuditOutcome(row=row, known=AuditHistory(failed=1, banned="20 of 28 tokens are off"))])
     for name in (ALPHA, ALPHA[-6:]):
         said = why_in_ledger(story.ledger.path, name).text
         assert "\x1b" not in said
@@ -280,7 +281,7 @@ def audit(story: Story, known: AuditHistory, above: int = 0, margins: Sequence[M
         lease=lease, peer=ALPHA, at_ms=story.now_ms, tokens=counted.tokens, counts=counted.counts, worst=1.5,
         evidence=log_evidence(found.history), passed=finding.passed, detail=finding.detail,
     )  # fmt: skip
-    story.ledger.trust.audited(row, found, margins=margins)
+    story.ledger.trust.audited([AuditOutcome(row=row, known=found)], margins=margins)
     story.now_s += 1
     return found
 

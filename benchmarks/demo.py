@@ -3,7 +3,7 @@
 time_ratio, at most 1.5: seconds to sampled accuracy 0.8 on the held-out prompts of `volery demo` (a learner and three
 rollout nodes over libp2p), divided by those of TRL's GRPOTrainer in one process, which starts from the model that the
 demo's warm start made and takes hyperparameters, prompts and reward from the demo's swarm.toml. The clocks start at the
-learner's first published version (its rollout nodes have yet to start then) and at `trainer.train()` (imports done).
+learner's first published version (its rollout nodes have loaded torch by then) and at `trainer.train()` (imports done).
 Both policies are judged by the same code on the same prompts with the same seeds, after the same numbers of training
 steps: the demo's beside its training, on its own time; TRL's after it has finished, from snapshots that were written
 while its clock stood. TRL trains with the number of threads that proves faster here. cpu_s_per_step, at most 0.34:

@@ -16,13 +16,13 @@ from node.config.invite_text import INVITE_FILE
 from node.config.swarm_config import SwarmConfig
 from node.energy.monitor import EnergyWatch
 from node.learner_role.shared.context import Service
+from node.network.invites import invite_to
 from node.network.transport import machine_name
 from node.runtime.atomic_files import write_durably
 from node.runtime.errors import UsageError
 from node.state.learner_state import LearnerStateDir
 from protocol.accounting.claims import MICROS
 from protocol.core.errors import LocalProtocolError
-from protocol.core.invite import Invite, write_invite
 from swarm.transfer.serving import Serving
 
 PRESENCE_S = 2.0
@@ -48,16 +48,8 @@ class LearnerAnnouncer(Service):
         if not addresses:
             path.unlink(missing_ok=True)
             return ""
-        authority = self.home.authority
-        invite = Invite(
-            operator=authority.operator,
-            swarm=authority.swarm,
-            addresses=addresses,
-            token=self.config.network.join_token,
-            name=self.config.swarm.name,
-        )
         try:
-            text = write_invite(invite)
+            text = invite_to(self.home, self.config, addresses)
         except LocalProtocolError as error:
             raise UsageError(f"[network] announce: the invite cannot be written: {error}. Announce fewer.") from None
         write_durably(path, text.encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Show the invite of a learner, once more or for other addresses."""
+"""Invites to a swarm: made of the learner's state, shown once more, or for other addresses."""
 
 from __future__ import annotations
 
@@ -11,13 +11,29 @@ from learner.artifacts.regular_file import read_file
 from learner.artifacts.text_files import NotText, text_of
 from node.config.invite_text import INVITE_FILE
 from node.config.preflight import require_addresses
+from node.config.swarm_config import SwarmConfig
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import Clock
+from node.state.learner_state import LearnerStateDir
 from node.state.locate import find_place
 from protocol.core.errors import LocalProtocolError
 from protocol.core.invite import Invite, InviteError, read_invite, write_invite
 
 HOUR_MS = 3_600_000
+
+
+def invite_to(home: LearnerStateDir, config: SwarmConfig, addresses: list[str]) -> str:
+    """The invite to the swarm of `home`, whose learner may be dialled at `addresses`. Raises LocalProtocolError when
+    they are too many, or none."""
+    return write_invite(
+        Invite(
+            operator=home.authority.operator,
+            swarm=home.authority.swarm,
+            addresses=addresses,
+            token=config.network.join_token,
+            name=config.swarm.name,
+        )
+    )
 
 
 def show_invite(config: Path, *, announce: Sequence[str], expires_h: float) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers.modeling_utils  # noqa: F401  # takes seconds: now, or while a first version waits to be installed
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 

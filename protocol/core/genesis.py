@@ -9,6 +9,7 @@ and that is valid now.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from protocol.core.codec import Bytes16, Bytes32, Count, Millis, Name, decode
@@ -24,6 +25,8 @@ MAX_GENESIS_BYTES = 1024
 MAX_CERTIFICATE_BYTES = 400
 """Whole envelope: certificates ride in announcements, which have 1 KiB for everything."""
 MAX_CERTIFICATE_PAYLOAD_BYTES = MAX_CERTIFICATE_BYTES - OVERHEAD_BYTES
+CERTIFICATES_REMEMBERED = 64
+"""Of those whose signature was found good: each receipt and announcement carries the same one for weeks."""
 
 
 class Genesis(Signable, frozen=True, kw_only=True):
@@ -109,6 +112,7 @@ def certify_learner(
     return sign(operator, authority.swarm, word)
 
 
+@lru_cache(maxsize=CERTIFICATES_REMEMBERED)
 def open_certificate(raw: bytes, authority: Authority) -> LearnerCertificate:
     """Return a certificate signed by the operator; PeerError(UNAUTHORISED) when somebody else signed it."""
     envelope = open_envelope(raw, kind=Kind.CERTIFICATE, swarm=authority.swarm, limit=MAX_CERTIFICATE_PAYLOAD_BYTES)

@@ -79,8 +79,17 @@ async def learn(
             raise
     told = f"Since this start: {state.sum}. Who did what: volery report {shlex.quote(str(path))}"
     if outcome is None:
-        after = f"Stopped after step {state.step} of {state.steps}. " if state.step else ""
         again = go_on(f"volery learn {shlex.quote(str(path))}")
-        return terminal.say_stopped("" if running is None else f"{after}{told}", again)
+        if running is None:
+            return terminal.say_stopped(again)
+        return terminal.say_stopped(f"{stopped_after(state, running.training.saving.saved)}{told}", again)
     terminal.say(f"Finished after {words.counted(outcome.steps, 'step')}. {told}")
     return 0
+
+
+def stopped_after(state: ViewState, durable: int) -> str:
+    """How far a run came that was stopped, "" if it took no step; `durable` is the step of its newest checkpoint."""
+    if not state.step:
+        return ""
+    lost = f" Its newest checkpoint is of step {durable}: it goes on from there." if durable < state.step else ""
+    return f"Stopped after step {state.step} of {state.steps}.{lost} "

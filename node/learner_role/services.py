@@ -114,8 +114,8 @@ class LearnerServices:
         self.forgotten = Forgotten(context=self.context, transport=self.transport, report=self.swarm.faults.report)
 
     async def leave(self) -> None:
-        """Let the checkpoint that is being written become whole, before somebody stops the run."""
-        await self.training.saving.leave()
+        """Make durable what was trained, within a minute, before somebody stops the run."""
+        await self.training.leave()
 
     def _build_state(self) -> None:
         config, learn = self.config, self.config.learn

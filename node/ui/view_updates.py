@@ -23,6 +23,7 @@ SENTENCES: Mapping[str, str] = {
     "trial_passed": "{text}",
     "checkpoint_unusable": "checkpoint {directory} cannot be used: {reason}",
     "checkpoint_failed": "checkpoint {directory} could not be written, the next is tried: {reason}",
+    "stopping": "what was trained is saved before the end, within a minute; a second Ctrl-C does not wait",
     "trainer_restarted": "the trainer begins again from the newest checkpoint",
     "trainer_waits": "{text}",
     "child_died": "the {child} process {reason}",

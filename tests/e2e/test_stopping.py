@@ -36,6 +36,13 @@ def interrupt(program: Program) -> None:
     assert "again" in last
 
 
+def kept_all(swarm: Swarm) -> int:
+    """A learner that was stopped has made every training step durable; return the last one."""
+    ((durable,),) = swarm.rows("SELECT max(step) FROM checkpoints")
+    assert durable == swarm.steps_taken > 0
+    return int(durable)
+
+
 @pytest.mark.rest
 def test_a_swarm_is_stopped_and_goes_on(swarm: Swarm) -> None:
     swarm.configure(steps=STEPS, port=free_port(), held_out=8)
@@ -45,7 +52,7 @@ def test_a_swarm_is_stopped_and_goes_on(swarm: Swarm) -> None:
     interrupt(learner)
     wait_event(node, "learner_unreachable", node)
     interrupt(node)
-    ((durable,),) = swarm.rows("SELECT max(step) FROM checkpoints")
+    durable = kept_all(swarm)
     peer = peer_of(swarm, node)
 
     learner, node = swarm.learn(), swarm.join("node", engine="transformers")
@@ -90,9 +97,11 @@ def test_ctrl_c_in_a_terminal_ends_with_the_sum_and_no_trouble(swarm: Swarm) -> 
     learner.interrupt()
     assert learner.wait() == 130, learner.story()
     said = learner.out.read_text()
-    assert re.search(
-        r"Stopped after step \d+ of 4000\. Since this start: [1-9][\d,]* rollouts admitted, [\d,]+ refused\.", said
+    stopped = re.search(
+        r"Stopped after step (\d+) of 4000\. Since this start: [1-9][\d,]* rollouts admitted, [\d,]+ refused\.", said
     )
+    assert stopped is not None, said
+    assert int(stopped[1]) == kept_all(swarm)
     assert f"Who did what: volery report {swarm.config}" in said
 
 
@@ -133,7 +142,7 @@ def test_a_closed_terminal_stops_a_learner_which_goes_on_when_started_again(swar
     terminal.close()
     assert learner.wait() == 130, learner.story()
     wait_gone(family[1:])
-    ((durable,),) = swarm.rows("SELECT max(step) FROM checkpoints")
+    durable = kept_all(swarm)
     learner = swarm.learn_doomed()
     wait_event(learner, "incarnation_began", incarnation=2, step=durable)
     wait_done(learner, node)

@@ -5,7 +5,7 @@ stands in the ledger, with the curriculum's state of its step, only after the tr
 directory is removed only after the ledger has forgotten it. `learner.artifacts.checkpoint_retention` says which stay,
 and milestones give way where the disk has no room for the next. A version is announced without waiting for any of this:
 its name holds the incarnation, and going on from an older checkpoint begins another one, so no crash makes one name
-mean two sets of weights.
+mean two sets of weights. When somebody stops the run, the newest state is made durable, if there is time.
 
     save (staged) ... training ... event "saved" -> ledger: checkpoint -> what is not to be kept is removed
                                ... event "save_failed" -> told; the next publication tries again
@@ -43,7 +43,7 @@ REST, LONGEST_REST_S = 4.0, 60.0
 of their time for checkpoints at most; nor for longer than LONGEST_REST_S, which a kill costs of training."""
 
 LAST_S = 60.0
-"""How long somebody who stops the learner waits for the checkpoint that is being written: 100 GB on a fast disk."""
+"""How long somebody who stops the learner waits until what it trained is durable: 100 GB on a fast disk."""
 
 
 class AskTrainer(Protocol):
@@ -120,10 +120,8 @@ class Checkpoints(Service):
         Nothing is done while another is being written, or when it is durable already. Raises TrainerLost, RunError.
         """
         await self._conclude()
-        if not self._is_wanted(version):
-            return
-        self._row, self._began_s = self.describe(version), trio.current_time()
-        await self._take_snapshot(self._row)
+        if self._is_wanted(version):
+            await self._take_snapshot(version)
 
     async def begin(self, version: PolicyVersion, nursery: trio.Nursery) -> None:
         """The same in `nursery`; return once the snapshot comes before whatever the trainer is asked later. Nothing is
@@ -135,19 +133,22 @@ class Checkpoints(Service):
         return self._row is None and version.version > self.saved and not self._leaving
 
     async def _save_beside(self, version: PolicyVersion, task_status: trio.TaskStatus[None]) -> None:
-        self._row, self._began_s = self.describe(version), trio.current_time()
         sent = once(task_status.started)
-        with suppress(TrainerLost):  # whoever asks it next hears of it
-            await self._take_snapshot(self._row, sent)
+        if self._is_wanted(version):  # it still is: `save_last` may have come first
+            with suppress(TrainerLost):  # whoever asks it next hears of it
+                await self._take_snapshot(version, sent)
         sent()
 
-    async def _take_snapshot(self, row: CheckpointRow, sent: Sent = lambda: None) -> None:
+    async def _take_snapshot(self, version: PolicyVersion, sent: Sent = lambda: None) -> None:
+        row = self._row = self.describe(version)
+        self._began_s = trio.current_time()
         try:
             reply = await self.ask("save", {"directory": str(self.directory / row.directory), "wait": False}, sent)
         except ChildRefused as refused:
             await self._fail(row.directory, refused.error)
         except BaseException:
             self._row = None
+            self._settle()
             raise
         else:
             self.snapshot_s += float(reply.get("seconds", 0.0))
@@ -158,17 +159,26 @@ class Checkpoints(Service):
             if self._leaving:  # whoever stops us does it now
                 await trio.sleep_forever()
             await self.save(version)
-            while self._row is not None:
-                if self._lost:
-                    raise TrainerLost("it ended while it wrote a checkpoint")
-                await self._settled.wait()
+            await self._until_settled()
 
-    async def leave(self) -> None:
-        """Begin no other, and wait for the one that is being written, within LAST_S."""
+    def close(self) -> None:
+        """Somebody stops the run: from now on `save_last` alone begins one, and none that fails ends the run."""
         self._leaving = True
-        with trio.move_on_after(LAST_S):
-            while self._row is not None and not self._lost:
-                await self._settled.wait()
+
+    async def save_last(self, version: PolicyVersion) -> None:
+        """Return when the state of `version`, the trainer's own, is durable, or was told to have failed. The one that
+        is being written comes first, and nothing rests. Raises TrainerLost."""
+        await self._until_settled()
+        if version.version > self.saved:
+            await self._take_snapshot(version)
+            await self._until_settled()
+
+    async def _until_settled(self) -> None:
+        """Return when none is being written. Raises TrainerLost."""
+        while self._row is not None:
+            if self._lost:
+                raise TrainerLost("it ended while it wrote a checkpoint")
+            await self._settled.wait()
 
     async def forget(self) -> None:
         """Another process is the trainer now: write down what the one before had finished; the rest is lost."""
@@ -257,7 +267,7 @@ class Checkpoints(Service):
             for one in await trio.to_thread.run_sync(self._make_room, self._under_audit()):
                 self.events.emit("milestone_given_up", directory=one.directory, step=one.step)
         self._row = None
-        if self._failed >= MAX_FAILED:
+        if self._failed >= MAX_FAILED and not self._leaving:
             raise RunError(
                 f"{MAX_FAILED} checkpoints in a row could not be written to {self.directory}, so all since step "
                 f"{self.saved} is at risk: {error}. Free its disk, then start again: it goes on from there."

@@ -13,13 +13,15 @@ every start takes the next incarnation; going on after a crash, ours or the trai
 
 Killed between any two of these, the next start goes on from the newest checkpoint that the ledger knows, as the next
 incarnation, and removes what the ledger does not know. What the curriculum gave out and saw since that checkpoint is
-told it from the ledger, since leases and verdicts are not undone.
+told it from the ledger, since leases and verdicts are not undone. Stopped politely (`TrainingLoop.leave`), it makes the
+newest state durable first, so the next start loses no step.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,7 @@ from node.learner_role.scheduling.run_recording import RunRecorder
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import StepTrained
 from node.learner_role.shared.time_keeper import TOLD_S
-from node.learner_role.training.checkpoints import Checkpoints, TrainerLost
+from node.learner_role.training.checkpoints import LAST_S, Checkpoints, TrainerLost
 from node.learner_role.training.publisher import VersionPublisher, event_figures, step_row
 from node.learner_role.training.restore import load_policy, restore_newest
 from node.learner_role.training.trainer_process import CallTrainer, TrainerProcess
@@ -92,6 +94,11 @@ class TrainingLoop(Service):
     recorder: RunRecorder
     open_incarnation: Callable[[int, int], Awaitable[None]]
     _trial: Trial | None = None
+    _is_begun: bool = False
+    """Whether the trainer's state is the head's, but for a training step that is being taken."""
+    _leaving: bool = False
+    _stepping: trio.Lock = field(default_factory=trio.Lock)
+    """Held while a training step is taken, from its first effect to the head's advance, and while no step may be."""
     _diverged: int = 0
     _lost: int = 0
     _safe: int = 0
@@ -140,12 +147,15 @@ class TrainingLoop(Service):
 
     async def _train(self, beside: trio.Nursery) -> None:
         """`beside`: where versions are brought out."""
-        run, begun = self.state, False
-        while not begun or not self._is_finished:
+        run, self._is_begun = self.state, False
+        while not self._is_begun or not self._is_finished:
             try:
-                if not begun:
+                if self._leaving:  # whoever stops us does it now
+                    with self.time.during(TimeKind.CHECKPOINT):
+                        await trio.sleep_forever()
+                elif not self._is_begun:
                     await self.begin()
-                    begun = True
+                    self._is_begun = True
                 elif run.forgotten >= run.capacity.chain.head.incarnation:
                     await self._begin_above()
                 elif run.capacity.chain.head.version < self.steps:
@@ -154,10 +164,30 @@ class TrainingLoop(Service):
                 else:
                     await self._end(beside)
             except TrainerLost as loss:
-                begun = False
-                self._bear(loss)
+                self._is_begun = False
+                if not self._leaving:
+                    self._bear(loss)
         run.finished = True
         run.notify()
+
+    async def leave(self) -> None:
+        """Keep what was trained before somebody stops the run: begin no other training step, let the one that is being
+        taken end, and have the newest state durable and in the ledger.
+
+        Returns when it is, when the trainer is lost or cannot write it, or after LAST_S: then what was durable before
+        is. Returns at once before the trainer has a state of this run.
+        """
+        is_first, self._leaving = not self._leaving, True
+        self.saving.close()
+        self.state.notify(leasable=False)  # nobody waits for a batch any more
+        if not self._is_begun:
+            return
+        if is_first and (self._stepping.locked() or self.capacity.chain.head.version > self.saving.saved):
+            self.events.emit("stopping", step=self.capacity.chain.head.version, durable=self.saving.saved)
+        with trio.move_on_after(LAST_S), suppress(TrainerLost):
+            async with self._stepping:  # a checkpoint is named by the head, so the trainer must not be ahead of it
+                await self._until_written(self.capacity.chain.head.version)
+                await self.saving.save_last(self.capacity.chain.head)
 
     @property
     def _is_finished(self) -> bool:
@@ -305,6 +335,8 @@ class TrainingLoop(Service):
         arrays: Arrays | None = None,
         sent: Callable[[], None] = lambda: None,
     ) -> tuple[Header, Arrays]:
+        if self._leaving and self.trainer.pid != self._pid:
+            raise TrainerLost("it ended, and nobody waits for another one")
         try:
             return await self.trainer.call(op, header, arrays, sent=sent)
         except ChildCrashed as crash:
@@ -403,6 +435,13 @@ class TrainingLoop(Service):
         )
         run.notify()  # taking the batch made room for leases
         await self._until_sent()
+        async with self._stepping:
+            if not self._leaving:  # else the next start finds the batch in the ledger
+                await self._take_step(batch, began_ms, began - waited, beside)
+
+    async def _take_step(self, batch: Batch, began_ms: int, waited_s: float, beside: trio.Nursery) -> None:
+        """Have the trainer take it, and the head advance. Raises TrainerLost, RunError."""
+        run = self.state
         logged = [] if self.curriculum.offline is None else self.curriculum.offline.draw()
         try:
             with self.time.during(TimeKind.BATCH):
@@ -413,7 +452,7 @@ class TrainingLoop(Service):
             return
         self._diverged = 0
         run.capacity.chain = run.capacity.chain.advance()
-        row = step_row(batch, logged, run.capacity.chain.head, began_ms, began - waited, reply)
+        row = step_row(batch, logged, run.capacity.chain.head, began_ms, waited_s, reply)
         await self._until_written(row.step)
         passed = self.time.take(row.step)
         self._record(batch, passed)
@@ -509,10 +548,11 @@ class TrainingLoop(Service):
         return mixed(*parts)
 
     async def _collect(self, beside: trio.Nursery) -> Batch | None:
-        """Wait for a batch; None when another incarnation is to begin first. Consumes groups from the buffer, wakes
-        when one was added. Publishes what is due as soon as there is room. Raises TrainerLost, RunError."""
+        """Wait for a batch; None when another incarnation is to begin first, or somebody stops the run. Consumes groups
+        from the buffer, wakes when one was added. Publishes what is due as soon as there is room. Raises TrainerLost,
+        RunError."""
         run = self.state
-        while run.forgotten < run.capacity.chain.head.incarnation:
+        while not self._leaving and run.forgotten < run.capacity.chain.head.incarnation:
             self.publishing.require_whole()
             step = run.capacity.chain.head.version
             if not self._is_sending and self.publishing.is_due(step, last=False):

@@ -459,24 +459,6 @@ async def test_a_checkpoint_waits_for_no_verifier_and_what_is_being_judged_count
         nursery.cancel_scope.cancel()
 
 
-async def test_who_stops_the_learner_waits_for_the_checkpoint_that_is_being_written(tmp_path: Path) -> None:
-    trainer = FakeTrainer(patience=1000)
-    async with open_learner(tmp_path, Settings(steps=50), trainer=trainer) as learner, trio.open_nursery() as nursery:
-        seen = manifests(learner)
-        nursery.start_soon(learner.train, FakePeer())
-        while len(seen) < 4:
-            await learner.run.wait_changed()
-        assert learner.ledger.training.checkpoints() == []
-        nursery.start_soon(learner.training.saving.leave)
-        while len(seen) < 7:
-            await learner.run.wait_changed()
-        trainer.write_all()
-        await learner.training.saving.leave()
-        assert [row.step for row in learner.ledger.training.checkpoints()] == [1]
-        assert trainer.calls.count("save") == 1, "and none was begun meanwhile"
-        nursery.cancel_scope.cancel()
-
-
 async def test_a_checkpoint_that_fails_is_told_and_the_next_is_tried(tmp_path: Path) -> None:
     trainer = FakeTrainer(failing={2, 3, 5})
     async with open_learner(tmp_path, Settings(steps=6), trainer=trainer) as learner:

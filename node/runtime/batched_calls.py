@@ -3,9 +3,8 @@
 To hand a call to a thread and its result back costs a fifth of a millisecond of the interpreter, more than many a call
 itself, and a transaction costs a disk its wait. Who comes alone is served at once, as without this.
 
-What always holds: each call is made once, in the order they came, and returns its own result; one that is cancelled
-while it waits is not made; where the function raises, everyone whose call it was making hears of it by a call of their
-own.
+What always holds: each call is made once, in the order they came, and returns its own result. One that is cancelled
+while it waits is not made. Where the function raises, everyone whose call it was making asks again, and hears of it.
 """
 
 from __future__ import annotations

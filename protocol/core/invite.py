@@ -63,8 +63,12 @@ class Invite(Row, frozen=True, kw_only=True, array_like=True):
 
 
 def write_invite(invite: Invite) -> str:
-    """Return the string to hand out; LocalProtocolError when it would be too long to read back."""
-    body = msgspec.msgpack.encode(require_bounds(invite))
+    """Return the string to hand out; LocalProtocolError when it would be too long to read back, or has text that is
+    not UTF-8."""
+    try:
+        body = msgspec.msgpack.encode(require_bounds(invite))
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(f"an invite with text that is not UTF-8: {error.object!r}") from None
     text = PREFIX + base58.b58encode(body + digest_of(body)[:CHECKSUM_BYTES]).decode()
     if len(text) > MAX_INVITE_CHARS:
         raise LocalProtocolError(

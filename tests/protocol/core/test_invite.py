@@ -67,7 +67,9 @@ def test_golden_text() -> None:
 
 @given(
     st.binary(min_size=32, max_size=32),
-    st.lists(st.text(st.characters(min_codepoint=33, exclude_categories=["Cc", "Cs"]), max_size=30), min_size=1, max_size=4),
+    st.lists(
+        st.text(st.characters(min_codepoint=33, exclude_categories=["Cc", "Cs"]), max_size=30), min_size=1, max_size=4
+    ),
     st.text(max_size=20),
     st.integers(0, MAX_MILLIS),
 )

@@ -373,8 +373,8 @@ class Judge:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a test varies. `beside`: the next step is taken while a state is being published and saved. `rest`,
-    `least_rest_s`: see `node.learner_role.training.checkpoints.REST`."""
+    """What a test varies. `beside`: the next step is taken while a state is being published and saved. `rest`:
+    see `node.learner_role.training.checkpoints.REST`."""
 
     steps: int = 6
     staleness: int = 1
@@ -393,7 +393,6 @@ class Settings:
     audits: bool = False
     beside: bool = False
     rest: float = 0.0
-    least_rest_s: float = 0.0
 
 
 class DyingLedger(Ledger):
@@ -714,7 +713,7 @@ def _wire(
             budget=budget,
         )
     context.time.begin(ledger.training.time_so_far())
-    training.saving.rest, training.saving.least_rest_s = settings.rest, settings.least_rest_s
+    training.saving.rest = settings.rest
     if not settings.beside:
         _take_turns(training, trainer)
     trainer.on_frame = lambda header, arrays: context.signals.trainer_spoke.emit(

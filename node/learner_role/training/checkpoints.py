@@ -38,10 +38,9 @@ from protocol.versions.staleness import Chain, bases_of
 MAX_FAILED = 3
 """Checkpoints in a row that may fail: one is a disk that was full for a moment, more are hours of work at risk."""
 
-REST, LEAST_REST_S, LONGEST_REST_S = 4.0, 5.0, 60.0
+REST, LONGEST_REST_S = 4.0, 60.0
 """After one that took so long to write, none is begun for REST times as long, so that disk and processors have a fifth
-of their time for checkpoints at most. A kill costs that much training, so it is no longer than LONGEST_REST_S; nor is
-it shorter than LEAST_REST_S, since nobody misses some seconds, and each checkpoint keeps the trainer from its work."""
+of their time for checkpoints at most; nor for longer than LONGEST_REST_S, which a kill costs of training."""
 
 LAST_S = 60.0
 """How long somebody who stops the learner waits until what it trained is durable: 100 GB on a fast disk."""
@@ -65,7 +64,7 @@ class Checkpoints(Service):
         ask: one request to the trainer. Raises TrainerLost, ChildRefused, RunError.
         describe: makes the row of a version's checkpoint: what the curriculum and the ledger are at now.
         written: awaited until the ledger knows a training step.
-        rest, least_rest_s: see REST.
+        rest: see REST.
         audits: knows whose audits are not over: what was signed of them is not forgotten with a checkpoint.
         saved: the step of the newest durable state, 0 when there is none.
         snapshot_s: seconds that the trainer took for snapshots since somebody set it to 0.
@@ -78,7 +77,6 @@ class Checkpoints(Service):
     audits: AuditService | None
     written: Callable[[int], Awaitable[None]]
     rest: float = REST
-    least_rest_s: float = LEAST_REST_S
     saved: int = 0
     snapshot_s: float = 0.0
     _rests_until: float = -math.inf
@@ -215,8 +213,7 @@ class Checkpoints(Service):
         await trio.to_thread.run_sync(self._write_down, row, self._under_audit(), frozenset(+self.state.evaluating))
         took_s = trio.current_time() - self._began_s
         self.saved, self._failed = row.step, 0
-        rest_s = max(self.least_rest_s, min(self.rest * took_s, LONGEST_REST_S))
-        self._rests_until = trio.current_time() + rest_s
+        self._rests_until = trio.current_time() + min(self.rest * took_s, LONGEST_REST_S)
         self.events.emit(
             "checkpoint_saved",
             directory=row.directory,

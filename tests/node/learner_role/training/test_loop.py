@@ -25,7 +25,7 @@ from learner.ledger.rows import CheckpointRow
 from learner.provisioning.estimation.recording import Began, Delivered, Stepped
 from learner.rollouts.batch_arrays import batch_arrays
 from learner.rollouts.buffer import Batch, Completion, Group
-from node.learner_role.training.checkpoints import LEAST_REST_S, LONGEST_REST_S, REST
+from node.learner_role.training.checkpoints import REST
 from node.learner_role.training.loop import MAX_LOST
 from node.learner_role.training.publisher import REANNOUNCE_S, event_figures
 from node.learner_role.training.trainer_process import CallTrainer
@@ -416,29 +416,6 @@ async def test_checkpoints_take_a_fifth_of_the_time_at_most(tmp_path: Path, mock
         apart = [later - earlier for earlier, later in pairwise(saved[:-1])]
         assert all(steps >= 1 + REST for steps in apart), saved
         assert saved[-1] == 20, "that of the end is always written"
-
-
-@pytest.mark.parametrize(("rest", "patience", "apart_s"), [(0.0, 0, LEAST_REST_S), (1000.0, 3, LONGEST_REST_S)])
-async def test_some_seconds_lie_between_checkpoints_and_a_minute_at_most(
-    tmp_path: Path, mock_clock: MockClock, rest: float, patience: int, apart_s: float
-) -> None:
-    """A step takes a second, and a checkpoint as long as `patience` requests."""
-    settings = Settings(beside=True, steps=round(3 * apart_s), staleness=3, rest=rest, least_rest_s=LEAST_REST_S)
-
-    def script(op: str, moment: str) -> None:
-        if (op, moment) == ("step", "after"):
-            mock_clock.jump(1.0)
-            if trainer._steps == settings.steps:
-                trainer.patience = 0
-                trainer.write_all()
-
-    trainer = FakeTrainer(script=script, patience=patience)
-    async with open_learner(tmp_path, settings, trainer=trainer) as learner:
-        await learner.train(FakePeer())
-        saved = [fields["step"] for fields in learner.logged("checkpoint_saved")]
-        apart = [later - earlier for earlier, later in pairwise(saved[:-1])]
-        assert apart, saved
-        assert all(apart_s <= steps <= apart_s + 4 for steps in apart), saved
 
 
 async def test_a_checkpoint_waits_for_no_verifier_and_what_is_being_judged_counts_as_judged_after_it(

@@ -125,9 +125,15 @@ class Checkpoints(Service):
 
     async def begin(self, version: PolicyVersion, nursery: trio.Nursery) -> None:
         """The same in `nursery`; return once the snapshot comes before whatever the trainer is asked later. Nothing is
-        done soon after the one before."""
-        if self._is_wanted(version) and trio.current_time() >= self._rests_until:
+        done soon after the one before, unless the operator wants one of these steps kept."""
+        has_rested = trio.current_time() >= self._rests_until or self._is_milestone(version.version)
+        if self._is_wanted(version) and has_rested:
             await nursery.start(self._save_beside, version)
+
+    def _is_milestone(self, step: int) -> bool:
+        """Whether it would be the first of `keep.every` steps."""
+        every = self.keep.every
+        return every > 0 and step // every > self.saved // every
 
     def _is_wanted(self, version: PolicyVersion) -> bool:
         return self._row is None and version.version > self.saved and not self._leaving

@@ -106,6 +106,11 @@ class RelayCredit:
         """The versions that may be credited."""
         return self._versions.keys()
 
+    def is_proven(self, receiver: PeerId, manifest: ManifestHash) -> bool:
+        """Whether a record of `receiver` was admitted with this version: another one says nothing new."""
+        version = self._versions.get(manifest)
+        return version is not None and receiver in version.proven
+
     def handle(self, event: Event) -> list[Credit]:
         """Take in one event; return what is to be credited."""
         match event:

@@ -61,8 +61,6 @@ class RelayCreditService(Service):
 
     _heard: list[_Heard] = field(default_factory=list)
     _used: set[tuple[PeerId, ManifestHash]] = field(default_factory=set)
-    _known: set[tuple[PeerId, ManifestHash]] = field(default_factory=set)
-    """What the core was told of versions that are fresh: a second record of a peer's says nothing new."""
     _news: trio.Event = field(default_factory=trio.Event)
 
     def __post_init__(self) -> None:
@@ -77,7 +75,8 @@ class RelayCreditService(Service):
             self._news.set()
 
     def _note_believed(self, news: RecordsBelieved) -> None:
-        if used := {(news.peer, manifest) for manifest in news.manifests} - self._known:
+        used = {(news.peer, manifest) for manifest in news.manifests if not self._core.is_proven(news.peer, manifest)}
+        if used:
             self._used |= used
             self._news.set()
 
@@ -108,8 +107,6 @@ class RelayCreditService(Service):
         window = self._window()
         with trio.CancelScope(shield=True):  # or what was just taken out would be lost when the learner stops
             credits = await trio.to_thread.run_sync(self._credit, heard, used, window, self.context.signing_ms())
-        followed = set(self._core.versions)
-        self._known = {one for one in self._known | used if one[1] in followed}
         for credit in credits:
             self.events.emit(
                 "relays_credited",

@@ -256,3 +256,19 @@ def test_saying_it_again_earns_nothing(events: list[Event], data: st.DataObject)
     start = (offered(), offered(SECOND))
     # A receipt that was worth nothing when it was heard is worth nothing later: nothing about it has changed.
     assert credits_of(*start, *repeated) == credits_of(*start, *events)
+
+
+def test_a_receiver_is_proven_from_its_first_record_until_the_version_retires() -> None:
+    core = RelayCredit(learner=LEARNER)
+    core.handle(admitted())
+    assert not core.is_proven(ANNA, FIRST), "of a version that nobody follows"
+    core.handle(offered())
+    assert not core.is_proven(ANNA, FIRST)
+    core.handle(admitted())
+    assert (core.is_proven(ANNA, FIRST), core.is_proven(BEN, FIRST), core.is_proven(ANNA, SECOND)) == (
+        True,
+        False,
+        False,
+    )
+    core.handle(VersionRetired(manifest=FIRST))
+    assert not core.is_proven(ANNA, FIRST)

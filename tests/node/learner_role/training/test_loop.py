@@ -418,6 +418,20 @@ async def test_checkpoints_take_a_fifth_of_the_time_at_most(tmp_path: Path, mock
         assert saved[-1] == 20, "that of the end is always written"
 
 
+async def test_a_milestone_does_not_wait_until_checkpoints_have_rested(tmp_path: Path, mock_clock: MockClock) -> None:
+    """A step takes a second, and so does a checkpoint: by itself the next would come after a minute."""
+
+    def script(op: str, moment: str) -> None:
+        if (op, moment) in (("step", "after"), ("save", "before")):
+            mock_clock.jump(1.0)
+
+    settings = Settings(beside=True, steps=20, staleness=3, rest=1000.0, keep_every=4, keep_milestones=9)
+    async with open_learner(tmp_path, settings, trainer=FakeTrainer(script=script)) as learner:
+        await learner.train(FakePeer())
+        saved = [fields["step"] for fields in learner.logged("checkpoint_saved")]
+        assert {4, 8, 12, 16, 20} <= {step // 4 * 4 for step in saved}, saved
+
+
 async def test_a_checkpoint_waits_for_no_verifier_and_what_is_being_judged_counts_as_judged_after_it(
     tmp_path: Path,
 ) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 
 from learner.provisioning.estimation.estimator import fit
@@ -32,19 +34,21 @@ def test_a_swarm_runs_to_its_end(swarm: Swarm) -> None:
     swarm.configure(steps=STEPS, held_out=16)
     learner = swarm.learn()
     trainer = learner.child("learner.training.server")
-    # Nothing is published before the trainer has loaded: until then nobody can run ahead of the others.
-    with stopped(trainer):
-        nodes = [
-            swarm.join("listening", engine="transformers"),
-            swarm.join("dialling", "--no-listen", engine="transformers"),
-        ]
-        for node in nodes:
-            wait_event(node, "child_started", learner)
-            wait_event(node, "joined", learner)
     wait_event(learner, "version_published")
-    with stopped(trainer):
+    with ExitStack() as first_waits:
+        # The learner takes no step before both nodes hold weights: until then one alone fills the window of staleness.
+        with stopped(trainer):
+            nodes = [
+                swarm.join("listening", engine="transformers"),
+                swarm.join("dialling", "--no-listen", engine="transformers"),
+            ]
+            for node in nodes:
+                wait_event(node, "version_installed", learner)
+            first = wait_for("a first receipt", lambda: next((node for node in nodes if node.events("receipt")), None))
+            first_waits.enter_context(stopped(psutil.Process(first.pid)))
+        # Nor does the faster one end the run before the other has delivered.
         for node in nodes:
-            wait_event(node, "version_installed", learner)
+            wait_event(node, "receipt", learner)
     peaks = peaks_mib([learner, *nodes])
 
     story = "\n".join(program.story() for program in (learner, *nodes))

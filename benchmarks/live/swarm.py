@@ -26,8 +26,8 @@ from benchmarks.network.payload import write_payload
 from benchmarks.network.requirements import NetworkUnavailable
 from learner.provisioning.estimation.recording import FILE
 from node.commands.demo.node_process import GRACE_S
-from node.config.invite_text import INVITE_FILE
 from node.learner_role.command import EVENTS_FILE
+from node.network.invites import found_swarm
 from node.runtime.shutdown import STOP_ON_EOF
 from node.tasks.tokenizer import write_character_tokenizer
 
@@ -146,12 +146,11 @@ def run_swarm(plant: Plant, run: Run, out: Path) -> Ran:
     try:
         with open_network(links) as network, ExitStack() as stack:
             config.write_text(swarm_toml(plant, run, network.address(LEARNER)), encoding="utf-8")
+            invite = found_swarm(config)
             trainer = [str(plant.train_s), str(plant.size_bytes), str(begin)]
             argv = [sys.executable, "-m", "benchmarks.live.learner", str(config), *trainer]
             learner = stack.enter_context(open_program(LEARNER, network.inside(LEARNER, argv), out))
             started = [learner]
-            wait_until("an invite", (state / INVITE_FILE).exists, started)
-            invite = (state / INVITE_FILE).read_text(encoding="ascii").strip()
             for name in names:
                 argv = _join(plant, name, network.address(name), invite, out)
                 started.append(stack.enter_context(open_program(name, network.inside(name, argv), out)))

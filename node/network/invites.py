@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -10,11 +11,12 @@ import msgspec
 from learner.artifacts.regular_file import read_file
 from learner.artifacts.text_files import NotText, text_of
 from node.config.invite_text import INVITE_FILE
+from node.config.loader import read_swarm_config
 from node.config.preflight import require_addresses
 from node.config.swarm_config import SwarmConfig
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import Clock
-from node.state.learner_state import LearnerStateDir
+from node.state.learner_state import LearnerStateDir, open_learner_home
 from node.state.locate import find_place
 from protocol.core.errors import LocalProtocolError
 from protocol.core.invite import Invite, InviteError, read_invite, write_invite
@@ -34,6 +36,21 @@ def invite_to(home: LearnerStateDir, config: SwarmConfig, addresses: list[str]) 
             name=config.swarm.name,
         )
     )
+
+
+def found_swarm(config_file: Path) -> str:
+    """Found the swarm of a swarm.toml, as its learner would at its first start, which then goes on with it; return the
+    invite, for the addresses that it will listen at. Raises UsageError, RunError.
+    """
+    config = read_swarm_config(config_file)
+    home = open_learner_home(
+        Path(config.swarm.state),
+        name=config.swarm.name,
+        certificate_days=config.swarm.certificate_days,
+        now_ms=Clock.now_ms(),
+    )
+    with closing(home):
+        return invite_to(home, config, [f"{address}/p2p/{home.learner.peer_id}" for address in config.network.listen])
 
 
 def show_invite(config: Path, *, announce: Sequence[str], expires_h: float) -> str:

@@ -12,7 +12,7 @@ import json
 import os
 import shlex
 import time
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,20 +21,18 @@ import trio
 from node.commands.demo.node_process import NodeProcess, family_pss_bytes, stop_all
 from node.commands.demo.recipe import HELD_OUT, MAX_NEW_TOKENS, OBJECTIVE, TASK, Recipe, recipe_for, swarm_toml
 from node.commands.init.command import free_port
-from node.config.loader import read_swarm_config
 from node.config.node_config import EngineSection
 from node.engine.selection import choose_engine, look
 from node.learner_role.training.tiny_model import StartingModel
 from node.learner_role.training.warm_start import TINY_QWEN3, VLLM_HEAD_DIM
-from node.network.invites import invite_to
+from node.network.invites import found_swarm
 from node.reports import as_terminal, as_text, draw_reward, roads_taken, summary, swarm_report, write_html
 from node.reports.model.audits import ban_in_words
 from node.reports.model.report import Role, SwarmReport
 from node.runtime.atomic_files import prepare, writing
 from node.runtime.errors import RunError
-from node.runtime.events import Clock, EventLog
+from node.runtime.events import EventLog
 from node.runtime.shutdown import Stopped
-from node.state.learner_state import open_learner_home
 from node.state.status_file import FILE as STATUS_FILE
 from node.ui.live_view import ViewState
 from node.ui.terminal import Terminal, open_terminal, run_shown
@@ -214,7 +212,7 @@ class Demo:
             nodes = [self._node(number) for number in range(1, self.num_nodes + 1)]
         try:
             with self._writing():
-                invite = self._found()
+                invite = found_swarm(self.out / CONFIG_FILE)
                 await learner.start()
             # The nodes load their engines while the learner loads its own: they wait for its first version, not it for
             # them.
@@ -265,19 +263,6 @@ class Demo:
         )
         arguments = ["--config", str(config), "--state", str(self.out / name), "--plain"]
         return NodeProcess(name=name, arguments=arguments, log=self.out / f"{name}.log")
-
-    def _found(self) -> str:
-        """Found the swarm, as its learner would; return the invite. Raises UsageError, RunError."""
-        config = read_swarm_config(self.out / CONFIG_FILE)
-        home = open_learner_home(
-            Path(config.swarm.state),
-            name=config.swarm.name,
-            certificate_days=config.swarm.certificate_days,
-            now_ms=Clock.now_ms(),
-        )
-        with closing(home):
-            addresses = [f"{address}/p2p/{home.learner.peer_id}" for address in config.network.listen]
-            return invite_to(home, config, addresses)
 
     async def _wait_until_there(self, learner: NodeProcess) -> None:
         """Return when the learner is about to listen. Raises RunError."""

@@ -6,7 +6,8 @@ not answer once, and loses the address of IPv6 peers. What always holds:
 
 * Every task lives in this host's nursery: leaving the scope ends them all, within FLUSH_S or so.
 * What a peer does wrong ends that peer's stream or connection and nothing else.
-* Nobody outside is ever contacted but those that `dial` was asked to dial: no bootstrap, mDNS, UPnP or AutoNAT.
+* Nobody outside is ever contacted but those that `dial` was asked to dial, and members who ask for it
+  (`swarm.libp2p.reachability`): no bootstrap and no mDNS.
 * A connection is registered, announced and used by broadcast in one step, and forgotten in one step.
 * Strangers cost no more than `budget` and `door` say, whatever they do, and no member its place.
 """
@@ -14,26 +15,31 @@ not answer once, and loses the address of IPv6 peers. What always holds:
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
-from functools import partial
 from itertools import count
+from typing import TypeVar
 
 import trio
 from libp2p.io.exceptions import ConnectionClosedError
 
 from protocol.core.errors import PeerError
 from protocol.core.ids import PeerId
-from swarm.libp2p.connection_gate import BYTES, CONNECTIONS, FIRST_BYTES_S, HANDSHAKE_S, STREAM_RATE, Door, Pace
+from swarm.libp2p.connection import Connection, Route
+from swarm.libp2p.connection_gate import BYTES, CONNECTIONS, FIRST_BYTES_S, HANDSHAKE_S, Door
+from swarm.libp2p.dialler import Dialler
 from swarm.libp2p.fair_slots import origin_of
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL, answer_ping, identify_handler
-from swarm.libp2p.memory_budget import STRANGER_STREAMS, Budget, Over
-from swarm.libp2p.multistream import NegotiationFailed, answer, propose
+from swarm.libp2p.memory_budget import Budget, Over
+from swarm.libp2p.multistream import NegotiationFailed, answer, propose_at_once
+from swarm.libp2p.reachability.hole_punch import DCUTR
+from swarm.libp2p.reachability.reach import Reach
 from swarm.libp2p.security import (
     NOISE,
     TLS,
     HandshakeFailed,
     Identity,
+    RawConnection,
     SecureChannel,
     SecurityTable,
     secure_inbound,
@@ -46,17 +52,15 @@ from swarm.libp2p.sockets.addresses import (
     from_socket,
     list_advertised,
     parse_address,
-    parse_dialable,
 )
+from swarm.libp2p.sockets.port_reuse import connect_from, listen_on
 from swarm.libp2p.sockets.rate_limiter import Caps, Pacer
-from swarm.libp2p.sockets.tcp import RECEIVE_BYTES, STRANGER_RECEIVE_BYTES, TcpConnection
+from swarm.libp2p.sockets.tcp import STRANGER_RECEIVE_BYTES, TcpConnection
 from swarm.libp2p.stream import Libp2pStream, StreamWire
-from swarm.libp2p.yamux.connection import MAX_INBOUND_STREAMS, YAMUX_PROTOCOL, Meter, YamuxConnection, YamuxStream
+from swarm.libp2p.yamux.connection import YAMUX_PROTOCOL, Meter, YamuxStream
 from swarm.transport.flood import Flooding
 from swarm.transport.interface import (
-    DIAL_TIMEOUT_S,
     STREAM_OPEN_TIMEOUT_S,
-    DialFailed,
     ListenFailed,
     PeerConnected,
     Refusal,
@@ -68,61 +72,18 @@ from swarm.transport.interface import (
     TransportError,
 )
 
+T = TypeVar("T")
+
 MAX_CONNECTIONS = 1024
 """Connections of members, beside those of strangers: one per peer of a large swarm; a file descriptor each."""
 
 MAX_CONNECTIONS_PER_PEER = 4
 """Two dials that cross leave two; more are nobody's honest doing."""
 
+INTRODUCTIONS = frozenset({IDENTIFY_PROTOCOL, PING_PROTOCOL, DCUTR})
+"""What is spoken over a circuit that is limited: enough to get to know each other, and to meet."""
+
 log = logging.getLogger(__name__)
-
-
-class Connection:
-    """One secure, multiplexed connection to `peer`."""
-
-    def __init__(
-        self, channel: SecureChannel, *, raw: TcpConnection, number: int, is_member: bool, dialled: bool, host: Host
-    ) -> None:
-        self.peer = channel.remote
-        self.address = str(raw.remote)
-        self.origin = origin_of(raw.remote.host)
-        self.raw = raw
-        self.number = number
-        self.dialled = dialled
-        self._pace = Pace(is_member=is_member)
-        self.change(is_member=is_member)
-        self.muxer = YamuxConnection(channel, initiator=dialled, accept=partial(host.serve_stream, self), account=self)
-        self.gone = trio.Event()
-        self._host = host
-
-    @property
-    def is_member(self) -> bool:
-        return self._pace.is_member
-
-    @property
-    def max_streams(self) -> int:
-        return MAX_INBOUND_STREAMS if self._pace.is_member else STRANGER_STREAMS
-
-    def hold(self, delta: int) -> None:
-        """Count bytes that are in memory for this connection; whoever holds too much is cut off."""
-        self._host.end_over(self._host.budget.change(self.number, delta))
-
-    def charge(self, cost: float) -> float:
-        """Count what the peer did; return how long to wait before reading on."""
-        wait_s = self._pace.charge(cost, self._host.door.strangers_units, trio.current_time())
-        if wait_s > 0:
-            self._host.door.refusals.note(STREAM_RATE, self.peer)
-        return wait_s
-
-    def change(self, *, is_member: bool) -> None:
-        """The peer is a member from now on, or a stranger."""
-        self._pace.change(is_member=is_member)
-        self.raw.receive_bytes = RECEIVE_BYTES if is_member else STRANGER_RECEIVE_BYTES
-
-    async def aclose(self) -> None:
-        """Say good-bye, and wait until the host has forgotten us; about FLUSH_S at most."""
-        await self.muxer.aclose()
-        await self.gone.wait()
 
 
 class Host(Flooding):
@@ -130,13 +91,17 @@ class Host(Flooding):
 
     def __init__(self, identity: Identity, security: SecurityTable, caps: Caps, nursery: trio.Nursery) -> None:
         super().__init__(nursery)
-        self._identity = identity
-        self._security = security
+        self.identity = identity
+        self.security = security
         self._caps = caps
         self._nursery = nursery
         self._listening: list[str] = []
         self._connections: dict[PeerId, list[Connection]] = {}
-        self._dialling: dict[PeerId, trio.Lock] = {}
+        self.reach = Reach(self)
+        self._dialler = Dialler(self, self.reach.through)
+        self._circuits: dict[PeerId, list[Connection]] = {}
+        self._arrivals: dict[PeerId, trio.Event] = {}
+        self.listeners: tuple[trio.SocketListener, ...] = ()
         self._numbers = count()
         self.door, self.budget = Door(), Budget()
         self._shaking: dict[int, trio.CancelScope] = {}
@@ -145,10 +110,11 @@ class Host(Flooding):
         self._meters: dict[PeerId, Meter] = {}
         self.handle(IDENTIFY_PROTOCOL, identify_handler(identity, self.addresses, lambda: list(self.handlers)))
         self.handle(PING_PROTOCOL, answer_ping)
+        self.reach.start(nursery)
 
     @property
     def peer_id(self) -> PeerId:
-        return self._identity.peer_id
+        return self.identity.peer_id
 
     def addresses(self) -> list[str]:
         return list(self._listening)
@@ -171,7 +137,7 @@ class Host(Flooding):
         self.door.expect(origins.keys(), origins.values())
 
     def origins(self) -> dict[PeerId, str]:
-        return {peer: those[0].origin for peer, those in self._connections.items() if peer in self._trusted}
+        return {peer: those[0].route.origin for peer, those in self._connections.items() if peer in self._trusted}
 
     def note_refusal(self, budget: str, who: str) -> None:
         self.door.refusals.note(budget, who)
@@ -180,22 +146,7 @@ class Host(Flooding):
         return self.door.refusals.take()
 
     async def dial(self, addresses: Sequence[str]) -> PeerId:
-        await trio.lowlevel.checkpoint()
-        try:
-            wanted, candidates = parse_dialable(addresses)
-        except BadAddress as error:
-            raise DialFailed(str(error)) from error
-        if wanted == self.peer_id:
-            raise DialFailed(f"{candidates[0]} is this node itself")
-        lock = self._dialling.setdefault(wanted, trio.Lock())
-        try:
-            async with lock:
-                if self._open_connection(wanted) is None:
-                    await self._dial_in_turn(wanted, candidates)
-        finally:
-            if not lock.statistics().tasks_waiting:
-                self._dialling.pop(wanted, None)
-        return wanted
+        return await self._dialler.dial(addresses)
 
     async def disconnect(self, peer: PeerId) -> None:
         async with trio.open_nursery() as nursery:
@@ -203,30 +154,39 @@ class Host(Flooding):
                 nursery.start_soon(connection.aclose)
 
     async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
-        connection = self._open_connection(peer)
+        connection = self.open_connection(peer)
         if connection is None:
             await trio.lowlevel.checkpoint()
             raise StreamRefused(f"{peer} is not connected")
-        stream = connection.muxer.open_stream()
-        with ExitStack() as stack:
-            stack.callback(stream.reset, "it was refused")
-            try:
-                with trio.fail_after(STREAM_OPEN_TIMEOUT_S):
-                    await propose(StreamWire(stream), [protocol])
-            except (NegotiationFailed, StreamBroken, trio.TooSlowError) as error:
-                why = str(error) or f"no answer within {STREAM_OPEN_TIMEOUT_S:.0f} s"
-                raise StreamRefused(f"{peer} opened no stream for {protocol}: {why}") from error
-            stack.pop_all()
-        return self._stream(connection, stream, protocol)
+        return await self.open_stream_on(connection, protocol)
 
     # Inside the package.
 
     def listen(self, listeners: Sequence[trio.SocketListener], announce: Sequence[Address]) -> None:
         """Serve bound listeners."""
+        self.listeners = tuple(listeners)
         bound = [from_socket(listener.socket.getsockname()) for listener in listeners]
         self._listening = list_advertised(bound, announce, self.peer_id) if bound else []
+        self.reach.note_listening(announce)
         if listeners:
             self._nursery.start_soon(trio.serve_listeners, self._accept, list(listeners))
+
+    async def open_stream_on(self, connection: Connection, protocol: str, first: bytes = b"") -> Libp2pStream:
+        """Open a stream over this connection, and send `first` on it without waiting for the peer's consent.
+
+        Raises StreamRefused, within STREAM_OPEN_TIMEOUT_S.
+        """
+        peer, stream = connection.peer, connection.muxer.open_stream()
+        with ExitStack() as stack:
+            stack.callback(stream.reset, "it was refused")
+            try:
+                with trio.fail_after(STREAM_OPEN_TIMEOUT_S):
+                    await propose_at_once(StreamWire(stream), protocol, first)
+            except (NegotiationFailed, StreamBroken, trio.TooSlowError) as error:
+                why = str(error) or f"no answer within {STREAM_OPEN_TIMEOUT_S:.0f} s"
+                raise StreamRefused(f"{peer} opened no stream for {protocol}: {why}") from error
+            stack.pop_all()
+        return self._stream(connection, stream, protocol)
 
     def serve_stream(self, connection: Connection, stream: YamuxStream) -> None:
         """Start a task for a stream that a peer opened."""
@@ -249,34 +209,85 @@ class Host(Flooding):
                 nursery.start_soon(self.disconnect, peer)
         self.hub.close()
 
-    def _open_connection(self, peer: PeerId) -> Connection | None:
+    async def unless_connected(self, peer: PeerId, act: Callable[[], Awaitable[T]]) -> T | None:
+        """Do something until it is done, or until there is a connection to `peer`: then return None."""
+        if self.open_connection(peer) is not None:
+            return None
+        arrived = self._arrivals.setdefault(peer, trio.Event())
+        async with trio.open_nursery() as nursery:
+
+            async def stop() -> None:
+                await arrived.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(stop)
+            done = await act()
+            nursery.cancel_scope.cancel()
+            return done
+        return None
+
+    def open_connection(self, peer: PeerId) -> Connection | None:
+        """A connection to `peer` over which streams can be opened."""
         return next((one for one in self._connections.get(peer, ()) if one.muxer.is_open), None)
 
-    async def _dial_in_turn(self, wanted: PeerId, candidates: Sequence[Address]) -> None:
-        failures: list[str] = []
-        for address in candidates:
-            try:
-                with trio.fail_after(DIAL_TIMEOUT_S):
-                    await self._connect(wanted, address)
-            except trio.TooSlowError:
-                failures.append(f"{address}: no answer within {DIAL_TIMEOUT_S:.0f} s")
-            except (OSError, UnicodeError, HandshakeFailed) as error:  # UnicodeError: of a name that no resolver takes
-                failures.append(f"{address}: {error}")
-            else:
-                return
-        raise DialFailed("; ".join(failures))
+    async def connect(
+        self, wanted: PeerId, address: Address, *, is_initiator: bool = True, from_listening: bool = False
+    ) -> None:
+        """Connect to an IP address and find `wanted` there; where `is_initiator` is False, as if it had dialled us.
 
-    async def _connect(self, wanted: PeerId, address: Address) -> None:
-        stream = await trio.open_tcp_stream(address.host, address.port)
+        Raises OSError, also where it cannot be done `from_listening`, from a port on which we listen; HandshakeFailed.
+        """
+        stream = await connect_from(self.listeners, address.host, address.port, from_listening=from_listening)
         try:
-            raw = self._caps.connection(stream, is_initiator=True)
-            channel = await secure_outbound(raw, self._security, wanted, YAMUX_PROTOCOL)
+            raw = self._caps.connection(stream, is_initiator=is_initiator)
+            if is_initiator:
+                channel = await secure_outbound(raw, self.security, wanted, YAMUX_PROTOCOL)
+            else:
+                channel = await secure_inbound(raw, self.security, YAMUX_PROTOCOL)
+                if channel.remote != wanted:
+                    raise HandshakeFailed(f"{channel.remote} answered instead of {wanted}")
         except BaseException:  # also where it was cancelled: nobody else knows of this socket
             await trio.aclose_forcefully(stream)
             raise
-        connection = Connection(channel, raw=raw, number=next(self._numbers), is_member=True, dialled=True, host=self)
+        route = Route(
+            address=str(raw.remote),
+            origin=origin_of(raw.remote.host),
+            dialled=True,
+            from_listening=_left_from(stream, self.listeners),
+        )
+        self.add(channel, raw, route, is_member=True, is_initiator=is_initiator)
+
+    async def connect_apart(self, wanted: PeerId, address: Address) -> Connection:
+        """Connect to `wanted` from a port of its own, for introductions alone: nobody above hears of it.
+
+        Raises OSError, HandshakeFailed.
+        """
+        stream = await connect_from((), address.host, address.port)
+        try:
+            raw = self._caps.connection(stream, is_initiator=True)
+            channel = await secure_outbound(raw, self.security, wanted, YAMUX_PROTOCOL)
+        except BaseException:  # also where it was cancelled: nobody else knows of this socket
+            await trio.aclose_forcefully(stream)
+            raise
+        route = Route(address=str(raw.remote), origin=origin_of(raw.remote.host), dialled=True, is_limited=True)
+        return self.add(channel, raw, route, is_member=True, is_initiator=True)
+
+    def add(
+        self, channel: SecureChannel, raw: RawConnection, route: Route, *, is_member: bool, is_initiator: bool
+    ) -> Connection:
+        """Take up a connection that was secured, and run it."""
+        connection = Connection(
+            channel,
+            raw=raw,
+            route=route,
+            number=next(self._numbers),
+            is_member=is_member,
+            is_initiator=is_initiator,
+            host=self,
+        )
         self._register(connection)
         self._nursery.start_soon(self._run_connection, connection)
+        return connection
 
     async def _accept(self, stream: trio.SocketStream) -> None:
         """Shake hands with whoever called, then run the connection. Nothing a stranger does escapes."""
@@ -286,11 +297,17 @@ class Host(Flooding):
                 found = await self._shake_hands(stream, number)
                 if found is None:
                     return
-                channel, raw = found
+                channel, raw, is_initiator = found
                 is_member = channel.remote in self._trusted
                 if self._has_room_for(channel.remote, is_member=is_member):
                     connection = Connection(
-                        channel, raw=raw, number=number, is_member=is_member, dialled=False, host=self
+                        channel,
+                        raw=raw,
+                        route=Route(address=str(raw.remote), origin=origin_of(raw.remote.host), dialled=False),
+                        number=number,
+                        is_member=is_member,
+                        is_initiator=is_initiator,
+                        host=self,
                     )
                     self._register(connection)
                     await self._run_connection(connection)
@@ -299,8 +316,12 @@ class Host(Flooding):
             finally:
                 self.door.note_closed(number)
 
-    async def _shake_hands(self, stream: trio.SocketStream, number: int) -> tuple[SecureChannel, TcpConnection] | None:
-        """Find out who called; None when that took too long, or others have more right to the place."""
+    async def _shake_hands(
+        self, stream: trio.SocketStream, number: int
+    ) -> tuple[SecureChannel, TcpConnection, bool] | None:
+        """Find out who called, and whether we are the initiator all the same; None when that took too long, or others
+        have more right to the place.
+        """
         scope = self._shaking[number] = trio.CancelScope()
         try:
             with scope, trio.fail_after(HANDSHAKE_S):
@@ -309,14 +330,16 @@ class Host(Flooding):
                 origin = origin_of(raw.remote.host)
                 if (victim := self.door.knock(number, origin, trio.current_time())) is not None:
                     self._shaking[victim].cancel()
+                if (wanted := self.reach.wanted_at(raw.remote)) is not None:
+                    return await secure_outbound(raw, self.security, wanted, YAMUX_PROTOCOL), raw, True
                 with trio.fail_after(FIRST_BYTES_S):
                     await raw.wait_first()
                 if not self.door.note_first_bytes(number, origin, trio.current_time()):
                     return None
                 channel = await secure_inbound(
-                    raw, self._security, YAMUX_PROTOCOL, lambda: self.door.note_progress(number, trio.current_time())
+                    raw, self.security, YAMUX_PROTOCOL, lambda: self.door.note_progress(number, trio.current_time())
                 )
-                return channel, raw
+                return channel, raw, False
         except (HandshakeFailed, trio.TooSlowError, OSError, ConnectionClosedError) as error:
             log.debug("an inbound handshake failed: %s", error)
         finally:
@@ -348,14 +371,14 @@ class Host(Flooding):
         connection.change(is_member=is_member)
         if is_member:
             self.door.note_trusted(connection.number)
-            self.door.expect([connection.peer], [connection.origin])
+            self.door.expect([connection.peer], [connection.route.origin])
         else:
             self._lodge(connection)
         self.end_over(self.budget.promote(connection.number, is_member=is_member))
 
     def _lodge(self, connection: Connection) -> None:
         """Give a stranger's connection a place, which may cost another its own."""
-        victim = self.door.admit(connection.number, connection.origin, connection.peer, trio.current_time())
+        victim = self.door.admit(connection.number, connection.route.origin, connection.peer, trio.current_time())
         if victim is not None and (other := self._by_number.get(victim)) is not None:
             other.muxer.break_off("others have more right to one of the places of strangers")
             self.budget.close(victim)
@@ -363,17 +386,22 @@ class Host(Flooding):
     def _register(self, connection: Connection) -> None:
         self._by_number[connection.number] = connection
         self.budget.open(connection.number, is_member=connection.is_member)
+        self._meters.setdefault(connection.peer, Meter())
+        if connection.route.is_limited:  # to all above, its peer is not connected
+            self._circuits.setdefault(connection.peer, []).append(connection)
+            return
         if not connection.is_member:
             self._lodge(connection)
         elif not connection.dialled:
-            self.door.expect([connection.peer], [connection.origin])
+            self.door.expect([connection.peer], [connection.route.origin])
         siblings = self._connections.setdefault(connection.peer, [])
         siblings.append(connection)
-        self._meters.setdefault(connection.peer, Meter())
+        self._arrivals.pop(connection.peer, trio.Event()).set()
         if len(siblings) == 1:
             self.note_connected(
-                PeerConnected(peer=connection.peer, dialled=connection.dialled, remote_address=connection.address)
+                PeerConnected(peer=connection.peer, dialled=connection.dialled, remote_address=connection.route.address)
             )
+        self.reach.note_connected(connection)
 
     async def _run_connection(self, connection: Connection) -> None:
         try:
@@ -382,21 +410,28 @@ class Host(Flooding):
             del self._by_number[connection.number]
             self.budget.close(connection.number)
             self.door.note_closed(connection.number)
-            siblings = self._connections[connection.peer]
+            table = self._circuits if connection.route.is_limited else self._connections
+            siblings = table[connection.peer]
             siblings.remove(connection)
             if not siblings:
-                del self._connections[connection.peer]
-                if not connection.is_member:
+                del table[connection.peer]
+                if not connection.is_member and not self._is_known(connection.peer):
                     self._meters.pop(connection.peer, None)
-                self.note_disconnected(connection.peer)
+                if not connection.route.is_limited:
+                    self.note_disconnected(connection.peer)
+            self.reach.note_gone(connection)
             connection.gone.set()
             log.debug("connection to %s ended: %s", connection.peer, connection.muxer.end_reason)
 
+    def _is_known(self, peer: PeerId) -> bool:
+        return peer in self._connections or peer in self._circuits
+
     async def _serve_stream(self, connection: Connection, stream: YamuxStream) -> None:
         """Negotiate and run the handler; see `StreamHandler` for what its end means."""
+        offered = INTRODUCTIONS & self.handlers.keys() if connection.route.is_limited else self.handlers.keys()
         try:
             with trio.fail_after(STREAM_OPEN_TIMEOUT_S):
-                protocol = await answer(StreamWire(stream), self.handlers.__contains__)
+                protocol = await answer(StreamWire(stream), offered.__contains__)
             await self.handlers[protocol](self._stream(connection, stream, protocol))
         except (NegotiationFailed, TransportError, PeerError, trio.TooSlowError) as error:
             log.debug("a stream from %s was aborted: %s", connection.peer, error)
@@ -408,7 +443,7 @@ class Host(Flooding):
             await stream.aclose()
 
     def _stream(self, connection: Connection, stream: YamuxStream, protocol: str) -> Libp2pStream:
-        return Libp2pStream(stream, remote=connection.peer, protocol=protocol, meter=self._meters[connection.peer])
+        return Libp2pStream(stream, connection=connection, protocol=protocol, meter=self._meters[connection.peer])
 
 
 @asynccontextmanager
@@ -469,7 +504,7 @@ async def _bind(addresses: Sequence[Address]) -> list[trio.SocketListener]:
     with ExitStack() as opened:
         for address in addresses:
             try:
-                bound = await trio.open_tcp_listeners(address.port, host=address.host)
+                bound = await listen_on(address.host, address.port)
             except OSError as error:
                 raise ListenFailed(f"cannot listen on {address}: {error.strerror or error}") from error
             listeners += bound
@@ -484,3 +519,9 @@ def _parse_own(text: str) -> Address:
         return parse_address(text)
     except BadAddress as error:
         raise ListenFailed(str(error)) from error
+
+
+def _left_from(stream: trio.SocketStream, listeners: Iterable[trio.SocketListener]) -> bool:
+    """Whether a connection left from a port that we listen on."""
+    port = stream.socket.getsockname()[1]
+    return any(listener.socket.getsockname()[1] == port for listener in listeners)

@@ -86,6 +86,18 @@ async def propose(wire: Wire, protocols: Sequence[str]) -> str:
     raise NegotiationFailed(f"the peer does not speak {' or '.join(protocols)}")
 
 
+async def propose_at_once(wire: Wire, protocol: str, first: bytes) -> None:
+    """Propose `protocol` and go on with `first` as if it was taken already, which saves a round trip.
+
+    Raises NegotiationFailed where it is not; whoever answered has then read `first` for proposals, and the wire is of
+    no use any more.
+    """
+    await wire.write(encode_message(GREETING) + encode_message(protocol) + first)
+    await _expect_greeting(wire)
+    if (answer := await read_message(wire)) != protocol:
+        raise NegotiationFailed(f"{protocol} was answered with {answer!r}")
+
+
 async def answer(wire: Wire, supports: Callable[[str], bool]) -> str:
     """Take the first proposed protocol that `supports` knows. Raises NegotiationFailed."""
     await wire.write(encode_message(GREETING))

@@ -1,4 +1,4 @@
-"""From a TCP connection to a secure one: a libp2p security transport below, bytes for the muxer above.
+"""From a TCP connection, or a circuit, to a secure one: a libp2p security transport below, bytes for the muxer above.
 
 What always holds: security is chosen from an explicit table (our TLS, then noise, never plaintext or secio), whoever
 dials checks that the peer is the one it wanted, and whatever a peer makes the handshake or the cipher raise leaves here
@@ -26,6 +26,7 @@ from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from libp2p.security.noise.transport import Transport as NoiseTransport
 
 from protocol.core.ids import PeerId
+from swarm.libp2p.circuit import CircuitConnection
 from swarm.libp2p.multistream import NegotiationFailed, answer, propose
 from swarm.libp2p.sockets.tcp import TcpConnection
 from swarm.libp2p.tls.transport import TLS_PROTOCOL, TlsTransport
@@ -35,6 +36,9 @@ TLS, NOISE = str(TLS_PROTOCOL), str(NOISE_PROTOCOL)
 
 SecurityTable = Mapping[TProtocol, ISecureTransport]
 """Security protocols we speak, the preferred one first."""
+
+RawConnection = TcpConnection | CircuitConnection
+"""What a secure connection lies on."""
 
 Errors = tuple[type[Exception], ...]
 
@@ -77,7 +81,7 @@ def security_table(identity: Identity, protocols: Sequence[str] = (TLS, NOISE)) 
 class SecureChannel:
     """An authenticated, encrypted byte channel to `remote`."""
 
-    def __init__(self, connection: ISecureConn, raw: TcpConnection, errors: Errors = OURS) -> None:
+    def __init__(self, connection: ISecureConn, raw: RawConnection, errors: Errors = OURS) -> None:
         self.hurry = raw.hurry
         self.aclose = connection.close
         self.read, self.write = connection.read, connection.write  # for negotiation
@@ -102,7 +106,7 @@ class SecureChannel:
             raise ConnectionLost(_reason(error)) from error
 
 
-async def secure_outbound(raw: TcpConnection, table: SecurityTable, wanted: PeerId, muxer: str) -> SecureChannel:
+async def secure_outbound(raw: RawConnection, table: SecurityTable, wanted: PeerId, muxer: str) -> SecureChannel:
     """Secure a connection we dialled and agree on `muxer`. Raises HandshakeFailed."""
     errors = OURS
     try:
@@ -123,7 +127,7 @@ async def secure_outbound(raw: TcpConnection, table: SecurityTable, wanted: Peer
 
 
 async def secure_inbound(
-    raw: TcpConnection, table: SecurityTable, muxer: str, note_progress: Callable[[], None] = lambda: None
+    raw: RawConnection, table: SecurityTable, muxer: str, note_progress: Callable[[], None] = lambda: None
 ) -> SecureChannel:
     """Secure a connection we accepted and agree on `muxer`, and call `note_progress` at each step.
 

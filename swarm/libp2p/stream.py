@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.core.ids import PeerId
+from swarm.libp2p.connection import Connection
 from swarm.libp2p.yamux.connection import Meter, YamuxStream
 from swarm.transport.interface import StreamBroken
 
@@ -29,9 +29,10 @@ class StreamWire:
 class Libp2pStream:
     """See `swarm.transport.interface.Stream`. Its payload, from here on, counts on `meter`."""
 
-    def __init__(self, stream: YamuxStream, *, remote: PeerId, protocol: str, meter: Meter) -> None:
+    def __init__(self, stream: YamuxStream, *, connection: Connection, protocol: str, meter: Meter) -> None:
         stream.meter = meter
-        self.remote = remote
+        self.connection = connection
+        self.remote = connection.peer
         self.protocol = protocol
         self.send_all = stream.send_all
         self.receive_some = stream.receive_some

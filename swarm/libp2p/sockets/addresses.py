@@ -19,6 +19,9 @@ from protocol.core.limits import MAX_ADDRESSES
 
 HOST_KINDS = ("ip4", "ip6", "dns", "dns4", "dns6")
 
+CIRCUIT = "p2p-circuit"
+"""What stands between a relay and whoever is reached through it."""
+
 MAX_DNS_CHARS = 253
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 """A part of a name (RFC 1123; underscores occur). What is not ASCII is looked up in its IDNA form."""
@@ -47,6 +50,17 @@ class Address:
     def is_wildcard(self) -> bool:
         """Whether it stands for every interface."""
         return self.kind.startswith("ip") and ipaddress.ip_address(self.host).is_unspecified
+
+
+@dataclass(frozen=True, kw_only=True)
+class CircuitAddress:
+    """A peer that is reached through a relay, which has an address of its own."""
+
+    relay: Address
+    peer: PeerId
+
+    def __str__(self) -> str:
+        return f"{self.relay}/{CIRCUIT}/p2p/{self.peer}"
 
 
 def parse_address(text: str) -> Address:
@@ -83,9 +97,18 @@ def why_no_host(address: Address) -> str:
     return ""
 
 
-def parse_dialable(texts: Sequence[str]) -> tuple[PeerId, list[Address]]:
+def parse_circuit(text: str) -> CircuitAddress:
+    """The address of a peer behind a relay. Raises BadAddress."""
+    match text.split("/"):
+        case [*relay, "p2p", by, "p2p-circuit", "p2p", peer] if by and peer:
+            return CircuitAddress(relay=parse_address("/".join([*relay, "p2p", by])), peer=PeerId(peer))
+        case _:
+            raise BadAddress(f"{text!r} is not RELAY/p2p/PEER/{CIRCUIT}/p2p/PEER")
+
+
+def parse_dialable(texts: Sequence[str]) -> tuple[PeerId, list[Address | CircuitAddress]]:
     """Return the one peer that all `texts` name, and its addresses. Raises BadAddress."""
-    addresses = [parse_address(text) for text in texts]
+    addresses = [parse_circuit(text) if CIRCUIT in text else parse_address(text) for text in texts]
     peers = {address.peer for address in addresses}
     match list(peers):
         case [None]:

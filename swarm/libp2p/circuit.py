@@ -1,0 +1,65 @@
+"""A connection to a peer whose bytes travel over a stream that a relay has joined to one of the peer's.
+
+What always holds: to what is above, it is a TCP connection; the relay sees nothing but ciphertext; closing it closes
+the stream and not the connection to the relay.
+"""
+
+from __future__ import annotations
+
+from libp2p.abc import IRawConnection
+from libp2p.connection_types import ConnectionType
+from libp2p.io.exceptions import ConnectionClosedError
+from multiaddr import Multiaddr  # type: ignore[import-untyped]
+
+from swarm.libp2p.sockets.tcp import RECEIVE_BYTES
+from swarm.transport.interface import Stream, StreamBroken
+
+
+class CircuitConnection(IRawConnection):
+    """`read(n)` returns exactly `n` bytes. One task may write while another reads."""
+
+    def __init__(self, stream: Stream, *, is_initiator: bool) -> None:
+        self.is_initiator = is_initiator
+        self.receive_bytes = RECEIVE_BYTES
+        self._stream = stream
+        self._buffer = bytearray()
+
+    def hurry(self) -> None:
+        """Nobody here waits for more than has come."""
+
+    async def read(self, n: int | None = None) -> bytes:
+        """Return exactly `n` bytes, or all that have arrived, at least one. Cancelling loses nothing."""
+        while len(self._buffer) < (n or 1):
+            self._buffer += await self._receive()
+        taken = bytes(self._buffer[:n])
+        del self._buffer[:n]
+        return taken
+
+    async def write(self, data: bytes | memoryview) -> None:
+        """Send all of `data`. Raises ConnectionClosedError. Cancelling it ends the connection's use."""
+        try:
+            await self._stream.send_all(bytes(data))
+        except StreamBroken as error:
+            raise ConnectionClosedError(f"the circuit broke: {error}", transport="circuit") from error
+
+    async def close(self) -> None:
+        """Close; what was written still arrives."""
+        await self._stream.aclose()
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        return None
+
+    def get_transport_addresses(self) -> list[Multiaddr]:
+        return []
+
+    def get_connection_type(self) -> ConnectionType:
+        return ConnectionType.RELAYED
+
+    async def _receive(self) -> bytes:
+        try:
+            data = await self._stream.receive_some(self.receive_bytes)
+        except StreamBroken as error:
+            raise ConnectionClosedError(f"the circuit broke: {error}", transport="circuit") from error
+        if not data:
+            raise ConnectionClosedError("the peer hung up", transport="circuit")
+        return data

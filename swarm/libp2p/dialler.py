@@ -1,0 +1,99 @@
+"""Reach a peer at one of its addresses: all are tried, each a little after the one before, and the first one counts.
+
+What always holds: one call at a time dials a peer, others wait for what comes of it; what is dialled is what the caller
+named, and nobody else; every failure is told.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from protocol.core.ids import PeerId
+from swarm.libp2p.connection import Connection
+from swarm.libp2p.racing import Attempt, race
+from swarm.libp2p.security import HandshakeFailed
+from swarm.libp2p.sockets.addresses import Address, BadAddress, CircuitAddress, parse_dialable
+from swarm.transport.interface import DIAL_TIMEOUT_S, DialFailed
+
+FAMILIES = {"dns": socket.AF_UNSPEC, "dns4": socket.AF_INET, "dns6": socket.AF_INET6}
+
+
+class Dialling(Protocol):
+    """What is needed of the host."""
+
+    @property
+    def peer_id(self) -> PeerId: ...
+
+    def open_connection(self, peer: PeerId) -> Connection | None: ...
+
+    async def connect(self, wanted: PeerId, address: Address, *, is_initiator: bool = True) -> None: ...
+
+
+class Dialler:
+    """See the module's paragraph. `through` connects to a peer by way of a relay, and says why it could not."""
+
+    def __init__(self, host: Dialling, through: Callable[[CircuitAddress], Awaitable[str]]) -> None:
+        self._host = host
+        self._through = through
+        self._dialling: dict[PeerId, trio.Lock] = {}
+
+    async def dial(self, addresses: Sequence[str]) -> PeerId:
+        """See `swarm.transport.interface.Transport.dial`."""
+        await trio.lowlevel.checkpoint()
+        try:
+            wanted, candidates = parse_dialable(addresses)
+        except BadAddress as error:
+            raise DialFailed(str(error)) from error
+        if wanted == self._host.peer_id:
+            raise DialFailed(f"{candidates[0]} is this node itself")
+        lock = self._dialling.setdefault(wanted, trio.Lock())
+        try:
+            async with lock:
+                if self._host.open_connection(wanted) is None:
+                    direct = [one for one in candidates if isinstance(one, Address)]
+                    circuits = [one for one in candidates if isinstance(one, CircuitAddress)]
+                    attempts: list[Attempt] = [partial(self._try, wanted, address) for address in direct]
+                    attempts += [partial(self._through, circuit) for circuit in circuits]
+                    failures = await race(attempts)
+                    if failures and self._host.open_connection(wanted) is None:
+                        raise DialFailed("; ".join(failures))
+        finally:
+            if not lock.statistics().tasks_waiting:
+                self._dialling.pop(wanted, None)
+        return wanted
+
+    async def _try(self, wanted: PeerId, address: Address) -> str:
+        """Connect to one address; return why that failed, "" if it did not."""
+        try:
+            with trio.fail_after(DIAL_TIMEOUT_S):
+                return await self._connect(wanted, address)
+        except trio.TooSlowError:
+            return f"{address}: no answer within {DIAL_TIMEOUT_S:.0f} s"
+        except (OSError, UnicodeError) as error:  # UnicodeError: of a name that no resolver takes
+            return f"{address}: {error}"
+
+    async def _connect(self, wanted: PeerId, address: Address) -> str:
+        """The same. Raises OSError and UnicodeError for a name that leads nowhere."""
+        found = [address] if address.kind not in FAMILIES else await _resolve(address)
+        return "; ".join(await race([partial(self._connect_to, wanted, one, address) for one in found]))
+
+    async def _connect_to(self, wanted: PeerId, found: Address, address: Address) -> str:
+        try:
+            await self._host.connect(wanted, found)
+        except (OSError, HandshakeFailed) as error:
+            return f"{address}: {error}"
+        return ""
+
+
+async def _resolve(address: Address) -> list[Address]:
+    """The IP addresses of a name, in the order in which the system would try them. Raises OSError, UnicodeError."""
+    found = await trio.socket.getaddrinfo(
+        address.host, address.port, family=FAMILIES[address.kind], type=socket.SOCK_STREAM
+    )
+    hosts = dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found)
+    return [Address(kind="ip6" if ":" in host else "ip4", host=host, port=address.port) for host in hosts]

@@ -1,0 +1,155 @@
+"""Tells others whether they can be reached: dials back to one address of whoever asks (AutoNAT v2).
+
+    asker: addresses, nonce -> (bytes, where the address is not the asker's own) -> we dial -> the nonce -> our verdict
+
+Who has us dial somebody else's address must first send us more than that dial costs, so there is nothing to gain.
+
+What always holds: one address of each request is dialled, a public one, and from a port on which we do not listen, or a
+hole that the asker has punched to us would let us in; at most MAX_DIALS at a time; what is connected for this is closed
+at once, and no connection to those above.
+Specification: https://github.com/libp2p/specs/blob/master/autonat/autonat-v2.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+import trio
+
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import PeerId
+from protocol.core.limits import KIB
+from swarm.libp2p.connection import Connection
+from swarm.libp2p.reachability import autonat_pb2 as pb
+from swarm.libp2p.reachability.hosting import Hosting
+from swarm.libp2p.reachability.multiaddrs import from_bytes
+from swarm.libp2p.reachability.wire import framed, receive
+from swarm.libp2p.security import HandshakeFailed
+from swarm.libp2p.sockets.addresses import Address, parse_address
+from swarm.libp2p.stream import Libp2pStream
+from swarm.transport.event_rate import Bucket, Buckets, Rate
+from swarm.transport.interface import Stream, TransportError
+
+DIAL_REQUEST = "/libp2p/autonat/2/dial-request"
+DIAL_BACK = "/libp2p/autonat/2/dial-back"
+
+MAX_DIALS = 8
+"""At a time: a connection and a handshake each."""
+
+REQUESTS_OF_PEER = Rate(per_s=1 / 10, burst=8.0)
+REQUESTS = Rate(per_s=5.0, burst=64.0)
+"""Requests that are served: a node has a handful of addresses, and asks again when its network changes."""
+
+MAX_ADDRESSES_READ = 16
+"""Of one request; the first that we would dial is dialled."""
+
+MIN_PROOF_BYTES, MAX_PROOF_BYTES = 30_000, 100_000
+"""Sent by whoever has us dial another address than its own: three to ten times what the dial costs."""
+
+MAX_DATA_MESSAGE_BYTES = 8 * KIB
+"""Of one message of those bytes: 4096 of them, and what others may have left over."""
+
+REQUEST_S = 15.0
+"""For a request to come, with its bytes."""
+
+DIAL_S = 10.0
+"""For a dial back, from its first packet to the asker's thanks."""
+
+
+@dataclass(kw_only=True)
+class DialBacks:
+    """See the module's paragraph.
+
+    Args:
+        may_dial: whether an address that a stranger named is one to dial for him.
+        rng: how many bytes are asked for.
+    """
+
+    host: Hosting
+    may_dial: Callable[[Address], bool]
+    rng: Random = field(default_factory=Random)
+    _of_peer: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=REQUESTS_OF_PEER))
+    _all: Bucket = field(default_factory=lambda: Bucket(rate=REQUESTS))
+    _num_dials: int = 0
+
+    async def serve(self, stream: Stream) -> None:
+        """Answer one request. Handles DIAL_REQUEST."""
+        assert isinstance(stream, Libp2pStream)
+        with trio.fail_after(REQUEST_S):
+            request = (await receive(stream, pb.Message)).dialRequest
+            now = trio.current_time()
+            if not (self._of_peer.of(stream.remote).admit(now) and self._all.admit(now)) or self._is_busy:
+                await stream.send_all(_response(pb.DialResponse.E_REQUEST_REJECTED))
+                return
+            chosen = self._choose(request)
+            if chosen is None:
+                await stream.send_all(_response(pb.DialResponse.E_DIAL_REFUSED))
+                return
+            number, address = chosen
+            if not _is_at(stream.connection, address):
+                await self._take_proof(stream, number)
+        if self._is_busy:
+            await stream.send_all(_response(pb.DialResponse.E_REQUEST_REJECTED))
+            return
+        self._num_dials += 1
+        try:
+            status = await self._dial(stream.remote, address, request.nonce)
+        finally:
+            self._num_dials -= 1
+        await stream.send_all(_response(pb.DialResponse.OK, number, status))
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._num_dials >= MAX_DIALS
+
+    def _choose(self, request: pb.DialRequest) -> tuple[int, Address] | None:
+        """The first address that we would dial, and its number in the request."""
+        for number, data in enumerate(request.addrs[:MAX_ADDRESSES_READ]):
+            for address in from_bytes([data], 1):
+                if self.may_dial(address):
+                    return number, address
+        return None
+
+    async def _take_proof(self, stream: Libp2pStream, number: int) -> None:
+        """Have the asker send more than the dial costs. Raises PeerError when it sends something else."""
+        wanted = self.rng.randint(MIN_PROOF_BYTES, MAX_PROOF_BYTES)
+        asked = pb.Message(dialDataRequest=pb.DialDataRequest(addrIdx=number, numBytes=wanted))
+        await stream.send_all(framed(asked))
+        while wanted > 0:
+            told = await receive(stream, pb.Message, MAX_DATA_MESSAGE_BYTES)
+            if not told.dialDataResponse.data:
+                raise PeerError(Fault.MALFORMED, "AutoNAT: bytes were asked for, and none came")
+            wanted -= len(told.dialDataResponse.data)
+
+    async def _dial(self, peer: PeerId, address: Address, nonce: int) -> pb.DialStatus.ValueType:
+        """Dial, hand over the nonce, and hang up."""
+        connection: Connection | None = None
+        try:
+            with trio.move_on_after(DIAL_S):
+                connection = await self.host.connect_apart(peer, address)
+                stream = await self.host.open_stream_on(connection, DIAL_BACK, framed(pb.DialBack(nonce=nonce)))
+                await receive(stream, pb.DialBackResponse)
+                return pb.OK
+        except (TransportError, PeerError):
+            return pb.E_DIAL_BACK_ERROR
+        except (OSError, HandshakeFailed):
+            return pb.E_DIAL_ERROR
+        finally:
+            if connection is not None:
+                with trio.CancelScope(shield=True):
+                    await connection.aclose()
+        return pb.E_DIAL_ERROR if connection is None else pb.E_DIAL_BACK_ERROR
+
+
+def _is_at(connection: Connection, address: Address) -> bool:
+    """Whether the address is on the machine at the connection's other end, as we see it."""
+    route = connection.route
+    return route.relay is None and parse_address(route.address).host == address.host
+
+
+def _response(
+    status: pb.DialResponse.ResponseStatus.ValueType, number: int = 0, dialled: pb.DialStatus.ValueType = pb.UNUSED
+) -> bytes:
+    return framed(pb.Message(dialResponse=pb.DialResponse(status=status, addrIdx=number, dialStatus=dialled)))

@@ -1,0 +1,173 @@
+"""Circuits of ours: to peers through a relay, and from peers that reach us through one.
+
+    /libp2p/circuit/relay/0.2.0/hop     RESERVE, CONNECT -> STATUS     what we ask of a relay
+    /libp2p/circuit/relay/0.2.0/stop    CONNECT -> STATUS              what a relay asks us, where we have a reservation
+
+What always holds: a circuit is secured as any connection is, so a relay that joins us with somebody else than it says
+is found out; nobody is taken through a relay that we did not reserve with; MAX_INBOUND at a time.
+Specification: https://github.com/libp2p/specs/blob/master/relay/circuit-v2.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
+
+from protocol.core.errors import PeerError
+from protocol.core.ids import PeerId
+from swarm.libp2p.circuit import CircuitConnection
+from swarm.libp2p.connection import Connection, Route
+from swarm.libp2p.reachability.hosting import Hosting
+from swarm.libp2p.reachability.relay import ANSWER_S, HOP, peer_of
+from swarm.libp2p.reachability.wire import framed, receive
+from swarm.libp2p.security import HandshakeFailed, secure_inbound, secure_outbound
+from swarm.libp2p.stream import Libp2pStream
+from swarm.libp2p.yamux.connection import YAMUX_PROTOCOL
+from swarm.transport.interface import Stream, TransportError
+
+HANDSHAKE_S = 10.0
+"""Over a circuit: five round trips, each of two lines."""
+
+MAX_INBOUND = 16
+"""Peers that reach us through relays at a time. A member's neighbours all come within seconds; the rest waits."""
+
+MIN_RESERVATION_S = 30.0
+MAX_RESERVATION_S = 24 * 3600.0
+"""What we believe of how long a reservation lasts."""
+
+
+class NoCircuit(Exception):
+    """A relay did not do what it was asked for. The message says which, and why."""
+
+
+@dataclass(kw_only=True)
+class Circuits:
+    """See the module's paragraph. `on_inbound` is told of each circuit from a peer, and may start what it likes."""
+
+    host: Hosting
+    on_inbound: Callable[[Connection], None]
+    _reserved: dict[PeerId, float] = field(default_factory=dict)
+    """Until when, monotonic, by relay."""
+    _num_inbound: int = 0
+
+    async def reserve(self, relay: PeerId) -> float:
+        """Ask to be reached through `relay`; return for how many seconds that was granted. Raises NoCircuit."""
+        answer = await self._ask(relay, pb.HopMessage(type=pb.HopMessage.RESERVE))
+        with trio.CancelScope(shield=True):
+            await answer.stream.aclose()
+        lasts_s = min(max(answer.message.reservation.expire - time.time(), MIN_RESERVATION_S), MAX_RESERVATION_S)
+        self._reserved[relay] = trio.current_time() + lasts_s
+        return lasts_s
+
+    def forget(self, relay: PeerId) -> None:
+        """A relay is not connected any more, which ends a reservation."""
+        self._reserved.pop(relay, None)
+
+    def relays(self) -> list[PeerId]:
+        """Those that we can be reached through."""
+        now = trio.current_time()
+        return [relay for relay, until in self._reserved.items() if until > now]
+
+    async def connect(self, relay: PeerId, peer: PeerId) -> Connection:
+        """A circuit to `peer`, through a relay that is connected. Raises NoCircuit."""
+        asked = pb.HopMessage(type=pb.HopMessage.CONNECT, peer=pb.PeerId(id=ID.from_base58(peer).to_bytes()))
+        answer = await self._ask(relay, asked)
+        raw = CircuitConnection(answer.stream, is_initiator=True)
+        try:
+            with trio.fail_after(HANDSHAKE_S):
+                channel = await secure_outbound(raw, self.host.security, peer, YAMUX_PROTOCOL)
+        except BaseException as error:  # also where it was cancelled: nobody else knows of this stream
+            with trio.CancelScope(shield=True):
+                await answer.stream.abort()
+            if isinstance(error, HandshakeFailed | trio.TooSlowError):
+                raise NoCircuit(f"{peer} through {relay}: {error or 'no handshake in time'}") from error
+            raise
+        route = self._route(answer.stream.connection, dialled=True, limit=answer.message.limit)
+        return self.host.add(channel, raw, route, is_member=True, is_initiator=True)
+
+    async def serve(self, stream: Stream) -> None:
+        """A relay has somebody who wants to reach us. Handles STOP."""
+        assert isinstance(stream, Libp2pStream)
+        with trio.fail_after(ANSWER_S):
+            message = await receive(stream, pb.StopMessage)
+        peer = peer_of(message.peer.id)
+        if message.type != pb.StopMessage.CONNECT or peer is None:
+            await stream.send_all(_status(pb.MALFORMED_MESSAGE))
+        elif stream.remote not in self.relays() or stream.connection.route.relay is not None:
+            await stream.send_all(_status(pb.PERMISSION_DENIED))
+        elif self._num_inbound >= MAX_INBOUND:
+            await stream.send_all(_status(pb.RESOURCE_LIMIT_EXCEEDED))
+        else:
+            self._num_inbound += 1
+            try:
+                await stream.send_all(_status(pb.OK))
+                await self._take(stream, peer, message.limit)
+            finally:
+                self._num_inbound -= 1
+
+    async def _take(self, stream: Libp2pStream, peer: PeerId, limit: pb.Limit) -> None:
+        """Secure a circuit from `peer`, and stay until it ends."""
+        raw = CircuitConnection(stream, is_initiator=False)
+        try:
+            with trio.fail_after(HANDSHAKE_S):
+                channel = await secure_inbound(raw, self.host.security, YAMUX_PROTOCOL)
+        except HandshakeFailed as error:
+            raise TransportError(f"a circuit from {peer}: {error}") from error
+        if channel.remote != peer:
+            raise TransportError(f"{channel.remote} came through a circuit that was said to be from {peer}")
+        route = self._route(stream.connection, dialled=False, limit=limit)
+        is_member = self.host.is_trusted(peer)
+        connection = self.host.add(channel, raw, route, is_member=is_member, is_initiator=False)
+        self.on_inbound(connection)
+        await connection.gone.wait()
+
+    def _route(self, below: Connection, *, dialled: bool, limit: pb.Limit) -> Route:
+        return Route(
+            address=f"/p2p/{below.peer}/p2p-circuit",
+            origin=below.route.origin,
+            dialled=dialled,
+            relay=below.peer,
+            is_limited=limit.data != 0 or limit.duration != 0,
+        )
+
+    async def _ask(self, relay: PeerId, message: pb.HopMessage) -> _Answer:
+        """Ask a relay for something that it grants. Raises NoCircuit."""
+        connection = self.host.open_connection(relay)
+        if connection is None:
+            raise NoCircuit(f"{relay}, a relay, is not connected")
+        try:
+            stream = await self.host.open_stream_on(connection, HOP, framed(message))
+            try:
+                with trio.fail_after(2 * ANSWER_S):  # it asks somebody else in turn
+                    answer = await receive(stream, pb.HopMessage)
+                if answer.type != pb.HopMessage.STATUS or answer.status != pb.OK:
+                    raise NoCircuit(f"{relay} relays nothing: {_name(answer.status)}")
+            except BaseException:  # also where it was cancelled
+                with trio.CancelScope(shield=True):
+                    await stream.abort()
+                raise
+        except (TransportError, PeerError, trio.TooSlowError) as error:
+            raise NoCircuit(f"{relay}, a relay: {error or 'no answer in time'}") from error
+        return _Answer(stream=stream, message=answer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """What a relay granted, and the stream on which it did, which may be a circuit now."""
+
+    stream: Libp2pStream
+    message: pb.HopMessage
+
+
+def _status(status: pb.Status.ValueType) -> bytes:
+    return framed(pb.StopMessage(type=pb.StopMessage.STATUS, status=status))
+
+
+def _name(status: pb.Status.ValueType) -> str:
+    """How the specification calls a status."""
+    return pb.Status.Name(status) if status in pb.Status.values() else str(int(status))

@@ -1,0 +1,52 @@
+"""What reaching others, and being reached, needs of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+import trio
+
+from protocol.core.ids import PeerId
+from swarm.libp2p.connection import Connection, Route
+from swarm.libp2p.security import Identity, RawConnection, SecureChannel, SecurityTable
+from swarm.libp2p.sockets.addresses import Address
+from swarm.libp2p.stream import Libp2pStream
+from swarm.transport.interface import StreamHandler
+
+T = TypeVar("T")
+
+
+class Hosting(Protocol):
+    """See `swarm.libp2p.host.Host`."""
+
+    identity: Identity
+    security: SecurityTable
+    listeners: tuple[trio.SocketListener, ...]
+
+    @property
+    def peer_id(self) -> PeerId: ...
+
+    def addresses(self) -> list[str]: ...
+
+    def is_trusted(self, peer: PeerId) -> bool: ...
+
+    def open_connection(self, peer: PeerId) -> Connection | None: ...
+
+    async def open_stream_on(self, connection: Connection, protocol: str, first: bytes = b"") -> Libp2pStream: ...
+
+    async def connect(
+        self, wanted: PeerId, address: Address, *, is_initiator: bool = True, from_listening: bool = False
+    ) -> None: ...
+
+    async def connect_apart(self, wanted: PeerId, address: Address) -> Connection: ...
+
+    async def dial(self, addresses: Sequence[str]) -> PeerId: ...
+
+    async def unless_connected(self, peer: PeerId, act: Callable[[], Awaitable[T]]) -> T | None: ...
+
+    def handle(self, protocol: str, handler: StreamHandler) -> None: ...
+
+    def add(
+        self, channel: SecureChannel, raw: RawConnection, route: Route, *, is_member: bool, is_initiator: bool
+    ) -> Connection: ...

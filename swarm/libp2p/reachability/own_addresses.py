@@ -1,0 +1,132 @@
+"""Addresses at which others may reach this node: how each is known, since when, and what came of trying it.
+
+    offered (by an interface, the operator, a router, or as others see us) --dialled back--> reachable | unreachable
+    no longer offered --> forgotten
+
+A pure core; times are in seconds, monotonic.
+
+Invariants:
+- An address is reachable only if a dial back arrived at it since it was last offered anew; one peer's word is enough,
+  since the number that it brought is the proof.
+- It is unreachable only by the word of FAILED_BY origins, or of all that there are to ask, and no longer than RETRY_S.
+- What is asked about next is what was never tried, then what was tried longest ago.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from swarm.libp2p.reachability.autonat_client import Word
+from swarm.libp2p.sockets.addresses import Address
+
+FAILED_BY = 2
+"""Origins whose dials must fail. One may be cut off from us, or lie."""
+
+AGAIN_S = 900.0
+"""How often a verdict is looked at again while nothing changes: routers forget, and providers change addresses."""
+
+RETRY_S = 120.0
+"""The same of an address that was not reached: the owner may be opening his router just now."""
+
+
+class Source(Enum):
+    """How an address is known."""
+
+    ANNOUNCED = "announced"
+    """The owner says so."""
+    INTERFACE = "interface"
+    """One of ours has it."""
+    MAPPED = "mapped"
+    """A router gave it to us."""
+    OBSERVED = "observed"
+    """Others see us there."""
+
+
+class Standing(Enum):
+    """What came of trying an address."""
+
+    UNTRIED = "untried"
+    REACHABLE = "reachable"
+    UNREACHABLE = "unreachable"
+
+
+@dataclass(kw_only=True)
+class OwnAddress:
+    """One address, and what is known of it."""
+
+    address: Address
+    sources: set[Source]
+    since_s: float
+    standing: Standing = Standing.UNTRIED
+    tried_s: float = -math.inf
+    failed_by: set[str] = field(default_factory=set)
+    """Origins whose dials failed since the last one that came through."""
+
+
+@dataclass(kw_only=True)
+class OwnAddresses:
+    """See the module's paragraph."""
+
+    _known: dict[Address, OwnAddress] = field(default_factory=dict)
+
+    def offer(self, source: Source, addresses: Iterable[Address], now: float) -> bool:
+        """These, and no others, are known from `source` now; return whether that is news."""
+        offered, changed = set(addresses), False
+        for address, own in list(self._known.items()):
+            if source in own.sources and address not in offered:
+                own.sources.discard(source)
+                changed = True
+                if not own.sources:
+                    del self._known[address]
+        for address in offered:
+            own = self._known.setdefault(address, OwnAddress(address=address, sources=set(), since_s=now))
+            changed |= source not in own.sources
+            own.sources.add(source)
+        return changed
+
+    def hear(self, address: Address, word: Word, origin: str, num_origins: int, now: float) -> bool:
+        """A peer at `origin`, one of so many that can be asked, has tried an address; return whether that is news."""
+        own = self._known.get(address)
+        if own is None or word is Word.NONE:
+            return False
+        before, own.tried_s = own.standing, now
+        if word is Word.REACHED:
+            own.standing = Standing.REACHABLE
+            own.failed_by.clear()
+        else:
+            own.failed_by.add(origin)
+            if len(own.failed_by) >= min(FAILED_BY, num_origins):
+                own.standing = Standing.UNREACHABLE
+        return own.standing is not before
+
+    def forget_verdicts(self) -> None:
+        """The network has changed: whatever was found out may be wrong."""
+        for own in self._known.values():
+            own.standing, own.tried_s = Standing.UNTRIED, -math.inf
+            own.failed_by.clear()
+
+    def due(self, now: float) -> list[Address]:
+        """What is to be tried, the most urgent first."""
+        waiting = [own for own in self._known.values() if now - own.tried_s >= _patience(own)]
+        return [own.address for own in sorted(waiting, key=lambda own: own.tried_s)]
+
+    def next_due_s(self) -> float:
+        """When something is to be tried, at the latest; infinity when there is nothing."""
+        return min((own.tried_s + _patience(own) for own in self._known.values()), default=math.inf)
+
+    def all(self) -> list[OwnAddress]:
+        """Everything, what can be reached first."""
+        return sorted(self._known.values(), key=lambda own: (own.standing is not Standing.REACHABLE, own.since_s))
+
+    def reachable(self) -> list[OwnAddress]:
+        """Those that a dial came through to."""
+        return [own for own in self.all() if own.standing is Standing.REACHABLE]
+
+
+def _patience(own: OwnAddress) -> float:
+    """How long after a try the next one is due."""
+    doubted = own.failed_by and own.standing is not Standing.UNREACHABLE
+    return 0.0 if doubted else AGAIN_S if own.standing is Standing.REACHABLE else RETRY_S

@@ -1,0 +1,283 @@
+"""How this node is reached, and reaches others, where a router stands between: what is tried, and in which order.
+
+    connected --identify--> the peer says where it sees us --reserve--> it may be our relay
+    an address of ours that is untried --AutoNAT--> a peer dials it --> reachable, or not
+    a circuit from a peer --DCUtR--> a direct connection
+
+What always holds: all of it goes on beside the connections that there are, and nothing that fails here ends any; a
+circuit that has served its purpose is closed.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+
+import psutil
+import trio
+
+from protocol.core.errors import PeerError
+from protocol.core.ids import PeerId
+from swarm.libp2p.connection import Connection
+from swarm.libp2p.identify import IDENTIFY_PROTOCOL, Introduced, read_introduction
+from swarm.libp2p.reachability.autonat_client import ReachabilityQuestions, Word
+from swarm.libp2p.reachability.autonat_server import DIAL_BACK, DIAL_REQUEST, DialBacks
+from swarm.libp2p.reachability.circuits import Circuits, NoCircuit
+from swarm.libp2p.reachability.dial_policy import Network, is_public, may_dial
+from swarm.libp2p.reachability.hole_punch import DCUTR, HolePuncher
+from swarm.libp2p.reachability.hosting import Hosting
+from swarm.libp2p.reachability.observed_addresses import ObservedAddresses
+from swarm.libp2p.reachability.own_addresses import OwnAddresses, Source
+from swarm.libp2p.reachability.relay import HOP, STOP, Relay
+from swarm.libp2p.security import HandshakeFailed
+from swarm.libp2p.sockets.addresses import Address, CircuitAddress, parse_address
+from swarm.transport.interface import DialFailed, TransportError
+
+MAX_RELAYS = 2
+"""Relays that we ask to be reached through: the learner, and one more in case it is away."""
+
+ASK_AGAIN_S, ASK_SELDOM_S = 0.5, 60.0
+"""Pauses before a relay that refused us is asked again: a learner does not take us for a member before we have joined.
+"""
+
+IDENTIFY_S = 10.0
+
+UPGRADE_S = 40.0
+"""From a circuit to a direct connection, at most: three tries, and what they take to agree on."""
+
+LINGER_S = 1.0
+"""From a direct connection to the end of the circuit, so that whoever is slower knows of it as well."""
+
+log = logging.getLogger(__name__)
+
+
+class Reachable(Enum):
+    """How others reach a node."""
+
+    DIRECTLY = "directly"
+    MAPPED = "mapped"
+    """Through a port that its router passes on."""
+    BY_PUNCHING = "by_punching"
+    """By knocking at the same time as it does."""
+    NOT = "not"
+    """It reaches others, and nobody reaches it."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Whether others can reach a node, where, and how that is known."""
+
+    kind: Reachable
+    why: str
+    addresses: tuple[Address, ...] = ()
+
+
+class Reach:
+    """See the module's paragraph. Nothing happens before `start`."""
+
+    def __init__(self, host: Hosting) -> None:
+        self.observed = ObservedAddresses()
+        self.relay = Relay(host=host)
+        self.circuits = Circuits(host=host, on_inbound=self._upgrade)
+        self.puncher = HolePuncher(host=host, seen_at=self.seen_at, may_dial=self._may_dial)
+        self.own = OwnAddresses()
+        self.questions = ReachabilityQuestions(host=host)
+        self.dial_backs = DialBacks(host=host, may_dial=is_public)
+        self._host = host
+        self._servers: dict[int, Connection] = {}
+        """Who dials back for us, by connection."""
+        self._news = trio.Event()
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Serve others, and do what is to be done beside the connections in `nursery`."""
+        self._nursery = nursery
+        self._host.handle(HOP, self.relay.serve)
+        self._host.handle(STOP, self.circuits.serve)
+        self._host.handle(DCUTR, self.puncher.serve)
+        self._host.handle(DIAL_REQUEST, self.dial_backs.serve)
+        self._host.handle(DIAL_BACK, self.questions.serve)
+        nursery.start_soon(self._find_out)
+
+    def note_listening(self, announced: Sequence[Address]) -> None:
+        """The host listens from now on; `announced` is what the owner says of where."""
+        source = Source.ANNOUNCED if announced else Source.INTERFACE
+        own = announced or [parse_address(text) for text in self._host.addresses()]
+        self._offer(source, own)
+
+    def verdict(self) -> Verdict:
+        """Whether others can reach us, and how."""
+        reachable = self.own.reachable()
+        addresses = tuple(one.address for one in reachable)
+        if any(Source.MAPPED not in one.sources for one in reachable):
+            return Verdict(kind=Reachable.DIRECTLY, addresses=addresses, why="others dialled us")
+        if reachable:
+            return Verdict(kind=Reachable.MAPPED, addresses=addresses, why="the router passes a port on to us")
+        if not self._host.listeners:
+            return Verdict(kind=Reachable.NOT, why="this node listens nowhere")
+        if self.observed.is_mapped_anew():
+            return Verdict(kind=Reachable.NOT, why="the router shows everybody another port")
+        if self.observed.candidates():
+            return Verdict(kind=Reachable.BY_PUNCHING, why="a router stands between, which gives us one port for all")
+        return Verdict(kind=Reachable.UNKNOWN, why="nobody has said yet where we are seen")
+
+    def seen_at(self) -> list[Address]:
+        """Where others may knock: as they see us, and our own public addresses."""
+        own = [parse_address(text) for text in self._host.addresses()]
+        found = [*(one for one in own if is_public(one)), *self.observed.candidates()]
+        return list(dict.fromkeys(replace(one, peer=None) for one in found))
+
+    def wanted_at(self, remote: Address) -> PeerId | None:
+        """The peer whose client we are, if it has let us in before we came through to it."""
+        return self.puncher.wanted_at(remote.host, remote.port)
+
+    def note_connected(self, connection: Connection) -> None:
+        """There is a connection, which is no circuit that is limited."""
+        if connection.route.relay is None:
+            self._nursery.start_soon(self._get_to_know, connection)
+
+    def note_gone(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self.observed.forget(connection.number)
+        self._offer(Source.OBSERVED, self.observed.candidates())
+        self._servers.pop(connection.number, None)
+        if self._host.open_connection(connection.peer) is None:
+            self.circuits.forget(connection.peer)
+            self.relay.forget(connection.peer)
+
+    async def through(self, address: CircuitAddress) -> str:
+        """Get a direct connection to a peer behind a relay; return why there is none, "" if there is one."""
+        relay = address.relay.peer
+        assert relay is not None
+        try:
+            if self._host.open_connection(relay) is None:
+                await self._host.dial([str(address.relay)])
+            circuit = await self.circuits.connect(relay, address.peer)
+        except (DialFailed, NoCircuit) as error:
+            return f"{address}: {error}"
+        with trio.move_on_after(UPGRADE_S):
+            await self._host.unless_connected(address.peer, circuit.gone.wait)
+        self._nursery.start_soon(self._leave, circuit)
+        if self._host.open_connection(address.peer) is None:
+            return f"{address}: no way leads through the routers between us"
+        return ""
+
+    async def _get_to_know(self, connection: Connection) -> None:
+        """Ask a peer where it sees us, and to be our relay."""
+        told = await self._identify(connection)
+        if told is None:
+            return
+        if told.observed is not None and connection.route.from_listening and is_public(told.observed):
+            self.observed.note(connection.number, connection.route.origin, told.observed)
+            self._offer(Source.OBSERVED, self.observed.candidates())
+        if DIAL_REQUEST in told.protocols and connection.muxer.is_open:
+            self._servers[connection.number] = connection
+            self._stir()
+        if HOP in told.protocols and connection.dialled:
+            await self._keep_reserved(connection)
+
+    def _offer(self, source: Source, addresses: Iterable[Address]) -> None:
+        public = [replace(one, peer=None) for one in addresses if is_public(one)]
+        if self.own.offer(source, public, trio.current_time()):
+            self._stir()
+
+    def _stir(self) -> None:
+        """Wake who waits for something to find out."""
+        self._news.set()
+        self._news = trio.Event()
+
+    async def _find_out(self) -> None:
+        """Have what is to be tried dialled by others, one address at a time, until cancelled."""
+        while True:
+            now = trio.current_time()
+            due, asked = self.own.due(now), None
+            if due:
+                doubts = next(one.failed_by for one in self.own.all() if one.address == due[0])
+                asked = next((one for one in self._servers.values() if one.route.origin not in doubts), None)
+            if asked is None:
+                with trio.move_on_at(max(self.own.next_due_s(), now + ASK_AGAIN_S) if not due else now + ASK_SELDOM_S):
+                    await self._news.wait()
+                continue
+            said = await self.questions.ask(asked, due)
+            if said.address is None or said.word is Word.NONE:
+                self._servers.pop(asked.number, None)  # it dials nothing of ours
+                continue
+            origins = {one.route.origin for one in self._servers.values()}
+            self.own.hear(said.address, said.word, asked.route.origin, len(origins), trio.current_time())
+            await trio.sleep(ASK_AGAIN_S)
+
+    async def _identify(self, connection: Connection) -> Introduced | None:
+        with suppress(TransportError, PeerError, trio.TooSlowError), trio.fail_after(IDENTIFY_S):
+            stream = await self._host.open_stream_on(connection, IDENTIFY_PROTOCOL)
+            try:
+                return await read_introduction(stream)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await stream.aclose()
+        return None
+
+    async def _keep_reserved(self, connection: Connection) -> None:
+        """Be reachable through this peer for as long as it is connected."""
+        pause_s = ASK_AGAIN_S
+        while connection.muxer.is_open:
+            again_s = pause_s
+            if connection.peer in (relays := self.circuits.relays()) or len(relays) < MAX_RELAYS:
+                try:
+                    again_s = await self.circuits.reserve(connection.peer) / 2
+                except NoCircuit as refused:  # it may not have taken us for a member yet
+                    log.debug("no reservation: %s", refused)
+                    pause_s = min(2 * pause_s, ASK_SELDOM_S)
+            with trio.move_on_after(again_s):
+                await connection.gone.wait()
+
+    def _upgrade(self, circuit: Connection) -> None:
+        self._nursery.start_soon(self._meet, circuit)
+
+    async def _meet(self, circuit: Connection) -> None:
+        """Get a direct connection to who reached us through a relay."""
+        with trio.move_on_after(UPGRADE_S):
+            await self._host.unless_connected(circuit.peer, partial(self._punch, circuit))
+        await self._leave(circuit)
+
+    async def _punch(self, circuit: Connection) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._reverse, circuit)
+            punched = await self.puncher.upgrade(circuit)
+            log.debug("%d tries to punch a hole to %s: %s", punched.tries, circuit.peer, punched.why or "done")
+
+    async def _reverse(self, circuit: Connection) -> None:
+        """Dial who reached us through a relay, where it can be dialled."""
+        told = await self._identify(circuit)
+        for address in told.addresses if told is not None else ():
+            if is_public(address):
+                with suppress(OSError, HandshakeFailed):
+                    await self._host.connect(circuit.peer, address)
+
+    async def _leave(self, circuit: Connection) -> None:
+        await trio.sleep(LINGER_S)
+        await circuit.aclose()
+
+    def _may_dial(self, address: Address) -> bool:
+        return may_dial(address, own_networks())
+
+
+def own_networks() -> list[Network]:
+    """The networks that our interfaces are on."""
+    found: list[Network] = []
+    for entries in psutil.net_if_addrs().values():
+        for entry in entries:
+            with suppress(ValueError):
+                found.append(ipaddress.ip_network(f"{entry.address}/{_prefix(entry.netmask)}", strict=False))
+    return found
+
+
+def _prefix(netmask: str | None) -> str:
+    """A netmask as the library wants it: IPv6 ones come as addresses."""
+    if netmask is None:
+        raise ValueError("no netmask")
+    return str(int(ipaddress.ip_address(netmask)).bit_count())

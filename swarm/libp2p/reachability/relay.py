@@ -1,0 +1,205 @@
+"""A relay for members: it joins a stream of whoever wants to reach a peer with one to that peer.
+
+    /libp2p/circuit/relay/0.2.0/hop     RESERVE, CONNECT -> STATUS     members ask us
+    /libp2p/circuit/relay/0.2.0/stop    CONNECT -> STATUS              we ask the peer that is to be reached
+
+What always holds: who may have what is decided by `relay_budget`; a circuit cannot lead through another one; it ends
+with its time, its bytes, or either end, and both ends then know; what it carries is encrypted between its ends.
+Specification: https://github.com/libp2p/specs/blob/master/relay/circuit-v2.md.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import trio
+from libp2p.peer.id import ID
+from libp2p.peer.pb.crypto_pb2 import PublicKey
+from libp2p.peer.pb.envelope_pb2 import Envelope
+from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
+
+from protocol.core.errors import PeerError
+from protocol.core.ids import PeerId
+from swarm.libp2p.reachability.hosting import Hosting
+from swarm.libp2p.reachability.multiaddrs import to_bytes
+from swarm.libp2p.reachability.relay_budget import RelayBudget, Status
+from swarm.libp2p.reachability.wire import framed, receive, uvarint
+from swarm.libp2p.security import Identity
+from swarm.libp2p.stream import Libp2pStream
+from swarm.transport.error_groups import first_cause
+from swarm.transport.event_rate import Buckets, Rate
+from swarm.transport.interface import Stream, StreamBroken, TransportError
+
+HOP = "/libp2p/circuit/relay/0.2.0/hop"
+STOP = "/libp2p/circuit/relay/0.2.0/stop"
+
+ANSWER_S = 10.0
+"""For a message to come, and for the peer that is to be reached to say whether it wants to be."""
+
+COPY_BYTES = 16 * 1024
+"""Moved at a time: introductions are small, and bulk takes turns with all else that its lines carry."""
+
+MAX_PEER_ID_BYTES = 64
+"""A peer's id is the hash of its key, or an Ed25519 key itself: 34 or 38 bytes."""
+
+REQUESTS = Rate(per_s=2.0, burst=64.0)
+"""Reservations and circuits that one member asks for. After a learner's restart it asks for all its neighbours."""
+
+VOUCHER_DOMAIN = b"libp2p-relay-rsvp"
+VOUCHER_TYPE = bytes([0x03, 0x02])
+"""What the signature of a voucher is for, so that it can stand for nothing else (RFC 0002 of libp2p's)."""
+
+
+@dataclass(kw_only=True)
+class Relay:
+    """See the module's paragraph."""
+
+    host: Hosting
+    budget: RelayBudget = field(default_factory=RelayBudget)
+    relayed_bytes: int = 0
+    """Of all circuits so far, each byte once."""
+    _rates: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=REQUESTS))
+
+    async def serve(self, stream: Stream) -> None:
+        """Do what a member asks for. Handles HOP."""
+        assert isinstance(stream, Libp2pStream)
+        try:
+            with trio.fail_after(ANSWER_S):
+                message = await receive(stream, pb.HopMessage)
+        except PeerError:
+            await stream.send_all(_answer(Status.MALFORMED_MESSAGE))
+            return
+        if stream.connection.route.relay is not None or not self.host.is_trusted(stream.remote):
+            await stream.send_all(_answer(Status.PERMISSION_DENIED))
+        elif not self._rates.of(stream.remote).admit(trio.current_time()):
+            await stream.send_all(_answer(Status.RESOURCE_LIMIT_EXCEEDED))
+        elif message.type == pb.HopMessage.RESERVE:
+            await self._reserve(stream)
+        elif message.type == pb.HopMessage.CONNECT:
+            await self._connect(stream, message.peer.id)
+        else:
+            await stream.send_all(_answer(Status.UNEXPECTED_MESSAGE))
+
+    def forget(self, peer: PeerId) -> None:
+        """The last connection to a peer is gone."""
+        self.budget.forget(peer)
+
+    async def _reserve(self, stream: Libp2pStream) -> None:
+        limits, origin = self.budget.limits, stream.connection.route.origin
+        status = self.budget.reserve(stream.remote, origin, trio.current_time())
+        if status is not Status.OK:
+            await stream.send_all(_answer(status))
+            return
+        expires = int(time.time() + limits.reservation_s)
+        reservation = pb.Reservation(
+            expire=expires,
+            addrs=[to_bytes(address) for address in self.host.addresses()],
+            voucher=sign_voucher(self.host.identity, stream.remote, expires),
+        )
+        await stream.send_all(_answer(Status.OK, reservation=reservation, limit=self._limit()))
+
+    async def _connect(self, stream: Libp2pStream, wanted: bytes) -> None:
+        """Join `stream` with one to the peer that is wanted, until one of them ends."""
+        target = peer_of(wanted)
+        if target is None:
+            await stream.send_all(_answer(Status.MALFORMED_MESSAGE))
+            return
+        status = self.budget.open_circuit(stream.remote, target, trio.current_time())
+        if status is not Status.OK:
+            await stream.send_all(_answer(status))
+            return
+        try:
+            await self._join(stream, target)
+        finally:
+            self.budget.close_circuit(stream.remote, target)
+
+    async def _join(self, near: Libp2pStream, target: PeerId) -> None:
+        """The same, where it was granted."""
+        far = await self._reach(near.remote, target)
+        if far is None:
+            await near.send_all(_answer(Status.CONNECTION_FAILED))
+            return
+        try:
+            await near.send_all(_answer(Status.OK, limit=self._limit()))
+            with trio.fail_after(self.budget.limits.circuit_s), first_cause():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._carry, near, far)
+                    nursery.start_soon(self._carry, far, near)
+        except trio.TooSlowError:
+            raise StreamBroken("a circuit's time is over") from None
+        except BaseException:  # also where it was cancelled: the far end must not wait for more
+            with trio.CancelScope(shield=True):
+                await far.abort()
+            raise
+        await far.aclose()
+
+    async def _reach(self, source: PeerId, target: PeerId) -> Libp2pStream | None:
+        """A stream to `target` that it took for a circuit from `source`."""
+        connection = self.host.open_connection(target)
+        if connection is None:
+            return None
+        offer = pb.StopMessage(
+            type=pb.StopMessage.CONNECT, peer=pb.PeerId(id=ID.from_base58(source).to_bytes()), limit=self._limit()
+        )
+        try:
+            far = await self.host.open_stream_on(connection, STOP, framed(offer))
+            try:
+                with trio.fail_after(ANSWER_S):
+                    answer = await receive(far, pb.StopMessage)
+            except BaseException:  # also where it was cancelled
+                with trio.CancelScope(shield=True):
+                    await far.abort()
+                raise
+        except (TransportError, PeerError, trio.TooSlowError):
+            return None
+        if answer.type == pb.StopMessage.STATUS and answer.status == pb.OK:
+            return far
+        await far.aclose()
+        return None
+
+    async def _carry(self, source: Libp2pStream, target: Libp2pStream) -> None:
+        """Move bytes one way until their end. Raises StreamBroken, also after the last one that is allowed."""
+        left = self.budget.limits.circuit_bytes
+        while data := await source.receive_some(COPY_BYTES):
+            if len(data) > left:
+                raise StreamBroken("a circuit's bytes are used up")
+            left -= len(data)
+            await target.send_all(data)
+            self.relayed_bytes += len(data)
+        await target.send_eof()
+
+    def _limit(self) -> pb.Limit:
+        return pb.Limit(duration=int(self.budget.limits.circuit_s), data=self.budget.limits.circuit_bytes)
+
+
+def sign_voucher(relay: Identity, peer: PeerId, expires: int) -> bytes:
+    """The word of `relay` that `peer` may be reached through it until `expires`, in seconds of Unix time."""
+    key = relay.key_pair
+    voucher = pb.Voucher(
+        relay=ID.from_base58(relay.peer_id).to_bytes(), peer=ID.from_base58(peer).to_bytes(), expiration=expires
+    ).SerializeToString(deterministic=True)
+    parts = (VOUCHER_DOMAIN, VOUCHER_TYPE, voucher)
+    signed = b"".join(uvarint(len(part)) + part for part in parts)
+    return Envelope(
+        public_key=PublicKey.FromString(key.public_key.serialize()),
+        payload_type=VOUCHER_TYPE,
+        payload=voucher,
+        signature=key.private_key.sign(signed),
+    ).SerializeToString(deterministic=True)
+
+
+def _answer(status: Status, *, reservation: pb.Reservation | None = None, limit: pb.Limit | None = None) -> bytes:
+    return framed(
+        pb.HopMessage(
+            type=pb.HopMessage.STATUS, status=pb.Status.ValueType(status), reservation=reservation, limit=limit
+        )
+    )
+
+
+def peer_of(raw: bytes) -> PeerId | None:
+    """The peer that is meant; None where no key of ours can be."""
+    try:
+        return PeerId(ID(raw).to_base58()) if 0 < len(raw) <= MAX_PEER_ID_BYTES else None
+    except ValueError:
+        return None

@@ -1,0 +1,82 @@
+"""Listening sockets whose ports connections of ours may leave from.
+
+A router that maps a port of this machine to one of its own does so for connections that leave from that port. So what
+others see of a connection that left from the port on which we listen is where they may knock. Two sockets share a port
+only where both say so (SO_REUSEPORT); and one that says so before it is bound would share it with strangers.
+
+What always holds: nobody else of this machine can be given a port that we listen on, unless it runs as the same user
+and asks for just that (a second `volery` does not, and is told that the port is taken); a connection that cannot leave
+from a listening port, since one to the same place does already, leaves from another.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+
+import trio
+
+TAKEN = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL})
+"""The port leads to the same place already, or did a moment ago (TIME_WAIT)."""
+
+
+async def listen_on(host: str, port: int) -> list[trio.SocketListener]:
+    """Sockets that listen on `host`, and from which connections may leave. Raises OSError, as for a port in use."""
+    listeners = await trio.open_tcp_listeners(port, host=host)
+    for listener in listeners:
+        # Only now: bound without it, the port was refused to us if anybody else had it, whatever they had said.
+        with suppress(OSError, AttributeError):
+            listener.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    return listeners
+
+
+async def connect_from(
+    ports: Sequence[trio.SocketListener], host: str, port: int, *, from_listening: bool = False
+) -> trio.SocketStream:
+    """Connect to an IP address, from a port among `ports` that it can be reached from, else from any, but where it must
+    be `from_listening`.
+
+    Raises OSError.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    source = next((one for one in ports if one.socket.family == family and _leads_out(one, host)), None)
+    if source is not None:
+        try:
+            return await _connect(family, (host, port), source.socket.getsockname())
+        except OSError as error:
+            if from_listening or error.errno not in TAKEN:
+                raise
+    elif from_listening:
+        raise OSError(errno.EADDRNOTAVAIL, f"nothing listens here that leads to {host}")
+    return await _connect(family, (host, port), None)
+
+
+async def _connect(
+    family: socket.AddressFamily, remote: tuple[str, int], local: tuple[str, int] | None
+) -> trio.SocketStream:
+    connecting = trio.socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if local is not None:
+            connecting.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(AttributeError):
+                connecting.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:  # or it would want the same port of IPv4 as well
+                connecting.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            await connecting.bind(local[:2])
+        await connecting.connect(remote)
+    except BaseException:  # also where it was cancelled: nobody else knows of this socket
+        connecting.close()
+        raise
+    return trio.SocketStream(connecting)
+
+
+def _leads_out(listener: trio.SocketListener, host: str) -> bool:
+    """Whether a connection to `host` may leave from where this listens: from 127.0.0.1 nothing leaves the machine."""
+    here = str(listener.socket.getsockname()[0])
+    return _is_loopback(here) == _is_loopback(host) or here in {"0.0.0.0", "::"}
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "::1" or host.startswith("127.")

@@ -44,6 +44,8 @@ class Route:
     relay: PeerId | None = None
     is_limited: bool = False
     """Over a circuit that carries introductions alone."""
+    local_host: str = ""
+    """Our own address on it; empty over a circuit."""
     from_listening: bool = False
     """It left from the port on which we listen, so what the peer sees of us is where others may knock."""
 

@@ -96,6 +96,7 @@ class Host(Flooding):
         self._caps = caps
         self._nursery = nursery
         self._listening: list[str] = []
+        self._announce: tuple[Address, ...] = ()
         self._connections: dict[PeerId, list[Connection]] = {}
         self.reach = Reach(self)
         self._dialler = Dialler(self, self.reach.through)
@@ -165,11 +166,20 @@ class Host(Flooding):
     def listen(self, listeners: Sequence[trio.SocketListener], announce: Sequence[Address]) -> None:
         """Serve bound listeners."""
         self.listeners = tuple(listeners)
-        bound = [from_socket(listener.socket.getsockname()) for listener in listeners]
-        self._listening = list_advertised(bound, announce, self.peer_id) if bound else []
-        self.reach.note_listening(announce)
+        self._announce = tuple(announce)
+        self.relist()
         if listeners:
             self._nursery.start_soon(trio.serve_listeners, self._accept, list(listeners))
+
+    def relist(self) -> None:
+        """Look again at which addresses others may dial: interfaces come and go."""
+        bound = [from_socket(listener.socket.getsockname()) for listener in self.listeners]
+        self._listening = list_advertised(bound, self._announce, self.peer_id) if bound else []
+        self.reach.note_listening(self._announce)
+
+    def connections(self) -> list[Connection]:
+        """All that there are."""
+        return list(self._by_number.values())
 
     async def open_stream_on(self, connection: Connection, protocol: str, first: bytes = b"") -> Libp2pStream:
         """Open a stream over this connection, and send `first` on it without waiting for the peer's consent.
@@ -253,7 +263,8 @@ class Host(Flooding):
             address=str(raw.remote),
             origin=origin_of(raw.remote.host),
             dialled=True,
-            from_listening=_left_from(stream, self.listeners),
+            local_host=raw.local.host,
+            from_listening=raw.local.port in {from_socket(one.socket.getsockname()).port for one in self.listeners},
         )
         self.add(channel, raw, route, is_member=True, is_initiator=is_initiator)
 
@@ -303,7 +314,12 @@ class Host(Flooding):
                     connection = Connection(
                         channel,
                         raw=raw,
-                        route=Route(address=str(raw.remote), origin=origin_of(raw.remote.host), dialled=False),
+                        route=Route(
+                            address=str(raw.remote),
+                            origin=origin_of(raw.remote.host),
+                            dialled=False,
+                            local_host=raw.local.host,
+                        ),
                         number=number,
                         is_member=is_member,
                         is_initiator=is_initiator,
@@ -519,9 +535,3 @@ def _parse_own(text: str) -> Address:
         return parse_address(text)
     except BadAddress as error:
         raise ListenFailed(str(error)) from error
-
-
-def _left_from(stream: trio.SocketStream, listeners: Iterable[trio.SocketListener]) -> bool:
-    """Whether a connection left from a port that we listen on."""
-    port = stream.socket.getsockname()[1]
-    return any(listener.socket.getsockname()[1] == port for listener in listeners)

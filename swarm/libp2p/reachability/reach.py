@@ -10,27 +10,27 @@ circuit that has served its purpose is closed.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 
-import psutil
 import trio
 
 from protocol.core.errors import PeerError
 from protocol.core.ids import PeerId
 from swarm.libp2p.connection import Connection
-from swarm.libp2p.identify import IDENTIFY_PROTOCOL, Introduced, read_introduction
+from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_BYTES, PING_PROTOCOL, Introduced, read_introduction
 from swarm.libp2p.reachability.autonat_client import ReachabilityQuestions, Word
 from swarm.libp2p.reachability.autonat_server import DIAL_BACK, DIAL_REQUEST, DialBacks
 from swarm.libp2p.reachability.circuits import Circuits, NoCircuit
-from swarm.libp2p.reachability.dial_policy import Network, is_public, may_dial
+from swarm.libp2p.reachability.dial_policy import is_public, may_dial
 from swarm.libp2p.reachability.hole_punch import DCUTR, HolePuncher
 from swarm.libp2p.reachability.hosting import Hosting
+from swarm.libp2p.reachability.network_watch import LOOK_S, Change, NetworkWatch, own_hosts, own_networks
 from swarm.libp2p.reachability.observed_addresses import ObservedAddresses
 from swarm.libp2p.reachability.own_addresses import OwnAddresses, Source
 from swarm.libp2p.reachability.relay import HOP, STOP, Relay
@@ -49,6 +49,10 @@ IDENTIFY_S = 10.0
 
 UPGRADE_S = 40.0
 """From a circuit to a direct connection, at most: three tries, and what they take to agree on."""
+
+DOUBT_S = 5.0
+"""For a peer to answer after we slept, or moved; else the connection is taken for dead. A line that is full takes one.
+"""
 
 LINGER_S = 1.0
 """From a direct connection to the end of the circuit, so that whoever is slower knows of it as well."""
@@ -90,6 +94,7 @@ class Reach:
         self.questions = ReachabilityQuestions(host=host)
         self.dial_backs = DialBacks(host=host, may_dial=is_public)
         self._host = host
+        self._watch = NetworkWatch(networks=own_networks(), monotonic_s=time.monotonic(), wall_s=time.time())
         self._servers: dict[int, Connection] = {}
         """Who dials back for us, by connection."""
         self._news = trio.Event()
@@ -103,6 +108,7 @@ class Reach:
         self._host.handle(DIAL_REQUEST, self.dial_backs.serve)
         self._host.handle(DIAL_BACK, self.questions.serve)
         nursery.start_soon(self._find_out)
+        nursery.start_soon(self._look_around)
 
     def note_listening(self, announced: Sequence[Address]) -> None:
         """The host listens from now on; `announced` is what the owner says of where."""
@@ -211,6 +217,34 @@ class Reach:
             self.own.hear(said.address, said.word, asked.route.origin, len(origins), trio.current_time())
             await trio.sleep(ASK_AGAIN_S)
 
+    async def _look_around(self) -> None:
+        """Notice sleep, and another network, until cancelled."""
+        while True:
+            await trio.sleep(LOOK_S)
+            change = self._watch.look(own_networks(), time.monotonic(), time.time())
+            if change is Change.NOTHING:
+                continue
+            log.info("this machine %s", change.value)
+            hosts = own_hosts()
+            for connection in self._host.connections():
+                self._nursery.start_soon(self._doubt, connection, hosts)
+            self._host.relist()
+            self.own.forget_verdicts()
+            self._stir()
+
+    async def _doubt(self, connection: Connection, hosts: frozenset[str]) -> None:
+        """End a connection that nobody answers on any more."""
+        if connection.route.local_host not in {"", *hosts}:
+            connection.muxer.break_off("this machine no longer has the address that it left from")
+            return
+        try:
+            with trio.fail_after(DOUBT_S):
+                ping = await self._host.open_stream_on(connection, PING_PROTOCOL, bytes(PING_BYTES))
+                await ping.receive_some(PING_BYTES)
+                await ping.aclose()
+        except (TransportError, trio.TooSlowError):
+            connection.muxer.break_off(f"nobody answered within {DOUBT_S:.0f} s after this machine slept, or moved")
+
     async def _identify(self, connection: Connection) -> Introduced | None:
         with suppress(TransportError, PeerError, trio.TooSlowError), trio.fail_after(IDENTIFY_S):
             stream = await self._host.open_stream_on(connection, IDENTIFY_PROTOCOL)
@@ -263,21 +297,4 @@ class Reach:
         await circuit.aclose()
 
     def _may_dial(self, address: Address) -> bool:
-        return may_dial(address, own_networks())
-
-
-def own_networks() -> list[Network]:
-    """The networks that our interfaces are on."""
-    found: list[Network] = []
-    for entries in psutil.net_if_addrs().values():
-        for entry in entries:
-            with suppress(ValueError):
-                found.append(ipaddress.ip_network(f"{entry.address}/{_prefix(entry.netmask)}", strict=False))
-    return found
-
-
-def _prefix(netmask: str | None) -> str:
-    """A netmask as the library wants it: IPv6 ones come as addresses."""
-    if netmask is None:
-        raise ValueError("no netmask")
-    return str(int(ipaddress.ip_address(netmask)).bit_count())
+        return may_dial(address, self._watch.networks)

@@ -66,6 +66,7 @@ class TcpConnection(IRawConnection):
         self.is_initiator = is_initiator
         self.receive_bytes = RECEIVE_BYTES
         self.remote = from_socket(stream.socket.getpeername())
+        self.local = from_socket(stream.socket.getsockname())
         self._stream = stream
         self._buffer = bytearray()
         self._expected = 1

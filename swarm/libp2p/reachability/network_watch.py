@@ -1,0 +1,79 @@
+"""Notice that this machine slept, or that its network is another one now.
+
+    looked at the clocks and interfaces --> same as before | slept | moved
+
+A machine that sleeps stops the monotonic clock and not the wall's. A clock that somebody sets looks like sleep: what is
+done about it (look at everything again) does no harm. A pure core.
+
+Invariants:
+- What has changed is told once.
+- A clock that is slewed, as time servers do, is never taken for sleep.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+
+import psutil
+
+LOOK_S = 4.0
+"""Between looks, so that whatever happens is noticed within ten seconds with what follows from it."""
+
+SLEPT_S = 10.0
+"""By so much the wall's clock must run ahead between two looks."""
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Change(Enum):
+    """What happened since the last look."""
+
+    NOTHING = "nothing"
+    SLEPT = "slept"
+    MOVED = "moved"
+    """An interface came, went, or has another address."""
+
+
+@dataclass(kw_only=True)
+class NetworkWatch:
+    """See the module's paragraph: what the last look saw."""
+
+    networks: frozenset[Network]
+    monotonic_s: float
+    wall_s: float
+
+    def look(self, networks: frozenset[Network], monotonic_s: float, wall_s: float) -> Change:
+        """Compare with the last look."""
+        ahead_s = (wall_s - self.wall_s) - (monotonic_s - self.monotonic_s)
+        moved, self.networks = networks != self.networks, networks
+        self.monotonic_s, self.wall_s = monotonic_s, wall_s
+        if moved:
+            return Change.MOVED
+        return Change.SLEPT if ahead_s > SLEPT_S else Change.NOTHING
+
+
+def own_networks() -> frozenset[Network]:
+    """The networks that our interfaces are on now. Those of one link alone are left out: every interface has one."""
+    found: set[Network] = set()
+    for entries in psutil.net_if_addrs().values():
+        for entry in entries:
+            with suppress(ValueError):  # a hardware address, or a link-local one with a scope
+                network = ipaddress.ip_interface(f"{entry.address}/{_prefix_bits(entry.netmask)}").network
+                if not network.is_link_local:
+                    found.add(network)
+    return frozenset(found)
+
+
+def own_hosts() -> frozenset[str]:
+    """The addresses that our interfaces have now."""
+    return frozenset(entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
+
+
+def _prefix_bits(netmask: str | None) -> int:
+    """How long a prefix a netmask stands for: IPv6 ones come as addresses. Raises ValueError."""
+    if netmask is None:
+        raise ValueError("no netmask")
+    return int(ipaddress.ip_address(netmask)).bit_count()

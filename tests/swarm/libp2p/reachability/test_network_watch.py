@@ -1,0 +1,50 @@
+"""Whether a machine slept, or moved."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.libp2p.reachability.network_watch import SLEPT_S, Change, NetworkWatch, own_hosts, own_networks
+
+HOME = frozenset({ipaddress.ip_network("192.168.1.0/24")})
+CAFE = frozenset({ipaddress.ip_network("10.1.0.0/16")})
+
+
+def watch() -> NetworkWatch:
+    return NetworkWatch(networks=HOME, monotonic_s=100.0, wall_s=1_000_000.0)
+
+
+def test_ten_minutes_of_sleep_are_noticed_once() -> None:
+    seen = watch()
+    assert seen.look(HOME, 101.0, 1_000_601.0) is Change.SLEPT
+    assert seen.look(HOME, 105.0, 1_000_605.0) is Change.NOTHING
+
+
+def test_another_network_is_noticed_once() -> None:
+    seen = watch()
+    assert seen.look(CAFE, 104.0, 1_000_004.0) is Change.MOVED
+    assert seen.look(CAFE, 108.0, 1_000_008.0) is Change.NOTHING
+
+
+@given(st.lists(st.tuples(st.floats(0, 60), st.floats(-0.1, 0.1)), max_size=50))
+def test_a_clock_that_is_slewed_is_not_sleep(steps: list[tuple[float, float]]) -> None:
+    """Time servers change a clock's rate by a two thousandth at most; this is fifty times as much, and busy turns."""
+    seen, monotonic, wall = watch(), 100.0, 1_000_000.0
+    for passed, slew in steps:
+        monotonic, wall = monotonic + passed, wall + passed * (1 + slew)
+        assert seen.look(HOME, monotonic, wall) is Change.NOTHING
+    assert seen.look(HOME, monotonic, wall + SLEPT_S + 1) is Change.SLEPT
+
+
+def test_a_clock_that_is_set_back_is_not_sleep() -> None:
+    assert watch().look(HOME, 101.0, 900_000.0) is Change.NOTHING
+
+
+def test_this_machine_is_on_its_own_networks() -> None:
+    networks = own_networks()
+    hosts = [ipaddress.ip_address(host) for host in own_hosts() if host.count(".") == 3 or host == "::1"]
+    assert ipaddress.ip_address("127.0.0.1") in hosts
+    assert all(any(host.version == one.version and host in one for one in networks) for host in hosts)

@@ -5,6 +5,7 @@ of its arguments, so two implementations that agree on `docs/protocol.md` agree 
 
 - `work`: leases, records, verdicts and receipts: what a rollout node and the learner say about work
 - `trouble`: what a rollout node cannot do, as it tells the learner in each heartbeat
+- `reach`: how a rollout node is reached, as it tells the learner
 - `sampling`: the seeded sampler; engine workers load this file by its path
 - `accounting`: costs, energy, relay receipts, credit notes, reputation: claims about work, and proofs
 - `patches`: the exact difference between two versions

@@ -239,6 +239,7 @@ class LearnerServices:
             heartbeat_s=config.network.heartbeat_s,
             engines=config.engines,
             faults=FaultLog(events=self.events),
+            addresses=self.transport.addresses,
             trust=self.audits,
         )
         self.intake = IntakeLoop(

@@ -2,7 +2,7 @@
 
 - `budget_reports`: what the budgets for strangers and members refused
 - `first_contact`: dials until somebody answers, and checks that it speaks for the invite's swarm
-- `introductions`: which peers are named to a peer as neighbours
+- `introductions`: meets the peers that the learner introduces
 - `invites`: the invite of a learner, shown once more
 - `known_members`: where members came from, kept over a restart
 - `swarm_peer`: what every member does for the others

@@ -34,10 +34,12 @@ from node.runtime.typed_signal import Signal
 from node.state.owner_orders import OwnerSignals
 from node.state.receipts import Receipts
 from protocol.accounting.claims import MICROS, Price
+from protocol.core.codec import encode
 from protocol.core.identity import Keypair
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.core.invite import Invite
 from protocol.core.limits import PROTOCOL_VERSION
+from protocol.reach import REACH
 from protocol.versions import exchange
 from protocol.work import (
     INSTANCE,
@@ -80,6 +82,7 @@ class RolloutServices:
 
     def __post_init__(self) -> None:
         config, events = self.config, self.events
+        self._reach_told = b""
         self.instance = secrets.token_bytes(INSTANCE_BYTES)
         self.price = Price(micros_per_hour=round(config.price.per_hour * MICROS), currency=config.price.currency)
         self.neighbours = Neighbours(transport=self.transport, events=events)
@@ -213,6 +216,7 @@ class RolloutServices:
                 RECEIPT_REVISIONS: b"",
                 **quantized,
                 **computed,
+                **self._reach(anew=True),
             },
         )
 
@@ -228,7 +232,16 @@ class RolloutServices:
             hours_left_s=self.role.shift.left_s,
             energy=self.energy.told(),
             troubles=self.role.patience.told,
+            ext=self._reach(anew=False),
         )
+
+    def _reach(self, *, anew: bool) -> dict[str, bytes]:
+        """The extension that says how we are reached; nothing where the learner knows, unless it is told `anew`."""
+        reach = encode(self.transport.reached())
+        if reach == self._reach_told and not anew:
+            return {}
+        self._reach_told = reach
+        return {REACH: reach}
 
     def in_flight(self) -> ManifestHash | None:
         flying = self.following.core.in_flight

@@ -1,11 +1,16 @@
 """The libp2p transport, and the only package that imports libp2p. Enter through `open_libp2p`.
 
+- `circuit`: a connection whose bytes travel over a stream that a relay joins
+- `connection`: one secure, multiplexed connection: what it may cost, and where it leads
 - `connection_gate`: who may shake hands with this node, which strangers stay, and how often anybody may do what
+- `dialler`: reaches a peer at one of its addresses
 - `fair_slots`: few places, kept open for those who have not been here
 - `host`: TCP, TLS or noise, yamux and multistream, put together behind the port
 - `identify`: the protocols that every libp2p node answers: identify and ping
 - `memory_budget`: how much memory connections may take, for all strangers, for all members, and for each
 - `multistream`: multistream-select 1.0: two ends agree on a protocol by its name
+- `racing`: several attempts at the same thing, of which the first success counts
+- `reachability`: how nodes behind routers reach each other
 - `security`: from a TCP connection to a secure one
 - `sockets`: addresses, TCP and limits of rate
 - `stream`: a yamux stream that has agreed on a protocol, as the port wants it
@@ -14,6 +19,26 @@
 """
 
 from swarm.libp2p.host import open_libp2p
-from swarm.libp2p.sockets.addresses import Address, BadAddress, parse_address, why_no_host, why_undialable
+from swarm.libp2p.reachability.dial_policy import is_private, is_public
+from swarm.libp2p.sockets.addresses import (
+    Address,
+    BadAddress,
+    circuit_address,
+    is_circuit,
+    parse_address,
+    why_no_host,
+    why_undialable,
+)
 
-__all__ = ["Address", "BadAddress", "open_libp2p", "parse_address", "why_no_host", "why_undialable"]
+__all__ = [
+    "Address",
+    "BadAddress",
+    "circuit_address",
+    "is_circuit",
+    "is_private",
+    "is_public",
+    "open_libp2p",
+    "parse_address",
+    "why_no_host",
+    "why_undialable",
+]

@@ -16,6 +16,7 @@ from typing import Protocol
 import trio
 
 from protocol.core.ids import PeerId
+from protocol.reach import Way
 from swarm.libp2p.connection_gate import STREAM_RATE, Door, Pace
 from swarm.libp2p.memory_budget import STRANGER_STREAMS, Budget, Over
 from swarm.libp2p.security import RawConnection, SecureChannel
@@ -41,6 +42,7 @@ class Route:
     address: str
     origin: str
     dialled: bool
+    way: Way = Way.DIALLED
     relay: PeerId | None = None
     is_limited: bool = False
     """Over a circuit that carries introductions alone."""

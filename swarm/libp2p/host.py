@@ -25,6 +25,7 @@ from libp2p.io.exceptions import ConnectionClosedError
 
 from protocol.core.errors import PeerError
 from protocol.core.ids import PeerId
+from protocol.reach import Reach, Way
 from swarm.libp2p.connection import Connection, Route
 from swarm.libp2p.connection_gate import BYTES, CONNECTIONS, FIRST_BYTES_S, HANDSHAKE_S, Door
 from swarm.libp2p.dialler import Dialler
@@ -33,7 +34,7 @@ from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL, answer_ping,
 from swarm.libp2p.memory_budget import Budget, Over
 from swarm.libp2p.multistream import NegotiationFailed, answer, propose_at_once
 from swarm.libp2p.reachability.hole_punch import DCUTR
-from swarm.libp2p.reachability.reach import Reach
+from swarm.libp2p.reachability.reaching import PROTOCOLS, Reaching
 from swarm.libp2p.security import (
     NOISE,
     TLS,
@@ -98,8 +99,8 @@ class Host(Flooding):
         self._listening: list[str] = []
         self._announce: tuple[Address, ...] = ()
         self._connections: dict[PeerId, list[Connection]] = {}
-        self.reach = Reach(self)
-        self._dialler = Dialler(self, self.reach.through)
+        self.reaching = Reaching(self)
+        self._dialler = Dialler(self, self.reaching.through)
         self._circuits: dict[PeerId, list[Connection]] = {}
         self._arrivals: dict[PeerId, trio.Event] = {}
         self.listeners: tuple[trio.SocketListener, ...] = ()
@@ -111,7 +112,7 @@ class Host(Flooding):
         self._meters: dict[PeerId, Meter] = {}
         self.handle(IDENTIFY_PROTOCOL, identify_handler(identity, self.addresses, lambda: list(self.handlers)))
         self.handle(PING_PROTOCOL, answer_ping)
-        self.reach.start(nursery)
+        self.reaching.start(nursery)
 
     @property
     def peer_id(self) -> PeerId:
@@ -133,6 +134,12 @@ class Host(Flooding):
 
     def is_trusted(self, peer: PeerId) -> bool:
         return peer in self._trusted or any(one.dialled for one in self._connections.get(peer, ()))
+
+    def reached(self) -> Reach:
+        return self.reaching.told()
+
+    def may_dial(self, address: str) -> bool:
+        return self.reaching.may_dial(address)
 
     def expect(self, origins: Mapping[PeerId, str]) -> None:
         self.door.expect(origins.keys(), origins.values())
@@ -175,7 +182,7 @@ class Host(Flooding):
         """Look again at which addresses others may dial: interfaces come and go."""
         bound = [from_socket(listener.socket.getsockname()) for listener in self.listeners]
         self._listening = list_advertised(bound, self._announce, self.peer_id) if bound else []
-        self.reach.note_listening(self._announce)
+        self.reaching.note_listening(self._announce)
 
     def connections(self) -> list[Connection]:
         """All that there are."""
@@ -241,7 +248,13 @@ class Host(Flooding):
         return next((one for one in self._connections.get(peer, ()) if one.muxer.is_open), None)
 
     async def connect(
-        self, wanted: PeerId, address: Address, *, is_initiator: bool = True, from_listening: bool = False
+        self,
+        wanted: PeerId,
+        address: Address,
+        *,
+        is_initiator: bool = True,
+        from_listening: bool = False,
+        way: Way = Way.DIALLED,
     ) -> None:
         """Connect to an IP address and find `wanted` there; where `is_initiator` is False, as if it had dialled us.
 
@@ -263,6 +276,7 @@ class Host(Flooding):
             address=str(raw.remote),
             origin=origin_of(raw.remote.host),
             dialled=True,
+            way=way,
             local_host=raw.local.host,
             from_listening=raw.local.port in {from_socket(one.socket.getsockname()).port for one in self.listeners},
         )
@@ -318,6 +332,7 @@ class Host(Flooding):
                             address=str(raw.remote),
                             origin=origin_of(raw.remote.host),
                             dialled=False,
+                            way=Way.PUNCHED if is_initiator else Way.WAS_DIALLED,
                             local_host=raw.local.host,
                         ),
                         number=number,
@@ -346,7 +361,7 @@ class Host(Flooding):
                 origin = origin_of(raw.remote.host)
                 if (victim := self.door.knock(number, origin, trio.current_time())) is not None:
                     self._shaking[victim].cancel()
-                if (wanted := self.reach.wanted_at(raw.remote)) is not None:
+                if (wanted := self.reaching.wanted_at(raw.remote)) is not None:
                     return await secure_outbound(raw, self.security, wanted, YAMUX_PROTOCOL), raw, True
                 with trio.fail_after(FIRST_BYTES_S):
                     await raw.wait_first()
@@ -417,7 +432,7 @@ class Host(Flooding):
             self.note_connected(
                 PeerConnected(peer=connection.peer, dialled=connection.dialled, remote_address=connection.route.address)
             )
-        self.reach.note_connected(connection)
+        self.reaching.note_connected(connection)
 
     async def _run_connection(self, connection: Connection) -> None:
         try:
@@ -435,7 +450,7 @@ class Host(Flooding):
                     self._meters.pop(connection.peer, None)
                 if not connection.route.is_limited:
                     self.note_disconnected(connection.peer)
-            self.reach.note_gone(connection)
+            self.reaching.note_gone(connection)
             connection.gone.set()
             log.debug("connection to %s ended: %s", connection.peer, connection.muxer.end_reason)
 
@@ -459,7 +474,9 @@ class Host(Flooding):
             await stream.aclose()
 
     def _stream(self, connection: Connection, stream: YamuxStream, protocol: str) -> Libp2pStream:
-        return Libp2pStream(stream, connection=connection, protocol=protocol, meter=self._meters[connection.peer])
+        # What nodes say to reach each other is none of the traffic that those above asked for.
+        meter = Meter() if protocol in PROTOCOLS else self._meters[connection.peer]
+        return Libp2pStream(stream, connection=connection, protocol=protocol, meter=meter)
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ import trio
 
 from protocol.core.errors import PeerError
 from protocol.core.ids import PeerId
+from protocol.reach import Reach, ReachKind
 from swarm.transport.flood import Flooding
 from swarm.transport.interface import (
     STREAM_OPEN_TIMEOUT_S,
@@ -206,6 +207,12 @@ class MemoryTransport(Flooding):
 
     def origins(self) -> dict[PeerId, str]:
         return {peer: f"memory {peer}" for peer in self.connected_peers() if peer in self._trusted}
+
+    def reached(self) -> Reach:
+        return Reach(kind=ReachKind.DIRECTLY if self.addresses() else ReachKind.NOT, addresses=self.addresses())
+
+    def may_dial(self, address: str) -> bool:
+        return True
 
     def note_refusal(self, budget: str, who: str) -> None:
         self._refused.append(Refusal(budget=budget, times=1, who=who, who_times=1))

@@ -24,6 +24,7 @@ import trio
 
 from protocol.core.errors import Fault
 from protocol.core.ids import PeerId
+from protocol.reach import Reach
 
 Report = Callable[[PeerId, Fault, str], None]
 """Called when a peer did something wrong: with the peer, the kind of fault, and a sentence."""
@@ -186,6 +187,12 @@ class Transport(Protocol):
 
         Bounded by BROADCAST_QUEUE; the oldest are dropped when full.
         """
+
+    def reached(self) -> Reach:
+        """How others reach this node, as far as it knows, and how it met those that are connected."""
+
+    def may_dial(self, address: str) -> bool:
+        """Whether an address that somebody else named may be dialled: none inside a network that we are not on."""
 
     def traffic(self) -> dict[PeerId, Traffic]:
         """By peer: of members since the transport started, of strangers while they are connected."""

@@ -1,16 +1,26 @@
-"""Who is whose neighbour: everybody up to `FULL_MESH` peers, about `NEIGHBOURS` at random above.
+"""Who is whose neighbour, of those that can meet: everybody up to `FULL_MESH` peers, about `NEIGHBOURS` above.
 
 A plain function. Above the mesh, peers stand in `RINGS` circles, each in an order of its own that a hash gives, and a
-peer's neighbours are those beside it in every circle. What always holds: being neighbours is mutual; nobody is cut off,
-since each circle connects all; a peer that comes or goes changes only the neighbours beside it; everybody who knows the
-same peers computes the same. A union of random circles spreads news in about log N steps, as a random regular graph
-does, which Uber's Kraken builds for the same reason.
+peer's neighbours are those beside it in every circle. A union of random circles spreads news in about log N steps, as a
+random regular graph does, which Uber's Kraken builds for the same reason.
+
+Some peers cannot meet: who only reaches others (`Meets.OPEN_ONES`) meets those that anybody can dial, and nobody else.
+Such peers stand in no circle. Each is given to the `RINGS` open peers that follow it in one.
+
+Invariants:
+- Being neighbours is mutual, and only those are neighbours who can meet.
+- Nobody is cut off who can meet anybody: each circle connects all who are in it.
+- A peer that comes or goes changes only the neighbours beside it.
+- Everybody who knows the same computes the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from bisect import bisect
+from collections.abc import Mapping
+from enum import Enum
 from hashlib import sha256
+from itertools import cycle, islice, pairwise
 
 from protocol.core.ids import PeerId
 
@@ -26,15 +36,50 @@ seed). Eight to sixteen rings differed by less than two seeds do."""
 NEIGHBOURS = 2 * RINGS
 
 
-def neighbourhoods(peers: Collection[PeerId]) -> dict[PeerId, frozenset[PeerId]]:
+class Meets(Enum):
+    """Whom a peer can meet."""
+
+    ALL = "all"
+    """Anybody can dial it."""
+    MOST = "most"
+    """Whoever can be dialled, and whoever knocks at the same time."""
+    OPEN_ONES = "open_ones"
+    """Whoever can be dialled."""
+
+
+def can_meet(one: Meets, other: Meets) -> bool:
+    """Whether two such peers can be connected."""
+    return Meets.ALL in (one, other) or Meets.OPEN_ONES not in (one, other)
+
+
+def neighbourhoods(peers: Mapping[PeerId, Meets]) -> dict[PeerId, frozenset[PeerId]]:
     """Return for each of `peers`, in their order, whom it should be connected to."""
-    everybody = frozenset(peers)
-    if len(everybody) <= FULL_MESH:
-        return {peer: everybody - {peer} for peer in peers}
+    if len(peers) <= FULL_MESH:
+        return {
+            peer: frozenset(other for other in peers if other != peer and can_meet(peers[other], meets))
+            for peer, meets in peers.items()
+        }
     beside: dict[PeerId, set[PeerId]] = {peer: set() for peer in peers}
+    in_circles = [peer for peer, meets in peers.items() if meets is not Meets.OPEN_ONES]
     for ring in range(RINGS):
-        circle = sorted(everybody, key=lambda peer: sha256(f"{ring} {peer}".encode()).digest())
-        for peer, following in zip(circle, [*circle[1:], circle[0]], strict=True):
-            beside[peer].add(following)
-            beside[following].add(peer)
+        circle = sorted(in_circles, key=lambda peer: _place(ring, peer))
+        for peer, following in pairwise([*circle, *circle[:1]]):
+            _join(beside, peer, following)
+    open_ones = sorted((_place(0, peer), peer) for peer, meets in peers.items() if meets is Meets.ALL)
+    for peer, meets in peers.items():
+        if meets is Meets.OPEN_ONES:
+            at = bisect(open_ones, (_place(0, peer), peer))
+            for _, following in islice(cycle([*open_ones[at:], *open_ones[:at]]), min(RINGS, len(open_ones))):
+                _join(beside, peer, following)
     return {peer: frozenset(others) for peer, others in beside.items()}
+
+
+def _join(beside: dict[PeerId, set[PeerId]], one: PeerId, other: PeerId) -> None:
+    if one != other:
+        beside[one].add(other)
+        beside[other].add(one)
+
+
+def _place(ring: int, peer: PeerId) -> bytes:
+    """Where a peer stands in a circle."""
+    return sha256(f"{ring} {peer}".encode()).digest()

@@ -28,6 +28,7 @@ from protocol.core.genesis import Genesis, LearnerCertificate
 from protocol.core.ids import PolicyVersion
 from protocol.core.invite import Invite
 from protocol.patches.patch import PatchFile, PatchHead
+from protocol.reach import Meeting, Reach, ReachKind, Way
 from protocol.trouble import Trouble, TroubleKind
 from protocol.versions.announcement import Announcement
 from protocol.versions.exchange import (
@@ -992,6 +993,42 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
             92                                                      # [1]: Energy, array of 2
               a4 7261706c                                           # source: "rapl"
               cb 4097720000000000                                   # joules: 1500.5
+        """,
+    ),
+    (
+        Meeting(PEER, Way.PUNCHED),
+        """
+        92                                                          # Meeting, array of 2
+          d9 34                                                     # peer: text of 52
+            313244334b6f6f5744704a3741733742574177524d6675315655
+            325743714e6a76713338374a45594b44426a346b78366e58544e
+          a7 70756e63686564                                         # way: "punched"
+        """,
+    ),
+    (
+        Reach(
+            kind=ReachKind.BY_PUNCHING,
+            why="one port",
+            addresses=["/ip4/192.0.2.7/tcp/4001"],
+            relays=[PEER],
+            met=[Meeting(PEER, Way.DIALLED)],
+        ),
+        """
+        85                                                          # Reach: map of 5
+          a4 6b696e64 ab 62795f70756e6368696e67                     # kind: "by_punching"
+          a3 776879 a8 6f6e6520706f7274                             # why: "one port"
+          a9 616464726573736573 91                                  # addresses: array of 1
+            b7 2f6970342f3139322e302e322e372f7463702f34303031       # [0]
+          a6 72656c617973 91                                        # relays: array of 1
+            d9 34                                                   # [0]: text of 52
+              313244334b6f6f5744704a3741733742574177524d6675315655
+              325743714e6a76713338374a45594b44426a346b78366e58544e
+          a3 6d6574 91                                              # met: array of 1
+            92                                                      # [0]: Meeting, array of 2
+              d9 34                                                 # peer: text of 52
+                313244334b6f6f5744704a3741733742574177524d6675315655
+                325743714e6a76713338374a45594b44426a346b78366e58544e
+              a7 6469616c6c6564                                     # way: "dialled"
         """,
     ),
     (

@@ -664,6 +664,7 @@ def _wire(
         heartbeat_s=HEARTBEAT_S,
         trust=trust,
         faults=FaultLog(events=events),
+        addresses=transport.addresses,
     )
     bans = Bans(context=context, audits=trust)
     selection = SelectionService(context=context, kept=trust.kept, bans=bans, looks=settings.audits)

@@ -17,6 +17,7 @@ import trio
 from learner.ledger.reputation import BANNED, EXCUSED, OUT_OF_HOURS
 from learner.ledger.rows import PeerRow, StayRow
 from node.config.engine_requirements import EngineTerms
+from node.learner_role.peers.introductions import addresses_for, meets_of
 from node.learner_role.peers.join_terms import WRONG_TOKEN, is_token
 from node.learner_role.peers.proof_service import ProofService
 from node.learner_role.peers.relay_credits import RelayCreditService
@@ -32,6 +33,7 @@ from protocol.accounting.claims import EnergySource
 from protocol.accounting.tally import tally_of
 from protocol.core.ids import LeaseId, PeerId
 from protocol.core.limits import MAX_PEERS_TOLD, PROTOCOL_VERSION
+from protocol.reach import Reach, reach_told
 from protocol.versions.exchange import PeerAddresses
 from protocol.work import (
     IN_GOOD_ORDER,
@@ -86,6 +88,8 @@ class SessionService(Service):
     token: str
     heartbeat_s: float
     faults: FaultLog
+    addresses: Callable[[], Sequence[str]]
+    """Where the learner, which is everybody's relay, can be dialled."""
     trust: AuditService | None = None
     engines: EngineTerms = field(default_factory=EngineTerms)
     _ended: list[StayRow] = field(default_factory=list)
@@ -135,6 +139,7 @@ class SessionService(Service):
             takes_recalls=LEASE_RECALLS in hello.ext,
             takes_proofs=PROOFS in hello.ext,
             takes_revisions=RECEIPT_REVISIONS in hello.ext,
+            reach=reach_told(hello.ext),
         )
         if self.trust is not None:
             self.trust.standings.set_quota(peer)
@@ -174,6 +179,8 @@ class SessionService(Service):
         self.leases.remind(peer)
         if self.trust is not None:
             self.trust.revisions.tell(peer)
+        if (reach := reach_told(heartbeat.ext)) is not None and reach != presence.reach:
+            self._hear_reach(peer, presence, reach)
         self._count(peer, presence, heartbeat)
         self._hear_troubles(peer, presence, heartbeat)
         self.witness.note_heartbeat(peer, heartbeat)
@@ -307,6 +314,17 @@ class SessionService(Service):
         if len(self._counted) > PEERS_REMEMBERED:
             self._counted = {one: beat for one, beat in self._counted.items() if one in self.state.present}
 
+    def _hear_reach(self, peer: PeerId, presence: PeerSession, reach: Reach) -> None:
+        """Note how a node is reached, and introduce it anew where that changes for whom, or where."""
+        before, presence.reach = presence.reach, reach
+        if before is None or (before.kind, before.addresses, before.relays) != (
+            reach.kind,
+            reach.addresses,
+            reach.relays,
+        ):
+            self.events.emit("peer_reach", peer=peer, name=presence.name, kind=reach.kind.value, why=reach.why)
+            self._introduce()
+
     def _hear_troubles(self, peer: PeerId, presence: PeerSession, heartbeat: Heartbeat) -> None:
         """Note what the node cannot do, and log what is news of it."""
         now_s, now_ms = trio.current_time(), self.now_ms()
@@ -374,9 +392,15 @@ class SessionService(Service):
     def _neighbours(self) -> dict[PeerId, list[PeerAddresses]]:
         """For everybody present, whom to exchange chunks with."""
         present = self.state.present
+        beside = neighbourhoods({peer: meets_of(session.reach) for peer, session in present.items()})
+        relays = {peer: session.addresses for peer, session in present.items()}
+        relays[self.identity.keypair.peer_id] = tuple(self.addresses())
         return {
-            peer: [PeerAddresses(peer=other, addresses=list(present[other].addresses)) for other in sorted(others)]
-            for peer, others in neighbourhoods(present).items()
+            peer: [
+                addresses_for(present[peer].reach, other, present[other].reach, present[other].addresses, relays)
+                for other in sorted(others)
+            ]
+            for peer, others in beside.items()
         }
 
     def write_rest(self) -> None:

@@ -19,6 +19,7 @@ from learner.scheduling.capacity import LeaseCapacity
 from learner.scheduling.lease_scheduler import LeaseScheduler
 from protocol.accounting.claims import EnergySource
 from protocol.core.ids import PeerId
+from protocol.reach import Reach
 from protocol.versions.manifest import SignedManifest
 from swarm.work.membership import Membership
 
@@ -26,7 +27,7 @@ from swarm.work.membership import Membership
 @dataclass(kw_only=True)
 class PeerSession:
     """One stay of a peer: its row in the ledger, its name, what its node understands, and what it moved, generated
-    and took of the mains (joules by source) since it came.
+    and took of the mains (joules by source) since it came; how it is reached, where it says so.
 
     `is_on`: it is leased to, and paid. Else it stands by, for `standby_s` until `switched_s`.
     """
@@ -37,6 +38,7 @@ class PeerSession:
     takes_recalls: bool = False
     takes_proofs: bool = False
     takes_revisions: bool = False
+    reach: Reach | None = None
     bytes_up: int = 0
     bytes_down: int = 0
     engine_s: float = 0.0

@@ -20,6 +20,7 @@ from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 
 from protocol.core.errors import PeerError
 from protocol.core.ids import PeerId
+from protocol.reach import Way
 from swarm.libp2p.circuit import CircuitConnection
 from swarm.libp2p.connection import Connection, Route
 from swarm.libp2p.reachability.hosting import Hosting
@@ -131,6 +132,7 @@ class Circuits:
             address=f"/p2p/{below.peer}/p2p-circuit",
             origin=below.route.origin,
             dialled=dialled,
+            way=Way.RELAYED,
             relay=below.peer,
             is_limited=limit.data != 0 or limit.duration != 0,
         )

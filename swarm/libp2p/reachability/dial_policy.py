@@ -35,6 +35,11 @@ def is_private(address: Address) -> bool:
     return ip.is_private and not (ip.is_loopback or ip.is_link_local or ip.is_unspecified or ip.is_multicast)
 
 
+def is_loopback(address: Address) -> bool:
+    """Whether the address is this machine itself, for whoever dials it."""
+    return address.kind.startswith("ip") and ipaddress.ip_address(address.host).is_loopback
+
+
 def shares_network(address: Address, networks: Iterable[Network]) -> bool:
     """Whether one of our interfaces is on the same network."""
     ip = ipaddress.ip_address(address.host)

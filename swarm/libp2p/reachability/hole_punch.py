@@ -27,6 +27,7 @@ from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 
 from protocol.core.errors import Fault, PeerError
 from protocol.core.ids import PeerId
+from protocol.reach import Way
 from swarm.libp2p.connection import Connection
 from swarm.libp2p.racing import race
 from swarm.libp2p.reachability.hosting import Hosting
@@ -162,7 +163,7 @@ class HolePuncher:
         """Knock at one address until somebody is there; return why that is of no use."""
         while True:
             try:
-                await self.host.connect(peer, address, is_initiator=is_client, from_listening=True)
+                await self.host.connect(peer, address, is_initiator=is_client, from_listening=True, way=Way.PUNCHED)
             except HandshakeFailed as error:
                 return f"{address}: {error}"
             except OSError:

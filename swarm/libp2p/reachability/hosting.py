@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 import trio
 
 from protocol.core.ids import PeerId
+from protocol.reach import Way
 from swarm.libp2p.connection import Connection, Route
 from swarm.libp2p.security import Identity, RawConnection, SecureChannel, SecurityTable
 from swarm.libp2p.sockets.addresses import Address
@@ -40,7 +41,13 @@ class Hosting(Protocol):
     async def open_stream_on(self, connection: Connection, protocol: str, first: bytes = b"") -> Libp2pStream: ...
 
     async def connect(
-        self, wanted: PeerId, address: Address, *, is_initiator: bool = True, from_listening: bool = False
+        self,
+        wanted: PeerId,
+        address: Address,
+        *,
+        is_initiator: bool = True,
+        from_listening: bool = False,
+        way: Way = Way.DIALLED,
     ) -> None: ...
 
     async def connect_apart(self, wanted: PeerId, address: Address) -> Connection: ...

@@ -60,7 +60,7 @@ class CircuitAddress:
     peer: PeerId
 
     def __str__(self) -> str:
-        return f"{self.relay}/{CIRCUIT}/p2p/{self.peer}"
+        return circuit_address(str(self.relay), self.peer)
 
 
 def parse_address(text: str) -> Address:
@@ -106,9 +106,19 @@ def parse_circuit(text: str) -> CircuitAddress:
             raise BadAddress(f"{text!r} is not RELAY/p2p/PEER/{CIRCUIT}/p2p/PEER")
 
 
+def circuit_address(relay: str, peer: PeerId) -> str:
+    """The address of a peer behind the relay at this address."""
+    return f"{relay}/{CIRCUIT}/p2p/{peer}"
+
+
+def is_circuit(address: str) -> bool:
+    """Whether an address leads through a relay."""
+    return f"/{CIRCUIT}/" in address
+
+
 def parse_dialable(texts: Sequence[str]) -> tuple[PeerId, list[Address | CircuitAddress]]:
     """Return the one peer that all `texts` name, and its addresses. Raises BadAddress."""
-    addresses = [parse_circuit(text) if CIRCUIT in text else parse_address(text) for text in texts]
+    addresses = [parse_circuit(text) if is_circuit(text) else parse_address(text) for text in texts]
     peers = {address.peer for address in addresses}
     match list(peers):
         case [None]:

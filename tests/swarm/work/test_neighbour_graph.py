@@ -9,11 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.core.ids import PeerId
-from swarm.work.neighbour_graph import FULL_MESH, NEIGHBOURS, neighbourhoods
+from swarm.work.neighbour_graph import FULL_MESH, NEIGHBOURS, RINGS, Meets, can_meet, neighbourhoods
 
 
-def names(count: int) -> list[PeerId]:
-    return [PeerId(f"12D3KooW{i:04}") for i in range(count)]
+def names(count: int) -> dict[PeerId, Meets]:
+    return {PeerId(f"12D3KooW{i:04}"): Meets.ALL for i in range(count)}
+
+
+def mixed(kinds: list[Meets]) -> dict[PeerId, Meets]:
+    return dict(zip(names(len(kinds)), kinds, strict=True))
 
 
 def steps_from(first: PeerId, beside: Mapping[PeerId, frozenset[PeerId]]) -> list[int]:
@@ -41,13 +45,13 @@ def test_in_a_large_one_neighbours_are_few_mutual_and_nobody_is_cut_off(count: i
         assert 2 <= len(others) <= NEIGHBOURS
         assert peer not in others
         assert all(peer in beside[other] for other in others)
-    assert sum(steps_from(peers[0], beside)) == count
+    assert sum(steps_from(next(iter(peers)), beside)) == count
 
 
 def test_a_thousand_are_a_few_steps_apart() -> None:
     beside = neighbourhoods(names(1000))
     assert sum(map(len, beside.values())) / 1000 > NEIGHBOURS - 1
-    assert len(steps_from(names(1)[0], beside)) <= 6
+    assert len(steps_from(next(iter(beside)), beside)) <= 6
 
 
 def test_who_comes_or_goes_changes_few_neighbourhoods() -> None:
@@ -56,4 +60,26 @@ def test_who_comes_or_goes_changes_few_neighbourhoods() -> None:
 
 
 def test_it_does_not_depend_on_the_order_of_telling() -> None:
-    assert neighbourhoods(names(60)) == neighbourhoods(list(reversed(names(60))))
+    assert neighbourhoods(names(60)) == neighbourhoods(dict(reversed(names(60).items())))
+
+
+@given(st.lists(st.sampled_from(Meets), max_size=80))
+def test_only_those_are_neighbours_who_can_meet_and_nobody_is_cut_off_who_can_meet_anybody(kinds: list[Meets]) -> None:
+    peers = mixed(kinds)
+    beside = neighbourhoods(peers)
+    for peer, others in beside.items():
+        assert all(peer in beside[other] and can_meet(peers[peer], peers[other]) for other in others)
+        if any(other != peer and can_meet(peers[peer], peers[other]) for other in peers):
+            assert others
+    connected = [peer for peer in peers if beside[peer]]
+    if connected:
+        assert sum(steps_from(connected[0], beside)) == len(connected), "one mesh, not several"
+
+
+def test_a_hundred_homes_are_one_mesh() -> None:
+    """Seven of ten routers can be punched (arXiv 2510.27500); one node in twenty can be dialled."""
+    kinds = [Meets.ALL] * 5 + [Meets.MOST] * 65 + [Meets.OPEN_ONES] * 30
+    beside = neighbourhoods(mixed(kinds))
+    assert sum(steps_from(next(iter(beside)), beside)) == 100
+    hard = [len(others) for others, kind in zip(beside.values(), kinds, strict=True) if kind is Meets.OPEN_ONES]
+    assert min(hard) == min(RINGS, 5)

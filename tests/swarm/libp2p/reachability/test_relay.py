@@ -39,12 +39,14 @@ async def host(seed: int, listen: str = LOOPBACK) -> AsyncIterator[Host]:
 async def swarm(limits: RelayLimits | None = None) -> AsyncIterator[tuple[Host, Host, Host]]:
     """A relay, and two members that it knows and that are connected to it alone; the second can be reached."""
     async with host(1) as relay, host(2) as source, host(3) as target:
-        relay.reach.relay.budget = RelayBudget(limits=limits or RelayLimits())
+        relay.reaching.relay.budget = RelayBudget(limits=limits or RelayLimits())
         for member in (source, target):
             relay.trust(member.peer_id)
             await member.dial(relay.addresses())
-        target.reach.circuits.on_inbound = lambda circuit: None  # it goes on, though no hole can be punched on loopback
-        await target.reach.circuits.reserve(relay.peer_id)
+        target.reaching.circuits.on_inbound = lambda circuit: (
+            None
+        )  # it goes on, though no hole can be punched on loopback
+        await target.reaching.circuits.reserve(relay.peer_id)
         yield relay, source, target
 
 
@@ -55,7 +57,7 @@ async def _ping_for_ever(ping: Stream) -> None:
 
 
 async def connect(relay: Host, source: Host, target: Host) -> Connection:
-    return await source.reach.circuits.connect(relay.peer_id, target.peer_id)
+    return await source.reaching.circuits.connect(relay.peer_id, target.peer_id)
 
 
 async def test_a_circuit_leads_to_the_peer_and_is_no_connection_to_those_above() -> None:
@@ -96,8 +98,8 @@ async def test_a_circuit_ends_with_its_bytes() -> None:
         with pytest.raises(StreamBroken):
             await _ping_for_ever(ping)
         await circuit.gone.wait()
-        assert relay.reach.relay.relayed_bytes <= 2 * 20_000
-        assert relay.reach.relay.budget.num_circuits == 0
+        assert relay.reaching.relay.relayed_bytes <= 2 * 20_000
+        assert relay.reaching.relay.budget.num_circuits == 0
         assert source.connected_peers() == {relay.peer_id}, "the connection to the relay goes on"
 
 
@@ -105,14 +107,14 @@ async def test_a_circuit_ends_with_its_time() -> None:
     async with swarm(RelayLimits(circuit_s=0.5)) as (relay, source, target):
         circuit = await connect(relay, source, target)
         await circuit.gone.wait()
-        assert relay.reach.relay.budget.num_circuits == 0
+        assert relay.reaching.relay.budget.num_circuits == 0
 
 
 async def test_strangers_are_neither_reached_nor_joined() -> None:
     async with swarm() as (relay, _, target), host(4) as stranger:
         await stranger.dial(relay.addresses())
         with pytest.raises(NoCircuit, match="PERMISSION_DENIED"):
-            await stranger.reach.circuits.reserve(relay.peer_id)
+            await stranger.reaching.circuits.reserve(relay.peer_id)
         with pytest.raises(NoCircuit, match="PERMISSION_DENIED"):
             await connect(relay, stranger, target)
 
@@ -120,7 +122,7 @@ async def test_strangers_are_neither_reached_nor_joined() -> None:
 async def test_who_has_reserved_nothing_is_not_reached() -> None:
     async with swarm() as (relay, source, target):
         with pytest.raises(NoCircuit, match="NO_RESERVATION"):
-            await target.reach.circuits.connect(relay.peer_id, PeerId(Identity.from_seed(bytes(32)).peer_id))
+            await target.reaching.circuits.connect(relay.peer_id, PeerId(Identity.from_seed(bytes(32)).peer_id))
         await target.disconnect(relay.peer_id)
         with pytest.raises(NoCircuit, match="NO_RESERVATION"):
             await connect(relay, source, target)
@@ -131,7 +133,7 @@ async def test_a_relay_that_we_have_not_asked_brings_nobody() -> None:
         await other.dial(target.addresses())  # a relay is asked by whoever dialled it
         await source.dial(other.addresses())
         other.trust(source.peer_id)
-        other.reach.relay.budget.reserve(target.peer_id, "made up", trio.current_time())
+        other.reaching.relay.budget.reserve(target.peer_id, "made up", trio.current_time())
         with pytest.raises(NoCircuit, match="CONNECTION_FAILED"):
             await connect(other, source, target)
         assert not target._circuits
@@ -149,12 +151,12 @@ async def test_ten_thousand_reservations_cost_one_place() -> None:
         refused: list[str] = []
         for _ in range(200):
             try:
-                await source.reach.circuits.reserve(relay.peer_id)
+                await source.reaching.circuits.reserve(relay.peer_id)
             except NoCircuit as error:
                 refused.append(str(error))
         assert len(refused) >= 200 - REQUESTS.burst - 100 * REQUESTS.per_s
         assert all("RESOURCE_LIMIT_EXCEEDED" in why for why in refused)
-        assert len(relay.reach.relay.budget._reservations) == 2
+        assert len(relay.reaching.relay.budget._reservations) == 2
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff\x7f", b"\x03\xff\xff\xff", framed(pb.HopMessage())])

@@ -14,20 +14,20 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from functools import partial
 
 import trio
 
 from protocol.core.errors import PeerError
 from protocol.core.ids import PeerId
+from protocol.reach import MAX_MEETINGS, MAX_REACH_ADDRESSES, MAX_RELAYS_TOLD, Meeting, Reach, ReachKind, Way
 from swarm.libp2p.connection import Connection
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_BYTES, PING_PROTOCOL, Introduced, read_introduction
 from swarm.libp2p.reachability.autonat_client import ReachabilityQuestions, Word
 from swarm.libp2p.reachability.autonat_server import DIAL_BACK, DIAL_REQUEST, DialBacks
 from swarm.libp2p.reachability.circuits import Circuits, NoCircuit
-from swarm.libp2p.reachability.dial_policy import is_public, may_dial
+from swarm.libp2p.reachability.dial_policy import is_loopback, is_public, may_dial
 from swarm.libp2p.reachability.hole_punch import DCUTR, HolePuncher
 from swarm.libp2p.reachability.hosting import Hosting
 from swarm.libp2p.reachability.network_watch import LOOK_S, Change, NetworkWatch, own_hosts, own_networks
@@ -35,7 +35,14 @@ from swarm.libp2p.reachability.observed_addresses import ObservedAddresses
 from swarm.libp2p.reachability.own_addresses import OwnAddresses, Source
 from swarm.libp2p.reachability.relay import HOP, STOP, Relay
 from swarm.libp2p.security import HandshakeFailed
-from swarm.libp2p.sockets.addresses import Address, CircuitAddress, parse_address
+from swarm.libp2p.sockets.addresses import (
+    Address,
+    BadAddress,
+    CircuitAddress,
+    is_circuit,
+    parse_address,
+    parse_circuit,
+)
 from swarm.transport.interface import DialFailed, TransportError
 
 MAX_RELAYS = 2
@@ -57,32 +64,13 @@ DOUBT_S = 5.0
 LINGER_S = 1.0
 """From a direct connection to the end of the circuit, so that whoever is slower knows of it as well."""
 
+PROTOCOLS = frozenset({IDENTIFY_PROTOCOL, PING_PROTOCOL, HOP, STOP, DCUTR, DIAL_REQUEST, DIAL_BACK})
+"""What nodes say to each other to find out how they are reached, and to meet."""
+
 log = logging.getLogger(__name__)
 
 
-class Reachable(Enum):
-    """How others reach a node."""
-
-    DIRECTLY = "directly"
-    MAPPED = "mapped"
-    """Through a port that its router passes on."""
-    BY_PUNCHING = "by_punching"
-    """By knocking at the same time as it does."""
-    NOT = "not"
-    """It reaches others, and nobody reaches it."""
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """Whether others can reach a node, where, and how that is known."""
-
-    kind: Reachable
-    why: str
-    addresses: tuple[Address, ...] = ()
-
-
-class Reach:
+class Reaching:
     """See the module's paragraph. Nothing happens before `start`."""
 
     def __init__(self, host: Hosting) -> None:
@@ -116,21 +104,49 @@ class Reach:
         own = announced or [parse_address(text) for text in self._host.addresses()]
         self._offer(source, own)
 
-    def verdict(self) -> Verdict:
-        """Whether others can reach us, and how."""
+    def told(self) -> Reach:
+        """How others reach us, why that is believed, and whom we have met."""
+        kind, why = self._verdict()
+        met: dict[PeerId, Way] = {}
+        for connection in self._host.connections():
+            if not connection.route.is_limited:
+                met.setdefault(connection.peer, connection.route.way)
+        return Reach(
+            kind=kind,
+            why=why,
+            addresses=[str(one.address) for one in self.own.reachable()][:MAX_REACH_ADDRESSES],
+            relays=[str(relay) for relay in self.circuits.relays()][:MAX_RELAYS_TOLD],
+            met=[Meeting(str(peer), way) for peer, way in sorted(met.items())][:MAX_MEETINGS],
+        )
+
+    def _verdict(self) -> tuple[ReachKind, str]:
         reachable = self.own.reachable()
-        addresses = tuple(one.address for one in reachable)
-        if any(Source.MAPPED not in one.sources for one in reachable):
-            return Verdict(kind=Reachable.DIRECTLY, addresses=addresses, why="others dialled us")
+        if any(one.sources - {Source.MAPPED} for one in reachable):
+            return ReachKind.DIRECTLY, "others dialled it"
         if reachable:
-            return Verdict(kind=Reachable.MAPPED, addresses=addresses, why="the router passes a port on to us")
+            return ReachKind.MAPPED, "its router passes a port on"
         if not self._host.listeners:
-            return Verdict(kind=Reachable.NOT, why="this node listens nowhere")
+            return ReachKind.NOT, "it listens nowhere"
         if self.observed.is_mapped_anew():
-            return Verdict(kind=Reachable.NOT, why="the router shows everybody another port")
+            return ReachKind.NOT, "its router shows everybody another port"
         if self.observed.candidates():
-            return Verdict(kind=Reachable.BY_PUNCHING, why="a router stands between, which gives us one port for all")
-        return Verdict(kind=Reachable.UNKNOWN, why="nobody has said yet where we are seen")
+            return ReachKind.BY_PUNCHING, "its router shows everybody the same port, and lets nobody in uncalled"
+        return ReachKind.UNKNOWN, "nobody has said where it is seen"
+
+    def may_dial(self, text: str) -> bool:
+        """Whether an address that the learner named may be dialled from here: of this machine, only where the learner
+        is on it as well.
+        """
+        try:
+            address = parse_circuit(text).relay if is_circuit(text) else parse_address(text)
+        except BadAddress:
+            return False
+        if is_loopback(address):
+            return any(
+                one.dialled and one.route.relay is None and is_loopback(parse_address(one.route.address))
+                for one in self._host.connections()
+            )
+        return not address.kind.startswith("ip") or self._may_dial(address)
 
     def seen_at(self) -> list[Address]:
         """Where others may knock: as they see us, and our own public addresses."""
@@ -290,7 +306,7 @@ class Reach:
         for address in told.addresses if told is not None else ():
             if is_public(address):
                 with suppress(OSError, HandshakeFailed):
-                    await self._host.connect(circuit.peer, address)
+                    await self._host.connect(circuit.peer, address, way=Way.REVERSED)
 
     async def _leave(self, circuit: Connection) -> None:
         await trio.sleep(LINGER_S)

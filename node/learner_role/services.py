@@ -240,6 +240,7 @@ class LearnerServices:
             engines=config.engines,
             faults=FaultLog(events=self.events),
             addresses=self.transport.addresses,
+            carries_bulk=config.network.relay_mbit is not None,
             trust=self.audits,
         )
         self.intake = IntakeLoop(

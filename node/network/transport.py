@@ -15,10 +15,19 @@ from swarm.transport.interface import Transport
 
 def open_transport(seed: bytes, network: NetworkSection | NodeNetworkSection) -> AbstractAsyncContextManager[Transport]:
     """A presence in libp2p as the configuration has it: addresses and caps."""
-    upload, download = (
-        None if mbit is None else mbit * BITS_PER_MBIT for mbit in (network.upload_mbit, network.download_mbit)
+    relay_mbit = network.relay_mbit if isinstance(network, NetworkSection) else None
+    upload, download, relay = (
+        None if mbit is None else mbit * BITS_PER_MBIT
+        for mbit in (network.upload_mbit, network.download_mbit, relay_mbit)
     )
-    return open_libp2p(seed, network.listen, network.announce, upload_bits_per_s=upload, download_bits_per_s=download)
+    return open_libp2p(
+        seed,
+        network.listen,
+        network.announce,
+        upload_bits_per_s=upload,
+        download_bits_per_s=download,
+        relay_bits_per_s=relay,
+    )
 
 
 def machine_name() -> str:

@@ -226,9 +226,9 @@ class Host(Flooding):
                 nursery.start_soon(self.disconnect, peer)
         self.hub.close()
 
-    async def unless_connected(self, peer: PeerId, act: Callable[[], Awaitable[T]]) -> T | None:
-        """Do something until it is done, or until there is a connection to `peer`: then return None."""
-        if self.open_connection(peer) is not None:
+    async def unless_met(self, peer: PeerId, act: Callable[[], Awaitable[T]]) -> T | None:
+        """Do something until it is done, or until there is a connection to `peer` without a relay: then return None."""
+        if self.is_met(peer):
             return None
         arrived = self._arrivals.setdefault(peer, trio.Event())
         async with trio.open_nursery() as nursery:
@@ -244,8 +244,18 @@ class Host(Flooding):
         return None
 
     def open_connection(self, peer: PeerId) -> Connection | None:
-        """A connection to `peer` over which streams can be opened."""
-        return next((one for one in self._connections.get(peer, ()) if one.muxer.is_open), None)
+        """The connection to `peer` over which streams are opened."""
+        return next(iter(self.connections_to(peer)), None)
+
+    def connections_to(self, peer: PeerId) -> list[Connection]:
+        """Those over which streams can be opened: without a relay first, then the oldest."""
+        usable = [one for one in self._connections.get(peer, ()) if one.muxer.is_open]
+        return usable if len(usable) < 2 else sorted(usable, key=lambda one: (one.route.relay is not None, one.number))
+
+    def is_met(self, peer: PeerId) -> bool:
+        """Whether there is a connection without a relay."""
+        connection = self.open_connection(peer)
+        return connection is not None and connection.route.relay is None
 
     async def connect(
         self,
@@ -427,7 +437,8 @@ class Host(Flooding):
             self.door.expect([connection.peer], [connection.route.origin])
         siblings = self._connections.setdefault(connection.peer, [])
         siblings.append(connection)
-        self._arrivals.pop(connection.peer, trio.Event()).set()
+        if connection.route.relay is None:
+            self._arrivals.pop(connection.peer, trio.Event()).set()
         if len(siblings) == 1:
             self.note_connected(
                 PeerConnected(peer=connection.peer, dialled=connection.dialled, remote_address=connection.route.address)
@@ -488,6 +499,7 @@ async def open_libp2p(
     security: Sequence[str] = (TLS, NOISE),
     upload_bits_per_s: float | None = None,
     download_bits_per_s: float | None = None,
+    relay_bits_per_s: float | None = None,
 ) -> AsyncIterator[Transport]:
     """Be present in libp2p while the scope lasts.
 
@@ -496,6 +508,8 @@ async def open_libp2p(
         listen: multiaddrs to listen on, /ip4|ip6/HOST/tcp/PORT; none for a node that only dials.
         announce: what to tell others to dial instead of what is bound, for nodes behind a forwarded port.
         security: protocols to offer and to accept, the preferred one first.
+        relay_bits_per_s: let members that cannot meet use circuits through us as connections, and carry at most so much
+            for all of them; None: circuits are for introductions alone.
         upload_bits_per_s, download_bits_per_s: caps on what all connections together write to their sockets and read
             from them, encryption and handshakes included and headers of TCP and IP not; None is no cap.
 
@@ -511,6 +525,8 @@ async def open_libp2p(
                 upload=_start_pacer(upload_bits_per_s, nursery), download=_start_pacer(download_bits_per_s, nursery)
             )
             host = Host(identity, security_table(identity, security), caps, nursery)
+            if relay_bits_per_s is not None:
+                host.reaching.allow_bulk(_start_pacer(relay_bits_per_s, nursery))
             host.listen(listeners, announced)
             try:
                 yield host

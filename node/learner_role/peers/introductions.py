@@ -28,9 +28,11 @@ CIRCUITS_TOLD = 4
 """Addresses through relays: two relays, with an IPv4 and an IPv6 address each."""
 
 
-def meets_of(reach: Reach | None) -> Meets:
-    """Whom a peer can meet that is reached so."""
-    return Meets.ALL if reach is None else MEETS.get(reach.kind, Meets.ALL)
+def meets_of(reach: Reach | None, *, carries_bulk: bool = False) -> Meets:
+    """Whom a peer can meet that is reached so; where the learner `carries_bulk`, whoever cannot be dialled meets its
+    like through it."""
+    meets = Meets.ALL if reach is None else MEETS.get(reach.kind, Meets.ALL)
+    return Meets.MOST if carries_bulk and meets is Meets.OPEN_ONES else meets
 
 
 def addresses_for(

@@ -90,6 +90,8 @@ class SessionService(Service):
     faults: FaultLog
     addresses: Callable[[], Sequence[str]]
     """Where the learner, which is everybody's relay, can be dialled."""
+    carries_bulk: bool = False
+    """Whether it carries chunks for those who cannot meet."""
     trust: AuditService | None = None
     engines: EngineTerms = field(default_factory=EngineTerms)
     _ended: list[StayRow] = field(default_factory=list)
@@ -392,7 +394,9 @@ class SessionService(Service):
     def _neighbours(self) -> dict[PeerId, list[PeerAddresses]]:
         """For everybody present, whom to exchange chunks with."""
         present = self.state.present
-        beside = neighbourhoods({peer: meets_of(session.reach) for peer, session in present.items()})
+        beside = neighbourhoods(
+            {peer: meets_of(session.reach, carries_bulk=self.carries_bulk) for peer, session in present.items()}
+        )
         relays = {peer: session.addresses for peer, session in present.items()}
         relays[self.identity.keypair.peer_id] = tuple(self.addresses())
         return {

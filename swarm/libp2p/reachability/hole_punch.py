@@ -156,8 +156,8 @@ class HolePuncher:
         failures = [f"no answer within {PUNCH_S:.0f} s"]
         with trio.move_on_after(PUNCH_S):
             knocks = [partial(self._knock_at, peer, address, is_client=is_client) for address in addresses]
-            failures = await self.host.unless_connected(peer, partial(race, knocks, pause_s=0.0)) or []
-        return "" if self.host.open_connection(peer) is not None else "; ".join(failures)
+            failures = await self.host.unless_met(peer, partial(race, knocks, pause_s=0.0)) or []
+        return "" if self.host.is_met(peer) else "; ".join(failures)
 
     async def _knock_at(self, peer: PeerId, address: Address, *, is_client: bool) -> str:
         """Knock at one address until somebody is there; return why that is of no use."""

@@ -34,6 +34,7 @@ from swarm.libp2p.reachability.network_watch import LOOK_S, Change, NetworkWatch
 from swarm.libp2p.reachability.observed_addresses import ObservedAddresses
 from swarm.libp2p.reachability.own_addresses import OwnAddresses, Source
 from swarm.libp2p.reachability.relay import HOP, STOP, Relay
+from swarm.libp2p.reachability.relay_budget import RelayBudget
 from swarm.libp2p.security import HandshakeFailed
 from swarm.libp2p.sockets.addresses import (
     Address,
@@ -43,6 +44,7 @@ from swarm.libp2p.sockets.addresses import (
     parse_address,
     parse_circuit,
 )
+from swarm.libp2p.sockets.rate_limiter import Pacer
 from swarm.transport.interface import DialFailed, TransportError
 
 MAX_RELAYS = 2
@@ -60,6 +62,9 @@ UPGRADE_S = 40.0
 DOUBT_S = 5.0
 """For a peer to answer after we slept, or moved; else the connection is taken for dead. A line that is full takes one.
 """
+
+PRUNE_S = 3.0
+"""Before all connections to a peer but one are closed: one that was made to dial us back is gone by then."""
 
 LINGER_S = 1.0
 """From a direct connection to the end of the circuit, so that whoever is slower knows of it as well."""
@@ -97,6 +102,12 @@ class Reaching:
         self._host.handle(DIAL_BACK, self.questions.serve)
         nursery.start_soon(self._find_out)
         nursery.start_soon(self._look_around)
+
+    def allow_bulk(self, pacer: Pacer | None) -> None:
+        """Let circuits through us be used as connections, all together no faster than `pacer` has it."""
+        limits = replace(self.relay.budget.limits, allows_bulk=True)
+        self.relay.budget = RelayBudget(limits=limits)
+        self.relay.pacer = pacer
 
     def note_listening(self, announced: Sequence[Address]) -> None:
         """The host listens from now on; `announced` is what the owner says of where."""
@@ -162,6 +173,8 @@ class Reaching:
         """There is a connection, which is no circuit that is limited."""
         if connection.route.relay is None:
             self._nursery.start_soon(self._get_to_know, connection)
+        if self._host.peer_id < connection.peer and len(self._host.connections_to(connection.peer)) > 1:
+            self._nursery.start_soon(self._prune, connection.peer)
 
     def note_gone(self, connection: Connection) -> None:
         """A connection has ended."""
@@ -182,10 +195,12 @@ class Reaching:
             circuit = await self.circuits.connect(relay, address.peer)
         except (DialFailed, NoCircuit) as error:
             return f"{address}: {error}"
+        if not circuit.route.is_limited:
+            return ""  # whoever was reached looks for a shorter way
         with trio.move_on_after(UPGRADE_S):
-            await self._host.unless_connected(address.peer, circuit.gone.wait)
+            await self._host.unless_met(address.peer, circuit.gone.wait)
         self._nursery.start_soon(self._leave, circuit)
-        if self._host.open_connection(address.peer) is None:
+        if not self._host.is_met(address.peer):
             return f"{address}: no way leads through the routers between us"
         return ""
 
@@ -291,8 +306,9 @@ class Reaching:
     async def _meet(self, circuit: Connection) -> None:
         """Get a direct connection to who reached us through a relay."""
         with trio.move_on_after(UPGRADE_S):
-            await self._host.unless_connected(circuit.peer, partial(self._punch, circuit))
-        await self._leave(circuit)
+            await self._host.unless_met(circuit.peer, partial(self._punch, circuit))
+        if circuit.route.is_limited or self._host.is_met(circuit.peer):
+            await self._leave(circuit)
 
     async def _punch(self, circuit: Connection) -> None:
         async with trio.open_nursery() as nursery:
@@ -307,6 +323,12 @@ class Reaching:
             if is_public(address):
                 with suppress(OSError, HandshakeFailed):
                     await self._host.connect(circuit.peer, address, way=Way.REVERSED)
+
+    async def _prune(self, peer: PeerId) -> None:
+        """Leave one connection of several, where two dials have crossed: the smaller id decides which."""
+        await trio.sleep(PRUNE_S)
+        for one in self._host.connections_to(peer)[1:]:
+            await one.aclose()
 
     async def _leave(self, circuit: Connection) -> None:
         await trio.sleep(LINGER_S)

@@ -10,8 +10,10 @@ Specification: https://github.com/libp2p/specs/blob/master/relay/circuit-v2.md.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
+from itertools import count
 
 import trio
 from libp2p.peer.id import ID
@@ -26,6 +28,8 @@ from swarm.libp2p.reachability.multiaddrs import to_bytes
 from swarm.libp2p.reachability.relay_budget import RelayBudget, Status
 from swarm.libp2p.reachability.wire import framed, receive, uvarint
 from swarm.libp2p.security import Identity
+from swarm.libp2p.sockets.fair_rate_limit import SMALL_BYTES
+from swarm.libp2p.sockets.rate_limiter import Pacer
 from swarm.libp2p.stream import Libp2pStream
 from swarm.transport.error_groups import first_cause
 from swarm.transport.event_rate import Buckets, Rate
@@ -46,6 +50,8 @@ MAX_PEER_ID_BYTES = 64
 REQUESTS = Rate(per_s=2.0, burst=64.0)
 """Reservations and circuits that one member asks for. After a learner's restart it asks for all its neighbours."""
 
+_flows = count()
+
 VOUCHER_DOMAIN = b"libp2p-relay-rsvp"
 VOUCHER_TYPE = bytes([0x03, 0x02])
 """What the signature of a voucher is for, so that it can stand for nothing else (RFC 0002 of libp2p's)."""
@@ -53,9 +59,10 @@ VOUCHER_TYPE = bytes([0x03, 0x02])
 
 @dataclass(kw_only=True)
 class Relay:
-    """See the module's paragraph."""
+    """See the module's paragraph. `pacer`: what all circuits together carry at most, if there is such a cap."""
 
     host: Hosting
+    pacer: Pacer | None = None
     budget: RelayBudget = field(default_factory=RelayBudget)
     relayed_bytes: int = 0
     """Of all circuits so far, each byte once."""
@@ -122,7 +129,8 @@ class Relay:
             return
         try:
             await near.send_all(_answer(Status.OK, limit=self._limit()))
-            with trio.fail_after(self.budget.limits.circuit_s), first_cause():
+            limits = self.budget.limits
+            with trio.fail_after(math.inf if limits.allows_bulk else limits.circuit_s), first_cause():
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._carry, near, far)
                     nursery.start_soon(self._carry, far, near)
@@ -160,17 +168,21 @@ class Relay:
 
     async def _carry(self, source: Libp2pStream, target: Libp2pStream) -> None:
         """Move bytes one way until their end. Raises StreamBroken, also after the last one that is allowed."""
-        left = self.budget.limits.circuit_bytes
+        limits, flow = self.budget.limits, next(_flows)
+        left = math.inf if limits.allows_bulk else limits.circuit_bytes
         while data := await source.receive_some(COPY_BYTES):
             if len(data) > left:
                 raise StreamBroken("a circuit's bytes are used up")
             left -= len(data)
+            if self.pacer is not None:
+                await self.pacer.take(len(data), flow=flow, small=len(data) <= SMALL_BYTES)
             await target.send_all(data)
             self.relayed_bytes += len(data)
         await target.send_eof()
 
-    def _limit(self) -> pb.Limit:
-        return pb.Limit(duration=int(self.budget.limits.circuit_s), data=self.budget.limits.circuit_bytes)
+    def _limit(self) -> pb.Limit | None:
+        limits = self.budget.limits
+        return None if limits.allows_bulk else pb.Limit(duration=int(limits.circuit_s), data=limits.circuit_bytes)
 
 
 def sign_voucher(relay: Identity, peer: PeerId, expires: int) -> bytes:

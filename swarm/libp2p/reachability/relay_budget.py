@@ -53,6 +53,8 @@ class RelayLimits:
     """How long one lasts. An introduction takes two seconds, with three tries ten."""
     circuit_bytes: int = 64 * 1024
     """Each way. An introduction takes 8 KiB; less than a chunk has, so that nobody moves any this way."""
+    allows_bulk: bool = False
+    """Then neither time nor bytes end a circuit, and its ends may use it as a connection."""
 
 
 @dataclass(frozen=True, kw_only=True)

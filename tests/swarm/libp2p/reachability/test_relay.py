@@ -14,6 +14,7 @@ from libp2p.peer.pb.envelope_pb2 import Envelope
 from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 
 from protocol.core.ids import PeerId
+from protocol.reach import Way
 from swarm.libp2p import open_libp2p
 from swarm.libp2p.connection import Connection
 from swarm.libp2p.host import Host
@@ -23,8 +24,10 @@ from swarm.libp2p.reachability.relay import HOP, REQUESTS, sign_voucher
 from swarm.libp2p.reachability.relay_budget import RelayBudget, RelayLimits
 from swarm.libp2p.reachability.wire import framed, receive
 from swarm.libp2p.security import Identity
-from swarm.testing.transport_conformance import ECHO, echo
+from swarm.libp2p.sockets.addresses import circuit_address, parse_address
+from swarm.testing.transport_conformance import ECHO, echo, pattern, read_exactly
 from swarm.transport.interface import Stream, StreamBroken, StreamRefused
+from tests.support.learner_fixture import until
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 
@@ -80,6 +83,20 @@ async def test_a_circuit_carries_introductions_and_nothing_else() -> None:
         with pytest.raises(StreamRefused, match="answered with 'na'"):
             await source.open_stream_on(circuit, ECHO)
         await source.open_stream_on(circuit, IDENTIFY_PROTOCOL)
+
+
+async def test_where_the_operator_allows_bulk_a_circuit_is_a_connection() -> None:
+    async with swarm(RelayLimits(allows_bulk=True, circuit_bytes=1)) as (relay, source, target):
+        target.handle(ECHO, echo)
+        await source.dial([circuit_address(relay.addresses()[0], target.peer_id)])
+        assert target.peer_id in source.connected_peers()
+        stream = await source.open_stream(target.peer_id, ECHO)
+        data = pattern(300_000)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.send_all, data)
+            assert await read_exactly(stream, len(data)) == data
+        assert relay.reaching.relay.relayed_bytes >= 2 * len(data)
+        assert [one.way for one in source.reached().met if one.peer == target.peer_id] == [Way.RELAYED]
 
 
 async def test_the_ends_of_a_circuit_that_is_over_know_it() -> None:
@@ -222,3 +239,14 @@ async def test_a_hundred_circuits_at_once_are_as_many_as_are_allowed() -> None:
         assert len(opened) <= 4
         assert len(opened) + len(refused) == 20
         assert all("RESOURCE_LIMIT_EXCEEDED" in why for why in refused)
+
+
+async def test_of_several_connections_one_is_left() -> None:
+    async with host(1) as one, host(2) as other:
+        await one.dial(other.addresses())
+        address = parse_address(one.addresses()[0])
+        await other.connect(one.peer_id, address)
+        await until(lambda: len(one.connections_to(other.peer_id)) == 2)
+        extra = max(one.connections_to(other.peer_id), key=lambda connection: connection.number)
+        await extra.gone.wait()
+        assert len(one.connections_to(other.peer_id)) == len(other.connections_to(one.peer_id)) == 1

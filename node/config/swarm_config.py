@@ -80,7 +80,7 @@ class NetworkSection(Section, frozen=True, kw_only=True):
     download_mbit: Mbit | None = None
     """The same for what it receives."""
     relay_mbit: Mbit | None = None
-    """Maximum million bits per second carried between nodes that cannot meet; unset: nothing is carried."""
+    """Maximum million bits per second carried between nodes that cannot meet; unset: nothing."""
     join_token: Annotated[str, Meta(max_length=128)] = ""
     """A password that the invite carries; empty admits everybody who has the invite."""
     heartbeat_s: Annotated[float, Meta(ge=0.1, le=600)] = 5.0

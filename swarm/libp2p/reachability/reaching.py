@@ -10,7 +10,9 @@ circuit that has served its purpose is closed.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
+import math
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -85,11 +87,13 @@ class Reaching:
         self.puncher = HolePuncher(host=host, seen_at=self.seen_at, may_dial=self._may_dial)
         self.own = OwnAddresses()
         self.questions = ReachabilityQuestions(host=host)
-        self.dial_backs = DialBacks(host=host, may_dial=is_public)
+        self.dial_backs = DialBacks(host=host, may_dial=self._may_dial_back)
         self._host = host
         self._watch = NetworkWatch(networks=own_networks(), monotonic_s=time.monotonic(), wall_s=time.time())
         self._servers: dict[int, Connection] = {}
         """Who dials back for us, by connection."""
+        self._asked_in_vain: dict[int, float] = {}
+        """When such a connection's peer last dialled nothing."""
         self._news = trio.Event()
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -181,6 +185,7 @@ class Reaching:
         self.observed.forget(connection.number)
         self._offer(Source.OBSERVED, self.observed.candidates())
         self._servers.pop(connection.number, None)
+        self._asked_in_vain.pop(connection.number, None)
         if self._host.open_connection(connection.peer) is None:
             self.circuits.forget(connection.peer)
             self.relay.forget(connection.peer)
@@ -228,6 +233,14 @@ class Reaching:
         self._news.set()
         self._news = trio.Event()
 
+    def _askable(self, now: float) -> list[Connection]:
+        """Who may be asked to dial back now."""
+        return [
+            one
+            for number, one in self._servers.items()
+            if now - self._asked_in_vain.get(number, -math.inf) > ASK_SELDOM_S
+        ]
+
     async def _find_out(self) -> None:
         """Have what is to be tried dialled by others, one address at a time, until cancelled."""
         while True:
@@ -235,14 +248,14 @@ class Reaching:
             due, asked = self.own.due(now), None
             if due:
                 doubts = next(one.failed_by for one in self.own.all() if one.address == due[0])
-                asked = next((one for one in self._servers.values() if one.route.origin not in doubts), None)
+                asked = next((one for one in self._askable(now) if one.route.origin not in doubts), None)
             if asked is None:
                 with trio.move_on_at(max(self.own.next_due_s(), now + ASK_AGAIN_S) if not due else now + ASK_SELDOM_S):
                     await self._news.wait()
                 continue
             said = await self.questions.ask(asked, due)
             if said.address is None or said.word is Word.NONE:
-                self._servers.pop(asked.number, None)  # it dials nothing of ours
+                self._asked_in_vain[asked.number] = trio.current_time()
                 continue
             origins = {one.route.origin for one in self._servers.values()}
             self.own.hear(said.address, said.word, asked.route.origin, len(origins), trio.current_time())
@@ -290,13 +303,13 @@ class Reaching:
         """Be reachable through this peer for as long as it is connected."""
         pause_s = ASK_AGAIN_S
         while connection.muxer.is_open:
-            again_s = pause_s
+            again_s = ASK_SELDOM_S
             if connection.peer in (relays := self.circuits.relays()) or len(relays) < MAX_RELAYS:
                 try:
                     again_s = await self.circuits.reserve(connection.peer) / 2
                 except NoCircuit as refused:  # it may not have taken us for a member yet
                     log.debug("no reservation: %s", refused)
-                    pause_s = min(2 * pause_s, ASK_SELDOM_S)
+                    again_s, pause_s = pause_s, min(2 * pause_s, ASK_SELDOM_S)
             with trio.move_on_after(again_s):
                 await connection.gone.wait()
 
@@ -333,6 +346,13 @@ class Reaching:
     async def _leave(self, circuit: Connection) -> None:
         await trio.sleep(LINGER_S)
         await circuit.aclose()
+
+    def _may_dial_back(self, address: Address) -> bool:
+        """Whether we can tell if somebody is there: without IPv6 of our own, nobody is anywhere."""
+        version = ipaddress.ip_address(address.host).version
+        return is_public(address) and (
+            version == 4 or any(one.is_global for one in self._watch.networks if one.version == 6)
+        )
 
     def _may_dial(self, address: Address) -> bool:
         return may_dial(address, self._watch.networks)

@@ -1,0 +1,97 @@
+"""What a node does by itself to be reached, on loopback, which is nobody's way to anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
+
+import pytest
+
+from protocol.reach import Meeting, ReachKind, Way
+from swarm.libp2p import open_libp2p
+from swarm.libp2p.host import Host
+from swarm.libp2p.sockets.addresses import circuit_address, parse_address
+from swarm.transport.interface import DialFailed
+from tests.support.learner_fixture import until
+
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+
+
+@asynccontextmanager
+async def host(seed: int, listen: str = LOOPBACK) -> AsyncIterator[Host]:
+    async with open_libp2p(bytes([seed]) * 32, [listen] if listen else []) as transport:
+        yield cast(Host, transport)
+
+
+async def test_whoever_is_taken_for_a_member_is_reached_through_whom_it_dialled() -> None:
+    async with host(1) as learner, host(2) as node:
+        await node.dial(learner.addresses())
+        assert not node.reached().relays
+        learner.trust(node.peer_id)
+        await until(lambda: list(node.reached().relays) == [learner.peer_id])
+        await node.disconnect(learner.peer_id)
+        assert not node.reached().relays
+
+
+async def test_a_connection_leaves_from_where_the_node_listens() -> None:
+    async with host(1) as learner, host(2) as node, host(3, listen="") as dials_out:
+        await node.dial(learner.addresses())
+        await dials_out.dial(learner.addresses())
+        await until(lambda: len(learner.connections()) == 2)
+        ports = {one.peer: parse_address(one.route.address).port for one in learner.connections()}
+        assert ports[node.peer_id] == parse_address(node.addresses()[0]).port
+        assert not any(one.route.from_listening for one in dials_out.connections())
+
+
+async def test_it_says_whom_it_met_and_how() -> None:
+    async with host(1) as learner, host(2) as node:
+        await node.dial(learner.addresses())
+        await until(lambda: bool(learner.reached().met))
+        assert list(node.reached().met) == [Meeting(learner.peer_id, Way.DIALLED)]
+        assert list(learner.reached().met) == [Meeting(node.peer_id, Way.WAS_DIALLED)]
+
+
+@pytest.mark.parametrize(("listen", "kind"), [(LOOPBACK, ReachKind.UNKNOWN), ("", ReachKind.NOT)])
+async def test_what_it_says_before_anybody_tried(listen: str, kind: ReachKind) -> None:
+    async with host(1, listen) as node:
+        assert node.reached().kind is kind
+
+
+async def test_addresses_of_this_machine_are_dialled_where_the_learner_is_on_it() -> None:
+    async with host(1) as learner, host(2) as node:
+        address = learner.addresses()[0]
+        by_relay = circuit_address(address, node.peer_id)
+        assert not node.may_dial(address)
+        assert not node.may_dial(by_relay)
+        await node.dial([address])
+        assert node.may_dial(address)
+        assert node.may_dial(by_relay)
+
+
+@pytest.mark.parametrize(
+    ("address", "may"),
+    [
+        ("/ip4/45.1.2.3/tcp/4001", True),
+        ("/dns/learner.example/tcp/4001", True),
+        ("/ip4/10.255.255.1/tcp/4001", False),
+        ("/ip4/169.254.169.254/tcp/80", False),
+        ("/ip6/fe80::1/tcp/4001", False),
+        ("/ip4/45.1.2.3/udp/4001", False),
+        ("nonsense", False),
+    ],
+)
+async def test_addresses_that_a_stranger_named(address: str, may: bool) -> None:
+    async with host(1) as node:
+        assert node.may_dial(address) is may
+
+
+async def test_where_no_hole_can_be_punched_dialling_says_so() -> None:
+    async with host(1) as learner, host(2) as one, host(3) as other:
+        for node in (one, other):
+            learner.trust(node.peer_id)
+            await node.dial(learner.addresses())
+        await until(lambda: bool(other.reached().relays))
+        with pytest.raises(DialFailed, match="no way leads through the routers"):
+            await one.dial([circuit_address(learner.addresses()[0], other.peer_id)])
+        assert one.connected_peers() == {learner.peer_id}

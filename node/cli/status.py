@@ -113,6 +113,7 @@ def _own_status(report: OwnReport, place: StateLocation) -> dict[str, object]:
     return {
         "role": "rollout",
         "doing": standing.doing if standing else absent,
+        "reach": (standing.reach if standing else "") or None,
         "newest_version": str(newest.version) if newest else None,
         "rollouts_admitted": report.peer.admitted,
         "rollouts_rejected": report.peer.rejected,

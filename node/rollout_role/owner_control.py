@@ -39,6 +39,7 @@ class Owner:
         limits: those in force, as people read them, by their keys.
         loop: how long the event loop made others wait of late.
         trouble: told, in a sentence, what cannot be done.
+        reach: how others reach this node, in a sentence.
     """
 
     root: Path
@@ -47,6 +48,7 @@ class Owner:
     limits: Mapping[str, str]
     trouble: Callable[[str], None]
     loop: Callable[[], LoopFigures | None] = lambda: None
+    reach: Callable[[], str] = str
     orders: OwnerRequests = field(init=False)
     _order: Drain | None = None
     _draining: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -69,7 +71,9 @@ class Owner:
                         self._draining = trio.CancelScope()
                         nursery.start_soon(self._drain, order, self._draining)
                         await trio.lowlevel.checkpoint()  # it has begun when it is shown
-                    board.show(NodeStatus(doing=self._doing(), limits=dict(self.limits), loop=self.loop()))
+                    board.show(
+                        NodeStatus(doing=self._doing(), limits=dict(self.limits), loop=self.loop(), reach=self.reach())
+                    )
                     with trio.move_on_after(LOOK_S):
                         await self.signals.told.wait()
         finally:

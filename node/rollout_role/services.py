@@ -16,6 +16,7 @@ from node.energy.monitor import EnergyWatch
 from node.engine.interface import PolicyEngine
 from node.network.budget_reports import FaultLog
 from node.network.introductions import Neighbours
+from node.network.reach_words import reach_words
 from node.network.swarm_peer import SwarmPeer
 from node.network.transport import machine_name
 from node.rollout_role.availability import Availability
@@ -109,6 +110,7 @@ class RolloutServices:
             limits=in_force(config),
             trouble=self.events.trouble,
             loop=lambda: self.loop.latest,
+            reach=lambda: reach_words(self.transport.reached()),
         )
         self.energy = self._build_energy()
         self.session = SessionRecords(

@@ -30,12 +30,13 @@ SAME_BIRTH_S = 1.0
 class NodeStatus:
     """`doing`: at work, or why not; `limits`: those in force, as people read them, by their keys; `loop`: how long its
     event loop made others wait, None where that is not known; `notice`: what somebody should know, whatever it is
-    doing."""
+    doing; `reach`: how others reach it."""
 
     doing: str
     limits: dict[str, str]
     loop: LoopFigures | None = None
     notice: str = ""
+    reach: str = ""
 
 
 @dataclass(eq=False)

@@ -1,0 +1,33 @@
+"""How a node is reached, in a sentence for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from node.runtime.formatting import counted
+from protocol.reach import Reach, ReachKind, Way
+
+KINDS = {
+    ReachKind.DIRECTLY: "others dial it",
+    ReachKind.MAPPED: "others dial a port that its router passes on",
+    ReachKind.BY_PUNCHING: "others reach it by knocking when it does",
+    ReachKind.NOT: "nobody reaches it; it reaches those who can be dialled",
+    ReachKind.UNKNOWN: "it is not known yet whether others reach it",
+}
+
+WAYS = {
+    Way.DIALLED: "dialled",
+    Way.WAS_DIALLED: "dialled by them",
+    Way.REVERSED: "dialled back",
+    Way.PUNCHED: "through a punched hole",
+    Way.RELAYED: "through a relay",
+}
+
+
+def reach_words(reach: Reach) -> str:
+    """What a node says of how it is reached, and how it met those that it is connected to."""
+    kind = KINDS.get(reach.kind, KINDS[ReachKind.UNKNOWN])
+    why = f" ({reach.why})" if reach.why else ""
+    ways = Counter(meeting.way for meeting in reach.met)
+    met = ", ".join(f"{number} {WAYS[way]}" for way, number in ways.items() if way in WAYS)
+    return f"{kind}{why}; {counted(len(reach.met), 'connection')}{f': {met}' if met else ''}"

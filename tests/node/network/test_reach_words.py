@@ -1,0 +1,31 @@
+"""How a node is reached, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.network.reach_words import KINDS, WAYS, reach_words
+from protocol.reach import Meeting, Reach, ReachKind, Way
+
+PEER = "12D3KooW" + "p" * 44
+
+
+def test_who_has_met_nobody() -> None:
+    said = reach_words(Reach(kind=ReachKind.NOT, why="it listens nowhere"))
+    assert said == "nobody reaches it; it reaches those who can be dialled (it listens nowhere); 0 connections"
+
+
+def test_how_it_met_the_others() -> None:
+    met = [Meeting(PEER, Way.DIALLED), Meeting(PEER, Way.PUNCHED), Meeting(PEER, Way.PUNCHED), Meeting(PEER, Way.OTHER)]
+    said = reach_words(Reach(kind=ReachKind.BY_PUNCHING, met=met))
+    assert said.endswith("4 connections: 1 dialled, 2 through a punched hole")
+
+
+@pytest.mark.parametrize("kind", ReachKind)
+def test_every_kind_has_words(kind: ReachKind) -> None:
+    assert reach_words(Reach(kind=kind))
+    assert kind in KINDS or kind is ReachKind.OTHER
+
+
+def test_every_way_has_words() -> None:
+    assert WAYS.keys() == set(Way) - {Way.OTHER}

@@ -1,7 +1,9 @@
 """Asks others whether we can be reached at an address: they dial back, and hand over a number that we made up.
 
-What always holds: an address counts as reachable only where that number came back, over a connection that somebody made
-to us; that it is not is a peer's word; what we send to prove that we mean it is bounded.
+Invariants:
+- An address counts as reachable only where that number came back. That it is not reachable is a peer's word.
+- What we send to prove that we mean it is bounded.
+
 Specification: https://github.com/libp2p/specs/blob/master/autonat/autonat-v2.md.
 """
 

@@ -4,9 +4,12 @@
 
 Who has us dial somebody else's address must first send us more than that dial costs, so there is nothing to gain.
 
-What always holds: one address of each request is dialled, a public one, and from a port on which we do not listen, or a
-hole that the asker has punched to us would let us in; at most MAX_DIALS at a time; what is connected for this is closed
-at once, and no connection to those above.
+Invariants:
+- One address of each request is dialled, a public one.
+- We dial from a port on which we do not listen: else a hole that the asker has punched to us would let us in.
+- At most MAX_DIALS run at a time.
+- A connection made for this is closed at once, and those above never see it.
+
 Specification: https://github.com/libp2p/specs/blob/master/autonat/autonat-v2.md.
 """
 

@@ -3,8 +3,10 @@
     /libp2p/circuit/relay/0.2.0/hop     RESERVE, CONNECT -> STATUS     what we ask of a relay
     /libp2p/circuit/relay/0.2.0/stop    CONNECT -> STATUS              what a relay asks us, where we have a reservation
 
-What always holds: a circuit is secured as any connection is, so a relay that joins us with somebody else than it says
-is found out; nobody is taken through a relay that we did not reserve with; MAX_INBOUND at a time.
+Invariants:
+- A circuit is secured as any connection is: a relay that joins us with somebody else than it says is found out.
+- Nobody reaches us through a relay that we did not reserve with, and MAX_INBOUND do at a time.
+
 Specification: https://github.com/libp2p/specs/blob/master/relay/circuit-v2.md.
 """
 

@@ -9,8 +9,11 @@
 Each knock opens the way through the router that it leaves by, so where they cross, both arrive: TCP's simultaneous
 open, in which there is no listener. So the ends agree beforehand: A is the client of all that follows, B the server.
 
-What always holds: a try takes PUNCH_S, and there are TRIES; knocks leave from the port on which we listen, and go to
-MAX_KNOCKED addresses that `may_dial` allows; who answers is the peer of the circuit, or nobody.
+Invariants:
+- There are TRIES, and each takes PUNCH_S.
+- Knocks leave from the port on which we listen. They go to MAX_KNOCKED addresses at most, which `may_dial` allows.
+- Who answers is the peer of the circuit, or nobody.
+
 Specification: https://github.com/libp2p/specs/blob/master/relay/DCUtR.md. That one round trip matters, and when what
 can be punched is: arXiv 2510.27500.
 """

@@ -1,7 +1,8 @@
 """Addresses as other libp2p implementations write them: bytes of a multiaddr.
 
-What always holds: what a peer sent is an address that we can dial, or is left out; nobody is blamed for addresses of
-transports that we do not know.
+Invariants:
+- What a peer sent is an address that we can dial, or is left out.
+- Nobody is blamed for addresses of transports that we do not know.
 """
 
 from __future__ import annotations

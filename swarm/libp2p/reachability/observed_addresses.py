@@ -3,8 +3,8 @@
     an observer at an origin said that it sees us at an address --> believed, once AGREEING origins say the same
     the connection ended --> it says so no more
 
-What only one says may be a lie, or true of that one alone: a router that maps each connection anew shows every observer
-another port. A pure core.
+What only one says may be a lie. Or it is true of that one alone: some routers show every observer another port. A pure
+core.
 
 Invariants:
 - An address is believed only while as many origins as needed see us there.

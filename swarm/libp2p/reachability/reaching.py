@@ -4,8 +4,9 @@
     an address of ours that is untried --AutoNAT--> a peer dials it --> reachable, or not
     a circuit from a peer --DCUtR--> a direct connection
 
-What always holds: all of it goes on beside the connections that there are, and nothing that fails here ends any; a
-circuit that has served its purpose is closed.
+Invariants:
+- All of it goes on beside the connections that there are, and nothing that fails here ends any.
+- A circuit that has served its purpose is closed.
 """
 
 from __future__ import annotations

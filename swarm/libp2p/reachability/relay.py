@@ -3,8 +3,12 @@
     /libp2p/circuit/relay/0.2.0/hop     RESERVE, CONNECT -> STATUS     members ask us
     /libp2p/circuit/relay/0.2.0/stop    CONNECT -> STATUS              we ask the peer that is to be reached
 
-What always holds: who may have what is decided by `relay_budget`; a circuit cannot lead through another one; it ends
-with its time, its bytes, or either end, and both ends then know; what it carries is encrypted between its ends.
+Invariants:
+- `relay_budget` decides who may have what.
+- No circuit leads through another one.
+- A circuit ends with its time, its bytes, or either end, and both ends then know.
+- What it carries is encrypted between its ends.
+
 Specification: https://github.com/libp2p/specs/blob/master/relay/circuit-v2.md.
 """
 

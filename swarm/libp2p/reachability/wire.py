@@ -1,7 +1,9 @@
 """Messages of libp2p's own protocols on a stream: protobuf, each with its length before it as a varint.
 
-What always holds: no byte behind a message is read, since a stream may go on as something else; a length over the
-bound is refused before anything is allocated; all that is wrong with what a peer sent is a PeerError.
+Invariants:
+- No byte behind a message is read, since a stream may go on as something else.
+- A length over the bound is refused before anything is allocated.
+- All that is wrong with what a peer sent is a PeerError.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@
 - `identify`: the protocols that every libp2p node answers: identify and ping
 - `memory_budget`: how much memory connections may take, for all strangers, for all members, and for each
 - `multistream`: multistream-select 1.0: two ends agree on a protocol by its name
+- `port_mapping`: a port of the home router, so that others can dial this node
 - `racing`: several attempts at the same thing, of which the first success counts
 - `reachability`: how nodes behind routers reach each other
 - `security`: from a TCP connection to a secure one

@@ -1,0 +1,62 @@
+"""Hear the routers that tell their link that they have started anew, and with that have forgotten every mapping.
+
+They send to 224.0.0.1 and ff02::1, port 5350: NAT-PMP its external address, PCP an ANNOUNCE (RFC 6886 section 3.2.1,
+RFC 6887 section 14.1). Everybody on the link can send such a datagram in the router's name, so it is a hint and no
+more: it makes us ask the gateway itself, which `lease.MIN_PAUSE_S` bounds.
+
+Invariants:
+- Only a gateway's own address and port are listened to.
+- A machine on which the port cannot be opened hears nothing, and all else goes on: the gateways are asked regularly.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+import struct
+from collections.abc import Callable
+
+import trio
+
+from swarm.libp2p.port_mapping.outcomes import IPAddress
+from swarm.libp2p.port_mapping.pcp import MAX_BYTES, PORT
+
+CLIENT_PORT = 5350
+"""Where clients listen for what gateways tell all of them."""
+
+GROUP = "224.0.0.1"
+"""All systems on this link. IPv6 gateways tell theirs to ff02::1, which each of our checks makes up for."""
+
+PAUSE_S = 0.1
+"""Between two datagrams that are looked at: a flood costs ten looks a second."""
+
+log = logging.getLogger(__name__)
+
+
+async def hear_announcements(own: IPAddress, gateway: IPAddress, on_heard: Callable[[], None]) -> None:
+    """Call `on_heard` whenever the IPv4 gateway announces itself on our address' link, until cancelled."""
+    with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listening:
+        try:
+            await _join(listening, own)
+        except OSError as error:
+            log.debug("no announcements are heard on %s: %s", own, error)
+            await trio.sleep_forever()
+        while True:
+            try:
+                _, sender = await listening.recvfrom(MAX_BYTES + 1)
+            except OSError as error:
+                log.debug("no more announcements are heard on %s: %s", own, error)
+                await trio.sleep_forever()
+            if sender[1] == PORT and ipaddress.ip_address(sender[0]) == gateway:
+                on_heard()
+            await trio.sleep(PAUSE_S)
+
+
+async def _join(listening: trio.socket.SocketType, own: IPAddress) -> None:
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "SO_REUSEPORT"):  # other programs on this machine listen there as well
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    await listening.bind(("", CLIENT_PORT))
+    membership = struct.pack("4s4s", socket.inet_aton(GROUP), own.packed)
+    listening.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)

@@ -1,0 +1,276 @@
+"""The life of one mapping: when it is asked for, renewed, called lost, asked for again, and given back.
+
+    WAITING --its time came--> ASKED --granted--> GRANTED --half its life is over--> RENEWING --granted--> GRANTED
+    ASKED --refused, or silence--> WAITING, longer each time
+    GRANTED --forgotten, or over--> WAITING
+    RENEWING --refused--> WAITING; --silence--> GRANTED while it lasts, unless we doubt it
+    any --the end--> RETURNED
+
+A pure core: an event and the time in, effects out. Times are in seconds. A clock that goes back stands still.
+
+Specifications: RFC 6887 section 11.2.1 (renewal), RFC 6886 section 3.3 and 3.7 (renewal, loss).
+
+Invariants:
+- At most one request is open, and every `Ask` is answered by one event before the next.
+- An address is told with `Mapped` before it is withdrawn with `Lost`, and `until_s` is never passed.
+- Requests are MIN_PAUSE_S apart, but for at most MAX_PORTS_TRIED in a row when external ports are taken.
+- After the end nothing is asked for. What may exist at the gateway is given back once.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from swarm.libp2p.port_mapping.outcomes import Answer, Granted, Refused, Silent
+from swarm.libp2p.sockets.addresses import Address
+
+LIFETIME_S = 1200
+"""What we ask for. A node that dies leaves its mapping for twenty minutes at most; RFC 6886 suggests two hours."""
+
+MAX_LIFETIME_S = 86400.0
+"""More is not believed: routers restart."""
+
+MIN_PAUSE_S = 4.0
+"""RFC 6887 section 11.2.1: requests for one mapping are no closer."""
+
+FIRST_RETRY_S, MAX_RETRY_S = 10.0, 900.0
+"""From a refusal to the next request, doubled each time: a router may be configured by its owner just now."""
+
+MAX_WAIT_S = 1800.0
+"""A router's own wish for a pause is granted up to that."""
+
+MAX_PORTS_TRIED = 8
+"""External ports that are asked for in a row when others have them."""
+
+RECOVERY_S = 5.0
+"""Clients of a router that restarted ask it within this time, each at its own moment (RFC 6887 section 14.1.3)."""
+
+FIRST_RANDOM_PORT = 10_000
+"""Other external ports are drawn from here up: below lie those that are registered, and asked for by games."""
+
+
+class Standing(Enum):
+    """Where a mapping is in its life."""
+
+    WAITING = "waiting"
+    ASKED = "asked"
+    GRANTED = "granted"
+    RENEWING = "renewing"
+    RETURNED = "returned"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgot:
+    """The gateway no longer has the mapping."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """The gateway has the mapping still, and another external address."""
+
+    host: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookAgain:
+    """The network may have changed: what was granted is doubtful, and what was refused may be granted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """The node needs the port no more."""
+
+
+Event = Tick | Answer | Forgot | Moved | LookAgain | End
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """Ask the gateway for the port, and tell its answer."""
+
+    external_port: int
+    renews: bool
+    """Whether by the protocol that granted it. Else all are tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mapped:
+    """Others can dial the address until then."""
+
+    external: Address
+    until_s: float
+    is_news: bool
+    """Whether it is another address than before, or the first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """Others can no longer dial what was mapped."""
+
+    why: str
+    is_wanted: bool = False
+    """Whether it is given back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """There is no mapping, and it is asked for again after `again_s`."""
+
+    why: str
+    again_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class GiveBack:
+    """Tell the gateway that it may forget the mapping."""
+
+
+Effect = Ask | Mapped | Lost | Failed | GiveBack
+
+
+@dataclass(kw_only=True)
+class MappingLease:
+    """One internal port at one gateway. See the module's paragraph."""
+
+    internal_port: int
+    rng: random.Random
+    standing: Standing = Standing.WAITING
+    external: Address | None = None
+    until_s: float = math.inf
+    _due_s: float = -math.inf
+    """When the next request is to be sent."""
+    _asked_s: float = -math.inf
+    _now: float = -math.inf
+    _failures: int = 0
+    _num_tried: int = 0
+    """External ports that others had, in this row."""
+    _wanted_port: int = field(init=False)
+    _is_doubted: bool = False
+
+    def __post_init__(self) -> None:
+        self._wanted_port = self.internal_port
+
+    def next_s(self) -> float:
+        """Return when a `Tick` is due; infinity while an answer is waited for, and after the end."""
+        match self.standing:
+            case Standing.WAITING:
+                return self._due_s
+            case Standing.GRANTED:
+                return min(self._due_s, self.until_s)
+            case _:
+                return math.inf
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take an event; return what is to be done. An `Ask` is the last of it."""
+        self._now = max(self._now, now)
+        if self.standing is Standing.RETURNED:
+            return []
+        match event:
+            case End():
+                return self._end()
+            case LookAgain():
+                self._hurry()
+                return self._tick()
+            case Forgot(why=why) if self.standing is Standing.GRANTED:
+                return [*self._lose(why), *self._wait(self.rng.uniform(0.0, RECOVERY_S))]
+            case Moved(host=host) if self.external is not None and self._now < self.until_s:
+                return self._move(replace(self.external, host=host))
+            case Granted() | Refused() | Silent() if self.standing in (Standing.ASKED, Standing.RENEWING):
+                return self._answered(event)
+            case _:
+                return self._tick()
+
+    def _tick(self) -> list[Effect]:
+        if self.standing is Standing.GRANTED and self._now >= self.until_s:
+            return [*self._lose("it was not renewed in time"), *self._wait(0.0), *self._tick()]
+        if self.standing not in (Standing.WAITING, Standing.GRANTED) or self._now < self._due_s:
+            return []
+        return self._ask()
+
+    def _ask(self) -> list[Effect]:
+        renews = self.standing in (Standing.GRANTED, Standing.RENEWING)
+        self.standing = Standing.RENEWING if renews else Standing.ASKED
+        self._asked_s = self._now
+        return [Ask(external_port=self._wanted_port, renews=renews)]
+
+    def _answered(self, answer: Answer) -> list[Effect]:
+        match answer:
+            case Granted(external=external, lifetime_s=lifetime_s) if lifetime_s > 0:
+                return self._grant(external, min(lifetime_s, MAX_LIFETIME_S))
+            case Granted():
+                return self._fail("the router granted it for no time at all", 0.0)
+            case Refused(why=why, is_conflict=True) if self._num_tried + 1 < MAX_PORTS_TRIED:
+                lost = self._lose(why)
+                self._num_tried += 1
+                self._wanted_port = self.rng.randrange(FIRST_RANDOM_PORT, 65536)
+                self.standing = Standing.WAITING
+                return [*lost, *self._ask()]
+            case Refused(why=why, wait_s=wait_s):
+                return self._fail(why, wait_s)
+            case Silent(why=why) if self.standing is Standing.RENEWING and not self._is_doubted:
+                if self._now >= self.until_s:
+                    return self._fail(why, 0.0)
+                self.standing = Standing.GRANTED
+                self._due_s = self._now + max((self.until_s - self._now) / 2, MIN_PAUSE_S)
+                return []
+            case Silent(why=why):
+                return self._fail(why, 0.0)
+
+    def _grant(self, external: Address, lifetime_s: float) -> list[Effect]:
+        is_news = external != self.external
+        self.standing, self.external, self.until_s = Standing.GRANTED, external, self._now + lifetime_s
+        self._due_s = self._now + max(lifetime_s / 2, MIN_PAUSE_S)
+        self._failures = self._num_tried = 0
+        self._is_doubted = False
+        self._wanted_port = external.port
+        return [Mapped(external=external, until_s=self.until_s, is_news=is_news)]
+
+    def _move(self, external: Address) -> list[Effect]:
+        if external == self.external:
+            return []
+        self.external = external
+        return [Mapped(external=external, until_s=self.until_s, is_news=True)]
+
+    def _fail(self, why: str, wait_s: float) -> list[Effect]:
+        """Nothing was granted: ask again after a while, or at once if something was lost just now."""
+        lost = self._lose(why)
+        if lost:
+            return [*lost, *self._wait(min(wait_s, MAX_WAIT_S))]
+        pause_s = min(FIRST_RETRY_S * 2.0**self._failures, MAX_RETRY_S)
+        self._failures = min(self._failures + 1, 16)
+        self._num_tried = 0
+        again_s = max(pause_s, min(wait_s, MAX_WAIT_S))
+        return [*self._wait(again_s), Failed(why=why, again_s=again_s)]
+
+    def _lose(self, why: str) -> list[Effect]:
+        had, self.external, self.until_s, self._is_doubted = self.external, None, math.inf, False
+        return [Lost(why=why)] if had is not None else []
+
+    def _wait(self, pause_s: float) -> list[Effect]:
+        self.standing = Standing.WAITING
+        self._due_s = max(self._now + pause_s, self._asked_s + MIN_PAUSE_S)
+        return []
+
+    def _hurry(self) -> None:
+        if self.standing is Standing.WAITING:
+            self._failures = 0
+        elif self.standing in (Standing.GRANTED, Standing.RENEWING):
+            self._is_doubted = True
+        self._due_s = min(self._due_s, max(self._now, self._asked_s + MIN_PAUSE_S))
+
+    def _end(self) -> list[Effect]:
+        may_exist = self.standing is not Standing.WAITING
+        self.standing, self._due_s = Standing.RETURNED, math.inf
+        had, self.external = self.external, None
+        lost = [Lost(why="this node needs it no more", is_wanted=True)] if had is not None else []
+        return [*lost, *([GiveBack()] if may_exist else [])]

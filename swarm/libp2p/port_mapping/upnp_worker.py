@@ -1,0 +1,176 @@
+"""Speak UPnP with one gateway: a program that takes one request as JSON, answers with one line of JSON, and ends.
+
+Its library, miniupnpc 2.3, releases the GIL while it waits, so a thread would do; but it reads an answer for as long as
+the gateway sends one, without a bound on bytes or time, and parses it in C. A thread in it cannot be ended. A process
+can, has a bound on its memory, and takes nobody with it when it crashes.
+
+    {"do": "map", "url": ..., "gateway": ..., "internal_port": 4001, "ports": [4001, 20000], "lifetime_s": 1200}
+    {"external_port": 4001, "host": "203.0.113.7", "lifetime_s": 1200}          or {"error": ..., "is_conflict": true}
+    {"do": "look", ..., "external_port": 4001}      {"is_ours": true, "host": "203.0.113.7"}
+    {"do": "unmap", ..., "external_port": 4001}     {}
+
+What the library does: it fetches the description from `url` without following redirects, and takes the control URL from
+it, which may be at another machine: that is checked before anything is sent there. It does not follow WANPPPConnection
+if WANIPConnection stands beside it, when it is given a URL.
+What its Python binding lacks: AddPinhole (WANIPv6FirewallControl), so IPv6 firewalls are opened by PCP alone; the
+lifetime of AddAnyPortMapping, which it asks for without end, so we shorten it by a second request; and kinds of errors:
+there is one exception, told apart by its text.
+
+Invariants:
+- A mapping that lists another machine, or another port of ours, is neither replaced nor deleted.
+- It ends after MAX_RUN_S, whatever the gateway does, and takes MAX_MEMORY_BYTES at most (on Linux).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import resource
+import signal
+import sys
+from typing import Any
+from urllib.parse import urlsplit
+
+import miniupnpc
+
+MAX_RUN_S = 30
+"""Its parent gives up sooner; this is for a parent that is gone."""
+
+MAX_MEMORY_BYTES = 512 << 20
+"""Of address space. Python and the library need a tenth."""
+
+DESCRIPTION = "volery"
+"""What the router's owner reads in its list of mappings."""
+
+CONFLICTS = ("ConflictInMappingEntry", "ConflictWithOtherMechanisms", "Conflict")
+"""Texts of codes 718 and 729: others have that port."""
+
+NO_SUCH_ACTION = ("Invalid Action", "InvalidAction")
+"""Code 401: IGD 1 has no AddAnyPortMapping."""
+
+ONLY_PERMANENT = "OnlyPermanentLeasesSupported"
+"""Code 725: old gateways know no lifetime."""
+
+
+class Refusal(Exception):
+    """The gateway said no, with its word."""
+
+    def __init__(self, why: str, *, is_conflict: bool = False) -> None:
+        super().__init__(why)
+        self.is_conflict = is_conflict
+
+
+class Igd:
+    """The gateway that `url` describes."""
+
+    def __init__(self, url: str, gateway: str) -> None:
+        self._upnp = miniupnpc.UPnP()
+        control = self._call("selectigd", url)
+        if not _is_at(str(control), gateway):
+            raise Refusal(f"the description names a control URL that is not at the router: {str(control)[:256]}")
+        self.own = str(self._upnp.lanaddr)
+
+    def map(self, internal_port: int, ports: list[int], lifetime_s: int) -> dict[str, object]:
+        """Map the first of the ports that nobody else has, or the one that the gateway chooses."""
+        for port in ports:
+            if not self._is_free(port, internal_port):
+                continue
+            try:
+                return self._granted(port, internal_port, self._add(port, internal_port, lifetime_s))
+            except Refusal as refusal:
+                if not refusal.is_conflict:
+                    raise
+        return self._map_any(internal_port, ports[0], lifetime_s)
+
+    def look(self, internal_port: int, external_port: int) -> dict[str, object]:
+        """Whether the mapping lists us, and the gateway's address."""
+        return {"is_ours": self._holder(external_port) == (self.own, internal_port), "host": self._host()}
+
+    def unmap(self, internal_port: int, external_port: int) -> dict[str, object]:
+        """Delete the mapping if it is ours."""
+        if self._holder(external_port) == (self.own, internal_port):
+            self._call("deleteportmapping", external_port, "TCP")
+        return {}
+
+    def _map_any(self, internal_port: int, port: int, lifetime_s: int) -> dict[str, object]:
+        """IGD 2: the gateway chooses. The second request gives the mapping its end."""
+        try:
+            chosen = int(self._call("addanyportmapping", port, "TCP", self.own, internal_port, DESCRIPTION, ""))
+        except Refusal as refusal:
+            if str(refusal) not in NO_SUCH_ACTION:
+                raise
+            raise Refusal("others have the ports that were tried", is_conflict=True) from None
+        return self._granted(chosen, internal_port, self._add(chosen, internal_port, lifetime_s))
+
+    def _add(self, port: int, internal_port: int, lifetime_s: int) -> int:
+        """Map the port; return the lifetime, which is as we asked also where the gateway knows none."""
+        try:
+            self._call("addportmapping", port, "TCP", self.own, internal_port, DESCRIPTION, "", lifetime_s)
+        except Refusal as refusal:
+            if str(refusal) != ONLY_PERMANENT:
+                raise
+            self._call("addportmapping", port, "TCP", self.own, internal_port, DESCRIPTION, "", 0)
+        return lifetime_s
+
+    def _granted(self, port: int, internal_port: int, lifetime_s: int) -> dict[str, object]:
+        """Two nodes may have asked at the same time: who is listed has it."""
+        if (holder := self._holder(port)) not in (None, (self.own, internal_port)):
+            raise Refusal(f"the router passes the port on to {holder}", is_conflict=True)
+        return {"external_port": port, "host": self._host(), "lifetime_s": lifetime_s}
+
+    def _is_free(self, port: int, internal_port: int) -> bool:
+        return self._holder(port) in (None, (self.own, internal_port))
+
+    def _holder(self, port: int) -> tuple[str, int] | None:
+        """Whom the gateway passes the port on to; None if nobody, or if it does not tell."""
+        found = self._call("getspecificportmapping", port, "TCP")
+        return (str(found[0]), int(found[1])) if found else None
+
+    def _host(self) -> str:
+        return str(ipaddress.IPv4Address(str(self._call("externalipaddress"))))
+
+    def _call(self, name: str, *arguments: object) -> Any:
+        """The binding raises Exception itself, with the gateway's word or the library's."""
+        try:
+            return getattr(self._upnp, name)(*arguments)
+        except Exception as error:
+            why = str(error)[:256]
+            raise Refusal(why, is_conflict=why in CONFLICTS) from error
+
+
+def answer(request: dict[str, Any]) -> dict[str, object]:
+    """Do what is asked."""
+    try:
+        igd = Igd(str(request["url"]), str(request["gateway"]))
+        match request["do"]:
+            case "map":
+                return igd.map(request["internal_port"], request["ports"], request["lifetime_s"])
+            case "look":
+                return igd.look(request["internal_port"], request["external_port"])
+            case _:
+                return igd.unmap(request["internal_port"], request["external_port"])
+    except Refusal as refusal:
+        return {"error": str(refusal), "is_conflict": refusal.is_conflict}
+    except ValueError as error:  # an external address that is none
+        return {"error": str(error)[:256], "is_conflict": False}
+
+
+def _is_at(url: str, gateway: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "http" and ipaddress.ip_address(parts.hostname or "") == ipaddress.ip_address(gateway)
+    except ValueError:
+        return False
+
+
+def main() -> None:
+    """Bound what the library may take, then do what the first argument says."""
+    signal.alarm(MAX_RUN_S)
+    if sys.platform.startswith("linux"):
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    print(json.dumps(answer(json.loads(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    main()

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -82,6 +83,12 @@ NO_PCP = "add rule inet filter input udp dport 5351 @th,64,8 2 drop"
 """The router says nothing to requests whose first byte, the version, is 2."""
 
 
+START_S = 20.0
+
+READY = {True: b"Listening for NAT-PMP/PCP traffic", False: b"HTTP listening on port"}
+"""What the daemon says when it can be asked, with and without datagrams."""
+
+
 def why_not() -> str:
     """Why no home router can be had here; empty if one can."""
     if reason := obstacle():
@@ -104,15 +111,19 @@ class Home:
         yes = {True: "yes", False: "no"}
         configuration.write_text(CONFIGURATION.format(datagrams=yes[datagrams], upnp=yes[upnp]), encoding="ascii")
         command = ["miniupnpd", "-d", "-f", str(configuration), "-P", str(self.directory / "pid")]
-        with (self.directory / "log").open("ab") as log:
-            running = subprocess.Popen(
-                inside(self.namespaces["router"], command), stdout=log, stderr=log, env={**os.environ, "PATH": _path()}
-            )
+        running = subprocess.Popen(
+            inside(self.namespaces["router"], command), stderr=subprocess.PIPE, env={**os.environ, "PATH": _path()}
+        )
+        ready = threading.Event()
+        reading = threading.Thread(target=_read, args=(running, READY[datagrams], ready))
+        reading.start()
         try:
+            assert ready.wait(START_S), "miniupnpd does not say that it listens"
             yield
         finally:
             running.kill()
             running.wait()
+            reading.join()
             for chain in CHAINS:
                 self.nft(f"flush chain inet filter {chain}")
 
@@ -127,7 +138,9 @@ class Home:
 
     async def dial(self, host: str, port: int) -> str:
         """Who answers at an address, asked from outside; empty if nobody does."""
-        code = "import socket, sys; print(socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).recv(64).decode())"
+        code = (
+            "import socket, sys; print(socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).recv(64).decode())"
+        )
         command = inside(self.namespaces["outside"], [sys.executable, "-I", "-S", "-c", code, host, str(port)])
         done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
         return done.stdout.decode().strip()
@@ -188,6 +201,15 @@ def _connect(names: dict[str, str]) -> None:
         ip("-n", name, "link", "set", device, "up")
     ip("-n", outside, "route", "add", "2a00:77:1::/64", "via", "2a00:77:2::1")
     _sysctl(router, "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
+
+
+def _read(daemon: subprocess.Popen[bytes], mark: bytes, ready: threading.Event) -> None:
+    """Read all that the daemon says, which would stop if nobody did; set `ready` at the mark."""
+    assert daemon.stderr is not None
+    with daemon.stderr as lines:
+        for line in lines:
+            if mark in line:
+                ready.set()
 
 
 def _sysctl(name: str, *settings: str) -> None:

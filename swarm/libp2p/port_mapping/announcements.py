@@ -35,22 +35,20 @@ log = logging.getLogger(__name__)
 
 
 async def hear_announcements(own: IPAddress, gateway: IPAddress, on_heard: Callable[[], None]) -> None:
-    """Call `on_heard` whenever the IPv4 gateway announces itself on our address' link, until cancelled."""
-    with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listening:
-        try:
+    """Call `on_heard` whenever the IPv4 gateway announces itself on our address' link.
+
+    Until cancelled, or until the port cannot be listened to.
+    """
+    try:
+        with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listening:
             await _join(listening, own)
-        except OSError as error:
-            log.debug("no announcements are heard on %s: %s", own, error)
-            await trio.sleep_forever()
-        while True:
-            try:
+            while True:
                 _, sender = await listening.recvfrom(MAX_BYTES + 1)
-            except OSError as error:
-                log.debug("no more announcements are heard on %s: %s", own, error)
-                await trio.sleep_forever()
-            if sender[1] == PORT and ipaddress.ip_address(sender[0]) == gateway:
-                on_heard()
-            await trio.sleep(PAUSE_S)
+                if sender[1] == PORT and ipaddress.ip_address(sender[0]) == gateway:
+                    on_heard()
+                await trio.sleep(PAUSE_S)
+    except OSError as error:
+        log.debug("no announcements are heard on %s: %s", own, error)
 
 
 async def _join(listening: trio.socket.SocketType, own: IPAddress) -> None:

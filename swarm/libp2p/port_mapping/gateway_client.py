@@ -85,7 +85,7 @@ class GatewayClient:
                 except ConnectionRefusedError:
                     continue
                 except OSError as error:
-                    raise GatewayUnreachable(f"{self.gateway}: {error.strerror}") from error
+                    raise GatewayUnreachable(f"{self.gateway}: {error.strerror or error}") from error
             else:
                 return False
         return True
@@ -98,7 +98,7 @@ class GatewayClient:
             except ConnectionRefusedError:  # ICMP: the gateway has no such port
                 return None
             except OSError as error:
-                raise GatewayUnreachable(f"{self.gateway}: {error.strerror}") from error
+                raise GatewayUnreachable(f"{self.gateway}: {error.strerror or error}") from error
             try:
                 if (answer := read(datagram)) is not None:
                     return answer
@@ -111,7 +111,10 @@ class GatewayClient:
 async def open_client(gateway: Gateway, own: IPAddress | None = None) -> GatewayClient:
     """Return a client of the gateway, from `own` if given. The caller closes it. Raises GatewayUnreachable."""
     family = socket.AF_INET if gateway.host.version == 4 else socket.AF_INET6
-    connected = trio.socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        connected = trio.socket.socket(family, socket.SOCK_DGRAM)
+    except OSError as error:  # no more files may be open
+        raise GatewayUnreachable(f"{gateway}: {error.strerror or error}") from error
     try:
         if own is not None:
             await connected.bind((str(own), 0))
@@ -119,7 +122,7 @@ async def open_client(gateway: Gateway, own: IPAddress | None = None) -> Gateway
         named = ipaddress.ip_address(str(connected.getsockname()[0]).partition("%")[0])
     except OSError as error:
         connected.close()
-        raise GatewayUnreachable(f"{gateway}: {error.strerror}") from error
+        raise GatewayUnreachable(f"{gateway}: {error.strerror or error}") from error
     return GatewayClient(connected, named, gateway)
 
 

@@ -25,7 +25,7 @@ MAX_GATEWAYS = 4
 """A laptop with cable and radio has two of each version."""
 
 MAX_OWN_ADDRESSES = 4
-"""IPv6 addresses of one interface for which pinholes are asked for; the newest temporary ones are among the first."""
+"""IPv6 addresses of one interface for which pinholes are asked for: a stable one, and temporary ones of some days."""
 
 NETSTAT_S = 5.0
 MAX_TABLE_BYTES = 1 << 20
@@ -62,8 +62,12 @@ async def find_gateways() -> list[Gateway]:
 
 def own_ipv6_addresses(interface: str) -> list[ipaddress.IPv6Address]:
     """Return the addresses of an interface that others could dial."""
+    try:
+        entries = psutil.net_if_addrs().get(interface, [])
+    except OSError:
+        return []
     found = []
-    for entry in psutil.net_if_addrs().get(interface, []):
+    for entry in entries:
         try:
             host = ipaddress.ip_address(entry.address)
         except ValueError:

@@ -40,7 +40,7 @@ MAX_SESSIONS = 8
 MAX_PORTS = 4
 """Ports of a session. A node listens on one."""
 
-NO_GATEWAY = "this machine has no router that leads out of its network"
+NO_GATEWAY = "there is no router to ask: this machine has public addresses alone, or no way out of its network"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,8 @@ class PortMapper:
         for gateway in await find_gateways():
             if gateway.host.version == 4:
                 own = await find_own_address(gateway)
-                found += [Route(gateway=gateway, own=own)] if own is not None else []
+                # A public address has no home router before it, and its provider wants no searches for one.
+                found += [Route(gateway=gateway, own=own)] if own is not None and not own.is_global else []
             else:
                 found += [Route(gateway=gateway, own=own) for own in own_ipv6_addresses(gateway.interface)]
         return [route for route in found if self._ports_at(route.own)][:MAX_SESSIONS]

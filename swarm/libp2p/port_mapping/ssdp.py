@@ -92,21 +92,25 @@ def why_not_at(url: str, gateway: IPAddress) -> str:
 async def find_locations(own: IPAddress, gateway: IPAddress) -> list[str]:
     """Return the gateway's descriptions, in the order in which it answered; waits PATIENCE_S at most."""
     found: list[str] = []
-    with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as searching:
-        try:
+    try:
+        with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as searching:
             searching.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, TTL)
             searching.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, own.packed)
             await searching.bind((str(own), 0))
             for wait_s in RETRANSMIT_S:
-                for target in TARGETS:
-                    await searching.sendto(encode_search(target), (GROUP, PORT))
-                with trio.move_on_after(wait_s):
-                    await _listen(searching, gateway, found)
+                await _search(searching, gateway, found, wait_s)
                 if found:
                     break
-        except OSError as error:
-            log.debug("no search for UPnP from %s: %s", own, error)
+    except OSError as error:
+        log.debug("no search for UPnP from %s: %s", own, error)
     return found
+
+
+async def _search(searching: trio.socket.SocketType, gateway: IPAddress, found: list[str], wait_s: float) -> None:
+    for target in TARGETS:
+        await searching.sendto(encode_search(target), (GROUP, PORT))
+    with trio.move_on_after(wait_s):
+        await _listen(searching, gateway, found)
 
 
 async def _listen(searching: trio.socket.SocketType, gateway: IPAddress, found: list[str]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -33,6 +34,8 @@ MAX_REPLY_BYTES = 4096
 
 NUM_PORTS = 3
 """External ports that one call tries."""
+
+log = logging.getLogger(__name__)
 
 SILENT = Silent(why="the router does not answer UPnP in time")
 
@@ -96,22 +99,31 @@ class UpnpWay:
         }
         command = [sys.executable, "-I", str(WORKER), json.dumps(request)]
         output = b""
-        with trio.move_on_after(CALL_S):
-            async with trio.open_nursery() as nursery:
-                run = partial(
-                    trio.run_process,
-                    command,
-                    stdin=b"",
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    check=False,
-                )
-                process: trio.Process = await nursery.start(run)
-                assert process.stdout is not None
-                while len(output) <= MAX_REPLY_BYTES and (some := await process.stdout.receive_some(MAX_REPLY_BYTES)):
-                    output += some
-                nursery.cancel_scope.cancel()
+        run = partial(
+            trio.run_process,
+            command,
+            stdin=b"",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            deliver_cancel=_kill,
+        )
+        try:
+            with trio.move_on_after(CALL_S):
+                async with trio.open_nursery() as nursery:
+                    process: trio.Process = await nursery.start(run)
+                    assert process.stdout is not None
+                    while len(output) <= MAX_REPLY_BYTES and (some := await process.stdout.receive_some()):
+                        output += some
+                    nursery.cancel_scope.cancel()
+        except* OSError as errors:
+            log.debug("the process that speaks UPnP does not start: %s", errors.exceptions[0])
         return _parse(output)
+
+
+async def _kill(process: trio.Process) -> None:
+    """It has nothing to tidy up."""
+    process.kill()
 
 
 def _parse(output: bytes) -> Mapping[str, object] | None:

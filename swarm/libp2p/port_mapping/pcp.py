@@ -4,8 +4,8 @@
     answer    version 2 | 0x80 + opcode | reserved 1 | result 1 | lifetime 4 | epoch 4 | reserved 12
     MAP adds  nonce 12 | protocol 1 | reserved 3 | internal port 2 | external port 2 | external address 16
 
-IPv4 addresses are written as ::ffff:a.b.c.d. Over IPv6, where nothing is translated, MAP opens a pinhole in the
-router's firewall: external and internal port, and external and own address, are then the same.
+IPv4 addresses are written as ::ffff:a.b.c.d. Over IPv6 nothing is translated: MAP opens a pinhole in the
+router's firewall, and its external port and address are our own.
 
 Specification: RFC 6887, sections 7 (formats), 7.4 (results), 11 (MAP), 14.1 (ANNOUNCE).
 

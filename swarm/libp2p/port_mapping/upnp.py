@@ -62,7 +62,7 @@ class UpnpWay:
             case None:
                 return SILENT
             case {"error": str(why)}:
-                return Refused(why=why, is_conflict=reply.get("is_conflict") is True)
+                return Refused(why=f"its UPnP says: {why}", is_conflict=reply.get("is_conflict") is True)
             case {"external_port": int(port), "host": str(host), "lifetime_s": int(granted_s)}:
                 return self._granted(port, host, granted_s)
             case _:

@@ -1,23 +1,25 @@
 """Speak UPnP with one gateway: a program that takes one request as JSON, answers with one line of JSON, and ends.
 
-Its library, miniupnpc 2.3, releases the GIL while it waits, so a thread would do; but it reads an answer for as long as
-the gateway sends one, without a bound on bytes or time, and parses it in C. A thread in it cannot be ended. A process
-can, has a bound on its memory, and takes nobody with it when it crashes.
-
     {"do": "map", "url": ..., "gateway": ..., "internal_port": 4001, "ports": [4001, 20000], "lifetime_s": 1200}
     {"external_port": 4001, "host": "203.0.113.7", "lifetime_s": 1200}          or {"error": ..., "is_conflict": true}
     {"do": "look", ..., "external_port": 4001}      {"is_ours": true, "host": "203.0.113.7"}
     {"do": "unmap", ..., "external_port": 4001}     {}
 
-What the library does: it fetches the description from `url` without following redirects, and takes the control URL from
-it, which may be at another machine: that is checked before anything is sent there. It does not follow WANPPPConnection
-if WANIPConnection stands beside it, when it is given a URL.
-What its Python binding lacks: AddPinhole (WANIPv6FirewallControl), so IPv6 firewalls are opened by PCP alone; the
-lifetime of AddAnyPortMapping, which it asks for without end, so we shorten it by a second request; and kinds of errors:
-there is one exception, told apart by its text.
+Why a process: its library, miniupnpc 2.3, releases the GIL while it waits, so a thread would do for that. But it reads
+an answer for as long as the gateway sends one, without a bound on bytes or on time, and parses it in C. A thread in it
+cannot be ended. A process can. It has a bound on its memory too, and takes nobody with it when it crashes.
+
+What the library does with a URL: it fetches the description without following redirects. It takes the control URL from
+the description, which may name another machine, so we check it before anything is sent there. It uses the first of
+WANIPConnection and WANPPPConnection that the description lists, whether or not that one is connected.
+
+What its Python binding lacks: AddPinhole (WANIPv6FirewallControl), so IPv6 firewalls are opened by PCP alone. It asks
+AddAnyPortMapping for a mapping without end, which our next request shortens. It has no kinds of errors: all are
+`Exception`, told apart by their text, which is "Success" for a search that found nothing.
 
 Invariants:
-- A mapping that lists another machine, or another port of ours, is neither replaced nor deleted.
+- A mapping that lists another machine, or another port of ours, is neither replaced nor deleted. A router that does not
+  tell what it lists is believed when it says that a port is taken.
 - It ends after MAX_RUN_S, whatever the gateway does, and takes MAX_MEMORY_BYTES at most (on Linux).
 """
 
@@ -36,17 +38,14 @@ import miniupnpc
 MAX_RUN_S = 30
 """Its parent gives up sooner; this is for a parent that is gone."""
 
-MAX_MEMORY_BYTES = 512 << 20
-"""Of address space. Python and the library need a tenth."""
+MAX_MEMORY_BYTES = 128 << 20
+"""Of address space. Python and the library need a quarter."""
 
 DESCRIPTION = "volery"
 """What the router's owner reads in its list of mappings."""
 
 CONFLICTS = ("ConflictInMappingEntry", "ConflictWithOtherMechanisms", "Conflict")
 """Texts of codes 718 and 729: others have that port."""
-
-NO_SUCH_ACTION = ("Invalid Action", "InvalidAction")
-"""Code 401: IGD 1 has no AddAnyPortMapping."""
 
 ONLY_PERMANENT = "OnlyPermanentLeasesSupported"
 """Code 725: old gateways know no lifetime."""
@@ -71,16 +70,14 @@ class Igd:
         self.own = str(self._upnp.lanaddr)
 
     def map(self, internal_port: int, ports: list[int], lifetime_s: int) -> dict[str, object]:
-        """Map the first of the ports that nobody else has, or the one that the gateway chooses."""
-        for port in ports:
-            if not self._is_free(port, internal_port):
-                continue
-            try:
-                return self._granted(port, internal_port, self._add(port, internal_port, lifetime_s))
-            except Refusal as refusal:
-                if not refusal.is_conflict:
-                    raise
-        return self._map_any(internal_port, ports[0], lifetime_s)
+        """Map the first of the ports, else the one that the gateway chooses, else another that nobody has."""
+        first, *others = ports
+        found = self._map_one(first, internal_port, lifetime_s) or self._map_any(first, internal_port, lifetime_s)
+        for port in others:
+            found = found or self._map_one(port, internal_port, lifetime_s)
+        if found is None:
+            raise Refusal("others have the ports that were tried", is_conflict=True)
+        return found
 
     def look(self, internal_port: int, external_port: int) -> dict[str, object]:
         """Whether the mapping lists us, and the gateway's address."""
@@ -92,34 +89,41 @@ class Igd:
             self._call("deleteportmapping", external_port, "TCP")
         return {}
 
-    def _map_any(self, internal_port: int, port: int, lifetime_s: int) -> dict[str, object]:
-        """IGD 2: the gateway chooses. The second request gives the mapping its end."""
+    def _map_one(self, port: int, internal_port: int, lifetime_s: int) -> dict[str, object] | None:
+        """Map this port; None if others have it."""
+        if self._holder(port) not in (None, (self.own, internal_port)):
+            return None
+        try:
+            self._add(port, internal_port, lifetime_s)
+        except Refusal as refusal:
+            if refusal.is_conflict:
+                return None
+            raise
+        return self._granted(port, internal_port, lifetime_s)
+
+    def _map_any(self, port: int, internal_port: int, lifetime_s: int) -> dict[str, object] | None:
+        """Map a port that the gateway chooses; None if it chooses none, as IGD 1 does not."""
         try:
             chosen = int(self._call("addanyportmapping", port, "TCP", self.own, internal_port, DESCRIPTION, ""))
-        except Refusal as refusal:
-            if str(refusal) not in NO_SUCH_ACTION:
-                raise
-            raise Refusal("others have the ports that were tried", is_conflict=True) from None
-        return self._granted(chosen, internal_port, self._add(chosen, internal_port, lifetime_s))
+        except Refusal:
+            return None
+        self._add(chosen, internal_port, lifetime_s)  # gives it its end
+        return self._granted(chosen, internal_port, lifetime_s)
 
-    def _add(self, port: int, internal_port: int, lifetime_s: int) -> int:
-        """Map the port; return the lifetime, which is as we asked also where the gateway knows none."""
+    def _add(self, port: int, internal_port: int, lifetime_s: int) -> None:
+        """Map the port, without end where the gateway knows no lifetimes."""
         try:
             self._call("addportmapping", port, "TCP", self.own, internal_port, DESCRIPTION, "", lifetime_s)
         except Refusal as refusal:
             if str(refusal) != ONLY_PERMANENT:
                 raise
             self._call("addportmapping", port, "TCP", self.own, internal_port, DESCRIPTION, "", 0)
-        return lifetime_s
 
-    def _granted(self, port: int, internal_port: int, lifetime_s: int) -> dict[str, object]:
-        """Two nodes may have asked at the same time: who is listed has it."""
-        if (holder := self._holder(port)) not in (None, (self.own, internal_port)):
-            raise Refusal(f"the router passes the port on to {holder}", is_conflict=True)
+    def _granted(self, port: int, internal_port: int, lifetime_s: int) -> dict[str, object] | None:
+        """What is mapped. Two nodes may have asked at the same time: the one that is listed has it."""
+        if self._holder(port) not in (None, (self.own, internal_port)):
+            return None
         return {"external_port": port, "host": self._host(), "lifetime_s": lifetime_s}
-
-    def _is_free(self, port: int, internal_port: int) -> bool:
-        return self._holder(port) in (None, (self.own, internal_port))
 
     def _holder(self, port: int) -> tuple[str, int] | None:
         """Whom the gateway passes the port on to; None if nobody, or if it does not tell."""

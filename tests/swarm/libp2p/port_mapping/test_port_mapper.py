@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import trio
 
+from benchmarks.network.namespaces import ip
 from swarm.libp2p.port_mapping.outcomes import MappedBy
+from swarm.libp2p.port_mapping.upnp import WORKER
 from tests.support.home_router import NO_PCP, OUTSIDE, Home, open_home, why_not
 from tests.support.paths import ROOT
 
@@ -83,6 +85,14 @@ def speaks(home: Home, protocol: MappedBy) -> dict[str, bool]:
     return {"datagrams": protocol is not MappedBy.UPNP, "upnp": protocol is MappedBy.UPNP}
 
 
+async def worker(home: Home, name: str, request: dict[str, Any]) -> dict[str, Any]:
+    """What the program that speaks UPnP answers in a node's namespace."""
+    async with home.program(name, ["-I", str(WORKER), json.dumps(request)]) as process:
+        assert process.stdout is not None
+        reply = b"".join([some async for some in process.stdout])
+    return dict(json.loads(reply))
+
+
 async def until_dialled(home: Home, host: str, port: int) -> str:
     """Who answers outside, as soon as anybody does."""
     while not (name := await home.dial(host, port)):
@@ -128,6 +138,7 @@ async def test_a_router_that_restarts_maps_anew(home: Home, protocol: MappedBy) 
                 await one.leave()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", list(MappedBy))
 async def test_a_mapping_that_is_gone_is_withdrawn_and_asked_for_again(home: Home, protocol: MappedBy) -> None:
     configured = speaks(home, protocol)
@@ -154,6 +165,36 @@ async def test_two_nodes_of_one_home_get_a_port_each(home: Home, protocol: Mappe
             assert await home.dial(OUTSIDE, second) == "node2"
             await two.leave()
             assert home.external_ports() == {first: "192.168.77.2"}
+
+
+async def test_a_gateway_chooses_another_port_where_it_can(home: Home) -> None:
+    """IGD 2's AddAnyPortMapping. The mapping of the other machine is not touched, whatever is asked for."""
+    request = {"url": "http://192.168.77.1:5000/rootDesc.xml", "gateway": "192.168.77.1", "internal_port": 4001}
+    with trio.fail_after(HANGS_S), home.daemon(datagrams=False, upnp=True):
+        granted = []
+        for name in ("node1", "node2", "node1"):
+            asked = {**request, "do": "map", "ports": [4001], "lifetime_s": 1200}
+            granted.append((await worker(home, name, asked))["external_port"])
+        assert granted[0] == granted[2] == 4001
+        assert granted[1] != 4001
+        assert await worker(home, "node2", {**request, "do": "unmap", "external_port": 4001}) == {}
+        assert home.external_ports() == {4001: "192.168.77.2", granted[1]: "192.168.77.3"}
+        assert not (await worker(home, "node2", {**request, "do": "look", "external_port": 4001}))["is_ours"]
+
+
+async def test_a_network_that_is_left_and_found_again(home: Home) -> None:
+    with trio.fail_after(HANGS_S), home.daemon(datagrams=True, upnp=False):
+        async with node(home, "node1") as one:
+            await one.mapped(MappedBy.PCP)
+            route = ("route", "{}", "default", "via", "192.168.77.1")
+            ip("-n", home.namespaces["node1"], *(part.format("del") for part in route))
+            await one.look()
+            await one.until(
+                lambda event: event["event"] == "changed" and not any(OUTSIDE in a for a in event["addresses"])
+            )
+            ip("-n", home.namespaces["node1"], *(part.format("add") for part in route))
+            await one.look()
+            assert await one.mapped(MappedBy.PCP) == 4001
 
 
 async def test_a_router_that_maps_nothing_is_told_with_the_reason(home: Home) -> None:

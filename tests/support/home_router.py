@@ -10,6 +10,7 @@ addresses that count as public; these are nobody's here, since nothing leaves th
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -19,8 +20,9 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -95,6 +97,24 @@ def why_not() -> str:
         return reason
     missing = [tool for tool in ("ip", "nft", "miniupnpd") if shutil.which(tool, path=_path()) is None]
     return f"install the Debian packages miniupnpd and nftables: {', '.join(missing)} missing" if missing else ""
+
+
+@dataclass(kw_only=True)
+class Told:
+    """What a program tells on stdout: a line of JSON for each event."""
+
+    process: trio.Process
+    _lines: list[bytes] = field(default_factory=list)
+    _partial: bytes = b""
+
+    async def next(self) -> dict[str, Any]:
+        """The next event. Fails if the program has ended."""
+        assert self.process.stdout is not None
+        while not self._lines:
+            some = await self.process.stdout.receive_some(4096)
+            assert some, "the program has ended"
+            *self._lines, self._partial = (self._partial + some).split(b"\n")
+        return dict(json.loads(self._lines.pop(0)))
 
 
 @dataclass(frozen=True, kw_only=True)

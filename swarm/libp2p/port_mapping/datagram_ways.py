@@ -80,13 +80,15 @@ class PcpWay:
     async def ask(self, external_port: int, lifetime_s: int) -> Answer:
         """Ask for the port, or renew it."""
         match await self._map(external_port, lifetime_s):
-            case pcp.MapAnswer(result=pcp.Result.SUCCESS) as answer if answer.lifetime_s:
+            case pcp.MapAnswer(result=pcp.Result.SUCCESS) as answer if not answer.lifetime_s:
+                return Refused(why="the router granted it for no time at all")
+            case pcp.MapAnswer(result=pcp.Result.SUCCESS) as answer:
+                if answer.external_host.version != self.client.own.version:
+                    return Refused(why=f"the router grants {answer.external_host}, which is not of our kind")
                 self._host = answer.external_host
                 return Granted(
                     external=_address(answer.external_host, answer.external_port), lifetime_s=answer.lifetime_s
                 )
-            case pcp.MapAnswer(result=pcp.Result.SUCCESS):
-                return Refused(why="the router granted it for no time at all")
             case pcp.PcpAnswer() as answer:
                 is_conflict = answer.result == pcp.Result.CANNOT_PROVIDE_EXTERNAL
                 return Refused(why=pcp.explain(answer.result), is_conflict=is_conflict, wait_s=answer.lifetime_s)

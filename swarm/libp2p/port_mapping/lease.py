@@ -36,6 +36,9 @@ MAX_LIFETIME_S = 86400.0
 MIN_PAUSE_S = 4.0
 """RFC 6887 section 11.2.1: requests for one mapping are no closer."""
 
+MIN_LIFETIME_S = 10.0
+"""Less cannot be renewed in time, and an address that comes and goes is worth nothing. RFC 6887 recommends 120 s."""
+
 FIRST_RETRY_S, MAX_RETRY_S = 10.0, 900.0
 """From a refusal to the next request, doubled each time: a router may be configured by its owner just now."""
 
@@ -205,10 +208,10 @@ class MappingLease:
 
     def _answered(self, answer: Answer) -> list[Effect]:
         match answer:
-            case Granted(external=external, lifetime_s=lifetime_s) if lifetime_s > 0:
+            case Granted(external=external, lifetime_s=lifetime_s) if lifetime_s >= MIN_LIFETIME_S:
                 return self._grant(external, min(lifetime_s, MAX_LIFETIME_S))
-            case Granted():
-                return self._fail("the router granted it for no time at all", 0.0)
+            case Granted(lifetime_s=lifetime_s):
+                return self._fail(f"the router grants it for {lifetime_s:.0f} s only", 0.0)
             case Refused(why=why, is_conflict=True) if self._num_tried + 1 < MAX_PORTS_TRIED:
                 lost = self._lose(why)
                 self._num_tried += 1

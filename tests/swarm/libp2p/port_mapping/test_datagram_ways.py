@@ -106,6 +106,17 @@ async def test_pcp_refuses_a_port() -> None:
     assert answer == Refused(why="this machine has all the mappings that the router grants it", wait_s=30)
 
 
+async def test_an_address_of_the_other_version_is_none_of_ours() -> None:
+    router = Pcp()
+
+    def answering(request: bytes) -> list[bytes]:
+        return [router(request)[0][:44] + ipaddress.IPv6Address("2a00:77::1").packed]
+
+    async with gateway(answering) as client:
+        answer = await PcpWay(client=client, internal_port=4001).ask(4001, 1200)
+    assert answer == Refused(why="the router grants 2a00:77::1, which is not of our kind")
+
+
 async def test_a_taken_port_is_a_conflict() -> None:
     async with gateway(Pcp(result=pcp.Result.CANNOT_PROVIDE_EXTERNAL)) as client:
         answer = await PcpWay(client=client, internal_port=4001).ask(4001, 1200)

@@ -15,6 +15,7 @@ from swarm.libp2p.port_mapping.lease import (
     MAX_LIFETIME_S,
     MAX_PORTS_TRIED,
     MAX_RETRY_S,
+    MIN_LIFETIME_S,
     MIN_PAUSE_S,
     RECOVERY_S,
     Ask,
@@ -157,7 +158,13 @@ def test_nothing_is_given_back_that_was_refused() -> None:
     assert lease.handle(End(), 1.0) == []
 
 
-@given(st.integers(1, (1 << 32) - 1))
+@given(st.integers(0, int(MIN_LIFETIME_S) - 1))
+def test_a_grant_too_short_to_renew_is_a_refusal(lifetime_s: int) -> None:
+    effects = asked().handle(Granted(external=OUTSIDE, lifetime_s=lifetime_s), 0.0)
+    assert effects == [Failed(why=f"the router grants it for {lifetime_s} s only", again_s=FIRST_RETRY_S)]
+
+
+@given(st.integers(int(MIN_LIFETIME_S), (1 << 32) - 1))
 def test_no_lifetime_is_believed_beyond_a_day(lifetime_s: int) -> None:
     lease = asked()
     lease.handle(Granted(external=OUTSIDE, lifetime_s=lifetime_s), 0.0)

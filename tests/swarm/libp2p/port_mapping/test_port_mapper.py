@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import trio
 
 from benchmarks.network.namespaces import ip
 from swarm.libp2p.port_mapping.outcomes import MappedBy
 from swarm.libp2p.port_mapping.upnp import WORKER
-from tests.support.home_router import NO_PCP, OUTSIDE, Home, open_home, why_not
+from tests.support.home_router import NO_PCP, OUTSIDE, Home, Told, open_home, why_not
 from tests.support.paths import ROOT
 
 WHY_NOT = why_not()
@@ -25,6 +26,13 @@ HANGS_S = 60.0
 """A test that has not come to its end by then never will."""
 
 PROGRAM = str(Path(ROOT) / "tests" / "support" / "mapped_node.py")
+
+HOSTILE = str(Path(ROOT) / "tests" / "support" / "hostile_router.py")
+
+MANY, SOME = 5000, 5
+"""Announcements that a hostile router sends, and requests that it gets, before its work is looked at."""
+
+MAX_GROWTH_BYTES = 16 << 20
 
 PINHOLE = "2a00:77:1::2"
 
@@ -37,23 +45,16 @@ def home() -> Iterator[Home]:
 
 @dataclass(kw_only=True)
 class Node:
-    """A node's program, and the events that it told."""
+    """A node's program, and the events that it tells."""
 
     process: trio.Process
-    _events: list[dict[str, Any]] = field(default_factory=list)
-    _partial: bytes = b""
+    told: Told
 
     async def until(self, is_it: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The next event that is meant; those before it are forgotten."""
-        assert self.process.stdout is not None
-        while True:
-            while self._events:
-                if is_it(event := self._events.pop(0)):
-                    return event
-            some = await self.process.stdout.receive_some(4096)
-            assert some, "the node has ended"
-            *lines, self._partial = (self._partial + some).split(b"\n")
-            self._events += map(json.loads, lines)
+        while not is_it(event := await self.told.next()):
+            pass
+        return event
 
     async def mapped(self, protocol: MappedBy) -> int:
         """The external port at the router's own address."""
@@ -75,7 +76,7 @@ class Node:
 @asynccontextmanager
 async def node(home: Home, name: str) -> AsyncIterator[Node]:
     async with home.program(name, [PROGRAM, name, "4001"]) as process:
-        yield Node(process=process)
+        yield Node(process=process, told=Told(process=process))
 
 
 def speaks(home: Home, protocol: MappedBy) -> dict[str, bool]:
@@ -195,6 +196,20 @@ async def test_a_network_that_is_left_and_found_again(home: Home) -> None:
             ip("-n", home.namespaces["node1"], *(part.format("add") for part in route))
             await one.look()
             assert await one.mapped(MappedBy.PCP) == 4001
+
+
+async def test_a_hostile_router_neither_ends_a_node_nor_fills_its_memory(home: Home) -> None:
+    router = home.program("router", [HOSTILE, "192.168.77.1"])
+    async with router as hostile, node(home, "node1") as one:
+        with trio.fail_after(HANGS_S):
+            told, done = Told(process=hostile), {"requests": 0, "announcements": 0}
+            rss_bytes: list[int] = []
+            while done["announcements"] < MANY or done["requests"] < SOME:
+                done |= await told.next()
+                if done["requests"]:
+                    rss_bytes.append(psutil.Process(one.process.pid).memory_info().rss)
+            assert max(rss_bytes) - rss_bytes[0] < MAX_GROWTH_BYTES
+            await one.leave()
 
 
 async def test_a_router_that_maps_nothing_is_told_with_the_reason(home: Home) -> None:

@@ -101,6 +101,8 @@ class NodeNetworkSection(Section, frozen=True, kw_only=True):
     """Where other members may dial you; port 0 takes any that is free. `[]`, or `--no-listen`: only dial out."""
     announce: AddressList = []
     """Addresses to tell others instead of those that are bound, behind a forwarded port."""
+    map_port: bool = True
+    """Whether your router is asked to pass the port on (PCP, NAT-PMP, UPnP); given back at the end."""
     upload_mbit: Mbit | None = None
     """Maximum million bits per second that the node sends; unset: no cap."""
     download_mbit: Mbit | None = None

@@ -81,6 +81,8 @@ class NetworkSection(Section, frozen=True, kw_only=True):
     """The same for what it receives."""
     relay_mbit: Mbit | None = None
     """Maximum million bits per second carried between nodes that cannot meet; unset: nothing."""
+    map_port: bool = False
+    """Whether a home router is asked to pass the port on (PCP, NAT-PMP, UPnP)."""
     join_token: Annotated[str, Meta(max_length=128)] = ""
     """A password that the invite carries; empty admits everybody who has the invite."""
     heartbeat_s: Annotated[float, Meta(ge=0.1, le=600)] = 5.0

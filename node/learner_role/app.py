@@ -79,7 +79,7 @@ async def run_learner(
     *,
     trainer: Sequence[str] = TRAINER,
     trial: bool = True,
-    transport: Callable[[bytes, NetworkSection], AbstractAsyncContextManager[Transport]] = open_transport,
+    transport: Callable[[bytes, NetworkSection, EventLog], AbstractAsyncContextManager[Transport]] = open_transport,
 ) -> LearnerOutcome:
     """Run the learner role until its last training step, and return how it went.
 
@@ -111,7 +111,7 @@ async def run_learner(
                     home=home,
                     ledger=ledger,
                     store=store,
-                    transport=await stack.enter_async_context(transport(home.learner.seed, config.network)),
+                    transport=await stack.enter_async_context(transport(home.learner.seed, config.network, events)),
                     schooling=schooling,
                     events=events,
                     loop=loop,

@@ -120,7 +120,7 @@ async def _open(
     receipts = Receipts(home.receipts)
     stack.callback(receipts.close)
     loop = stack.enter_context(watched_loop(events))
-    transport = await stack.enter_async_context(open_transport(keypair.seed, config.network))
+    transport = await stack.enter_async_context(open_transport(keypair.seed, config.network, events))
     learner, told = await find_swarm(transport, invite, wait_s)
     genesis = told.genesis
     if (terms := await ask_terms(transport, learner, told, invite)) is not None:

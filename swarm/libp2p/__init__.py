@@ -20,7 +20,9 @@
 """
 
 from swarm.libp2p.host import open_libp2p
+from swarm.libp2p.port_mapping.port_mapper import PortMapped, PortMappingFailed
 from swarm.libp2p.reachability.dial_policy import is_private, is_public
+from swarm.libp2p.reachability.reaching import MapPorts
 from swarm.libp2p.sockets.addresses import (
     Address,
     BadAddress,
@@ -34,6 +36,9 @@ from swarm.libp2p.sockets.addresses import (
 __all__ = [
     "Address",
     "BadAddress",
+    "MapPorts",
+    "PortMapped",
+    "PortMappingFailed",
     "circuit_address",
     "is_circuit",
     "is_private",

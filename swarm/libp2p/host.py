@@ -34,7 +34,7 @@ from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL, answer_ping,
 from swarm.libp2p.memory_budget import Budget, Over
 from swarm.libp2p.multistream import NegotiationFailed, answer, propose_at_once
 from swarm.libp2p.reachability.hole_punch import DCUTR
-from swarm.libp2p.reachability.reaching import PROTOCOLS, Reaching
+from swarm.libp2p.reachability.reaching import PROTOCOLS, MapPorts, Reaching, TellPort
 from swarm.libp2p.security import (
     NOISE,
     TLS,
@@ -500,6 +500,8 @@ async def open_libp2p(
     upload_bits_per_s: float | None = None,
     download_bits_per_s: float | None = None,
     relay_bits_per_s: float | None = None,
+    map_ports: MapPorts = MapPorts.NEVER,
+    tell_port: TellPort = lambda event: None,
 ) -> AsyncIterator[Transport]:
     """Be present in libp2p while the scope lasts.
 
@@ -510,6 +512,7 @@ async def open_libp2p(
         security: protocols to offer and to accept, the preferred one first.
         relay_bits_per_s: let members that cannot meet use circuits through us as connections, and carry at most so much
             for all of them; None: circuits are for introductions alone.
+        map_ports: when the home router is asked to pass ports on; `tell_port` hears what comes of it.
         upload_bits_per_s, download_bits_per_s: caps on what all connections together write to their sockets and read
             from them, encryption and handshakes included and headers of TCP and IP not; None is no cap.
 
@@ -528,6 +531,7 @@ async def open_libp2p(
             if relay_bits_per_s is not None:
                 host.reaching.allow_bulk(_start_pacer(relay_bits_per_s, nursery))
             host.listen(listeners, announced)
+            host.reaching.map_ports(map_ports, tell_port)
             try:
                 yield host
             finally:

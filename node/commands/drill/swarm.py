@@ -126,7 +126,7 @@ class _Drill:
         scope.cancel()
 
     @asynccontextmanager
-    async def _move_in(self, seed: bytes, section: NetworkSection) -> AsyncIterator[Transport]:
+    async def _move_in(self, seed: bytes, _: NetworkSection, __: EventLog) -> AsyncIterator[Transport]:
         async with self.network.node("learner", peer_id=Keypair(seed).peer_id) as self._home:
             yield self._home
 

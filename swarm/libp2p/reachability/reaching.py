@@ -15,9 +15,10 @@ import ipaddress
 import logging
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 
 import trio
@@ -27,6 +28,7 @@ from protocol.core.ids import PeerId
 from protocol.reach import MAX_MEETINGS, MAX_REACH_ADDRESSES, MAX_RELAYS_TOLD, Meeting, Reach, ReachKind, Way
 from swarm.libp2p.connection import Connection
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_BYTES, PING_PROTOCOL, Introduced, read_introduction
+from swarm.libp2p.port_mapping.port_mapper import PortMapped, PortMapper, PortMappingFailed
 from swarm.libp2p.reachability.autonat_client import ReachabilityQuestions, Word
 from swarm.libp2p.reachability.autonat_server import DIAL_BACK, DIAL_REQUEST, DialBacks
 from swarm.libp2p.reachability.circuits import Circuits, NoCircuit
@@ -43,6 +45,7 @@ from swarm.libp2p.sockets.addresses import (
     Address,
     BadAddress,
     CircuitAddress,
+    from_socket,
     is_circuit,
     parse_address,
     parse_circuit,
@@ -75,7 +78,19 @@ LINGER_S = 1.0
 PROTOCOLS = frozenset({IDENTIFY_PROTOCOL, PING_PROTOCOL, HOP, STOP, DCUTR, DIAL_REQUEST, DIAL_BACK})
 """What nodes say to each other to find out how they are reached, and to meet."""
 
+TellPort = Callable[[PortMapped | PortMappingFailed], None]
+"""Told what came of asking a router for a port."""
+
 log = logging.getLogger(__name__)
+
+
+class MapPorts(Enum):
+    """When a router is asked for a port."""
+
+    NEVER = "never"
+    ONCE_OUT = "once_out"
+    """As soon as there is a connection out into the internet."""
+    AT_ONCE = "at_once"
 
 
 class Reaching:
@@ -96,6 +111,8 @@ class Reaching:
         self._asked_in_vain: dict[int, float] = {}
         """When such a connection's peer last dialled nothing."""
         self._news = trio.Event()
+        self._mapper: PortMapper | None = None
+        self._is_mapping = False
 
     def start(self, nursery: trio.Nursery) -> None:
         """Serve others, and do what is to be done beside the connections in `nursery`."""
@@ -113,6 +130,23 @@ class Reaching:
         limits = replace(self.relay.budget.limits, allows_bulk=True)
         self.relay.budget = RelayBudget(limits=limits)
         self.relay.pacer = pacer
+
+    def map_ports(self, when: MapPorts, tell: TellPort) -> None:
+        """Have the home router pass the ports on which we listen on to us."""
+        if when is MapPorts.NEVER or not self._host.listeners:
+            return
+        self._mapper = PortMapper(
+            listening=[from_socket(one.socket.getsockname()) for one in self._host.listeners],
+            on_change=lambda mapped: self._offer(Source.MAPPED, [one.address for one in mapped]),
+            on_event=tell,
+        )
+        if when is MapPorts.AT_ONCE:
+            self._start_mapping()
+
+    def _start_mapping(self) -> None:
+        if self._mapper is not None and not self._is_mapping:
+            self._is_mapping = True
+            self._nursery.start_soon(self._mapper.run)
 
     def note_listening(self, announced: Sequence[Address]) -> None:
         """The host listens from now on; `announced` is what the owner says of where."""
@@ -178,6 +212,8 @@ class Reaching:
         """There is a connection, which is no circuit that is limited."""
         if connection.route.relay is None:
             self._nursery.start_soon(self._get_to_know, connection)
+            if connection.dialled and is_public(parse_address(connection.route.address)):
+                self._start_mapping()  # who talks to its own network alone needs no port of the router's
         if self._host.peer_id < connection.peer and len(self._host.connections_to(connection.peer)) > 1:
             self._nursery.start_soon(self._prune, connection.peer)
 
@@ -274,6 +310,8 @@ class Reaching:
             for connection in self._host.connections():
                 self._nursery.start_soon(self._doubt, connection, hosts)
             self._host.relist()
+            if self._mapper is not None:
+                self._mapper.look_again()
             self.own.forget_verdicts()
             self._stir()
 

@@ -371,7 +371,7 @@ class Host(Flooding):
                 origin = origin_of(raw.remote.host)
                 if (victim := self.door.knock(number, origin, trio.current_time())) is not None:
                     self._shaking[victim].cancel()
-                if (wanted := self.reaching.wanted_at(raw.remote)) is not None:
+                if (wanted := await self.reaching.wanted_at(raw)) is not None:
                     return await secure_outbound(raw, self.security, wanted, YAMUX_PROTOCOL), raw, True
                 with trio.fail_after(FIRST_BYTES_S):
                     await raw.wait_first()

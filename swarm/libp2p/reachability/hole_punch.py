@@ -85,6 +85,11 @@ class HolePuncher:
         """The peer that we are to be the client of, should it connect to us from there."""
         return self._clients.get((host, port))
 
+    def perhaps_wanted_at(self, host: str) -> PeerId | None:
+        """The one peer that we knock at there as clients. Its router may show us another port than it showed others."""
+        peers = {peer for (known, _), peer in self._clients.items() if known == host}
+        return peers.pop() if len(peers) == 1 else None
+
     async def upgrade(self, circuit: Connection) -> Punched:
         """Be B: get a direct connection to the peer at the circuit's other end."""
         stream: Libp2pStream | None = None

@@ -28,6 +28,7 @@ from protocol.core.ids import PeerId
 from protocol.reach import MAX_MEETINGS, MAX_REACH_ADDRESSES, MAX_RELAYS_TOLD, Meeting, Reach, ReachKind, Way
 from swarm.libp2p.connection import Connection
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_BYTES, PING_PROTOCOL, Introduced, read_introduction
+from swarm.libp2p.multistream import GREETING, encode_message
 from swarm.libp2p.port_mapping.port_mapper import PortMapped, PortMapper, PortMappingFailed
 from swarm.libp2p.reachability.autonat_client import ReachabilityQuestions, Word
 from swarm.libp2p.reachability.autonat_server import DIAL_BACK, DIAL_REQUEST, DialBacks
@@ -51,6 +52,7 @@ from swarm.libp2p.sockets.addresses import (
     parse_circuit,
 )
 from swarm.libp2p.sockets.rate_limiter import Pacer
+from swarm.libp2p.sockets.tcp import TcpConnection
 from swarm.transport.interface import DialFailed, TransportError
 
 MAX_RELAYS = 2
@@ -71,6 +73,9 @@ DOUBT_S = 5.0
 
 PRUNE_S = 3.0
 """Before all connections to a peer but one are closed: one that was made to dial us back is gone by then."""
+
+PROPOSES_S = 0.3
+"""For a client's first words. A dialler speaks as soon as it is connected, so they are a round trip behind at most."""
 
 LINGER_S = 1.0
 """From a direct connection to the end of the circuit, so that whoever is slower knows of it as well."""
@@ -204,9 +209,17 @@ class Reaching:
         found = [*(one for one in own if is_public(one)), *self.observed.candidates()]
         return list(dict.fromkeys(replace(one, peer=None) for one in found))
 
-    def wanted_at(self, remote: Address) -> PeerId | None:
-        """The peer whose client we are, if it has let us in before we came through to it."""
-        return self.puncher.wanted_at(remote.host, remote.port)
+    async def wanted_at(self, raw: TcpConnection) -> PeerId | None:
+        """The peer whose client we are on this connection, though it connected to us: we knock at each other."""
+        if (wanted := self.puncher.wanted_at(raw.remote.host, raw.remote.port)) is not None:
+            return wanted
+        perhaps = self.puncher.perhaps_wanted_at(raw.remote.host)
+        if perhaps is None:
+            return None
+        # Another one behind the same router may dial us just now. Who wants to be the client proposes at once.
+        with trio.move_on_after(PROPOSES_S):
+            await raw.wait_first()
+        return perhaps if raw.arrived in (b"", encode_message(GREETING)) else None
 
     def note_connected(self, connection: Connection) -> None:
         """There is a connection, which is no circuit that is limited."""

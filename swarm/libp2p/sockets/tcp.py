@@ -98,6 +98,11 @@ class TcpConnection(IRawConnection):
         del self._buffer[:n]
         return taken
 
+    @property
+    def arrived(self) -> bytes:
+        """What the peer has said that nobody has read yet, as far as somebody has waited for it."""
+        return bytes(self._buffer)
+
     async def wait_first(self) -> None:
         """Wait until the peer has said something. Nothing of it is lost."""
         if not self._buffer:

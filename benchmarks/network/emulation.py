@@ -18,13 +18,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from benchmarks.network.namespaces import inside, ip, open_namespaces, run
 from benchmarks.network.requirements import NetworkUnavailable, require_network
-
-SUBNET = "10.77.0"
-"""Nobody outside sees it: it lives in namespaces that lead nowhere."""
 
 HUB = "hub"
 MAX_NODES = 200
@@ -42,6 +40,18 @@ MIN_QUEUE_BYTES = 128_000
 
 
 @dataclass(frozen=True, kw_only=True)
+class Subnet:
+    """The addresses of a network: 256 of IPv4, and where `ip6` is given as many of IPv6."""
+
+    ip4: IPv4Network
+    ip6: IPv6Network | None = None
+
+
+SUBNET = Subnet(ip4=IPv4Network("10.77.0.0/24"))
+"""Nobody outside sees it: it lives in namespaces that lead nowhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Node:
     """One participant: rates in Mbit/s of payload, 0 for no limit; the delay is one way, added going in and out."""
 
@@ -54,14 +64,23 @@ class Node:
 class Network:
     """A running network; get one from `open_network`. Methods raise NetworkUnavailable when the system refuses."""
 
-    def __init__(self, nodes: Sequence[Node], namespaces: dict[str, str]) -> None:
+    def __init__(self, nodes: Sequence[Node], namespaces: dict[str, str], subnet: Subnet = SUBNET) -> None:
         self.nodes = tuple(nodes)
+        self.subnet = subnet
         self._namespaces = namespaces
         self._index = {node.name: index for index, node in enumerate(nodes)}
 
     def address(self, name: str) -> str:
         """The IPv4 address of a node."""
-        return _address(self._index[name])
+        return _addresses(self.subnet, self._index[name])[0]
+
+    def address6(self, name: str) -> str:
+        """The IPv6 address of a node; empty where the network has none."""
+        return next(iter(_addresses(self.subnet, self._index[name])[1:]), "")
+
+    def namespace(self, name: str) -> str:
+        """The namespace of a node."""
+        return self._namespaces[name]
 
     def inside(self, name: str, argv: Sequence[str]) -> list[str]:
         """The command line that runs `argv` in a node. It is killed, at the latest, when the network closes."""
@@ -81,7 +100,7 @@ class Network:
 
 
 @contextmanager
-def open_network(nodes: Sequence[Node]) -> Iterator[Network]:
+def open_network(nodes: Sequence[Node], subnet: Subnet = SUBNET) -> Iterator[Network]:
     """Build a network that lasts as long as the block. Names are unique, letters and digits, and none is "hub".
 
     Raises NetworkUnavailable.
@@ -93,21 +112,23 @@ def open_network(nodes: Sequence[Node]) -> Iterator[Network]:
         raise ValueError(f"at most {MAX_NODES} nodes, with different names")
     with ExitStack() as stack:
         namespaces = stack.enter_context(open_namespaces([HUB, *names]))
-        network = Network(nodes, namespaces)
+        network = Network(nodes, namespaces, subnet)
         for index, node in enumerate(nodes):
-            _plug(namespaces[HUB], namespaces[node.name], index)
+            _plug(namespaces[HUB], namespaces[node.name], index, subnet)
             network.set_rate(node.name, up=node.up, down=node.down)
         if delays:
             stack.enter_context(_delay_switch(namespaces[HUB], nodes))
         else:
             _bridge(namespaces[HUB], len(nodes))
         for index, node in enumerate(nodes):
-            _introduce(namespaces[node.name], index, len(nodes))
+            _introduce(namespaces[node.name], index, len(nodes), subnet)
         yield network
 
 
-def _address(index: int) -> str:
-    return f"{SUBNET}.{index + 1}"
+def _addresses(subnet: Subnet, index: int) -> list[str]:
+    """The IPv4 address of a node, and its IPv6 address where there is one."""
+    networks = [subnet.ip4, *([subnet.ip6] if subnet.ip6 is not None else [])]
+    return [str(network[index + 1]) for network in networks]
 
 
 def _mac(index: int) -> str:
@@ -118,11 +139,14 @@ def _port(index: int) -> str:
     return f"p{index}"
 
 
-def _plug(hub: str, namespace: str, index: int) -> None:
+def _plug(hub: str, namespace: str, index: int, subnet: Subnet) -> None:
     """Lay a cable; both ends are born inside their namespaces."""
     port, mac = _port(index), _mac(index)
     ip("link", "add", "eth0", "netns", namespace, "address", mac, "type", "veth", "peer", "name", port, "netns", hub)
-    ip("-n", namespace, batch=f"addr add {_address(index)}/24 dev eth0\nlink set eth0 up\n")
+    ip4, *ip6 = _addresses(subnet, index)
+    # nodad: nobody else has the address, and asking would take a second in which it cannot be used.
+    own = [f"addr add {ip4}/{subnet.ip4.prefixlen} dev eth0", *(f"addr add {one}/64 dev eth0 nodad" for one in ip6)]
+    ip("-n", namespace, batch="\n".join([*own, "link set eth0 up\n"]))
     ip("-n", hub, "link", "set", port, "up")
 
 
@@ -131,10 +155,10 @@ def _bridge(hub: str, num_ports: int) -> None:
     ip("-n", hub, batch=f"link add br0 type bridge\nlink set br0 up\n{ports}")
 
 
-def _introduce(namespace: str, index: int, num_nodes: int) -> None:
+def _introduce(namespace: str, index: int, num_nodes: int, subnet: Subnet) -> None:
     """Tell a node everybody's address: no broadcasts, and no first packet that waits for an answer."""
-    others = [other for other in range(num_nodes) if other != index]
-    neighbours = (f"neigh replace {_address(o)} lladdr {_mac(o)} dev eth0 nud permanent\n" for o in others)
+    others = [(address, _mac(o)) for o in range(num_nodes) if o != index for address in _addresses(subnet, o)]
+    neighbours = (f"neigh replace {address} lladdr {mac} dev eth0 nud permanent\n" for address, mac in others)
     ip("-n", namespace, batch="".join(neighbours))
 
 

@@ -8,8 +8,10 @@ use the same addresses inside.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +22,9 @@ from benchmarks.network.requirements import NetworkUnavailable
 
 NAME = re.compile(r"volery-(?P<pid>\d+)-(?P<started>\d+)-\d+-[a-z0-9]+")
 """Owner's process, when it started (ids are used again), which of its networks, and the node."""
+
+CLONE_NEWNET = 0x40000000
+"""That a network namespace is meant (linux/sched.h)."""
 
 GUARD = """
 cat >/dev/null
@@ -61,6 +66,34 @@ def open_namespaces(nodes: Sequence[str]) -> Iterator[dict[str, str]]:
 def inside(namespace: str, argv: Sequence[str]) -> list[str]:
     """The command line that runs `argv` in `namespace`; its process id is that of `argv` itself."""
     return ["ip", "netns", "exec", namespace, *argv]
+
+
+def socket_in(namespace: str, family: int, kind: int, protocol: int = 0) -> socket.socket:
+    """A socket of this process that lives in `namespace`: it stays in the one in which its thread was at its birth.
+
+    Raises OSError.
+    """
+    here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        there = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
+        try:
+            _enter(there)
+        finally:
+            os.close(there)
+        try:
+            return socket.socket(family, kind, protocol)
+        finally:
+            _enter(here)
+    finally:
+        os.close(here)
+
+
+def _enter(namespace: int) -> None:
+    """Move this thread, and no other, to a network namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(namespace, CLONE_NEWNET):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
 
 
 def ip(*arguments: str, batch: str | None = None) -> str:

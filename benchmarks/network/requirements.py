@@ -1,4 +1,4 @@
-"""What a machine must offer for an emulated network: Linux, root, iproute2, and for delays a C compiler.
+"""What a machine must offer for an emulated network: Linux, root, iproute2, a C compiler for delays, nft for routers.
 
 What always holds: after `require_network` returned, the tools are there; otherwise its error says in one sentence what
 is wrong and what to type. As root on a Debian it installs what is missing, as tools/bootstrap.sh does.
@@ -13,9 +13,20 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-TOOLS = {"ip": ("iproute2",), "tc": ("iproute2",), "cc": ("gcc", "libc6-dev")}
+TOOLS = {
+    "ip": ("iproute2",),
+    "tc": ("iproute2",),
+    "cc": ("gcc", "libc6-dev"),
+    "nft": ("nftables",),
+    "miniupnpd": ("miniupnpd-nftables",),
+}
 """Debian's packages for the tools that we call."""
 
+LINKS = ("ip", "tc", "cc")
+"""The tools that links are made of, with delays."""
+
+ROUTERS = ("nft", "miniupnpd")
+"""The tools that routers are made of: what they let pass, and the daemon that opens ports."""
 
 CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 """What namespaces and their links need of Linux, by bit. Root in a container often lacks them."""
@@ -25,11 +36,14 @@ class NetworkUnavailable(Exception):
     """This machine cannot emulate a network. The message says why, and what to do."""
 
 
-def require_network(*, delays: bool = False) -> None:
-    """Make sure that a network can be emulated here. Raises NetworkUnavailable."""
+def require_network(*, delays: bool = False, routers: Iterable[str] = ()) -> None:
+    """Make sure that a network can be emulated here, with those of the tools ROUTERS that it needs.
+
+    Raises NetworkUnavailable.
+    """
     if reason := obstacle():
         raise NetworkUnavailable(reason)
-    wanted = ["ip", "tc", *(["cc"] if delays else [])]
+    wanted = ["ip", "tc", *(["cc"] if delays else []), *routers]
     if packages := _packages(wanted):
         _install(packages)
     if packages := _packages(wanted):
@@ -48,9 +62,9 @@ def obstacle() -> str:
     return ""
 
 
-def missing_tools() -> list[str]:
-    """Tools that are not installed, of all that may be needed."""
-    return [tool for tool in TOOLS if shutil.which(tool) is None]
+def missing_tools(wanted: Iterable[str] = LINKS) -> list[str]:
+    """Those of the tools that are not installed."""
+    return [tool for tool in wanted if shutil.which(tool) is None]
 
 
 def _capabilities() -> int:
@@ -59,8 +73,7 @@ def _capabilities() -> int:
 
 
 def _packages(wanted: Iterable[str]) -> list[str]:
-    missing = [tool for tool in missing_tools() if tool in wanted]
-    return sorted({package for tool in missing for package in TOOLS[tool]})
+    return sorted({package for tool in missing_tools(wanted) for package in TOOLS[tool]})
 
 
 def _install(packages: list[str]) -> None:

@@ -1,0 +1,357 @@
+"""Looks, with real TCP connections, at how the routers of a laboratory behave: nothing is believed that was not seen.
+
+    mapping     a node connects from one port to two public hosts, and to two ports of one: which ports do they see?
+    filtering   a node speaks to one port of a host, and then listens: from where does a SYN get in?
+    hairpin     a node connects to where the internet sees another node of its home
+    meeting     two nodes connect at the same time, each from the port it listens on to where the other was seen
+
+A mapping exists only once a connection has left from that port: so a probe listens, with SO_REUSEPORT, on the port from
+which it connects. Its sockets all belong to this process, each made in the namespace where it is to be.
+
+Invariants:
+- `observe` and `meet` tell what they saw; `check` compares it with the kinds, and raises for the first that differs.
+- A SYN counts as swallowed only after it had the time to be sent twice.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from benchmarks.network.homes import DEAF_PORT, WITNESSES, Home, Laboratory
+from benchmarks.network.namespaces import socket_in
+from benchmarks.network.routers import By, can_meet
+
+SILENCE_S = 1.5
+"""Beyond a round trip: TCP sends a SYN that was lost once more after one second."""
+
+MEET_S = 4.0
+"""For two nodes to meet: SYNs after 0, 1 and 3 seconds, and the next one would come after 7."""
+
+KNOCK_AGAIN_S = 0.05
+"""After a SYN was refused."""
+
+PROBES_AT_ONCE = 8
+"""They mostly wait for SYNs that were swallowed."""
+
+ANY = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
+ETHERTYPES = {socket.AF_INET: 0x0800, socket.AF_INET6: 0x86DD}
+FAMILIES = (socket.AF_INET, socket.AF_INET6)
+
+TCP_START, SYN, ACK = struct.Struct(">HH9xB"), 0x02, 0x10
+"""The ports and the flags of a TCP header."""
+
+IN, REFUSED, SILENT = "let in", "refused", "swallowed"
+
+Place = tuple[str, int]
+
+
+class ProbeFailed(Exception):
+    """A router does not behave as its kind does, or nothing could be seen of it. The message says which, and how."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behaviour:
+    """How a router was seen to behave towards a node: `hairpins` is None where it has no other node to tell."""
+
+    mapping: By
+    filtering: By
+    rejects: bool
+    hairpins: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What a probe found: behaviours by node and family of addresses, and which pairs of nodes can meet."""
+
+    behaviours: dict[tuple[str, socket.AddressFamily], Behaviour]
+    meetings: dict[tuple[str, str], bool]
+
+
+def check(lab: Laboratory) -> Seen:
+    """Look at every router, and at every pair of nodes of different homes. Raises ProbeFailed."""
+    nodes = [
+        (home, home.nodes[0], family)
+        for home in lab.homes
+        for family in FAMILIES
+        if _address(lab, home.nodes[0], family)
+    ]
+    pairs = list(combinations(lab.homes, 2))
+    with ThreadPoolExecutor(PROBES_AT_ONCE) as pool:
+        behaviours = list(pool.map(lambda one: observe(lab, one[1], one[2]), nodes))
+        for (home, node, family), behaviour in zip(nodes, behaviours, strict=True):
+            _compare(home, node, family, behaviour)
+        meetings = list(pool.map(lambda pair: meet(lab, pair[0].nodes[0], pair[1].nodes[0]), pairs))
+    for (one, other), met in zip(pairs, meetings, strict=True):
+        if met != can_meet(one.kind, other.kind):
+            words = "cannot meet, and did" if met else "can meet, and did not"
+            raise ProbeFailed(f"{one.name} ({one.kind.name}) and {other.name} ({other.kind.name}) {words}")
+    return Seen(
+        behaviours={(node, family): seen for (_, node, family), seen in zip(nodes, behaviours, strict=True)},
+        meetings={(one.name, other.name): met for (one, other), met in zip(pairs, meetings, strict=True)},
+    )
+
+
+def _compare(home: Home, node: str, family: int, seen: Behaviour) -> None:
+    """Raise ProbeFailed where a router does not behave as its kind does."""
+    kind = home.kind
+    hairpins = None if seen.hairpins is None else kind.hairpins
+    for what, expected, found in (
+        ("mapping", kind.mapping.name, seen.mapping.name),
+        ("filtering", kind.filtering.name, seen.filtering.name),
+        ("rejects", kind.rejects, seen.rejects),
+        ("hairpins", hairpins, seen.hairpins),
+    ):
+        if expected != found:
+            version = "IPv4" if family == socket.AF_INET else "IPv6"
+            raise ProbeFailed(
+                f"the router of {node} ({kind.name}, {version}) should behave as {what}={expected}, "
+                f"and was seen to behave as {what}={found}"
+            )
+
+
+def observe(lab: Laboratory, node: str, family: socket.AddressFamily) -> Behaviour:
+    """Look at how the routers between a node and the internet behave. Raises ProbeFailed."""
+    mapping, seen_from = _observe_mapping(lab, node, family)
+    same_port, other_port, other_host = answers = _observe_filtering(lab, node, family, seen_from)
+    match [answer == IN for answer in answers]:
+        case [True, True, True]:
+            filtering = By.NOTHING
+        case [True, True, False]:
+            filtering = By.ADDRESS
+        case [True, False, False]:
+            filtering = By.PORT
+        case _:
+            raise ProbeFailed(
+                f"the router of {node} filters as no kind does: a SYN from the port that was spoken to was "
+                f"{same_port}, from another port of that host {other_port}, from another host {other_host}"
+            )
+    return Behaviour(
+        mapping=mapping,
+        filtering=filtering,
+        rejects=REFUSED in answers,
+        hairpins=_observe_hairpin(lab, node) if family == socket.AF_INET else None,
+    )
+
+
+def meet(lab: Laboratory, one: str, other: str) -> bool:
+    """Whether two nodes come to a connection that carries bytes, over IPv6 where both have it. Raises ProbeFailed."""
+    family = next((it for it in reversed(FAMILIES) if _address(lab, one, it) and _address(lab, other, it)), None)
+    if family is None:
+        return False
+    with Port(lab, one, family) as here, Port(lab, other, family) as there, Port(lab, WITNESSES[0], family) as witness:
+        sides = [Side(port=here, target=seen_by(there, witness)), Side(port=there, target=seen_by(here, witness))]
+        ends = time.monotonic() + MEET_S + lab.round_trip_s(one, other)
+        while time.monotonic() < ends:
+            poll = select.poll()
+            for side in sides:
+                side.knock()
+                side.register(poll)
+            ready = {fd for fd, _ in poll.poll(KNOCK_AGAIN_S * 1000)}
+            if any(side.heard(ready) for side in sides):
+                return True
+    return False
+
+
+class Port:
+    """A port of a node that is listened on, and that connections leave from. Closing it closes them all."""
+
+    def __init__(self, lab: Laboratory, node: str, family: socket.AddressFamily, number: int = 0) -> None:
+        self.lab, self.node, self.family = lab, node, family
+        self._opened = ExitStack()
+        self.listener = self._bound(number)
+        self.listener.listen()
+        self.listener.setblocking(False)
+        self.number = int(self.listener.getsockname()[1])
+
+    def __enter__(self) -> Port:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+    @property
+    def place(self) -> Place:
+        """Where it is found in its own network."""
+        return _address(self.lab, self.node, self.family), self.number
+
+    def connect(self, remote: Place) -> socket.socket:
+        """Begin to connect from here; the socket does not block."""
+        connecting = self._bound(self.number)
+        connecting.setblocking(False)
+        with suppress(BlockingIOError):
+            connecting.connect(remote)
+        return connecting
+
+    def accept(self) -> socket.socket:
+        """The connection that has come in. Raises BlockingIOError where there is none."""
+        accepted, _ = self.listener.accept()
+        accepted.setblocking(False)
+        return self._opened.enter_context(accepted)
+
+    def _bound(self, number: int) -> socket.socket:
+        made = socket_in(self.lab.namespace(self.node), self.family, socket.SOCK_STREAM)
+        self._opened.enter_context(made)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        made.bind((ANY[self.family], number))
+        return made
+
+
+@dataclass(kw_only=True)
+class Side:
+    """One of two that want to meet: it knocks at the other until a byte has come."""
+
+    port: Port
+    target: Place
+    knocking: socket.socket | None = None
+    connected: list[socket.socket] = field(default_factory=list)
+
+    def knock(self) -> None:
+        """Begin to connect, unless that was begun, and did not fail yet."""
+        if self.knocking is None and not self.connected:
+            with suppress(OSError):  # refused at once, or the port is busy with the same connection
+                self.knocking = self.port.connect(self.target)
+
+    def register(self, poll: select.poll) -> None:
+        """Say what is waited for."""
+        poll.register(self.port.listener, select.POLLIN)
+        if self.knocking is not None:
+            poll.register(self.knocking, select.POLLOUT)
+        for connected in self.connected:
+            poll.register(connected, select.POLLIN)
+
+    def heard(self, ready: set[int]) -> bool:
+        """Take what has happened; whether a byte came from the other."""
+        for connected in [one for one in self.connected if one.fileno() in ready]:
+            with suppress(ConnectionError):
+                if connected.recv(1):
+                    return True
+            self.connected.remove(connected)
+        if self.knocking is not None and self.knocking.fileno() in ready:
+            failed = self.knocking.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if failed:
+                self.knocking.close()
+            else:
+                self._take(self.knocking)
+            self.knocking = None
+        if self.port.listener.fileno() in ready:
+            with suppress(BlockingIOError):
+                self._take(self.port.accept())
+        return False
+
+    def _take(self, connected: socket.socket) -> None:
+        with suppress(ConnectionError):
+            connected.send(b"x")
+            self.connected.append(connected)
+
+
+def seen_by(mine: Port, witness: Port) -> Place:
+    """Connect to a public host, and return where that sees us. Raises ProbeFailed."""
+    answer = answer_to(mine.connect(witness.place), _patience_s(mine.lab, mine.node, witness.node))
+    if answer != IN:
+        raise ProbeFailed(f"{mine.node} does not reach {witness.node}, a public host: its SYN was {answer}")
+    host, port, *_ = witness.accept().getpeername()
+    return host, port
+
+
+def answer_to(knocking: socket.socket, timeout_s: float) -> str:
+    """What became of a SYN: IN, REFUSED, or SILENT."""
+    poll = select.poll()
+    poll.register(knocking, select.POLLOUT)
+    if not poll.poll(max(timeout_s, 0) * 1000):
+        return SILENT
+    error = knocking.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if error not in {0, errno.ECONNREFUSED}:
+        raise ProbeFailed(f"a SYN could not be sent: {errno.errorcode.get(error, error)}")
+    return REFUSED if error else IN
+
+
+def _observe_mapping(lab: Laboratory, node: str, family: socket.AddressFamily) -> tuple[By, str]:
+    """What the port depends on that a node is seen at, and the address that it is seen at."""
+    east, west = WITNESSES
+    with (
+        Port(lab, node, family) as mine,
+        Port(lab, east, family) as here,
+        Port(lab, east, family) as beside,
+        Port(lab, west, family) as there,
+    ):
+        first, second, third = (seen_by(mine, witness) for witness in (here, beside, there))
+    if len({first[0], second[0], third[0]}) > 1:
+        raise ProbeFailed(f"{node} is seen at several addresses: {first[0]}, {second[0]}, {third[0]}")
+    if first != second:
+        return By.PORT, first[0]
+    return (By.NOTHING if first == third else By.ADDRESS), first[0]
+
+
+def _observe_filtering(lab: Laboratory, node: str, family: socket.AddressFamily, seen_from: str) -> list[str]:
+    """What becomes of SYNs from the port that a node spoke to, from another port of that host, and from another host.
+
+    It speaks to a port that swallows what it says: a connection would be in the way of another between the same ports.
+    It goes on speaking: Linux drops an answer whose sequence numbers are not those of the SYN that opened the way.
+    """
+    east, west = WITNESSES
+    with (
+        Port(lab, node, family) as mine,
+        Port(lab, east, family, DEAF_PORT) as same_port,
+        Port(lab, east, family) as other_port,
+        Port(lab, west, family) as other_host,
+    ):
+        with _sniffing(lab, east, family) as syns:
+            mine.connect(same_port.place)
+            port = next((sport for host, sport in syns if host == seen_from), None)
+        if port is None:
+            raise ProbeFailed(f"no SYN of {node} came to {east}, a public host")
+        knocks = [one.connect((seen_from, port)) for one in (same_port, other_port, other_host)]
+        ends = time.monotonic() + _patience_s(lab, node, east)
+        return [answer_to(knock, ends - time.monotonic()) for knock in knocks]
+
+
+def _observe_hairpin(lab: Laboratory, node: str) -> bool | None:
+    """Whether a node gets to where the internet sees another one of its home; None where there is none."""
+    home = lab.home_of(node)
+    others = [one for one in home.nodes if one != node] if home is not None and not home.kind.is_public else []
+    if not others:
+        return None
+    family = socket.AF_INET
+    with Port(lab, node, family) as mine, Port(lab, others[0], family) as its, Port(lab, WITNESSES[0], family) as east:
+        return answer_to(mine.connect(seen_by(its, east)), SILENCE_S) == IN
+
+
+@contextmanager
+def _sniffing(lab: Laboratory, witness: str, family: socket.AddressFamily) -> Iterator[Iterator[Place]]:
+    """While the block lasts, the places from which SYNs come to a witness' deaf port, until none came for SILENCE_S."""
+    ethertype = ETHERTYPES[family]
+    with socket_in(lab.namespace(witness), socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ethertype)) as packets:
+        packets.settimeout(SILENCE_S)
+        yield _deaf_syns(packets, family)
+
+
+def _deaf_syns(packets: socket.socket, family: socket.AddressFamily) -> Iterator[Place]:
+    with suppress(TimeoutError):
+        while True:
+            packet = packets.recv(2048)
+            if family == socket.AF_INET:
+                size, protocol, source = (packet[0] & 15) * 4, packet[9], packet[12:16]
+            else:
+                size, protocol, source = 40, packet[6], packet[8:24]
+            if protocol == socket.IPPROTO_TCP and len(packet) >= size + TCP_START.size:
+                sport, dport, flags = TCP_START.unpack_from(packet, size)
+                if dport == DEAF_PORT and flags & (SYN | ACK) == SYN:
+                    yield socket.inet_ntop(family, source), sport
+
+
+def _address(lab: Laboratory, node: str, family: int) -> str:
+    return lab.address(node) if family == socket.AF_INET else lab.address6(node)
+
+
+def _patience_s(lab: Laboratory, one: str, other: str) -> float:
+    return SILENCE_S + lab.round_trip_s(one, other)

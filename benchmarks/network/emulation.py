@@ -127,8 +127,8 @@ def open_network(nodes: Sequence[Node], subnet: Subnet = SUBNET) -> Iterator[Net
 
 def _addresses(subnet: Subnet, index: int) -> list[str]:
     """The IPv4 address of a node, and its IPv6 address where there is one."""
-    networks = [subnet.ip4, *([subnet.ip6] if subnet.ip6 is not None else [])]
-    return [str(network[index + 1]) for network in networks]
+    ip6 = [] if subnet.ip6 is None else [str(subnet.ip6[index + 1])]
+    return [str(subnet.ip4[index + 1]), *ip6]
 
 
 def _mac(index: int) -> str:

@@ -25,11 +25,13 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
+from uuid import uuid4
 
 from benchmarks.network.emulation import Network, Node, Subnet, open_network
 from benchmarks.network.namespaces import inside, ip, open_namespaces, run, socket_in
@@ -53,6 +55,9 @@ table inet deaf {{
 }}
 """
 
+DAEMON_START_S = 10.0
+"""It takes some milliseconds, and longer where many wait for a core."""
+
 DAEMON_CONFIG = """
 ext_ifname={wan}
 listening_ip={lan}
@@ -67,6 +72,7 @@ upnp_nat_table_name={table}
 upnp_forward_chain={chains[0]}
 upnp_nat_chain={chains[1]}
 upnp_nat_postrouting_chain={chains[2]}
+uuid={uuid}
 secure_mode=yes
 system_uptime=no
 allow 1024-65535 {network} 1024-65535
@@ -289,20 +295,27 @@ def _daemon(home: Home, number: int, namespaces: dict[str, str]) -> Iterator[Non
     with tempfile.TemporaryDirectory(prefix="volery-router-") as directory:
         config = Path(directory) / "miniupnpd.conf"
         config.write_text(_daemon_config(home.kind, f"{_lan4(number, 0)}/24", directory), encoding="utf-8")
-        # In the foreground, so that it is our child; in its first words it complains of what it lacks, or is silent.
-        argv = ["miniupnpd", "-d", "-f", str(config), "-P", f"{directory}/pid"]
         log = Path(directory) / "log"
+        # In the foreground, so that it is our child.
+        argv = ["miniupnpd", "-d", "-f", str(config), "-P", f"{directory}/pid"]
         with (
             log.open("wb") as output,
             subprocess.Popen(inside(namespaces[home.routers[-1]], argv), stdout=output, stderr=output) as daemon,
         ):
             try:
+                _wait_listening(daemon, log)
                 yield
-                if daemon.poll() is not None:
-                    words = log.read_text(encoding="utf-8", errors="replace").strip()[-500:]
-                    raise NetworkUnavailable(f"miniupnpd of {home.name} ended by itself; its last words: {words}")
             finally:
                 daemon.kill()
+
+
+def _wait_listening(daemon: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a daemon says that it listens. Raises NetworkUnavailable with its last words."""
+    ends = time.monotonic() + DAEMON_START_S
+    while b"istening" not in (said := log.read_bytes()):
+        if daemon.poll() is not None or time.monotonic() > ends:
+            raise NetworkUnavailable(f"miniupnpd did not start: {said.decode(errors='replace').strip()[-500:]}")
+        time.sleep(0.01)
 
 
 def _daemon_config(kind: Kind, network: str, directory: str) -> str:
@@ -313,6 +326,7 @@ def _daemon_config(kind: Kind, network: str, directory: str) -> str:
         pcp="yes" if kind.daemon == "pcp" else "no",
         directory=directory,
         table=TABLE,
+        uuid=uuid4(),
         chains=DAEMON_CHAINS,
         network=network,
     )
@@ -320,7 +334,9 @@ def _daemon_config(kind: Kind, network: str, directory: str) -> str:
 
 def main(words: Sequence[str]) -> int:
     """Build what the words name, probe it, say how to get in, and keep it until Ctrl-C. Returns the exit code."""
-    from benchmarks.network.router_probe import ProbeFailed, check  # it looks at laboratories, and so imports us
+    # They look at laboratories, and so import this module.
+    from benchmarks.network.ports import ProbeFailed
+    from benchmarks.network.router_probe import check
 
     try:
         homes = [_parse(word, words[:index]) for index, word in enumerate(words)]

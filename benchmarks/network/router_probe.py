@@ -15,23 +15,33 @@ Invariants:
 
 from __future__ import annotations
 
-import errno
 import select
 import socket
 import struct
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from benchmarks.network.daemon_probe import check_daemon
 from benchmarks.network.homes import DEAF_PORT, WITNESSES, Home, Laboratory
 from benchmarks.network.namespaces import socket_in
+from benchmarks.network.ports import (
+    FAMILIES,
+    IN,
+    REFUSED,
+    SILENCE_S,
+    Place,
+    Port,
+    ProbeFailed,
+    address_of,
+    answer_to,
+    patience_s,
+    seen_by,
+)
 from benchmarks.network.routers import By, can_meet
-
-SILENCE_S = 1.5
-"""Beyond a round trip: TCP sends a SYN that was lost once more after one second."""
 
 MEET_S = 4.0
 """For two nodes to meet: SYNs after 0, 1 and 3 seconds, and the next one would come after 7."""
@@ -42,20 +52,9 @@ KNOCK_AGAIN_S = 0.05
 PROBES_AT_ONCE = 8
 """They mostly wait for SYNs that were swallowed."""
 
-ANY = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 ETHERTYPES = {socket.AF_INET: 0x0800, socket.AF_INET6: 0x86DD}
-FAMILIES = (socket.AF_INET, socket.AF_INET6)
-
 TCP_START, SYN, ACK = struct.Struct(">HH9xB"), 0x02, 0x10
 """The ports and the flags of a TCP header."""
-
-IN, REFUSED, SILENT = "let in", "refused", "swallowed"
-
-Place = tuple[str, int]
-
-
-class ProbeFailed(Exception):
-    """A router does not behave as its kind does, or nothing could be seen of it. The message says which, and how."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,18 +76,19 @@ class Seen:
 
 
 def check(lab: Laboratory) -> Seen:
-    """Look at every router, and at every pair of nodes of different homes. Raises ProbeFailed."""
+    """Look at every router, at its daemon, and at every pair of nodes of different homes. Raises ProbeFailed."""
     nodes = [
         (home, home.nodes[0], family)
         for home in lab.homes
         for family in FAMILIES
-        if _address(lab, home.nodes[0], family)
+        if address_of(lab, home.nodes[0], family)
     ]
-    pairs = list(combinations(lab.homes, 2))
+    pairs = [pair for pair in combinations(lab.homes, 2) if not _collide(lab, *pair)]
     with ThreadPoolExecutor(PROBES_AT_ONCE) as pool:
         behaviours = list(pool.map(lambda one: observe(lab, one[1], one[2]), nodes))
         for (home, node, family), behaviour in zip(nodes, behaviours, strict=True):
             _compare(home, node, family, behaviour)
+        list(pool.map(lambda home: check_daemon(lab, home), lab.homes))
         meetings = list(pool.map(lambda pair: meet(lab, pair[0].nodes[0], pair[1].nodes[0]), pairs))
     for (one, other), met in zip(pairs, meetings, strict=True):
         if met != can_meet(one.kind, other.kind):
@@ -98,6 +98,11 @@ def check(lab: Laboratory) -> Seen:
         behaviours={(node, family): seen for (_, node, family), seen in zip(nodes, behaviours, strict=True)},
         meetings={(one.name, other.name): met for (one, other), met in zip(pairs, meetings, strict=True)},
     )
+
+
+def _collide(lab: Laboratory, one: Home, other: Home) -> bool:
+    """Whether it is chance if two homes meet: both routers turn SYNs away that did not cross, and the way is no way."""
+    return one.kind.rejects and other.kind.rejects and lab.round_trip_s(one.nodes[0], other.nodes[0]) == 0
 
 
 def _compare(home: Home, node: str, family: int, seen: Behaviour) -> None:
@@ -113,8 +118,8 @@ def _compare(home: Home, node: str, family: int, seen: Behaviour) -> None:
         if expected != found:
             version = "IPv4" if family == socket.AF_INET else "IPv6"
             raise ProbeFailed(
-                f"the router of {node} ({kind.name}, {version}) should behave as {what}={expected}, "
-                f"and was seen to behave as {what}={found}"
+                f"the router of {node} ({kind.name}, {version}) should have {what}: {expected}, "
+                f"and was seen to have {what}: {found}"
             )
 
 
@@ -144,7 +149,7 @@ def observe(lab: Laboratory, node: str, family: socket.AddressFamily) -> Behavio
 
 def meet(lab: Laboratory, one: str, other: str) -> bool:
     """Whether two nodes come to a connection that carries bytes, over IPv6 where both have it. Raises ProbeFailed."""
-    family = next((it for it in reversed(FAMILIES) if _address(lab, one, it) and _address(lab, other, it)), None)
+    family = next((it for it in reversed(FAMILIES) if address_of(lab, one, it) and address_of(lab, other, it)), None)
     if family is None:
         return False
     with Port(lab, one, family) as here, Port(lab, other, family) as there, Port(lab, WITNESSES[0], family) as witness:
@@ -159,51 +164,6 @@ def meet(lab: Laboratory, one: str, other: str) -> bool:
             if any(side.heard(ready) for side in sides):
                 return True
     return False
-
-
-class Port:
-    """A port of a node that is listened on, and that connections leave from. Closing it closes them all."""
-
-    def __init__(self, lab: Laboratory, node: str, family: socket.AddressFamily, number: int = 0) -> None:
-        self.lab, self.node, self.family = lab, node, family
-        self._opened = ExitStack()
-        self.listener = self._bound(number)
-        self.listener.listen()
-        self.listener.setblocking(False)
-        self.number = int(self.listener.getsockname()[1])
-
-    def __enter__(self) -> Port:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._opened.close()
-
-    @property
-    def place(self) -> Place:
-        """Where it is found in its own network."""
-        return _address(self.lab, self.node, self.family), self.number
-
-    def connect(self, remote: Place) -> socket.socket:
-        """Begin to connect from here; the socket does not block."""
-        connecting = self._bound(self.number)
-        connecting.setblocking(False)
-        with suppress(BlockingIOError):
-            connecting.connect(remote)
-        return connecting
-
-    def accept(self) -> socket.socket:
-        """The connection that has come in. Raises BlockingIOError where there is none."""
-        accepted, _ = self.listener.accept()
-        accepted.setblocking(False)
-        return self._opened.enter_context(accepted)
-
-    def _bound(self, number: int) -> socket.socket:
-        made = socket_in(self.lab.namespace(self.node), self.family, socket.SOCK_STREAM)
-        self._opened.enter_context(made)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        made.bind((ANY[self.family], number))
-        return made
 
 
 @dataclass(kw_only=True)
@@ -254,27 +214,6 @@ class Side:
             self.connected.append(connected)
 
 
-def seen_by(mine: Port, witness: Port) -> Place:
-    """Connect to a public host, and return where that sees us. Raises ProbeFailed."""
-    answer = answer_to(mine.connect(witness.place), _patience_s(mine.lab, mine.node, witness.node))
-    if answer != IN:
-        raise ProbeFailed(f"{mine.node} does not reach {witness.node}, a public host: its SYN was {answer}")
-    host, port, *_ = witness.accept().getpeername()
-    return host, port
-
-
-def answer_to(knocking: socket.socket, timeout_s: float) -> str:
-    """What became of a SYN: IN, REFUSED, or SILENT."""
-    poll = select.poll()
-    poll.register(knocking, select.POLLOUT)
-    if not poll.poll(max(timeout_s, 0) * 1000):
-        return SILENT
-    error = knocking.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    if error not in {0, errno.ECONNREFUSED}:
-        raise ProbeFailed(f"a SYN could not be sent: {errno.errorcode.get(error, error)}")
-    return REFUSED if error else IN
-
-
 def _observe_mapping(lab: Laboratory, node: str, family: socket.AddressFamily) -> tuple[By, str]:
     """What the port depends on that a node is seen at, and the address that it is seen at."""
     east, west = WITNESSES
@@ -311,7 +250,7 @@ def _observe_filtering(lab: Laboratory, node: str, family: socket.AddressFamily,
         if port is None:
             raise ProbeFailed(f"no SYN of {node} came to {east}, a public host")
         knocks = [one.connect((seen_from, port)) for one in (same_port, other_port, other_host)]
-        ends = time.monotonic() + _patience_s(lab, node, east)
+        ends = time.monotonic() + patience_s(lab, node, east)
         return [answer_to(knock, ends - time.monotonic()) for knock in knocks]
 
 
@@ -347,11 +286,3 @@ def _deaf_syns(packets: socket.socket, family: socket.AddressFamily) -> Iterator
                 sport, dport, flags = TCP_START.unpack_from(packet, size)
                 if dport == DEAF_PORT and flags & (SYN | ACK) == SYN:
                     yield socket.inet_ntop(family, source), sport
-
-
-def _address(lab: Laboratory, node: str, family: int) -> str:
-    return lab.address(node) if family == socket.AF_INET else lab.address6(node)
-
-
-def _patience_s(lab: Laboratory, one: str, other: str) -> float:
-    return SILENCE_S + lab.round_trip_s(one, other)

@@ -46,8 +46,12 @@ from benchmarks.network.routers import By, can_meet
 MEET_S = 4.0
 """For two nodes to meet: SYNs after 0, 1 and 3 seconds, and the next one would come after 7."""
 
-KNOCK_AGAIN_S = 0.05
-"""After a SYN was refused."""
+KNOCK_AGAIN_S = 0.25
+"""After a SYN was refused. Not sooner: a symmetric router draws another port for each try, and with thousands of tries
+it would draw the one that the other side waits for."""
+
+POLL_S = 0.05
+"""How often to see whether it is time to knock."""
 
 PROBES_AT_ONCE = 8
 """They mostly wait for SYNs that were swallowed."""
@@ -160,7 +164,7 @@ def meet(lab: Laboratory, one: str, other: str) -> bool:
             for side in sides:
                 side.knock()
                 side.register(poll)
-            ready = {fd for fd, _ in poll.poll(KNOCK_AGAIN_S * 1000)}
+            ready = {fd for fd, _ in poll.poll(POLL_S * 1000)}
             if any(side.heard(ready) for side in sides):
                 return True
     return False
@@ -173,11 +177,14 @@ class Side:
     port: Port
     target: Place
     knocking: socket.socket | None = None
+    again_s: float = 0.0
+    """When to begin anew, monotonic."""
     connected: list[socket.socket] = field(default_factory=list)
 
     def knock(self) -> None:
         """Begin to connect, unless that was begun, and did not fail yet."""
-        if self.knocking is None and not self.connected:
+        if self.knocking is None and not self.connected and time.monotonic() >= self.again_s:
+            self.again_s = time.monotonic() + KNOCK_AGAIN_S
             with suppress(OSError):  # refused at once, or the port is busy with the same connection
                 self.knocking = self.port.connect(self.target)
 

@@ -1,0 +1,153 @@
+"""Has two nodes of a laboratory be introduced by a relay, and tells by what they came to a direct connection.
+
+What always holds: both ends must say that they have a direct connection, or there is none; an attempt begins with nodes
+that nobody has met before; programs end with the block, or with the laboratory.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
+from itertools import count
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.network.homes import Laboratory
+from benchmarks.network.node_reach import Assignment, Report
+from protocol.core.ids import PeerId
+from swarm.libp2p.security import Identity
+
+FIRST_PORT = 4001
+PORTS = 10_000
+"""Each attempt has ports of its own: a connection that has just ended is in the way of another between the same."""
+
+ANSWER_S = 120.0
+"""For a program's next line: an attempt that leads to nothing takes three tries, and whatever they wait for."""
+
+
+class IntroductionFailed(Exception):
+    """A program of a node ended, or said nothing for too long. The message says which, with its last words."""
+
+
+class By(Enum):
+    """How a direct connection came about."""
+
+    OPENING = "both ends connected at once"
+    KNOCKING = "the one that was introduced got in"
+    REVERSAL = "the one that it was introduced to got in"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Introduction:
+    """What came of introducing `one`, which dialled, to `other`."""
+
+    one: str
+    other: str
+    by: By
+    seconds: float
+    reports: tuple[Report, Report]
+
+    @property
+    def is_false(self) -> bool:
+        """Whether an end takes itself for connected, and the other does not."""
+        return self.reports[0].direct != self.reports[1].direct
+
+
+class Programs:
+    """The programs of a laboratory's nodes, each started when it is first needed; get one from `open_programs`."""
+
+    def __init__(self, lab: Laboratory, relay: str, stack: ExitStack, log: Path | None, first_port: int) -> None:
+        self.lab, self.relay = lab, relay
+        self._stack, self._log, self._first_port = stack, log, first_port
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
+        self._numbers = count()
+
+    def introduce(self, one: str, other: str) -> Introduction:
+        """Have `one` dial `other` through the relay. Raises IntroductionFailed."""
+        number = next(self._numbers)
+        seeds = {name: os.urandom(32) for name in (self.relay, one, other)}
+        peers = {name: PeerId(Identity.from_seed(seed).peer_id) for name, seed in seeds.items()}
+        relay_at = [f"{address}/p2p/{peers[self.relay]}" for address in self._addresses(self.relay, number)]
+        for name in (self.relay, one, other):
+            is_relay = name == self.relay
+            task = Assignment(
+                seed=seeds[name].hex(),
+                listen=[f"{host}/tcp/{self._port(number, name == other)}" for host in ("/ip4/0.0.0.0", "/ip6/::")],
+                trusted=[peers[one], peers[other]] if is_relay else [peers[self.relay]],
+                relay=[] if is_relay else relay_at,
+                peer=PeerId("") if is_relay else peers[other if name == one else one],
+            )
+            self._ask(name, msgspec.json.encode(task).decode())
+        self._ask(one, "GO")
+        first, second = (msgspec.json.decode(self._ask(name, "TELL"), type=Report) for name in (one, other))
+        for name in (one, other, self.relay):
+            self._ask(name, "END")
+        return Introduction(one=one, other=other, by=_by(first, second), seconds=first.seconds, reports=(first, second))
+
+    def _ask(self, name: str, word: str) -> str:
+        """Tell a program a word, and return its next line. Raises IntroductionFailed."""
+        process = self._started.get(name) or self._start(name)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(BrokenPipeError):  # the line that is missing says so
+            process.stdin.write(f"{word}\n".encode())
+            process.stdin.flush()
+        ready, _, _ = select.select([process.stdout], [], [], ANSWER_S)
+        line = process.stdout.readline().decode() if ready else ""
+        if not line:
+            ended = "said nothing" if process.poll() is None else f"ended with code {process.returncode}"
+            raise IntroductionFailed(f"the program of {name} {ended} after {word.split()[0]!r}; its log says why")
+        return line
+
+    def _addresses(self, name: str, number: int) -> list[str]:
+        """Where a public host listens."""
+        hosts = [f"/ip4/{self.lab.address(name)}", f"/ip6/{self.lab.address6(name)}"]
+        return [f"{host}/tcp/{self._port(number)}" for host in hosts]
+
+    def _port(self, number: int, shift: bool = False) -> int:
+        return self._first_port + (2 * number + shift) % PORTS
+
+    def _start(self, name: str) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", "benchmarks.network.node_reach", *(["debug"] if self._log is not None else [])]
+        process = subprocess.Popen(
+            self.lab.inside(name, argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if self._log is None else self._stack.enter_context((self._log / f"{name}.log").open("ab")),
+        )
+        self._stack.callback(_end, process)
+        self._started[name] = process
+        return process
+
+
+@contextmanager
+def open_programs(
+    lab: Laboratory, relay: str, *, log: Path | None = None, first_port: int = FIRST_PORT
+) -> Iterator[Programs]:
+    """Programs that end with the block; `relay` is a public host. With `log`, a directory, they log everything there.
+
+    Several may be open at once, each with a relay and PORTS ports of its own.
+    """
+    with ExitStack() as stack:
+        yield Programs(lab, relay, stack, log, first_port)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
+
+
+def _by(one: Report, other: Report) -> By:
+    if not (one.direct and other.direct):
+        return By.NOTHING
+    if one.dialled and other.dialled:
+        return By.OPENING
+    return By.KNOCKING if one.dialled else By.REVERSAL

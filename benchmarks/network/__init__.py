@@ -3,6 +3,11 @@
     emulation.py     nodes around one switch, each with an uplink and a downlink of its own, and perhaps a delay
     namespaces.py    the namespaces below, which remove themselves when their owner is gone
     delay_switch.c   the switch with delays, since many kernels lack netem
+    routers.py       kinds of home routers, and the nftables rules that make each
+    homes.py         an internet: public hosts, and homes behind routers; a command that builds one to walk about in
+    router_probe.py  looks whether each router behaves as its kind does; daemon_probe.py whether it opens ports;
+                     ports.py is what both connect with
+    introduction.py  has two nodes in homes be introduced by a relay; node_reach.py is their program
     requirements.py  what the machine must offer, and how it gets it
     probe.py         measures a link, to check the emulation itself
     bound.py         how soon a file can reach everybody, whatever the method

@@ -36,7 +36,7 @@ class IntroductionFailed(Exception):
     """A program of a node ended, or said nothing for too long. The message says which, with its last words."""
 
 
-class By(Enum):
+class Way(Enum):
     """How a direct connection came about."""
 
     OPENING = "both ends connected at once"
@@ -51,7 +51,7 @@ class Introduction:
 
     one: str
     other: str
-    by: By
+    way: Way
     seconds: float
     reports: tuple[Report, Report]
 
@@ -90,7 +90,9 @@ class Programs:
         first, second = (msgspec.json.decode(self._ask(name, "TELL"), type=Report) for name in (one, other))
         for name in (one, other, self.relay):
             self._ask(name, "END")
-        return Introduction(one=one, other=other, by=_by(first, second), seconds=first.seconds, reports=(first, second))
+        return Introduction(
+            one=one, other=other, way=_way(first, second), seconds=first.seconds, reports=(first, second)
+        )
 
     def _ask(self, name: str, word: str) -> str:
         """Tell a program a word, and return its next line. Raises IntroductionFailed."""
@@ -103,6 +105,8 @@ class Programs:
         ready, _, _ = select.select([process.stdout], [], [], ANSWER_S)
         line = process.stdout.readline().decode() if ready else ""
         if not line:
+            with suppress(subprocess.TimeoutExpired):  # its end of the pipe closes a little before it is gone
+                process.wait(1.0)
             ended = "said nothing" if process.poll() is None else f"ended with code {process.returncode}"
             raise IntroductionFailed(f"the program of {name} {ended} after {word.split()[0]!r}; its log says why")
         return line
@@ -145,9 +149,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.communicate()
 
 
-def _by(one: Report, other: Report) -> By:
+def _way(one: Report, other: Report) -> Way:
     if not (one.direct and other.direct):
-        return By.NOTHING
+        return Way.NOTHING
     if one.dialled and other.dialled:
-        return By.OPENING
-    return By.KNOCKING if one.dialled else By.REVERSAL
+        return Way.OPENING
+    return Way.KNOCKING if one.dialled else Way.REVERSAL

@@ -5,8 +5,9 @@
     delay_switch.c   the switch with delays, since many kernels lack netem
     routers.py       kinds of home routers, and the nftables rules that make each
     homes.py         an internet: public hosts, and homes behind routers; a command that builds one to walk about in
-    router_probe.py  looks whether each router behaves as its kind does; daemon_probe.py whether it opens ports;
-                     ports.py is what both connect with
+    home.py          a home as a value; wiring.py builds it, and port_daemon.py runs what opens ports for it
+    router_probe.py  looks whether each router behaves as its kind does; meeting_probe.py whether two nodes come
+                     together, daemon_probe.py whether a port is opened; ports.py is what they connect with
     introduction.py  has two nodes in homes be introduced by a relay; node_reach.py is their program
     requirements.py  what the machine must offer, and how it gets it
     probe.py         measures a link, to check the emulation itself

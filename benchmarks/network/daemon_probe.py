@@ -16,7 +16,8 @@ import struct
 from ipaddress import IPv6Address
 from urllib.parse import urljoin, urlsplit
 
-from benchmarks.network.homes import WITNESSES, Home, Laboratory
+from benchmarks.network.home import Home
+from benchmarks.network.homes import WITNESSES, Laboratory
 from benchmarks.network.namespaces import socket_in
 from benchmarks.network.ports import IN, Port, ProbeFailed, answer_to, patience_s, seen_by
 

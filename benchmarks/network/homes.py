@@ -13,30 +13,24 @@ has 2600:30:77:N::/64 as well. Two public hosts, WITNESSES, are always there: ro
 
 Invariants:
 - Addresses are public to whoever judges by the IANA registries, though nothing leads out of the namespaces.
-- Nothing is left when the laboratory is closed or its owner dies, daemons included.
+- Nothing runs on when the laboratory is closed or its owner dies, daemons included.
 """
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
-import struct
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
-from pathlib import Path
-from uuid import uuid4
 
 from benchmarks.network.emulation import Network, Node, Subnet, open_network
-from benchmarks.network.namespaces import inside, ip, open_namespaces, run, socket_in
+from benchmarks.network.home import Home, lan4, lan6
+from benchmarks.network.namespaces import inside, ip, open_namespaces
+from benchmarks.network.port_daemon import run_daemon
 from benchmarks.network.requirements import NetworkUnavailable, require_network
-from benchmarks.network.routers import CARRIER, DAEMON_CHAINS, KINDS, LAN, TABLE, WAN, Kind, rules
+from benchmarks.network.routers import KINDS
+from benchmarks.network.wiring import build, forget_mappings, load_rules
 
 INTERNET = Subnet(ip4=IPv4Network("30.77.0.0/24"), ip6=IPv6Network("2600:30:77::/64"))
 """Neither private nor of documentation nor of benchmarks, which many programs do not take for public addresses."""
@@ -55,69 +49,8 @@ table inet deaf {{
 }}
 """
 
-DAEMON_START_S = 10.0
-"""It takes some milliseconds, and longer where many wait for a core."""
-
-DAEMON_CONFIG = """
-ext_ifname={wan}
-listening_ip={lan}
-http_port=0
-enable_upnp={upnp}
-enable_natpmp={pcp}
-min_lifetime=1
-max_lifetime=86400
-lease_file={directory}/leases
-upnp_table_name={table}
-upnp_nat_table_name={table}
-upnp_forward_chain={chains[0]}
-upnp_nat_chain={chains[1]}
-upnp_nat_postrouting_chain={chains[2]}
-uuid={uuid}
-secure_mode=yes
-system_uptime=no
-allow 1024-65535 {network} 1024-65535
-deny 0-65535 0.0.0.0/0 0-65535
-"""
-
-
-NETLINK_NETFILTER = 12
-NETLINK_HEADER, NETFILTER_HEADER, ERROR_CODE = struct.Struct("=IHHII"), struct.Struct(">BBH"), struct.Struct("=i")
-CONNTRACK_DELETE, REQUEST_WITH_ANSWER = 1 << 8 | 2, 1 | 4
-FORGET = NETLINK_HEADER.pack(20, CONNTRACK_DELETE, REQUEST_WITH_ANSWER, 1, 0) + NETFILTER_HEADER.pack(0, 0, 0)
-"""Delete the entries of the table of connections, and name none, which means all (linux/netfilter/nfnetlink.h)."""
-
-
 MAX_NODES = 100
 """In one home: far from what its addresses allow."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Home:
-    """Nodes behind one router; rates in Mbit/s and the delay in one direction are those of its way to the internet."""
-
-    name: str
-    kind: Kind
-    num_nodes: int = 1
-    up: float = 0.0
-    down: float = 0.0
-    delay_ms: float = 0.0
-
-    @property
-    def nodes(self) -> list[str]:
-        """The names of its nodes."""
-        return [self.name] if self.num_nodes == 1 else [f"{self.name}{i + 1}" for i in range(self.num_nodes)]
-
-    @property
-    def routers(self) -> list[str]:
-        """The names of its routers, the one nearest to the internet first."""
-        if self.kind.is_public:
-            return []
-        return [*(f"{self.name}carrier{i + 1}" for i in range(self.kind.carriers)), f"{self.name}router"]
-
-    @property
-    def gates(self) -> list[str]:
-        """Those of the star who stand for this home: its outermost router, or the public hosts themselves."""
-        return self.routers[:1] or self.nodes
 
 
 class Laboratory:
@@ -152,20 +85,20 @@ class Laboratory:
         home = self.home_of(name)
         if home is None or home.kind.is_public:
             return self.network.address(name)
-        return _lan4(self._numbers[home.name], home.nodes.index(name) + 2) if home.kind.ip4 else ""
+        return lan4(self._numbers[home.name], home.nodes.index(name) + 2) if home.kind.ip4 else ""
 
     def address6(self, name: str) -> str:
         """The IPv6 address of a node; empty where it has none."""
         home = self.home_of(name)
         if home is None or home.kind.is_public:
             return self.network.address6(name)
-        return _lan6(self._numbers[home.name], home.nodes.index(name) + 2) if home.kind.ip6 else ""
+        return lan6(self._numbers[home.name], home.nodes.index(name) + 2) if home.kind.ip6 else ""
 
     def gateway(self, name: str) -> str:
         """The IPv4 address of a node's router, inside the home."""
         home = self.home_of(name)
         assert home is not None
-        return _lan4(self._numbers[home.name], 1)
+        return lan4(self._numbers[home.name], 1)
 
     def round_trip_s(self, one: str, other: str) -> float:
         """What the delays of the links between two nodes add up to, there and back."""
@@ -176,10 +109,7 @@ class Laboratory:
     def reboot(self, home: Home) -> None:
         """Have the routers of a home forget every mapping and connection; ports that a daemon opened stay open."""
         for router in home.routers:
-            namespace = self._namespaces[router]
-            _forget_connections(namespace)
-            run(*inside(namespace, ["nft", "flush", "map", "inet", TABLE, "mapped"]))
-            run(*inside(namespace, ["nft", "flush", "set", "inet", TABLE, "asked"]))
+            forget_mappings(self._namespaces[router])
 
 
 @contextmanager
@@ -200,136 +130,12 @@ def open_homes(homes: Sequence[Home], hosts: Sequence[Node] = ()) -> Iterator[La
         namespaces = {node.name: network.namespace(node.name) for node in star}
         namespaces.update(stack.enter_context(open_namespaces(behind)) if behind else {})
         for witness in WITNESSES:
-            _load_rules(namespaces[witness], DEAF)
+            load_rules(namespaces[witness], DEAF)
         for number, home in enumerate(homes, 1):
             if not home.kind.is_public:
-                _build(home, number, network, namespaces)
-                stack.enter_context(_daemon(home, number, namespaces))
+                build(home, number, network, namespaces)
+                stack.enter_context(run_daemon(home, number, namespaces))
         yield Laboratory(network, homes, namespaces)
-
-
-def _lan4(number: int, host: int) -> str:
-    return f"192.168.{number}.{host}"
-
-
-def _lan6(number: int, host: int) -> str:
-    return f"2600:30:77:{number:x}::{host:x}"
-
-
-def _between4(number: int, layer: int, host: int) -> str:
-    """An address between two routers (RFC 6598); `layer` counts them from the internet."""
-    return f"100.{64 + layer}.{number}.{host}"
-
-
-def _build(home: Home, number: int, network: Network, namespaces: dict[str, str]) -> None:
-    """Put a home's routers one behind the other, and its nodes behind the last."""
-    *carriers, router = home.routers
-    wan = network.address(home.gates[0])
-    for layer, carrier in enumerate(carriers):
-        address = _between4(number, layer, 1)
-        _route(namespaces[carrier], CARRIER, wan, [f"{address}/24"])
-        wan = _between4(number, layer, 2)
-        _plug(namespaces[carrier], namespaces[home.routers[layer + 1]], 0, {f"{wan}/24": address})
-    own = [f"{_lan4(number, 1)}/24"] if home.kind.ip4 else []
-    own += [f"{_lan6(number, 1)}/64"] if home.kind.ip6 else []
-    _route(namespaces[router], home.kind, wan, own)
-    for index, node in enumerate(home.nodes):
-        addresses = {f"{_lan4(number, index + 2)}/24": _lan4(number, 1)} if home.kind.ip4 else {}
-        addresses |= {f"{_lan6(number, index + 2)}/64": _lan6(number, 1)} if home.kind.ip6 else {}
-        _plug(namespaces[router], namespaces[node], index, addresses)
-    if home.kind.ip6:
-        _announce(f"{_lan6(number, 0)}/64", router, network, namespaces)
-
-
-def _route(namespace: str, kind: Kind, wan_address: str, own: Sequence[str]) -> None:
-    """Make a router of a namespace that has a WAN: a bridge for the home, with addresses, and the rules of its kind."""
-    addresses = "".join(f"addr add {address} dev {LAN}{_nodad(address)}\n" for address in own)
-    ip("-n", namespace, batch=f"link add {LAN} type bridge\n{addresses}link set {LAN} up\n")
-    _load_rules(namespace, rules(kind, wan_address))
-    # Last: nothing passes before there are rules.
-    switches = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
-    run(*inside(namespace, ["sh", "-c", " && ".join(f"echo 1 > /proc/sys/{one}" for one in switches)]))
-
-
-def _plug(router: str, namespace: str, index: int, addresses: dict[str, str]) -> None:
-    """Lay a cable from a router to one behind it, who has these addresses, each with its gateway."""
-    port = f"h{index}"
-    ip("link", "add", WAN, "netns", namespace, "type", "veth", "peer", "name", port, "netns", router)
-    ip("-n", router, "link", "set", port, "master", LAN, "up")
-    own = "".join(f"addr add {address} dev {WAN}{_nodad(address)}\n" for address in addresses)
-    routes = "".join(f"route add default via {gateway}\n" for gateway in addresses.values())
-    ip("-n", namespace, batch=f"{own}link set {WAN} up\n{routes}")
-
-
-def _announce(prefix: str, router: str, network: Network, namespaces: dict[str, str]) -> None:
-    """Tell everybody in the star the way to a home's IPv6 addresses."""
-    for node in network.nodes:
-        if node.name != router:
-            ip("-n", namespaces[node.name], "route", "add", prefix, "via", network.address6(router), "dev", WAN)
-
-
-def _nodad(address: str) -> str:
-    """For IPv6: nobody else has it, and asking would take a second in which it cannot be used."""
-    return " nodad" if ":" in address else ""
-
-
-def _forget_connections(namespace: str) -> None:
-    """Empty the kernel's table of connections, as `conntrack -F` does."""
-    with socket_in(namespace, socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER) as netlink:
-        netlink.send(FORGET)
-        error = ERROR_CODE.unpack_from(netlink.recv(4096), NETLINK_HEADER.size)[0]
-    if error:
-        raise NetworkUnavailable(f"the kernel did not forget the connections of {namespace}: {os.strerror(-error)}")
-
-
-def _load_rules(namespace: str, text: str) -> None:
-    run(*inside(namespace, ["nft", "-f", "-"]), stdin=text)
-
-
-@contextmanager
-def _daemon(home: Home, number: int, namespaces: dict[str, str]) -> Iterator[None]:
-    """Run the daemon of a home's router that opens ports, if it has one."""
-    if not home.kind.daemon:
-        yield
-        return
-    with tempfile.TemporaryDirectory(prefix="volery-router-") as directory:
-        config = Path(directory) / "miniupnpd.conf"
-        config.write_text(_daemon_config(home.kind, f"{_lan4(number, 0)}/24", directory), encoding="utf-8")
-        log = Path(directory) / "log"
-        # In the foreground, so that it is our child.
-        argv = ["miniupnpd", "-d", "-f", str(config), "-P", f"{directory}/pid"]
-        with (
-            log.open("wb") as output,
-            subprocess.Popen(inside(namespaces[home.routers[-1]], argv), stdout=output, stderr=output) as daemon,
-        ):
-            try:
-                _wait_listening(daemon, log)
-                yield
-            finally:
-                daemon.kill()
-
-
-def _wait_listening(daemon: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until a daemon says that it listens. Raises NetworkUnavailable with its last words."""
-    ends = time.monotonic() + DAEMON_START_S
-    while b"istening" not in (said := log.read_bytes()):
-        if daemon.poll() is not None or time.monotonic() > ends:
-            raise NetworkUnavailable(f"miniupnpd did not start: {said.decode(errors='replace').strip()[-500:]}")
-        time.sleep(0.01)
-
-
-def _daemon_config(kind: Kind, network: str, directory: str) -> str:
-    return DAEMON_CONFIG.format(
-        wan=WAN,
-        lan=LAN,
-        upnp="yes" if kind.daemon == "upnp" else "no",
-        pcp="yes" if kind.daemon == "pcp" else "no",
-        directory=directory,
-        table=TABLE,
-        uuid=uuid4(),
-        chains=DAEMON_CHAINS,
-        network=network,
-    )
 
 
 def main(words: Sequence[str]) -> int:
@@ -347,7 +153,7 @@ def main(words: Sequence[str]) -> int:
         print(f"{error}.\nusage: python -m benchmarks.network.homes KIND[:NODES] ...\n{kinds}", file=sys.stderr, end="")
         return 2
     try:
-        with open_homes(homes, [Node(name="learner")]) as lab:
+        with suppress(KeyboardInterrupt), open_homes(homes, [Node(name="learner")]) as lab:
             print("looking at every router ...", flush=True)
             check(lab)
             print("each behaves as its kind does.\n")
@@ -359,8 +165,7 @@ def main(words: Sequence[str]) -> int:
                 for node in home.nodes:
                     _tell(lab, node, f"node, {home.kind.name}")
             print("\nAll of it is gone after Ctrl-C.", flush=True)
-            with suppress(KeyboardInterrupt):
-                signal.pause()
+            signal.pause()
     except (NetworkUnavailable, ProbeFailed) as error:
         print(error, file=sys.stderr)
         return 1

@@ -3,30 +3,31 @@
     mapping     a node connects from one port to two public hosts, and to two ports of one: which ports do they see?
     filtering   a node speaks to one port of a host, and then listens: from where does a SYN get in?
     hairpin     a node connects to where the internet sees another node of its home
-    meeting     two nodes connect at the same time, each from the port it listens on to where the other was seen
+    meeting     do two nodes of different homes come together? (meeting_probe.py; daemon_probe.py asks for open ports)
 
 A mapping exists only once a connection has left from that port: so a probe listens, with SO_REUSEPORT, on the port from
 which it connects. Its sockets all belong to this process, each made in the namespace where it is to be.
 
 Invariants:
-- `observe` and `meet` tell what they saw; `check` compares it with the kinds, and raises for the first that differs.
+- `observe` tells what it saw; `check` compares it with the kinds, and raises for the first that differs.
 - A SYN counts as swallowed only after it had the time to be sent twice.
 """
 
 from __future__ import annotations
 
-import select
 import socket
 import struct
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 
 from benchmarks.network.daemon_probe import check_daemon
-from benchmarks.network.homes import DEAF_PORT, WITNESSES, Home, Laboratory
+from benchmarks.network.home import Home
+from benchmarks.network.homes import DEAF_PORT, WITNESSES, Laboratory
+from benchmarks.network.meeting_probe import meet
 from benchmarks.network.namespaces import socket_in
 from benchmarks.network.ports import (
     FAMILIES,
@@ -42,16 +43,6 @@ from benchmarks.network.ports import (
     seen_by,
 )
 from benchmarks.network.routers import By, can_meet
-
-MEET_S = 4.0
-"""For two nodes to meet: SYNs after 0, 1 and 3 seconds, and the next one would come after 7."""
-
-KNOCK_AGAIN_S = 0.25
-"""After a SYN was refused. Not sooner: a symmetric router draws another port for each try, and with thousands of tries
-it would draw the one that the other side waits for."""
-
-POLL_S = 0.05
-"""How often to see whether it is time to knock."""
 
 PROBES_AT_ONCE = 8
 """They mostly wait for SYNs that were swallowed."""
@@ -149,76 +140,6 @@ def observe(lab: Laboratory, node: str, family: socket.AddressFamily) -> Behavio
         rejects=REFUSED in answers,
         hairpins=_observe_hairpin(lab, node) if family == socket.AF_INET else None,
     )
-
-
-def meet(lab: Laboratory, one: str, other: str) -> bool:
-    """Whether two nodes come to a connection that carries bytes, over IPv6 where both have it. Raises ProbeFailed."""
-    family = next((it for it in reversed(FAMILIES) if address_of(lab, one, it) and address_of(lab, other, it)), None)
-    if family is None:
-        return False
-    with Port(lab, one, family) as here, Port(lab, other, family) as there, Port(lab, WITNESSES[0], family) as witness:
-        sides = [Side(port=here, target=seen_by(there, witness)), Side(port=there, target=seen_by(here, witness))]
-        ends = time.monotonic() + MEET_S + lab.round_trip_s(one, other)
-        while time.monotonic() < ends:
-            poll = select.poll()
-            for side in sides:
-                side.knock()
-                side.register(poll)
-            ready = {fd for fd, _ in poll.poll(POLL_S * 1000)}
-            if any(side.heard(ready) for side in sides):
-                return True
-    return False
-
-
-@dataclass(kw_only=True)
-class Side:
-    """One of two that want to meet: it knocks at the other until a byte has come."""
-
-    port: Port
-    target: Place
-    knocking: socket.socket | None = None
-    again_s: float = 0.0
-    """When to begin anew, monotonic."""
-    connected: list[socket.socket] = field(default_factory=list)
-
-    def knock(self) -> None:
-        """Begin to connect, unless that was begun, and did not fail yet."""
-        if self.knocking is None and not self.connected and time.monotonic() >= self.again_s:
-            self.again_s = time.monotonic() + KNOCK_AGAIN_S
-            with suppress(OSError):  # refused at once, or the port is busy with the same connection
-                self.knocking = self.port.connect(self.target)
-
-    def register(self, poll: select.poll) -> None:
-        """Say what is waited for."""
-        poll.register(self.port.listener, select.POLLIN)
-        if self.knocking is not None:
-            poll.register(self.knocking, select.POLLOUT)
-        for connected in self.connected:
-            poll.register(connected, select.POLLIN)
-
-    def heard(self, ready: set[int]) -> bool:
-        """Take what has happened; whether a byte came from the other."""
-        for connected in [one for one in self.connected if one.fileno() in ready]:
-            with suppress(ConnectionError):
-                if connected.recv(1):
-                    return True
-            self.connected.remove(connected)
-        if self.knocking is not None and self.knocking.fileno() in ready:
-            failed = self.knocking.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if failed:
-                self.knocking.close()
-            else:
-                self._take(self.knocking)
-            self.knocking = None
-        if self.port.listener.fileno() in ready:
-            with suppress(BlockingIOError):
-                self._take(self.port.accept())
-        return False
-
-    def _take(self, connected: socket.socket) -> None:
-        with suppress(ConnectionError):
-            connected.send(b"x")
-            self.connected.append(connected)
 
 
 def _observe_mapping(lab: Laboratory, node: str, family: socket.AddressFamily) -> tuple[By, str]:

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from benchmarks.network.emulation import Node
-from benchmarks.network.homes import INTERNET, WITNESSES, Home, Laboratory, main, open_homes
+from benchmarks.network.home import Home
+from benchmarks.network.homes import INTERNET, WITNESSES, Laboratory, main, open_homes
 from benchmarks.network.namespaces import ip
 from benchmarks.network.ports import SILENCE_S, Port, answer_to, seen_by
 from benchmarks.network.requirements import LINKS, ROUTERS, missing_tools, obstacle

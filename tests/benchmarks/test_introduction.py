@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.network.emulation import Node
-from benchmarks.network.homes import Home, open_homes
+from benchmarks.network.home import Home
+from benchmarks.network.homes import open_homes
 from benchmarks.network.introduction import IntroductionFailed, Way, open_programs
 from benchmarks.network.node_reach import Report
 from benchmarks.network.requirements import LINKS, missing_tools, obstacle

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.network.homes import Home, Laboratory, open_homes
+from benchmarks.network.home import Home
+from benchmarks.network.homes import Laboratory, open_homes
+from benchmarks.network.meeting_probe import meet
 from benchmarks.network.ports import ProbeFailed
 from benchmarks.network.requirements import LINKS, ROUTERS, missing_tools, obstacle
-from benchmarks.network.router_probe import check, meet, observe
+from benchmarks.network.router_probe import check, observe
 from benchmarks.network.routers import KINDS, By
 
 MISSING = missing_tools([*LINKS, *ROUTERS])

@@ -97,7 +97,7 @@ async def _play(host: Host, task: Assignment) -> None:
 
 
 async def _report(host: Host, peer: PeerId, seconds: float, error: str) -> Report:
-    report = Report(seconds=seconds, verdict=host.reach.verdict().kind.value)
+    report = Report(seconds=seconds, verdict=host.reached().kind.value)
     connection = host.open_connection(peer)
     why = "no connection" if connection is None else await _ping(host, connection)
     if connection is None or why:
@@ -117,12 +117,12 @@ async def _be_at_relay(host: Host, task: Assignment) -> str:
     try:
         with trio.fail_after(READY_S):
             await host.dial(task.relay)
-            while not (host.reach.circuits.relays() and host.reach.observed.candidates()):
+            while not (host.reaching.circuits.relays() and host.reaching.observed.candidates()):
                 await trio.sleep(LOOK_AGAIN_S)
     except DialFailed as error:
         return f"the relay was not reached: {error}"
     except trio.TooSlowError:
-        relays, seen = host.reach.circuits.relays(), host.reach.observed.candidates()
+        relays, seen = host.reaching.circuits.relays(), host.reaching.observed.candidates()
         return f"not ready within {READY_S:.0f} s: reserved with {len(relays)} relays, seen at {len(seen)} addresses"
     return ""
 

@@ -35,9 +35,11 @@ class Dialling(Protocol):
 
 
 class Dialler:
-    """See the module's paragraph. `through` connects to a peer by way of a relay, and says why it could not."""
+    """See the module's paragraph. `through` connects to a peer by way of a relay, whose addresses it is given, and says
+    why it could not.
+    """
 
-    def __init__(self, host: Dialling, through: Callable[[CircuitAddress], Awaitable[str]]) -> None:
+    def __init__(self, host: Dialling, through: Callable[[Sequence[CircuitAddress]], Awaitable[str]]) -> None:
         self._host = host
         self._through = through
         self._dialling: dict[PeerId, trio.Lock] = {}
@@ -56,9 +58,12 @@ class Dialler:
             async with lock:
                 if self._host.open_connection(wanted) is None:
                     direct = [one for one in candidates if isinstance(one, Address)]
-                    circuits = [one for one in candidates if isinstance(one, CircuitAddress)]
+                    relays: dict[PeerId | None, list[CircuitAddress]] = {}
+                    for one in candidates:
+                        if isinstance(one, CircuitAddress):
+                            relays.setdefault(one.relay.peer, []).append(one)
                     attempts: list[Attempt] = [partial(self._try, wanted, address) for address in direct]
-                    attempts += [partial(self._through, circuit) for circuit in circuits]
+                    attempts += [partial(self._through, circuits) for circuits in relays.values()]
                     failures = await race(attempts)
                     if failures and self._host.open_connection(wanted) is None:
                         raise DialFailed("; ".join(failures))

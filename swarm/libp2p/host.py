@@ -54,7 +54,7 @@ from swarm.libp2p.sockets.addresses import (
     list_advertised,
     parse_address,
 )
-from swarm.libp2p.sockets.port_reuse import connect_from, listen_on
+from swarm.libp2p.sockets.port_reuse import Leaves, connect_from, listen_on
 from swarm.libp2p.sockets.rate_limiter import Caps, Pacer
 from swarm.libp2p.sockets.tcp import STRANGER_RECEIVE_BYTES, TcpConnection
 from swarm.libp2p.stream import Libp2pStream, StreamWire
@@ -263,14 +263,14 @@ class Host(Flooding):
         address: Address,
         *,
         is_initiator: bool = True,
-        from_listening: bool = False,
+        leaves: Leaves = Leaves.IF_IT_CAN,
         way: Way = Way.DIALLED,
     ) -> None:
         """Connect to an IP address and find `wanted` there; where `is_initiator` is False, as if it had dialled us.
 
-        Raises OSError, also where it cannot be done `from_listening`, from a port on which we listen; HandshakeFailed.
+        Raises OSError, HandshakeFailed.
         """
-        stream = await connect_from(self.listeners, address.host, address.port, from_listening=from_listening)
+        stream = await connect_from(self.listeners, address.host, address.port, leaves)
         try:
             raw = self._caps.connection(stream, is_initiator=is_initiator)
             if is_initiator:
@@ -297,7 +297,7 @@ class Host(Flooding):
 
         Raises OSError, HandshakeFailed.
         """
-        stream = await connect_from((), address.host, address.port)
+        stream = await connect_from((), address.host, address.port, Leaves.ANEW)
         try:
             raw = self._caps.connection(stream, is_initiator=True)
             channel = await secure_outbound(raw, self.security, wanted, YAMUX_PROTOCOL)

@@ -38,6 +38,7 @@ from swarm.libp2p.reachability.multiaddrs import from_bytes, to_bytes
 from swarm.libp2p.reachability.wire import framed, receive
 from swarm.libp2p.security import HandshakeFailed
 from swarm.libp2p.sockets.addresses import Address
+from swarm.libp2p.sockets.port_reuse import Leaves
 from swarm.libp2p.stream import Libp2pStream
 from swarm.transport.interface import Stream, TransportError
 
@@ -171,7 +172,9 @@ class HolePuncher:
         """Knock at one address until somebody is there; return why that is of no use."""
         while True:
             try:
-                await self.host.connect(peer, address, is_initiator=is_client, from_listening=True, way=Way.PUNCHED)
+                await self.host.connect(
+                    peer, address, is_initiator=is_client, leaves=Leaves.WHERE_WE_LISTEN, way=Way.PUNCHED
+                )
             except HandshakeFailed as error:
                 return f"{address}: {error}"
             except OSError:
@@ -183,7 +186,10 @@ class HolePuncher:
         return framed(HolePunch(type=HolePunch.CONNECT, ObsAddrs=[to_bytes(str(one)) for one in self.seen_at()]))
 
     def _dialable(self, told: HolePunch) -> list[Address]:
-        return [address for address in from_bytes(told.ObsAddrs, MAX_KNOCKED) if self.may_dial(address)]
+        """Where the peer is seen, in families of addresses in which we are seen ourselves: elsewhere is no way back."""
+        kinds = {one.kind for one in self.seen_at()}
+        told_of = from_bytes(told.ObsAddrs, MAX_KNOCKED)
+        return [address for address in told_of if address.kind in kinds and self.may_dial(address)]
 
     @contextmanager
     def _client_of(self, peer: PeerId, addresses: Sequence[Address]) -> Iterator[None]:

@@ -12,6 +12,7 @@ from protocol.reach import Way
 from swarm.libp2p.connection import Connection, Route
 from swarm.libp2p.security import Identity, RawConnection, SecureChannel, SecurityTable
 from swarm.libp2p.sockets.addresses import Address
+from swarm.libp2p.sockets.port_reuse import Leaves
 from swarm.libp2p.stream import Libp2pStream
 from swarm.transport.interface import StreamHandler
 
@@ -50,7 +51,7 @@ class Hosting(Protocol):
         address: Address,
         *,
         is_initiator: bool = True,
-        from_listening: bool = False,
+        leaves: Leaves = Leaves.IF_IT_CAN,
         way: Way = Way.DIALLED,
     ) -> None: ...
 

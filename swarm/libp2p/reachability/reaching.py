@@ -30,6 +30,7 @@ from swarm.libp2p.connection import Connection
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_BYTES, PING_PROTOCOL, Introduced, read_introduction
 from swarm.libp2p.multistream import GREETING, encode_message
 from swarm.libp2p.port_mapping.port_mapper import PortMapped, PortMapper, PortMappingFailed
+from swarm.libp2p.racing import race
 from swarm.libp2p.reachability.autonat_client import ReachabilityQuestions, Word
 from swarm.libp2p.reachability.autonat_server import DIAL_BACK, DIAL_REQUEST, DialBacks
 from swarm.libp2p.reachability.circuits import Circuits, NoCircuit
@@ -51,6 +52,7 @@ from swarm.libp2p.sockets.addresses import (
     parse_address,
     parse_circuit,
 )
+from swarm.libp2p.sockets.port_reuse import Leaves
 from swarm.libp2p.sockets.rate_limiter import Pacer
 from swarm.libp2p.sockets.tcp import TcpConnection
 from swarm.transport.interface import DialFailed, TransportError
@@ -240,23 +242,25 @@ class Reaching:
             self.circuits.forget(connection.peer)
             self.relay.forget(connection.peer)
 
-    async def through(self, address: CircuitAddress) -> str:
-        """Get a direct connection to a peer behind a relay; return why there is none, "" if there is one."""
-        relay = address.relay.peer
+    async def through(self, addresses: Sequence[CircuitAddress]) -> str:
+        """Get a direct connection to a peer behind a relay, which is dialled at one of these addresses if it must be;
+        return why there is none, "" if there is one.
+        """
+        peer, relay = addresses[0].peer, addresses[0].relay.peer
         assert relay is not None
         try:
             if self._host.open_connection(relay) is None:
-                await self._host.dial([str(address.relay)])
-            circuit = await self.circuits.connect(relay, address.peer)
+                await self._host.dial([str(one.relay) for one in addresses])
+            circuit = await self.circuits.connect(relay, peer)
         except (DialFailed, NoCircuit) as error:
-            return f"{address}: {error}"
+            return f"{addresses[0]}: {error}"
         if not circuit.route.is_limited:
             return ""  # whoever was reached looks for a shorter way
         with trio.move_on_after(UPGRADE_S):
-            await self._host.unless_met(address.peer, circuit.gone.wait)
+            await self._host.unless_met(peer, circuit.gone.wait)
         self._nursery.start_soon(self._leave, circuit)
-        if not self._host.is_met(address.peer):
-            return f"{address}: no way leads through the routers between us"
+        if not self._host.is_met(peer):
+            return f"{addresses[0]}: no way leads through the routers between us"
         return ""
 
     async def _get_to_know(self, connection: Connection) -> None:
@@ -382,12 +386,24 @@ class Reaching:
             log.debug("%d tries to punch a hole to %s: %s", punched.tries, circuit.peer, punched.why or "done")
 
     async def _reverse(self, circuit: Connection) -> None:
-        """Dial who reached us through a relay, where it can be dialled."""
+        """Dial who reached us through a relay, where it can be dialled: in the internet, or on our own network.
+
+        From a port of our own: from that on which we listen, it would be taken for a knock.
+        """
         told = await self._identify(circuit)
-        for address in told.addresses if told is not None else ():
-            if is_public(address):
-                with suppress(OSError, HandshakeFailed):
-                    await self._host.connect(circuit.peer, address, way=Way.REVERSED)
+        attempts = [
+            partial(self._dial_back, circuit.peer, address)
+            for address in (told.addresses if told is not None else ())
+            if self._may_dial(address)
+        ]
+        await race(attempts)
+
+    async def _dial_back(self, peer: PeerId, address: Address) -> str:
+        try:
+            await self._host.connect(peer, address, leaves=Leaves.ANEW, way=Way.REVERSED)
+        except (OSError, HandshakeFailed) as error:
+            return f"{address}: {error}"
+        return ""
 
     async def _prune(self, peer: PeerId) -> None:
         """Leave one connection of several, where two dials have crossed: the smaller id decides which."""

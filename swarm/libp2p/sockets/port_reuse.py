@@ -15,6 +15,7 @@ import errno
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from enum import Enum
 
 import trio
 
@@ -32,24 +33,31 @@ async def listen_on(host: str, port: int) -> list[trio.SocketListener]:
     return listeners
 
 
-async def connect_from(
-    ports: Sequence[trio.SocketListener], host: str, port: int, *, from_listening: bool = False
-) -> trio.SocketStream:
-    """Connect to an IP address, from a port among `ports` that it can be reached from, else from any, but where it must
-    be `from_listening`.
+class Leaves(Enum):
+    """Which port of ours a connection leaves from."""
 
-    Raises OSError.
-    """
+    WHERE_WE_LISTEN = "where_we_listen"
+    IF_IT_CAN = "if_it_can"
+    """From where we listen, else from any."""
+    ANEW = "anew"
+    """From a port of its own."""
+
+
+async def connect_from(
+    ports: Sequence[trio.SocketListener], host: str, port: int, leaves: Leaves = Leaves.IF_IT_CAN
+) -> trio.SocketStream:
+    """Connect to an IP address, from one of `ports` on which we listen, or as `leaves` has it. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     source = next((one for one in ports if one.socket.family == family and _leads_out(one, host)), None)
-    if source is not None:
-        try:
-            return await _connect(family, (host, port), source.socket.getsockname())
-        except OSError as error:
-            if from_listening or error.errno not in TAKEN:
-                raise
-    elif from_listening:
+    if leaves is Leaves.ANEW or (source is None and leaves is Leaves.IF_IT_CAN):
+        return await _connect(family, (host, port), None)
+    if source is None:
         raise OSError(errno.EADDRNOTAVAIL, f"nothing listens here that leads to {host}")
+    try:
+        return await _connect(family, (host, port), source.socket.getsockname())
+    except OSError as error:
+        if leaves is Leaves.WHERE_WE_LISTEN or error.errno not in TAKEN:
+            raise
     return await _connect(family, (host, port), None)
 
 

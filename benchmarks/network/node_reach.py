@@ -58,7 +58,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     `direct` tells whether the peer answered over a direct connection, `remote` where that leads, `dialled` whether
     this end began it, from the port it listens on where `from_listening`. `seconds` are those from GO to the
-    connection. `verdict` is what the node takes itself for, and `error` why there is no connection.
+    connection. `tries` is how often the end that was reached had both knock, 0 for the other end. `verdict` is what the
+    node takes itself for, and `error` why there is no connection.
     """
 
     direct: bool = False
@@ -66,6 +67,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     dialled: bool = False
     from_listening: bool = False
     seconds: float = 0.0
+    tries: int = 0
     verdict: str = ""
     error: str = ""
 
@@ -97,7 +99,9 @@ async def _play(host: Host, task: Assignment) -> None:
 
 
 async def _report(host: Host, peer: PeerId, seconds: float, error: str) -> Report:
-    report = Report(seconds=seconds, verdict=host.reached().kind.value)
+    punched = host.reaching.punched.get(peer)
+    tries = 0 if punched is None else punched.tries
+    report = Report(seconds=seconds, tries=tries, verdict=host.reached().kind.value)
     connection = host.open_connection(peer)
     why = "no connection" if connection is None else await _ping(host, connection)
     if connection is None or why:

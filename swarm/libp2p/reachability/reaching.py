@@ -35,7 +35,7 @@ from swarm.libp2p.reachability.autonat_client import ReachabilityQuestions, Word
 from swarm.libp2p.reachability.autonat_server import DIAL_BACK, DIAL_REQUEST, DialBacks
 from swarm.libp2p.reachability.circuits import Circuits, NoCircuit
 from swarm.libp2p.reachability.dial_policy import is_loopback, is_public, may_dial
-from swarm.libp2p.reachability.hole_punch import DCUTR, HolePuncher
+from swarm.libp2p.reachability.hole_punch import DCUTR, HolePuncher, Punched
 from swarm.libp2p.reachability.hosting import Hosting
 from swarm.libp2p.reachability.network_watch import LOOK_S, Change, NetworkWatch, own_hosts, own_networks
 from swarm.libp2p.reachability.observed_addresses import ObservedAddresses
@@ -63,6 +63,9 @@ MAX_RELAYS = 2
 ASK_AGAIN_S, ASK_SELDOM_S = 0.5, 60.0
 """Pauses before a relay that refused us is asked again: a learner does not take us for a member before we have joined.
 """
+
+MAX_PUNCHED = 256
+"""Peers of whom it is remembered what came of punching: more than a node has neighbours."""
 
 IDENTIFY_S = 10.0
 
@@ -111,6 +114,8 @@ class Reaching:
         self.own = OwnAddresses()
         self.questions = ReachabilityQuestions(host=host)
         self.dial_backs = DialBacks(host=host, may_dial=self._may_dial_back)
+        self.punched: dict[PeerId, Punched] = {}
+        """What came of the last hole that was to be punched to each peer that reached us through a relay."""
         self._host = host
         self._watch = NetworkWatch(networks=own_networks(), monotonic_s=time.monotonic(), wall_s=time.time())
         self._servers: dict[int, Connection] = {}
@@ -383,6 +388,9 @@ class Reaching:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._reverse, circuit)
             punched = await self.puncher.upgrade(circuit)
+            self.punched[circuit.peer] = punched
+            while len(self.punched) > MAX_PUNCHED:
+                self.punched.pop(next(iter(self.punched)))
             log.debug("%d tries to punch a hole to %s: %s", punched.tries, circuit.peer, punched.why or "done")
 
     async def _reverse(self, circuit: Connection) -> None:

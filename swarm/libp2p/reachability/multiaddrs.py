@@ -2,12 +2,15 @@
 
 Invariants:
 - What a peer sent is an address that we can dial, or is left out.
+- It is a place, without the name of who is there. Some implementations write the name behind it and others do not, and
+  two that see us at one place must agree.
 - Nobody is blamed for addresses of transports that we do not know.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
@@ -39,4 +42,4 @@ def _parse(data: bytes) -> Address | None:
         address = parse_address(str(Multiaddr(data)))
     except (BadAddress, ValueError, LookupError):  # the library's own are all ValueErrors, or of codes unknown to it
         return None
-    return address if address.kind.startswith("ip") else None
+    return replace(address, peer=None) if address.kind.startswith("ip") else None

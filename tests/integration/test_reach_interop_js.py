@@ -1,0 +1,339 @@
+"""js-libp2p and our host: relays, circuits, identify, AutoNAT v2 and the messages of DCUtR, both directions.
+
+js-libp2p does not punch over TCP: it dials from another port than the one on which it listens. On loopback, where no
+router is in the way, that connects all the same, so what both ends say, and who is whose client, is tested in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
+from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
+
+from protocol.core.ids import PeerId
+from swarm.libp2p.connection import Connection
+from swarm.libp2p.host import Host
+from swarm.libp2p.reachability.autonat_client import Verdict, Word
+from swarm.libp2p.reachability.autonat_server import DIAL_REQUEST
+from swarm.libp2p.reachability.hole_punch import DCUTR, Punched
+from swarm.libp2p.reachability.multiaddrs import from_bytes, to_bytes
+from swarm.libp2p.reachability.relay import HOP, STOP
+from swarm.libp2p.reachability.wire import framed
+from swarm.libp2p.security import NOISE, TLS
+from swarm.libp2p.sockets.addresses import Address, from_socket
+from swarm.testing.transport_conformance import read_exactly
+from swarm.transport.interface import Stream
+from tests.support.partners.circuits import (
+    LOOPBACK,
+    UNTIL_S,
+    check_voucher,
+    circuit_from,
+    connection_to,
+    introduction,
+    local_address,
+    ours,
+    ping,
+    places,
+    reservation,
+    through,
+)
+from tests.support.partners.js_peer import PUBLIC, JsError, JsPeer, js_name, js_peer
+from tests.support.partners.programs import needs_js
+
+pytestmark = needs_js
+
+JS, OTHER_JS = 7, 8
+NAMES = {TLS: "tls", NOISE: "noise"}
+each_security = pytest.mark.parametrize("security", NAMES)
+
+PUBLIC_LISTENING = (LOOPBACK, f"/ip4/{PUBLIC}/tcp/0")
+UNANNOUNCED = ("/ip4/127.0.0.1/tcp/1",)
+"""What a host says of where it listens so that nobody dials it there."""
+
+CONNECT, SYNC = HolePunch.CONNECT, HolePunch.SYNC
+
+
+async def reserve(host: Host, relay: Host) -> None:
+    """Be a member of a relay's swarm, and reached through it."""
+    relay.trust(host.peer_id)
+    await host.dial(relay.addresses())
+    await host.reaching.circuits.reserve(relay.peer_id)
+
+
+@each_security
+async def test_js_relays_between_two_of_ours(security: str) -> None:
+    async with js_peer(JS, security=[NAMES[security]]) as js, ours(1) as source, ours(2, security=[security]) as target:
+        for one in (source, target):
+            await one.dial(js.addresses)
+        assert await target.reaching.circuits.reserve(js.peer) > 1000
+        circuit = await source.reaching.circuits.connect(js.peer, target.peer_id)
+        assert circuit.route.is_limited
+        await ping(source, circuit)
+        told = await introduction(source, circuit)
+        assert (told.agent_version, told.observed_addr) == ("volery", b"")
+        back = await circuit_from(target, source.peer_id)
+        assert back.route.relay == js.peer
+        await ping(target, back)
+
+
+async def test_js_vouches_for_its_reservation() -> None:
+    async with js_peer(JS) as js, ours(1) as host:
+        await host.dial(js.addresses)
+        answer = await reservation(host, js.peer)
+        granted = answer.reservation
+        assert (answer.type, answer.status) == (pb.HopMessage.STATUS, pb.OK)
+        check_voucher(granted.voucher, js.peer, host.peer_id, granted.expire)
+
+
+@each_security
+async def test_identify_outside_of_circuits(security: str) -> None:
+    async with js_peer(JS, security=[NAMES[security]]) as js, ours(1) as host:
+        connection = await connection_to(host, js.addresses[0])
+        told = await introduction(host, connection)
+        assert told.agent_version.startswith("js-libp2p/")
+        assert places([told.observed_addr]) == [local_address(connection)]
+        assert {HOP, STOP, DIAL_REQUEST} <= set(told.protocols)
+        said = await js.order("identify", peer=host.peer_id)
+        assert (said["peer"], said["agent"]) == (host.peer_id, "volery")
+        assert {HOP, STOP, DIAL_REQUEST, DCUTR} <= set(said["protocols"])
+        assert said["addresses"] == [address.partition("/p2p/")[0] for address in host.addresses()]
+        assert said["observed"] == js.addresses[0].partition("/p2p/")[0]
+        await js.order("ping", peer=host.peer_id)
+
+
+@each_security
+async def test_js_dials_us(security: str) -> None:
+    async with js_peer(JS, security=[NAMES[security]]) as js, ours(1) as host:
+        told = await js.order("dial", address=host.addresses()[0])
+        assert (told["encryption"], told["limited"]) == (security, False)
+        await js.order("ping", peer=host.peer_id)
+
+
+@each_security
+async def test_js_is_reached_through_our_relay_and_reaches_us(security: str) -> None:
+    async with ours(1, members=[js_name(JS)]) as relay, ours(2) as host:
+        await reserve(host, relay)
+        async with js_peer(JS, relays=relay.addresses(), security=[NAMES[security]]) as js:
+            told = await js.order("dial", address=through(relay, host.peer_id))
+            assert (told["encryption"], told["limited"]) == (security, True)
+            await js.order("ping", peer=host.peer_id)
+            said = await js.order("identify", peer=host.peer_id)
+            assert (said["peer"], said["observed"]) == (host.peer_id, None)
+            back = await circuit_from(host, js.peer)
+            assert (back.route.relay, back.dialled, back.route.is_limited) == (relay.peer_id, False, True)
+            await ping(host, back)
+            circuit = await host.reaching.circuits.connect(relay.peer_id, js.peer)
+            await ping(host, circuit)
+            introduced = await introduction(host, circuit)
+            assert introduced.agent_version.startswith("js-libp2p/")
+            assert from_bytes([introduced.observed_addr], 1) == [], "where the relay is, is not where we are"
+
+
+async def test_we_relay_between_two_of_js() -> None:
+    async with (
+        ours(1, members=[js_name(JS), js_name(OTHER_JS)]) as relay,
+        js_peer(JS, relays=relay.addresses()) as target,
+        js_peer(OTHER_JS) as source,
+    ):
+        told = await source.order("dial", address=through(relay, target.peer))
+        assert told["limited"]
+        await source.order("ping", peer=target.peer)
+        said = await source.order("identify", peer=target.peer)
+        assert said["peer"] == target.peer
+        assert relay.reaching.relay.relayed_bytes > 0
+
+
+async def test_js_reaches_us_through_js_and_is_reached_by_us() -> None:
+    async with js_peer(JS) as relay, ours(1) as host, js_peer(OTHER_JS, relays=relay.addresses) as other:
+        await host.dial(relay.addresses)
+        await host.reaching.circuits.reserve(relay.peer)
+        await other.order("dial", address=through(relay.addresses[0], host.peer_id))
+        back = await circuit_from(host, other.peer)
+        assert back.route.relay == relay.peer
+        await other.order("ping", peer=host.peer_id)
+        await ping(host, await host.reaching.circuits.connect(relay.peer, other.peer))
+
+
+async def test_js_is_told_that_our_relay_does_not_take_strangers() -> None:
+    async with ours(1) as relay, ours(2) as host, js_peer(JS) as js:
+        await reserve(host, relay)
+        with pytest.raises(JsError, match="PERMISSION_DENIED"):
+            await js.order("dial", address=through(relay, host.peer_id))
+
+
+async def test_js_is_told_that_a_peer_reserved_nothing() -> None:
+    async with ours(1, members=[js_name(JS)]) as relay, ours(2) as host, js_peer(JS) as js:
+        await host.dial(relay.addresses())
+        with pytest.raises(JsError, match="NO_RESERVATION"):
+            await js.order("dial", address=through(relay, host.peer_id))
+
+
+# AutoNAT v2. What is public is PUBLIC alone, on both sides.
+
+
+def public_address(host: Host) -> Address:
+    """Where a host listens on PUBLIC."""
+    bound = [from_socket(listener.socket.getsockname()) for listener in host.listeners]
+    return next(address for address in bound if address.host == PUBLIC)
+
+
+async def test_js_dials_us_back() -> None:
+    """It sees us at another address, so we pay for the dial."""
+    async with js_peer(JS) as js, ours(1, listen=PUBLIC_LISTENING) as host:
+        connection = await connection_to(host, js.addresses[0])
+        said = await host.reaching.questions.ask(connection, [public_address(host)])
+        assert said == Verdict(address=public_address(host), word=Word.REACHED)
+
+
+async def test_js_finds_nobody_where_nobody_is() -> None:
+    async with js_peer(JS) as js, ours(1) as host:
+        connection = await connection_to(host, js.addresses[0])
+        nobody = Address(kind="ip4", host=PUBLIC, port=1)
+        said = await host.reaching.questions.ask(connection, [nobody])
+        assert said == Verdict(address=nobody, word=Word.NOT_REACHED)
+
+
+async def test_js_dials_back_to_no_address_that_is_not_public() -> None:
+    async with js_peer(JS) as js, ours(1) as host:
+        connection = await connection_to(host, js.addresses[0])
+        said = await host.reaching.questions.ask(connection, [Address(kind="ip4", host="127.0.0.1", port=1)])
+        assert said == Verdict(address=None, word=Word.NONE)
+
+
+async def test_we_dial_js_back() -> None:
+    """It asks whoever answers AutoNAT about each address that it listens on and that is public."""
+    async with ours(1) as host, js_peer(JS, public=True) as js:
+        host.reaching.dial_backs.may_dial = lambda address: address.host == PUBLIC
+        await js.order("dial", address=host.addresses()[0])
+        with trio.fail_after(UNTIL_S):
+            while not (verified := await js.order("verified")):
+                await trio.sleep(0.05)
+        assert all(address.startswith(f"/ip4/{PUBLIC}/tcp/") for address in verified)
+
+
+# DCUtR. js-libp2p is met through a relay of ours, listens on PUBLIC, and says so.
+
+
+@asynccontextmanager
+async def behind_a_relay(*, is_reached: bool) -> AsyncIterator[tuple[Host, JsPeer, Connection]]:
+    """A host of ours, a peer of js-libp2p, and a circuit from it if we are reached by it, to it otherwise."""
+    async with ours(1, members=[js_name(JS)]) as relay, ours(2, listen=PUBLIC_LISTENING, announce=UNANNOUNCED) as host:
+        host.reaching.puncher.seen_at = lambda: [public_address(host)]
+        host.reaching.puncher.may_dial = lambda address: address.host == PUBLIC
+        await reserve(host, relay)
+        async with js_peer(JS, relays=relay.addresses(), public=True, punches=True) as js:
+            if is_reached:
+                await js.order("dial", address=through(relay, host.peer_id))
+                yield host, js, await circuit_from(host, js.peer)
+            else:
+                yield host, js, await host.reaching.circuits.connect(relay.peer_id, js.peer)
+
+
+async def directly(js: JsPeer, peer: PeerId) -> list[Any]:
+    """The connections that a peer of js-libp2p has to `peer` and that are no circuits."""
+    return [one for one in await js.order("connections", peer=peer) if not one["limited"]]
+
+
+async def read_message(stream: Stream) -> bytes:
+    """One message as it stands on the wire, its length included."""
+    length = await read_exactly(stream, 1)
+    if length[0] >= 0x80:
+        length += await read_exactly(stream, 1)
+        return length + await read_exactly(stream, length[0] & 0x7F | length[1] << 7)
+    return length + await read_exactly(stream, length[0])
+
+
+def body_of(raw: bytes) -> HolePunch:
+    """What a message says, read behind its length."""
+    return HolePunch.FromString(raw[2 if raw[0] >= 0x80 else 1 :])
+
+
+async def test_messages_of_dcutr_are_those_of_js_byte_for_byte_where_it_is_reached() -> None:
+    """js-libp2p opens the stream: CONNECT, ours, SYNC."""
+    heard: list[bytes] = []
+    done = trio.Event()
+
+    async with behind_a_relay(is_reached=False) as (host, _, __):
+
+        async def answer(stream: Stream) -> None:
+            heard.append(await read_message(stream))
+            await stream.send_all(framed(HolePunch(type=CONNECT, ObsAddrs=[to_bytes(str(public_address(host)))])))
+            heard.append(await read_message(stream))
+            done.set()
+
+        host.handle(DCUTR, answer)
+        with trio.fail_after(UNTIL_S):
+            await done.wait()
+        connect = body_of(heard[0])
+        assert heard[0] == framed(HolePunch(type=CONNECT, ObsAddrs=list(connect.ObsAddrs)))
+        assert f"/ip4/{PUBLIC}" in places(connect.ObsAddrs)[0]
+        assert heard[1] == framed(HolePunch(type=SYNC)) == bytes.fromhex("03 08ac02")
+
+
+async def test_messages_of_dcutr_are_those_of_js_byte_for_byte_where_it_reaches_us() -> None:
+    """We open the stream: CONNECT, its own. At SYNC it dials us."""
+    async with behind_a_relay(is_reached=True) as (host, js, circuit):
+        here = to_bytes(str(public_address(host)))
+        stream = await host.open_stream_on(circuit, DCUTR, framed(HolePunch(type=CONNECT, ObsAddrs=[here])))
+        raw = await read_message(stream)
+        connect = body_of(raw)
+        assert connect.type == CONNECT
+        assert raw == framed(HolePunch(type=CONNECT, ObsAddrs=list(connect.ObsAddrs)))
+        assert f"/ip4/{PUBLIC}" in places(connect.ObsAddrs)[0]
+        await stream.send_all(framed(HolePunch(type=SYNC)))
+        with trio.fail_after(UNTIL_S):
+            await host.unless_connected(js.peer, trio.sleep_forever)
+        (direct,) = await directly(js, host.peer_id)
+        assert direct["direction"] == "outbound"
+
+
+async def test_a_circuit_from_js_becomes_a_direct_connection() -> None:
+    async with behind_a_relay(is_reached=True) as (host, js, circuit):
+        assert await host.reaching.puncher.upgrade(circuit) == Punched(tries=1)
+        await ping(host, await connection_to(host, f"{public_address(host)}/p2p/{js.peer}"))
+        assert await directly(js, host.peer_id)
+
+
+async def test_a_circuit_to_js_becomes_a_direct_connection() -> None:
+    async with behind_a_relay(is_reached=False) as (host, js, _):
+        with trio.fail_after(UNTIL_S):
+            await host.unless_connected(js.peer, trio.sleep_forever)
+        connection = host.open_connection(js.peer)
+        assert connection is not None
+        await ping(host, connection)
+        assert await directly(js, host.peer_id)
+
+
+async def test_a_try_that_fails_is_followed_by_another_one() -> None:
+    """At first we are not where we say."""
+    nobody = Address(kind="ip4", host=PUBLIC, port=1)
+    async with behind_a_relay(is_reached=True) as (host, js, circuit):
+        said = iter([nobody])
+        host.reaching.puncher.seen_at = lambda: [next(said, public_address(host))]
+        assert await host.reaching.puncher.upgrade(circuit) == Punched(tries=2)
+        assert await directly(js, host.peer_id)
+
+
+async def test_js_tries_again_where_a_try_failed() -> None:
+    """It opens a stream for each, and says the same on each."""
+    heard: list[bytes] = []
+    done = trio.Event()
+    nobody = Address(kind="ip4", host=PUBLIC, port=1)
+    async with behind_a_relay(is_reached=False) as (host, _, __):
+
+        async def answer(stream: Stream) -> None:
+            heard.append(await read_message(stream))
+            await stream.send_all(framed(HolePunch(type=CONNECT, ObsAddrs=[to_bytes(str(nobody))])))
+            heard.append(await read_message(stream))
+            if len(heard) == 2 * 3:
+                done.set()
+
+        host.handle(DCUTR, answer)
+        with trio.fail_after(UNTIL_S):
+            await done.wait()
+        assert heard == heard[:2] * 3

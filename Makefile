@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 DEV := $(VENV)/.stamp-dev
 BENCH := $(VENV)/.stamp-bench
 TOPLOC := $(VENV)/.stamp-toploc
+PARTNERS := $(VENV)/.stamp-partners
 VLLM := .venv-vllm
 VLLM_READY := $(VLLM)/.stamp-vllm
 PACKAGES := node swarm learner protocol
@@ -51,7 +52,7 @@ WORKERS ?= 4
 ON_WORKERS := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .PHONY: test
-test: $(DEV) ## the tests that a change should pass, in some ten minutes
+test: $(DEV) $(PARTNERS) ## the tests that a change should pass, in some ten minutes
 	$(BIN)/python -m pytest -q $(ON_WORKERS) -m "not slow and not rest" $(ARGS)
 
 .PHONY: test-unit
@@ -63,7 +64,7 @@ test-rest: $(DEV) ## what `make test` leaves out, but the slow ones, and propert
 	VOLERY_ALL_EXAMPLES=1 $(BIN)/python -m pytest -q $(ON_WORKERS) -m "not slow" --rest $(ARGS)
 
 .PHONY: test-full
-test-full: $(DEV) ## all tests, with all their examples
+test-full: $(DEV) $(PARTNERS) ## all tests, with all their examples
 	VOLERY_ALL_EXAMPLES=1 $(BIN)/python -m pytest -q $(ARGS)
 
 .PHONY: test-vllm
@@ -127,6 +128,12 @@ $(VLLM_READY): node/engine/vllm_install.py node/engine/vllm_cpu.txt | $(DEV)
 $(BENCH): $(DEV)
 	@sh tools/bootstrap.sh $(VENV) dev,bench
 	@touch $@
+
+# Other implementations of libp2p, which some tests meet. Where they cannot be installed those tests are skipped, and the
+# next run tries again.
+$(PARTNERS): tools/partners.sh tests/support/partners/requirements.txt tests/support/partners/js/package-lock.json | $(DEV)
+	@sh tools/partners.sh $(VENV) && touch $@ \
+		|| echo "volery: other implementations of libp2p are not installed; the tests that meet them are skipped" >&2
 
 # Wheels of toploc were built for an older torch and cannot be loaded beside ours: it is compiled here, in two minutes. Where
 # that fails the benchmark says so and goes on without.

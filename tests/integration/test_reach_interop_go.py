@@ -6,13 +6,9 @@ whoever replaces it by one that does should learn of it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
 from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 
-from protocol.core.ids import PeerId
 from swarm.libp2p.identify import PING_BYTES, PING_PROTOCOL
 from swarm.libp2p.reachability.autonat_server import DIAL_REQUEST
 from swarm.libp2p.reachability.circuits import NoCircuit
@@ -38,7 +34,7 @@ from tests.support.partners.circuits import (
     until_reached,
     until_reserved,
 )
-from tests.support.partners.go_peer import GoError, GoPeer, go_name, go_peer
+from tests.support.partners.go_peer import GoError, GoPeer, go_behind, go_name, go_peer, go_pings
 from tests.support.partners.programs import needs_go
 
 pytestmark = needs_go
@@ -47,25 +43,6 @@ GO, OTHER_GO = 7, 8
 ONLY = {TLS: "-noise=false", NOISE: "-tls=false"}
 """What makes the daemon speak one security protocol alone."""
 each_security = pytest.mark.parametrize("security", ONLY)
-
-
-@asynccontextmanager
-async def go_behind(relay: str, seed: int = GO, *flags: str) -> AsyncIterator[GoPeer]:
-    """A peer of go-libp2p that believes that it cannot be dialled, and is reached through the relay at this address.
-
-    Its search for relays wants a DHT. It is a client, and knows nobody but the relay.
-    """
-    reached = ["-autoRelay", "-forceReachabilityPrivate", "-trustedRelays", relay, "-dhtClient"]
-    async with go_peer(seed, "-relayService=false", *reached, "-bootstrapPeers", relay, *flags) as peer:
-        yield peer
-
-
-async def go_pings(go: GoPeer, peer: PeerId) -> None:
-    """Have the daemon open a stream to a peer that is connected, and echo over it."""
-    stream = await go.open_stream(peer, PING_PROTOCOL)
-    async with stream:
-        await stream.send_all(bytes(PING_BYTES))
-        assert await stream.receive_some(PING_BYTES) == bytes(PING_BYTES)
 
 
 @each_security
@@ -141,7 +118,11 @@ async def test_go_is_reached_through_our_relay_and_reaches_us(security: str) -> 
 
 async def test_we_relay_between_two_of_go() -> None:
     names = [go_name(GO), go_name(OTHER_GO)]
-    async with ours(1, members=names) as relay, go_behind(relay.addresses()[0]) as target, go_peer(OTHER_GO) as source:
+    async with (
+        ours(1, members=names) as relay,
+        go_behind(relay.addresses()[0], GO) as target,
+        go_peer(OTHER_GO) as source,
+    ):
         await until_reserved(relay, target.peer)
         await source.connect(target.peer, through(relay, target.peer))
         await go_pings(source, target.peer)
@@ -193,7 +174,7 @@ async def test_a_circuit_of_go_ends_with_its_bytes_on_our_relay() -> None:
 
 
 async def test_a_circuit_of_ours_ends_with_its_bytes_on_a_relay_of_go() -> None:
-    async with go_peer(GO, "-relayDataLimit", "20000") as go, ours(1) as source, ours(2) as target:
+    async with go_peer(GO) as go, ours(1) as source, ours(2) as target:
         for one in (source, target):
             await one.dial(go.addresses)
         await target.reaching.circuits.reserve(go.peer)
@@ -206,8 +187,8 @@ async def test_a_circuit_of_ours_ends_with_its_bytes_on_a_relay_of_go() -> None:
 
 
 async def use_up(stream: Stream) -> None:
-    """Send more than the relay carries, and read until that is noticed."""
-    await stream.send_all(bytes(40_000))
+    """Send more than the relay carries (go-libp2p's 128 KiB each way), and read until that is noticed."""
+    await stream.send_all(bytes(200_000))
     while await stream.receive_some(1024):
         pass
     raise StreamBroken("the peer ended the stream")
@@ -227,10 +208,10 @@ async def test_go_reads_our_voucher_and_takes_no_other() -> None:
 
     async with ours(1, members=[go_name(GO)]) as relay:
         relay.handle(HOP, lie)
-        async with go_behind(relay.addresses()[0]) as go:
+        async with go_behind(relay.addresses()[0], GO) as go:
             await go.until_said("error consuming voucher envelope")
         relay.handle(HOP, relay.reaching.relay.serve)
-        async with go_behind(relay.addresses()[0]) as go:
+        async with go_behind(relay.addresses()[0], GO) as go:
             await go.until_said("adding new relay")
 
 

@@ -24,6 +24,7 @@ from libp2p.peer.id import ID
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from protocol.core.ids import PeerId
+from swarm.libp2p.identify import PING_BYTES, PING_PROTOCOL
 from swarm.libp2p.reachability.wire import uvarint
 from swarm.libp2p.security import Identity
 from tests.support.partners.programs import P2PD
@@ -109,6 +110,25 @@ async def go_peer(seed: int, *flags: str) -> AsyncIterator[GoPeer]:
     with TemporaryDirectory(prefix="go-") as directory:  # a socket's path must be short
         async with _daemon(Path(directory), seed, flags) as peer:
             yield peer
+
+
+@asynccontextmanager
+async def go_behind(relay: str, seed: int, *flags: str) -> AsyncIterator[GoPeer]:
+    """A peer of go-libp2p that believes that it cannot be dialled, and is reached through the relay at this address.
+
+    Its search for relays wants a DHT. It is a client, and knows nobody but the relay.
+    """
+    reached = ["-autoRelay", "-forceReachabilityPrivate", "-trustedRelays", relay, "-dhtClient"]
+    async with go_peer(seed, "-relayService=false", *reached, "-bootstrapPeers", relay, *flags) as peer:
+        yield peer
+
+
+async def go_pings(go: GoPeer, peer: PeerId) -> None:
+    """Have the daemon open a stream to a peer that is connected, and echo over it."""
+    stream = await go.open_stream(peer, PING_PROTOCOL)
+    async with stream:
+        await stream.send_all(bytes(PING_BYTES))
+        assert await stream.receive_some(PING_BYTES) == bytes(PING_BYTES)
 
 
 @asynccontextmanager

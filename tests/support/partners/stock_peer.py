@@ -24,6 +24,7 @@ from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from protocol.core.ids import PeerId
+from swarm.libp2p.identify import PING_BYTES, PING_PROTOCOL
 from swarm.libp2p.security import NOISE, TLS
 from tests.support.partners.circuits import LOOPBACK
 
@@ -64,6 +65,14 @@ class StockPeer:
     async def open_stream(self, peer: PeerId, protocol: str) -> INetStream:
         """A stream to a peer that is connected, perhaps over a circuit."""
         return await self.host.new_stream(ID.from_base58(peer), [TProtocol(protocol)])
+
+
+async def stock_pings(stock: StockPeer, peer: PeerId) -> None:
+    """Have it open a stream to a peer that is connected, and echo over it."""
+    stream = await stock.open_stream(peer, PING_PROTOCOL)
+    await stream.write(bytes(PING_BYTES))
+    assert await stream.read(PING_BYTES) == bytes(PING_BYTES)
+    await stream.close()
 
 
 @asynccontextmanager

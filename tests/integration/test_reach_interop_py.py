@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 import trio
+from libp2p.peer.envelope import unmarshal_envelope
+from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 
 from swarm.libp2p.host import Host
 from swarm.libp2p.reachability.circuits import NoCircuit
 from swarm.libp2p.reachability.hole_punch import Punched
 from swarm.libp2p.reachability.multiaddrs import from_bytes
-from swarm.libp2p.security import NOISE, TLS
+from swarm.libp2p.reachability.relay import sign_voucher
+from swarm.libp2p.security import NOISE, TLS, Identity
 from swarm.libp2p.sockets.addresses import Address, from_socket
 from tests.support.partners.circuits import (
     UNTIL_S,
@@ -65,6 +68,25 @@ async def test_the_stock_relay_vouches_for_its_reservation() -> None:
         granted = answer.reservation
         assert (answer.type, answer.status) == (pb.HopMessage.STATUS, pb.OK)
         check_voucher(granted.voucher, stock.peer, host.peer_id, granted.expire)
+
+
+async def test_the_library_reads_our_voucher() -> None:
+    relay, peer = Identity.from_seed(bytes(32)), Identity.from_seed(bytes(range(32))).peer_id
+    voucher = sign_voucher(relay, peer, 2_000_000_000)
+    envelope = unmarshal_envelope(voucher)
+    envelope.validate("libp2p-relay-rsvp")
+    assert str(ID.from_pubkey(envelope.public_key)) == relay.peer_id
+    with pytest.raises(ValueError, match="ignature"):
+        unmarshal_envelope(voucher[:-1] + bytes([voucher[-1] ^ 1])).validate("libp2p-relay-rsvp")
+
+
+async def test_a_stock_peer_that_reserves_before_each_circuit_is_joined() -> None:
+    """As a client it does so, and shows what it was granted when it asks for the circuit."""
+    async with ours(1) as relay, ours(2) as host, stock_peer(STOCK, is_client=True) as stock:
+        relay.trust(stock.peer)
+        await reserve(host, relay)
+        await stock.circuit_to(through(relay, host.peer_id))
+        await stock_pings(stock, host.peer_id)
 
 
 async def test_a_peer_that_reserved_nothing_is_not_reached_through_the_stock_relay() -> None:

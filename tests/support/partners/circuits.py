@@ -24,7 +24,7 @@ from swarm.libp2p.reachability.relay import HOP
 from swarm.libp2p.reachability.wire import framed, receive, uvarint
 from swarm.libp2p.security import NOISE, TLS
 from swarm.testing.transport_conformance import read_exactly
-from swarm.transport.interface import StreamBroken
+from swarm.transport.interface import TransportError
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 
@@ -66,14 +66,13 @@ async def introduction(host: Host, connection: Connection) -> Identify:
     """
     with trio.fail_after(UNTIL_S):
         while True:
-            stream = await host.open_stream_on(connection, IDENTIFY_PROTOCOL)
             try:
-                return await receive(stream, Identify, MAX_IDENTIFY_BYTES)
-            except StreamBroken:
+                stream = await host.open_stream_on(connection, IDENTIFY_PROTOCOL)
+                told = await receive(stream, Identify, MAX_IDENTIFY_BYTES)
+                await stream.aclose()
+                return told
+            except TransportError:
                 await trio.sleep(LOOK_AGAIN_S)
-            finally:
-                with trio.CancelScope(shield=True):
-                    await stream.aclose()
 
 
 async def ping(host: Host, connection: Connection) -> None:

@@ -79,6 +79,7 @@ async def js_peer(
     security: Sequence[str] = ("noise", "tls"),
     public: bool = False,
     punches: bool = False,
+    limits: bool = True,
 ) -> AsyncIterator[JsPeer]:
     """A process that ends with the scope.
 
@@ -88,6 +89,7 @@ async def js_peer(
         security: what it speaks, the preferred one first.
         public: whether it listens on PUBLIC.
         punches: whether it speaks DCUtR, and says that it is seen where it listens on PUBLIC.
+        limits: whether circuits through it are limited.
     """
     settings = {
         "seed": seed,
@@ -95,6 +97,7 @@ async def js_peer(
         "security": list(security),
         "public": public,
         "punches": punches,
+        "limits": limits,
     }
     # As text on the command line, it finds its imports from the directory that it is started in.
     command = [str(NODE), "--input-type=module", "--eval", PROGRAM.read_text(encoding="utf-8"), json.dumps(settings)]

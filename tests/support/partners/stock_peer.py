@@ -77,7 +77,12 @@ async def stock_pings(stock: StockPeer, peer: PeerId) -> None:
 
 @asynccontextmanager
 async def stock_peer(
-    seed: int, *, relays: bool = False, punches: bool = False, security: str = NOISE
+    seed: int,
+    *,
+    relays: bool = False,
+    punches: bool = False,
+    is_client: bool = False,
+    security: str = NOISE,
 ) -> AsyncIterator[StockPeer]:
     """A host on loopback that ends with the scope.
 
@@ -85,6 +90,7 @@ async def stock_peer(
         seed: of its key.
         relays: whether it is a relay.
         punches: whether it speaks DCUtR.
+        is_client: whether it reserves with a relay before each circuit.
         security: the one security protocol that it speaks.
     """
     keys = create_new_key_pair(bytes([seed]) * 32)
@@ -96,8 +102,12 @@ async def stock_peer(
     )
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(host.run(listen_addrs=[Multiaddr(LOOPBACK)]))
-        # As a client it would ask for a reservation before each circuit, and stay away where it is refused one.
-        config = RelayConfig(roles=RelayRole.STOP | (RelayRole.HOP if relays else RelayRole(0)))
+        roles = RelayRole.STOP
+        if relays:
+            roles |= RelayRole.HOP
+        if is_client:
+            roles |= RelayRole.CLIENT
+        config = RelayConfig(roles=roles)
         relay = CircuitV2Protocol(host, config.limits, allow_hop=relays)
         transport = CircuitV2Transport(host, relay, config)
         punching = DCUtRProtocol(host)

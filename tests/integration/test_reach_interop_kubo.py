@@ -1,0 +1,53 @@
+"""Hole punching with go-libp2p, in a network namespace: kubo at one end of a cable, hosts of ours at the other.
+
+No router is between them. That both ends agree on where and when to knock is tested, and that a connection comes of it.
+
+Of go-libp2p's versions up to this one it is known that they have DCUtR's roles the other way round: who opened the
+stream is the client of what follows (its issue 3171). So where both knocks become one connection, two clients or two
+servers meet, and no connection comes of it; where one arrives at the other's listener first, one does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
+
+from tests.support.partners.programs import needs_kubo
+from tests.support.paths import ROOT
+
+pytestmark = [
+    needs_kubo,
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a network namespace"),
+]
+
+SCENE_S = 120
+
+
+def play(act: str) -> Any:
+    """What came of one act of the scene."""
+    command = ["unshare", "--net", sys.executable, "-m", "tests.support.partners.kubo_scene", act]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    played = subprocess.run(
+        command, cwd=ROOT, env=environment, timeout=SCENE_S, capture_output=True, text=True, check=False
+    )
+    assert played.returncode == 0, played.stderr
+    return json.loads(played.stdout)
+
+
+def test_a_circuit_to_go_becomes_a_direct_connection() -> None:
+    """It begins to punch. Its knock arrives at our listener, or ours at its own."""
+    said = play("reached")
+    assert said["way"] in {"punched", "was_dialled"}
+    assert said["at"].startswith("/ip4/1.2.3.3/tcp/")
+
+
+def test_go_says_where_it_is_seen() -> None:
+    """We begin to punch, and it answers with CONNECT."""
+    assert play("reaches") == {"type": HolePunch.CONNECT, "seen_at": ["/ip4/1.2.3.3/tcp/4001"]}

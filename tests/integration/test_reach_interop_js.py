@@ -311,7 +311,7 @@ async def test_messages_of_dcutr_are_those_of_js_byte_for_byte_where_it_reaches_
         assert f"/ip4/{PUBLIC}" in places(connect.ObsAddrs)[0]
         await stream.send_all(framed(HolePunch(type=SYNC)))
         with trio.fail_after(UNTIL_S):
-            await host.unless_connected(js.peer, trio.sleep_forever)
+            await host.unless_met(js.peer, trio.sleep_forever)
         (direct,) = await directly(js, host.peer_id)
         assert direct["direction"] == "outbound"
 
@@ -326,7 +326,7 @@ async def test_a_circuit_from_js_becomes_a_direct_connection() -> None:
 async def test_a_circuit_to_js_becomes_a_direct_connection() -> None:
     async with behind_a_relay(is_reached=False) as (host, js, _):
         with trio.fail_after(UNTIL_S):
-            await host.unless_connected(js.peer, trio.sleep_forever)
+            await host.unless_met(js.peer, trio.sleep_forever)
         connection = host.open_connection(js.peer)
         assert connection is not None
         await ping(host, connection)
@@ -340,7 +340,7 @@ async def test_js_dials_us_where_it_can_instead_of_punching() -> None:
         async with js_peer(JS, relays=relay.addresses(), public=True, punches=True) as js:
             await host.reaching.circuits.connect(relay.peer_id, js.peer)
             with trio.fail_after(UNTIL_S):
-                await host.unless_connected(js.peer, trio.sleep_forever)
+                await host.unless_met(js.peer, trio.sleep_forever)
             connection = host.open_connection(js.peer)
             assert connection is not None
             assert connection.route.way is Way.WAS_DIALLED

@@ -195,7 +195,7 @@ async def test_a_circuit_to_the_stock_peer_becomes_a_direct_connection() -> None
         assert await stock.reserve(relay.addresses()[0])
         await host.reaching.circuits.connect(relay.peer_id, stock.peer)
         with trio.fail_after(UNTIL_S):
-            await host.unless_connected(stock.peer, trio.sleep_forever)
+            await host.unless_met(stock.peer, trio.sleep_forever)
         connection = host.open_connection(stock.peer)
         assert connection is not None
         await ping(host, connection)

@@ -132,7 +132,7 @@ def _network_of(pid: int) -> str:
 async def met(host: Host, peer: PeerId) -> dict[str, object]:
     """Wait for a direct connection, use it, and say how it came about."""
     with trio.move_on_after(UNTIL_S):
-        await host.unless_connected(peer, trio.sleep_forever)
+        await host.unless_met(peer, trio.sleep_forever)
     connection = host.open_connection(peer)
     if connection is None:
         return {"way": None}

@@ -30,7 +30,7 @@ from benchmarks.swarms.virtual_links import Link, Router
 from node.reports.plots.png import BLUE, FAINT, GREEN, INK, ORANGE, draw_png
 from protocol.core.limits import MIB
 from protocol.versions.chunking import chunk_size_for
-from swarm.work.neighbour_graph import neighbourhoods
+from swarm.work.neighbour_graph import open_neighbourhoods
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -136,7 +136,7 @@ def scenario(num_peers: int, seed: int, size_mib: int = SIZE_MIB) -> Scenario:
         chunk_bytes=chunk_size_for(size),
         seed=seed,
         router=ROUTER,
-        neighbours=neighbourhoods,
+        neighbours=open_neighbourhoods,
     )
 
 

@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from hashlib import sha256
 from itertools import cycle, islice, pairwise
@@ -72,6 +72,11 @@ def neighbourhoods(peers: Mapping[PeerId, Meets]) -> dict[PeerId, frozenset[Peer
             for _, following in islice(cycle([*open_ones[at:], *open_ones[:at]]), min(RINGS, len(open_ones))):
                 _join(beside, peer, following)
     return {peer: frozenset(others) for peer, others in beside.items()}
+
+
+def open_neighbourhoods(peers: Iterable[PeerId]) -> dict[PeerId, frozenset[PeerId]]:
+    """The same where anybody can dial everybody."""
+    return neighbourhoods(dict.fromkeys(peers, Meets.ALL))
 
 
 def _join(beside: dict[PeerId, set[PeerId]], one: PeerId, other: PeerId) -> None:

@@ -16,7 +16,7 @@ from benchmarks.swarms.chunk_simulation import Outcome, Peer, Scenario, Simulati
 from benchmarks.swarms.virtual_links import Link, Router
 from protocol.core.limits import KIB, MIB
 from swarm.transfer.chunk_picker import PATIENCE_S
-from swarm.work.neighbour_graph import neighbourhoods
+from swarm.work.neighbour_graph import open_neighbourhoods
 
 FULL_ROUTERS = Router(queue_bytes=100_000, queue_s=0.05)
 """Links that are busy have full queues before them: what a message waits for, as over TCP in real life."""
@@ -106,7 +106,7 @@ def test_the_same_seed_gives_the_same_run_and_another_another() -> None:
 
 def mixed(count: int) -> Scenario:
     who = peers(*[(100, 100), (50, 100), (100, 200), (20, 100)] * (count // 4), latency_s=0.01)
-    return replace(swarm(who, mib=32), neighbours=neighbourhoods)
+    return replace(swarm(who, mib=32), neighbours=open_neighbourhoods)
 
 
 def test_more_peers_take_hardly_longer_and_no_more_of_the_source() -> None:

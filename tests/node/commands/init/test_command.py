@@ -33,6 +33,7 @@ SET_THIS = {
 UNSET = {
     ("network", "upload_mbit"),
     ("network", "download_mbit"),
+    ("network", "relay_mbit"),
     ("store", "quota_gb"),
     ("energy", "watts"),
     ("cost", "per_kwh"),

@@ -21,7 +21,7 @@ from protocol.versions.manifest import Manifest, SignedManifest
 from swarm.store import ChunkStore, StoreError
 from swarm.transfer.exchange import ChunkExchange
 from swarm.transfer.fetch import Fetched, Starved
-from swarm.versions.patch_routes import MAX_STEPS, FetchRoute, Step, cheapest
+from swarm.versions.patch_routes import MAX_STEPS, Step, cheapest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +63,9 @@ class VersionFetcher:
             self.distribution.tell_gained(signed)
             journey = _Journey()
             try:
-                for step in (await self._choose(signed)).steps:
-                    await self._take(step, journey)
+                with ExitStack() as pins:
+                    for step in await self._choose(signed, pins):
+                        await self._take(step, journey, pins)
             except (PeerError, StoreError, OSError, Starved) as error:
                 journey.num_patches = 0
                 self.trouble(f"Version {signed.version} is fetched in full, since a patch was of no use: {error}")
@@ -72,37 +73,53 @@ class VersionFetcher:
             await trio.to_thread.run_sync(self.store.finish, signed.hash)
         return journey.outcome()
 
-    async def _choose(self, signed: SignedManifest) -> FetchRoute:
-        """The cheapest road, after asking for manifests that may lead to a cheaper one."""
+    async def _choose(self, signed: SignedManifest, pins: ExitStack) -> Sequence[Step]:
+        """The steps of the cheapest road, after asking for manifests that may lead to a cheaper one. `pins` hold what
+        it starts from.
+        """
         missing = self.store.missing(signed.hash)
         full_bytes = sum(signed.manifest.chunks[index].size for index in missing)
-        complete = {held.hash for held in self.store.versions() if held.complete}
         learnt: dict[ManifestHash, SignedManifest | None] = {}
-        while True:
-            road = cheapest(
-                signed,
-                full_bytes=full_bytes,
-                complete=complete,
-                known=lambda name: learnt.get(name) or self.store.manifest(name),
-                lacking=self._lacking,
-            )
-            promising = next((name for name in road.unknown if name not in learnt), None)
-            if promising is None or not complete or len(learnt) == MAX_STEPS:
-                return road
-            learnt[promising] = await self.learn(promising)
+        with ExitStack() as candidates:  # or one of them might be gone once the others have answered
+            complete = {one.hash for one in self.store.versions() if one.complete and self._held(one.hash, candidates)}
+            while True:
+                road = cheapest(
+                    signed,
+                    full_bytes=full_bytes,
+                    complete=complete,
+                    known=lambda name: learnt.get(name) or self.store.manifest(name),
+                    lacking=self._lacking,
+                )
+                promising = next((name for name in road.unknown if name not in learnt), None)
+                if promising is None or not complete or len(learnt) == MAX_STEPS:
+                    break
+                learnt[promising] = await self.learn(promising)
+            if road.steps:
+                pins.enter_context(self.store.hold(road.steps[0].patch.base_hash))
+        return road.steps
+
+    def _held(self, version: ManifestHash, pins: ExitStack) -> bool:
+        """Whether the version is still there, where it stays now."""
+        try:
+            pins.enter_context(self.store.hold(version))
+        except StoreError:
+            return False
+        return True
 
     def _lacking(self, manifest: Manifest, chunks: Sequence[int]) -> int:
         refs = [manifest.chunks[index] for index in set(chunks)]
         return sum(ref.size for ref in refs if not self.store.holds(ref.name))
 
-    async def _take(self, step: Step, journey: _Journey) -> None:
-        """Fetch one patch and make its target's chunks of it."""
+    async def _take(self, step: Step, journey: _Journey, pins: ExitStack) -> None:
+        """Fetch one patch and make its target's chunks of it. `pins` hold what the step before has made, and what this
+        one makes from then on: nobody works with a version that only leads on to another, so it would be taken away.
+        """
         target = step.target
         number = target.manifest.patches.index(step.patch)
-        with ExitStack() as pins:
-            pins.enter_context(self.store.hold(step.patch.base_hash))  # making room must not take it away
+        with ExitStack() as made:
+            made.enter_context(self.store.hold(step.patch.base_hash))  # making room must not take it away
             await trio.to_thread.run_sync(self.store.begin, target)
-            pins.enter_context(self.store.hold(target.hash))
+            made.enter_context(self.store.hold(target.hash))
             await trio.to_thread.run_sync(self.store.begin_patch, target.hash, number)
             journey.count(await self.distribution.fetch(target, step.patch.chunks), patches=1)
             began_s = trio.current_time()
@@ -110,6 +127,8 @@ class VersionFetcher:
             journey.apply_s += trio.current_time() - began_s
             self.distribution.tell_gained(target)
             await trio.to_thread.run_sync(self.store.finish, target.hash)
+            pins.close()
+            pins.enter_context(self.store.hold(target.hash))
 
 
 @dataclass(kw_only=True)

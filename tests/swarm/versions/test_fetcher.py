@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from protocol.core.ids import ManifestHash
 from protocol.versions.manifest import SignedManifest
-from swarm.testing.memory_transport import MemoryNetwork
+from swarm.testing.memory_transport import MemoryNetwork, Transfer
 from swarm.versions.follower import Arrival
 from tests.support import swarm_fixture as swarming
 from tests.support.store_fixture import fill, model_files, nudged, patch_between, put_patch, small_model, small_swarm
@@ -120,6 +120,27 @@ async def test_several_versions_behind_a_chain_of_patches(world: World, autojump
     assert all(world.node.store.is_complete(version.hash) for version in versions)
     givers = arrival.obtained.fetched.givers
     assert givers == dict.fromkeys(versions[3].manifest.patches[0].chunks, world.learner.peer), "of the last one alone"
+
+
+async def test_whoever_clears_up_meanwhile_takes_away_nothing_that_leads_on(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """A node clears up whenever it has installed a version, which may be while it fetches the next."""
+    versions = [signed_version(0)]
+    await world.publish(versions[0])
+    for number in (1, 2, 3):
+        versions.append(signed_version(number, versions[-1]))
+        world.hold(versions[-1])
+
+    async def clear_up(transfer: Transfer) -> bytes:
+        if versions[3].hash in {one.hash for one in world.node.store.versions()}:  # it is being fetched
+            world.node.store.evict([])
+        return transfer.data
+
+    world.node.transport.network.set_fault(world.learner.peer, world.node.peer, clear_up)
+    arrival = await world.announce(versions[3])
+    assert arrival.obtained.num_patches == 3
+    assert world.node.troubles == []
 
 
 async def test_from_the_anchor_where_that_is_shorter_than_the_chain(world: World, autojump_clock: MockClock) -> None:

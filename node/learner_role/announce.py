@@ -37,6 +37,7 @@ class LearnerAnnouncer(Service):
     home: LearnerStateDir
     serving: Serving
     energy: EnergyWatch
+    _told: int = 0
 
     def write_invite(self, addresses: list[str]) -> str:
         """Write the invite for volunteers to the state directory, and return it. Raises UsageError, RunError.
@@ -69,15 +70,22 @@ class LearnerAnnouncer(Service):
         return await trio.to_thread.run_sync(self.ledger.peers.peer_joined, row, self.context.now_ms())
 
     async def run(self, stay: int) -> None:
-        """Keep the stay of that id up to date until cancelled. Raises LedgerError."""
-        told = 0
-        while True:
-            up = self.serving.served_bytes
-            if up != told:
-                self.events.emit("traffic", bytes_up=up, bytes_down=0)
-                told = up
-            row = StayRow(
-                presence=stay, bytes_up=up, bytes_down=0, energy=self.energy.joules if self.config.energy.report else {}
-            )
-            await trio.to_thread.run_sync(self.ledger.peers.peers_present, [row], self.context.now_ms())
-            await trio.sleep(PRESENCE_S)
+        """Keep the stay of that id up to date until cancelled, and once more then. Raises LedgerError."""
+        try:
+            while True:
+                await self._keep(stay)
+                await trio.sleep(PRESENCE_S)
+        except trio.Cancelled:
+            with trio.CancelScope(shield=True):
+                await self._keep(stay)
+            raise
+
+    async def _keep(self, stay: int) -> None:
+        up = self.serving.served_bytes
+        if up != self._told:
+            self.events.emit("traffic", bytes_up=up, bytes_down=0)
+            self._told = up
+        row = StayRow(
+            presence=stay, bytes_up=up, bytes_down=0, energy=self.energy.joules if self.config.energy.report else {}
+        )
+        await trio.to_thread.run_sync(self.ledger.peers.peers_present, [row], self.context.now_ms())

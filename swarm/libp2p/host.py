@@ -102,7 +102,7 @@ class Host(Flooding):
         self.reaching = Reaching(self)
         self._dialler = Dialler(self, self.reaching.through)
         self._circuits: dict[PeerId, list[Connection]] = {}
-        self._arrivals: dict[PeerId, trio.Event] = {}
+        self._unless_met: dict[PeerId, list[trio.CancelScope]] = {}
         self.listeners: tuple[trio.SocketListener, ...] = ()
         self._numbers = count()
         self.door, self.budget = Door(), Budget()
@@ -230,17 +230,16 @@ class Host(Flooding):
         """Do something until it is done, or until there is a connection to `peer` without a relay: then return None."""
         if self.is_met(peer):
             return None
-        arrived = self._arrivals.setdefault(peer, trio.Event())
-        async with trio.open_nursery() as nursery:
-
-            async def stop() -> None:
-                await arrived.wait()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(stop)
-            done = await act()
-            nursery.cancel_scope.cancel()
-            return done
+        scope = trio.CancelScope()
+        waiting = self._unless_met.setdefault(peer, [])
+        waiting.append(scope)
+        try:
+            with scope:
+                return await act()
+        finally:
+            waiting.remove(scope)
+            if not waiting:
+                self._unless_met.pop(peer, None)
         return None
 
     def open_connection(self, peer: PeerId) -> Connection | None:
@@ -270,18 +269,7 @@ class Host(Flooding):
 
         Raises OSError, HandshakeFailed.
         """
-        stream = await connect_from(self.listeners, address.host, address.port, leaves)
-        try:
-            raw = self._caps.connection(stream, is_initiator=is_initiator)
-            if is_initiator:
-                channel = await secure_outbound(raw, self.security, wanted, YAMUX_PROTOCOL)
-            else:
-                channel = await secure_inbound(raw, self.security, YAMUX_PROTOCOL)
-                if channel.remote != wanted:
-                    raise HandshakeFailed(f"{channel.remote} answered instead of {wanted}")
-        except BaseException:  # also where it was cancelled: nobody else knows of this socket
-            await trio.aclose_forcefully(stream)
-            raise
+        channel, raw = await self._reach(wanted, address, leaves, is_initiator=is_initiator)
         route = Route(
             address=str(raw.remote),
             origin=origin_of(raw.remote.host),
@@ -297,15 +285,26 @@ class Host(Flooding):
 
         Raises OSError, HandshakeFailed.
         """
-        stream = await connect_from((), address.host, address.port, Leaves.ANEW)
+        channel, raw = await self._reach(wanted, address, Leaves.ANEW, is_initiator=True)
+        route = Route(address=str(raw.remote), origin=origin_of(raw.remote.host), dialled=True, is_limited=True)
+        return self.add(channel, raw, route, is_member=True, is_initiator=True)
+
+    async def _reach(
+        self, wanted: PeerId, address: Address, leaves: Leaves, *, is_initiator: bool
+    ) -> tuple[SecureChannel, TcpConnection]:
+        """A secure channel to `wanted` at an IP address, and what it lies on. Raises OSError, HandshakeFailed."""
+        stream = await connect_from(self.listeners, address.host, address.port, leaves)
         try:
-            raw = self._caps.connection(stream, is_initiator=True)
-            channel = await secure_outbound(raw, self.security, wanted, YAMUX_PROTOCOL)
+            raw = self._caps.connection(stream, is_initiator=is_initiator)
+            if is_initiator:
+                return await secure_outbound(raw, self.security, wanted, YAMUX_PROTOCOL), raw
+            channel = await secure_inbound(raw, self.security, YAMUX_PROTOCOL)
+            if channel.remote != wanted:
+                raise HandshakeFailed(f"{channel.remote} answered instead of {wanted}")
         except BaseException:  # also where it was cancelled: nobody else knows of this socket
             await trio.aclose_forcefully(stream)
             raise
-        route = Route(address=str(raw.remote), origin=origin_of(raw.remote.host), dialled=True, is_limited=True)
-        return self.add(channel, raw, route, is_member=True, is_initiator=True)
+        return channel, raw
 
     def add(
         self, channel: SecureChannel, raw: RawConnection, route: Route, *, is_member: bool, is_initiator: bool
@@ -438,7 +437,8 @@ class Host(Flooding):
         siblings = self._connections.setdefault(connection.peer, [])
         siblings.append(connection)
         if connection.route.relay is None:
-            self._arrivals.pop(connection.peer, trio.Event()).set()
+            for scope in self._unless_met.get(connection.peer, ()):
+                scope.cancel()
         if len(siblings) == 1:
             self.note_connected(
                 PeerConnected(peer=connection.peer, dialled=connection.dialled, remote_address=connection.route.address)

@@ -68,8 +68,8 @@ def own_networks() -> frozenset[Network]:
 
 
 def own_hosts() -> frozenset[str]:
-    """The addresses that our interfaces have now."""
-    return frozenset(entry.address for entries in psutil.net_if_addrs().values() for entry in entries)
+    """The addresses that our interfaces have now, those of one link without their scope, as sockets tell them."""
+    return frozenset(entry.address.partition("%")[0] for entries in psutil.net_if_addrs().values() for entry in entries)
 
 
 def _prefix_bits(netmask: str | None) -> int:

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
+import trio
+import trio.testing
 
 from protocol.reach import Meeting, ReachKind, Way
 from swarm.libp2p import open_libp2p
@@ -95,3 +97,12 @@ async def test_where_no_hole_can_be_punched_dialling_says_so() -> None:
         with pytest.raises(DialFailed, match="no way leads through the routers"):
             await one.dial([circuit_address(learner.addresses()[0], other.peer_id)])
         assert one.connected_peers() == {learner.peer_id}
+
+
+async def test_whoever_waits_to_meet_somebody_is_told_and_leaves_nothing_behind() -> None:
+    """Strangers could name peers without end."""
+    async with host(1) as one, host(2) as other, trio.open_nursery() as nursery:
+        nursery.start_soon(one.unless_met, other.peer_id, trio.sleep_forever)
+        await trio.testing.wait_all_tasks_blocked()
+        await one.dial(other.addresses())
+        await until(lambda: not one._unless_met)

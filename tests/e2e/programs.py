@@ -44,6 +44,8 @@ POLL_S = 0.05
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1", STOP_ON_EOF: "1"}
 
+TRAINERS = ("learner.training.server", "tests.e2e.hashing_trainer")
+
 T = TypeVar("T")
 
 _built_once = cache(typer.main.get_command)
@@ -155,13 +157,14 @@ class Program:
         root = psutil.Process(self.pid)
         return [root, *root.children(recursive=True)]
 
-    def child(self, module: str) -> psutil.Process:
-        """The child that runs `module` or a file of that name, once there is one."""
-        return wait_for(
-            f"a child of {self.name} that runs {module}",
-            lambda: next((each for each in self.family()[1:] if any(module in word for word in _words(each))), None),
-            self,
-        )
+    def child(self, *modules: str) -> psutil.Process:
+        """The child that runs one of `modules` or a file of that name, once there is one."""
+
+        def found() -> psutil.Process | None:
+            runs = (each for each in self.family()[1:] for word in _words(each) if any(one in word for one in modules))
+            return next(runs, None)
+
+        return wait_for(f"a child of {self.name} that runs {' or '.join(modules)}", found, self)
 
     def story(self) -> str:
         """The ends of its output, for people."""
@@ -462,6 +465,16 @@ class Swarm:
         """
         words = self._to_join(name, options, engine, token_s)
         return self.machine.start(name, *words, state=self.directory / name, out_to=out_to)
+
+    def join_all(self, learner: Program, *each: Sequence[object], engine: str = "fake") -> list[Program]:
+        """Start a node for each name and its options. The trainer stands still until all have joined: one that is
+        faster could bring the run to its end before the others are there, which then look for the learner ever after.
+        """
+        with stopped(learner.child(*TRAINERS)):
+            nodes = [self.join(str(name), *options, engine=engine) for name, *options in each]
+            for node in nodes:
+                wait_event(node, "joined", learner)
+        return nodes
 
     def join_in_terminal(
         self, name: str, *options: object, engine: str = "fake", hangup_ignored: bool = False

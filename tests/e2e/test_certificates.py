@@ -35,9 +35,7 @@ def test_a_certificate_is_renewed_under_a_swarm_that_works(doomed: Swarm) -> Non
     swarm = doomed
     certify_for(swarm, LIFE_S)
     learner = swarm.learn_doomed()
-    nodes = [swarm.join("one"), swarm.join("two", "--no-listen")]
-    for node in nodes:
-        wait_event(node, "joined", learner)
+    nodes = swarm.join_all(learner, ["one"], ["two", "--no-listen"])
     wait_event(learner, "certificate_renewed", *nodes, after=LIVES - 1)
     nodes.append(swarm.join("late"))  # whom the others tell of the newest version
     wait_event(nodes[-1], "joined", learner, *nodes)

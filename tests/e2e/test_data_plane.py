@@ -56,7 +56,7 @@ def test_a_mixture_with_logs_and_dynamic_sampling_and_pass_at_k(swarm: Swarm) ->
     swarm.config.write_text(text.replace("[evaluate]\n", "[evaluate]\nsamples = 4\nk = [1, 4]\n"), encoding="utf-8")
     write_files(swarm)
     learner = swarm.learn()
-    nodes = [swarm.join(name, engine="transformers") for name in ("one", "other")]
+    nodes = swarm.join_all(learner, ["one"], ["other"], engine="transformers")
     wait_done(learner, *nodes)
 
     leased = swarm.rows("SELECT task, prompt FROM leases")

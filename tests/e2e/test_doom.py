@@ -106,9 +106,7 @@ def incarnation(swarm: Swarm) -> int:
 
 def live_through(swarm: Swarm, points: list[str]) -> None:
     learner = swarm.learn_doomed()
-    nodes = [swarm.join("one"), swarm.join("two", "--no-listen")]
-    for node in nodes:
-        wait_event(node, "joined", learner)
+    nodes = swarm.join_all(learner, ["one"], ["two", "--no-listen"])
     wait_for("a checkpoint", lambda: bool(swarm.rows("SELECT 1 FROM checkpoints")), learner, *nodes)
     for point in points:
         learner = strike(swarm, learner, point, nodes)

@@ -104,7 +104,7 @@ def test_a_node_falls_silent_and_wakes_up(swarm: Swarm) -> None:
 def test_the_learner_is_killed(swarm: Swarm) -> None:
     swarm.configure(steps=STEPS, port=free_port(), heartbeat_s=5.0)  # slow, so that leases outlive the learner
     learner = swarm.learn()
-    nodes = [swarm.join("one"), swarm.join("two", "--no-listen")]
+    nodes = swarm.join_all(learner, ["one"], ["two", "--no-listen"])
     swarm.wait_steps(5, learner, *nodes)
     learner = kill_and_restart(swarm, learner, *nodes)
     wait_done(learner, *nodes)
@@ -119,7 +119,7 @@ def test_the_learner_is_killed_again_and_again(swarm: Swarm, seed: int) -> None:
     moments = sorted(Random(seed).sample(range(1, STEPS - 10), 4))
     swarm.configure(steps=STEPS, port=free_port(), held_out=8)
     learner = swarm.learn()
-    nodes = [swarm.join("one"), swarm.join("two", "--no-listen")]
+    nodes = swarm.join_all(learner, ["one"], ["two", "--no-listen"])
     for moment in moments:
         swarm.wait_steps(moment, learner, *nodes)
         learner = kill_and_restart(swarm, learner, *nodes)

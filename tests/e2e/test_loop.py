@@ -53,7 +53,7 @@ def test_no_member_is_dropped_and_no_callback_holds_the_loop(
     text = swarm.config.read_text()
     swarm.config.write_text(re.sub(r'spec = "MIXTURE"\n', "", text) + tables)
     learner = swarm.learn()
-    nodes = [swarm.join(name, engine="transformers") for name in ("one", "two")]
+    nodes = swarm.join_all(learner, ["one"], ["two"], engine="transformers")
     wait_done(learner, *nodes)
     check_admitted(swarm, Run(steps=STEPS, staleness=3))
     check_nothing_lost(swarm)

@@ -23,7 +23,7 @@ def run_in(swarm: Swarm, mode: str) -> dict[str, Any]:
     assert text.count('mode = "async"') == 1
     swarm.config.write_text(text.replace('mode = "async"', f'mode = "{mode}"'), encoding="utf-8")
     learner = swarm.learn()
-    nodes = [swarm.join(name, engine="transformers") for name in ("one", "other")]
+    nodes = swarm.join_all(learner, ["one"], ["other"], engine="transformers")
     wait_done(learner, *nodes)
     for node in nodes:
         check_receipts(swarm, node)

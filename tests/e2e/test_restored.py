@@ -51,7 +51,7 @@ def learn_until(swarm: Swarm, step: int, *nodes: Program) -> Program:
 def three_incarnations_later(swarm: Swarm) -> tuple[Path, list[Program]]:
     """A copy of a learner's state, and the nodes of a swarm that went on without it for so long."""
     learner = swarm.learn_doomed()
-    nodes = [swarm.join("one"), swarm.join("two", "--no-listen")]
+    nodes = swarm.join_all(learner, ["one"], ["two", "--no-listen"])
     swarm.wait_steps(COPIED_AT, learner, *nodes)
     stop(learner)
     copy = swarm.directory / "copy"

@@ -55,7 +55,7 @@ def check(swarm: Swarm, run: Run, *nodes: Program) -> None:
 def test_a_run_of_episodes_by_turns_ends(guessing: Swarm) -> None:
     guessing.configure(steps=4, task=TASK, mode="sequential", staleness=0, held_out=8)
     learner = guessing.learn()
-    nodes = [guessing.join("one", engine="transformers"), guessing.join("two", "--no-listen", engine="transformers")]
+    nodes = guessing.join_all(learner, ["one"], ["two", "--no-listen"], engine="transformers")
     wait_done(learner, *nodes)
     check(guessing, Run(steps=4, staleness=0), *nodes)
     assert len(learner.events("evaluated")) >= 2
@@ -67,7 +67,7 @@ def test_a_run_of_episodes_by_turns_ends(guessing: Swarm) -> None:
 def test_a_learner_killed_in_mid_episode_loses_nothing(guessing: Swarm) -> None:
     guessing.configure(steps=STEPS, task=TASK, port=free_port(), heartbeat_s=5.0)
     learner = guessing.learn()
-    nodes = [guessing.join("one", engine="transformers"), guessing.join("two", engine="transformers")]
+    nodes = guessing.join_all(learner, ["one"], ["two"], engine="transformers")
     going_on = "SELECT lease, idx FROM records WHERE rule = 'admitted' AND reward IS NULL AND step IS NULL"
     guessing.wait_steps(2, learner, *nodes)
     with stopped(learner.child("learner.training.server")):  # no step takes what goes on meanwhile
@@ -95,9 +95,7 @@ def test_a_policy_learns_to_use_what_it_is_answered(guessing: Swarm) -> None:
     text = text.replace("prompts_per_step = 4", "prompts_per_step = 16").replace("group_size = 4", "group_size = 8")
     guessing.config.write_text(text.replace("every_versions = 3", "every_versions = 15"), encoding="utf-8")
     learner = guessing.learn()
-    nodes = [guessing.join("one", engine="transformers"), guessing.join("two", engine="transformers")]
-    for node in nodes:
-        wait_event(node, "joined", learner)
+    guessing.join_all(learner, ["one"], ["two"], engine="transformers")
     assert learner.wait(900) == 0, learner.story()
     scores = [event["sampled"] for event in learner.events("evaluated")]
     assert scores[0] < 0.4

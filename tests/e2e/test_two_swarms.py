@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.ledger_rules import Run, check_ledger
-from tests.e2e.programs import NODE_TOML, Machine, Program, Swarm, rows_of, wait_done, wait_event
+from tests.e2e.programs import NODE_TOML, TRAINERS, Machine, Program, Swarm, rows_of, stopped, wait_done, wait_event
 
 STEPS = 40
 """Enough that no node makes it all before the other has begun."""
@@ -53,9 +54,12 @@ def join(swarm: Swarm) -> Program:
 def test_two_swarms_do_not_disturb_each_other(machine: Machine, model: Path) -> None:
     swarms = [found(machine, "first", model), found(machine, "second", model)]
     learners = [swarm.learn() for swarm in swarms]
-    nodes = [join(swarm) for swarm in swarms for _ in range(2)]
-    for learner in learners:
-        wait_event(learner, "peer_joined", *nodes, after=1)
+    with ExitStack() as standing:  # or one node could bring its run to the end before the other is there
+        for learner in learners:
+            standing.enter_context(stopped(learner.child(*TRAINERS)))
+        nodes = [join(swarm) for swarm in swarms for _ in range(2)]
+        for learner in learners:
+            wait_event(learner, "peer_joined", *nodes, after=1)
     wait_done(*learners, *nodes)
 
     keys = [{peer for (peer,) in swarm.rows("SELECT peer FROM peers")} for swarm in swarms]

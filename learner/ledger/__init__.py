@@ -6,6 +6,7 @@ file holds it, so that what belongs together reaches the disk together.
 - `ledger`: the ledger as one object, of the parts below
 - `peers`: which peer was here for how long, at which price, and what it relayed
 - `queries`: what a ledger says: the books below ask by these, and so do reports and commands
+- `reach`: how peers are reached, and how they met
 - `reputation`: what was observed of each peer, day by day, and how its stays ended
 - `rows`: what is written to the ledger and read from it, as values
 - `sqlite`: the file itself: its tables, its format, its sums

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from learner.ledger.queries.peers import PeerQueries
-from learner.ledger.rows import PeerRow, PlanRow, StayRow, TroubleRow
+from learner.ledger.rows import CarriedRow, MetRow, PeerRow, PlanRow, ReachRow, StayRow, TroubleRow
 from learner.ledger.sqlite.database import LedgerFile
 from learner.trust.relay_credit import Credit
 
@@ -82,6 +82,27 @@ class PeerLedger(PeerQueries):
                     for row in rows
                 ],
             )  # fmt: skip
+
+    def reach_told(self, rows: Sequence[ReachRow], met: Sequence[MetRow]) -> None:
+        """These peers say how they are reached, and how they met others."""
+        with self.db.transaction() as db:
+            db.executemany(
+                "INSERT OR REPLACE INTO reach (peer, kind, why, since_ms) VALUES (?, ?, ?, ?)",
+                [(row.peer, row.kind.value, row.why, row.since_ms) for row in rows],
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO meetings (peer, other, way, since_ms) VALUES (?, ?, ?, ?)",
+                [(row.peer, row.other, row.way.value, row.since_ms) for row in met],
+            )
+
+    def circuits_carried(self, rows: Sequence[CarriedRow]) -> None:
+        """Circuits carried so much more between these peers."""
+        with self.db.transaction() as db:
+            db.executemany(
+                "INSERT INTO carried (one, other, bytes) VALUES (?, ?, ?)"
+                " ON CONFLICT (one, other) DO UPDATE SET bytes = carried.bytes + excluded.bytes",
+                [(row.one, row.other, row.num_bytes) for row in rows],
+            )
 
     def planned(self, row: PlanRow) -> None:
         """Who is to be on was decided anew."""

@@ -15,6 +15,7 @@ from learner.trust.ban_evidence import Audited, Counted
 from learner.trust.selection_test import CompletionValue, DeliveryOutcome
 from protocol.accounting.claims import EnergySource
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId
+from protocol.reach import ReachKind, Way
 from protocol.work import Rule
 
 
@@ -223,3 +224,32 @@ class TroubleRow:
     reason: str
     since_ms: int
     ended_ms: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReachRow:
+    """How a peer says that others reach it, why that is believed, and since when it is reached so."""
+
+    peer: PeerId
+    kind: ReachKind
+    why: str
+    since_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetRow:
+    """How `peer` says that it and `other` came together, and when it first said so."""
+
+    peer: PeerId
+    other: PeerId
+    way: Way
+    since_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CarriedRow:
+    """Bytes that circuits through the learner have carried between two peers, both ways together."""
+
+    one: PeerId
+    other: PeerId
+    num_bytes: int

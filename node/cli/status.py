@@ -102,6 +102,8 @@ def _swarm_status(report: SwarmReport, place: StateLocation) -> dict[str, object
         "loop_delay": asdict(standing.loop) if standing and standing.loop else None,
         "alarms": ", ".join(spell.alarm for spell in spells(report.alarms) if spell.ended is None) or None,
         "nodes_unable": report.unable.text or None,
+        "reach": report.reach.text or None,
+        "bytes_carried": report.bytes_carried or None,
         "leases_without_records": None if report.fruitless is None else str(report.fruitless),
     }
 

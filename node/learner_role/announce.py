@@ -1,17 +1,19 @@
 """The learner as others find it: the invite that leads to it, its row in the ledger.
 
 What always holds: the invite in the state directory is of the newest start; the row's bytes are those that were served
-until a moment ago, and its joules what was read by then, so a report of a run that goes on, or was killed, tells what
-the learner's line carried and its machine took.
+until a moment ago, so is what circuits carried, and its joules are what was read by then. So a report of a run that
+goes on, or was killed, tells what the learner's line carried and its machine took.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import trio
 
-from learner.ledger.rows import PeerRow, StayRow
+from learner.ledger.rows import CarriedRow, PeerRow, StayRow
 from node.config.invite_text import INVITE_FILE
 from node.config.swarm_config import SwarmConfig
 from node.energy.monitor import EnergyWatch
@@ -23,6 +25,7 @@ from node.runtime.errors import UsageError
 from node.state.learner_state import LearnerStateDir
 from protocol.accounting.claims import MICROS
 from protocol.core.errors import LocalProtocolError
+from protocol.core.ids import PeerId
 from swarm.transfer.serving import Serving
 
 PRESENCE_S = 2.0
@@ -36,8 +39,13 @@ class LearnerAnnouncer(Service):
     config: SwarmConfig
     home: LearnerStateDir
     serving: Serving
+    take_carried: Callable[[], Mapping[tuple[PeerId, PeerId], int]]
+    """What circuits through the learner have carried since this was last asked, by pair."""
     energy: EnergyWatch
-    _told: int = 0
+    _told: tuple[int, int] = (0, 0)
+    _carried: int = 0
+    """Bytes that circuits have carried since the start."""
+    _unwritten: Counter[tuple[PeerId, PeerId]] = field(default_factory=Counter)
 
     def write_invite(self, addresses: list[str]) -> str:
         """Write the invite for volunteers to the state directory, and return it. Raises UsageError, RunError.
@@ -81,11 +89,22 @@ class LearnerAnnouncer(Service):
             raise
 
     async def _keep(self, stay: int) -> None:
-        up = self.serving.served_bytes
-        if up != self._told:
-            self.events.emit("traffic", bytes_up=up, bytes_down=0)
-            self._told = up
+        up, carried = self.serving.served_bytes, self.take_carried()
+        self._unwritten.update(carried)
+        self._carried += sum(carried.values())
+        if (up, self._carried) != self._told:
+            self._told = up, self._carried
+            self.events.emit("traffic", bytes_up=up, bytes_down=0, bytes_carried=self._carried)
         row = StayRow(
             presence=stay, bytes_up=up, bytes_down=0, energy=self.energy.joules if self.config.energy.report else {}
         )
-        await trio.to_thread.run_sync(self.ledger.peers.peers_present, [row], self.context.now_ms())
+        pairs = [
+            CarriedRow(one=one, other=other, num_bytes=num_bytes) for (one, other), num_bytes in self._unwritten.items()
+        ]
+        await trio.to_thread.run_sync(self._write, row, pairs, self.context.now_ms())
+        self._unwritten.clear()
+
+    def _write(self, row: StayRow, pairs: list[CarriedRow], now_ms: int) -> None:
+        self.ledger.peers.peers_present([row], now_ms)
+        if pairs:
+            self.ledger.peers.circuits_carried(pairs)

@@ -204,6 +204,7 @@ class _Learner:
         sessions.recover_leases()
         await trio.to_thread.run_sync(services.forgotten.look_here, services.home.checkpoints)
         stay = await services.announcer.note()
+        await trio.to_thread.run_sync(sessions.recall_reach)
         services.context.time.begin(await trio.to_thread.run_sync(services.ledger.training.time_so_far))
         await trio.to_thread.run_sync(services.recorder.recall)
         async with trio.open_nursery() as nursery:

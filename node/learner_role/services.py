@@ -241,6 +241,7 @@ class LearnerServices:
             faults=FaultLog(events=self.events),
             addresses=self.transport.addresses,
             carries_bulk=config.network.relay_mbit is not None,
+            own_reach=self.transport.reached,
             trust=self.audits,
         )
         self.intake = IntakeLoop(
@@ -296,7 +297,12 @@ class LearnerServices:
             events=self.events,
         )
         self.announcer = LearnerAnnouncer(
-            context=self.context, config=config, home=self.home, serving=self.swarm.serving, energy=self.energy
+            context=self.context,
+            config=config,
+            home=self.home,
+            serving=self.swarm.serving,
+            take_carried=self.transport.take_carried,
+            energy=self.energy,
         )
 
     def _build_training(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from node.runtime.formatting import counted
+from learner.ledger.reach import VERDICTS
+from node.runtime.formatting import counted, size
 from protocol.reach import Reach, ReachKind, Way
 
 KINDS = {
@@ -19,15 +20,17 @@ WAYS = {
     Way.DIALLED: "dialled",
     Way.WAS_DIALLED: "dialled by them",
     Way.REVERSED: "dialled back",
-    Way.PUNCHED: "through a punched hole",
-    Way.RELAYED: "through a relay",
+    Way.PUNCHED: "punched",
+    Way.RELAYED: "over a circuit",
 }
 
 
-def reach_words(reach: Reach) -> str:
-    """What a node says of how it is reached, and how it met those that it is connected to."""
-    kind = KINDS.get(reach.kind, KINDS[ReachKind.UNKNOWN])
+def reach_words(reach: Reach, bytes_carried: int = 0) -> str:
+    """What a node says of how it is reached, how it met those that it is connected to, and what circuits through it
+    carried between others."""
+    kind = f"{VERDICTS[reach.kind]}: {KINDS.get(reach.kind, KINDS[ReachKind.UNKNOWN])}"
     why = f" ({reach.why})" if reach.why else ""
     ways = Counter(meeting.way for meeting in reach.met)
     met = ", ".join(f"{number} {WAYS[way]}" for way, number in ways.items() if way in WAYS)
-    return f"{kind}{why}; {counted(len(reach.met), 'connection')}{f': {met}' if met else ''}"
+    carried = f"; {size(bytes_carried)} carried between others" if bytes_carried else ""
+    return f"{kind}{why}; {counted(len(reach.met), 'connection')}{f': {met}' if met else ''}{carried}"

@@ -5,23 +5,24 @@ Money is in whole units of `currency` (and exactly in `cost_micros`), times in s
 since 1970, UTC), shares in [0, 1], sizes in bytes; null is not known from here.
 
 JSON of a swarm: format, kind ("swarm"), swarm (hex), started_ms, ended_ms, wall_s, mode, staleness_bound, totals
-{admitted, rejected, verdicts {rule: count}, trained, dropped, uninformative, later_turns, tokens, bytes_up,
-bytes_down, bytes_relayed, recalled_rollouts, costs {currency: amount}, learner_costs {currency: amount},
-cents_per_1000_tokens {currency: cents}, kwh, versions_published, steps, incarnations, weight_bytes,
-learner_utilisation (training over the time that the learner ran), learner_time {wall_s (how long it ran), seconds by
-kind, which add up to that, utilisation, blocked (by publication and checkpoints), bubble}, bubble (ECHO-2's: of the
-time of training steps, what it waited for rollouts), away_s (no learner ran, or none that told), mean_train_s,
+{admitted, rejected, verdicts {rule: count}, trained, dropped, uninformative, later_turns, tokens, bytes_up, bytes_down,
+bytes_relayed, bytes_carried (over circuits through the learner), recalled_rollouts, costs {currency: amount},
+learner_costs {currency: amount}, cents_per_1000_tokens {currency: cents}, kwh, versions_published, steps, incarnations,
+weight_bytes, learner_utilisation (training over the time that the learner ran), learner_time {wall_s (how long it ran),
+seconds by kind, which add up to that, utilisation, blocked (by publication and checkpoints), bubble}, bubble (ECHO-2's:
+of the time of training steps, what it waited for rollouts), away_s (no learner ran, or none that told), mean_train_s,
 mean_waited_s, mean_step_s, verifying_s {"audits", "choices": seconds of an engine}, verifying_share, banned,
 quarantined}, lag_histogram {lag: count}, incarnations [{incarnation, base, at_s}], evaluations [{version, at_s,
 prompts, greedy, sampled, survives, samples, pass_at {k: share}, tasks {task: {metric: value}}}], versions [{version,
 at_s, total_bytes, new_bytes}], steps [{step, incarnation, at_s, waited_s, train_s, rollouts, tokens, reward, metrics
 {name: figure, by_lag}}], checkpoints (those that are kept, from the oldest on) [{step, incarnation, at_s, evaluated
 (the step of the version whose scores follow), greedy, sampled}], plans [{at_s, kappa, active [peer], price_per_hour,
-reasons}], objective {recent {name: figure}, by_lag {lag: {tokens, name: figure}}} of the last 32 steps, alarms
-[{alarm, began, ended, said}], nodes_unable {text, nodes, of}, troubles [{peer, kind, version, times, reason,
-since_ms, ended_ms}] (what peers said that they cannot do), fruitless {leases, span_s} or null (leases since the last
-record, where none brings one), cost_terms, accounts {runs [account], days [account], versions [account]}, peers
-[peer].
+reasons}], objective {recent {name: figure}, by_lag {lag: {tokens, name: figure}}} of the last 32 steps, alarms [{alarm,
+began, ended, said}], nodes_unable {text, nodes, of}, troubles [{peer, kind, version, times, reason, since_ms,
+ended_ms}] (what peers said that they cannot do), reach {text, nodes {kind: count}, pairs {way: count}} (how nodes are
+reached, and how pairs of them met, as they say), pairs [{one, other, way, by (who dialled, or null), since_ms,
+bytes_carried}], fruitless {leases, span_s} or null (leases since the last record, where none brings one), cost_terms,
+accounts {runs [account], days [account], versions [account]}, peers [peer].
 
 An account: name (of a run: incarnation; of a day: its date, UTC; of a version: that, from its publication on, or
 "before" the first), began_s, ended_s, hours_active, hours_standby, costs {currency: amount}, costs_micros {currency:
@@ -39,7 +40,9 @@ recalled, recalled_rollouts}, admitted, rejected, verdicts {rule: count}, admitt
 share, bytes_up, bytes_down, bytes_relayed, hours_active, hours_standby, engine_s, price_per_hour, currency, cost,
 cost_micros, cost_per_1000_tokens, cents_per_1000_tokens (hundredths of the currency's unit), share_of_reference, kwh,
 joules, energy {source: joules}, joules_disbelieved, electricity, first_seen_ms, last_seen_ms, reputation {availability,
-timeliness, honesty, score, soundness, service, band, strikes [text]}, null of a learner, which has none.
+timeliness, honesty, score, soundness, service, band, strikes [text]}, null of a learner, which has none, reach {kind,
+verdict, why, since_s, learner (how it and the learner came together), dialled, dialled_back, punched, over_circuit
+(neighbours by how it met them), bytes_carried}, null where it is not told.
 
 CSV: a header and one row per peer, in the same words; leases, verdicts and reputation are spread over columns, and so
 are joules by source. Of accounts (`--by`): a row for each and currency, with `cost`, `learner_cost` in it.
@@ -197,6 +200,8 @@ def _swarm(report: SwarmReport) -> dict[str, Any]:
         "alarms": spells(report.alarms),
         "nodes_unable": named(report.unable, "text nodes of"),
         "troubles": report.troubles,
+        "reach": {"text": report.reach.text, "nodes": report.reach.kinds, "pairs": report.reach.ways},
+        "pairs": report.pairs,
         "fruitless": None if report.fruitless is None else named(report.fruitless, "leases span_s"),
         "cost_terms": _terms(report.terms),
         "accounts": {
@@ -209,7 +214,7 @@ def _swarm(report: SwarmReport) -> dict[str, Any]:
 def _totals(report: SwarmReport) -> dict[str, Any]:
     return {
         **named(report, "admitted rejected verdicts trained dropped uninformative later_turns tokens"),
-        **named(report, "bytes_up bytes_down bytes_relayed recalled_rollouts"),
+        **named(report, "bytes_up bytes_down bytes_relayed bytes_carried recalled_rollouts"),
         "costs": cost_table.whole(report.costs),
         "learner_costs": cost_table.whole(report.learner_costs),
         "cents_per_1000_tokens": cents_by_currency(report.costs, report.tokens),

@@ -110,7 +110,7 @@ class RolloutServices:
             limits=in_force(config),
             trouble=self.events.trouble,
             loop=lambda: self.loop.latest,
-            reach=lambda: reach_words(self.transport.reached()),
+            reach=lambda: reach_words(self.transport.reached(), self.session.bytes_carried),
         )
         self.energy = self._build_energy()
         self.session = SessionRecords(
@@ -239,9 +239,13 @@ class RolloutServices:
 
     def _reach(self, *, anew: bool) -> dict[str, bytes]:
         """The extension that says how we are reached; nothing where the learner knows, unless it is told `anew`."""
-        reach = encode(self.transport.reached())
+        reached = self.transport.reached()
+        reach = encode(reached)
         if reach == self._reach_told and not anew:
             return {}
+        if reach != self._reach_told:
+            said = reach_words(reached)
+            self.events.emit("reach_told", kind=reached.kind.value, why=reached.why, text=said)
         self._reach_told = reach
         return {REACH: reach}
 

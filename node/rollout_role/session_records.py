@@ -27,6 +27,8 @@ class SessionRecords:
     swarm: SwarmPeer
     energy: EnergyWatch
     events: EventLog
+    bytes_carried: int = 0
+    """What circuits through this node have carried between others since it started."""
     _noted: set[PeerTraffic] = field(default_factory=set)
 
     async def run(self) -> None:
@@ -43,9 +45,10 @@ class SessionRecords:
     async def _note(self, session: int) -> None:
         """Write how it stands, by peer what is not written yet."""
         bytes_up, bytes_down = self.swarm.serving.served_bytes, self.swarm.exchange.fetched_bytes
-        traffic = self._traffic()
-        if traffic != self._noted:
-            self.events.emit("traffic", bytes_up=bytes_up, bytes_down=bytes_down)
+        traffic, carried = self._traffic(), sum(self.swarm.transport.take_carried().values())
+        self.bytes_carried += carried
+        if traffic != self._noted or carried:
+            self.events.emit("traffic", bytes_up=bytes_up, bytes_down=bytes_down, bytes_carried=self.bytes_carried)
         await trio.to_thread.run_sync(
             partial(
                 self.receipts.session_lasts,

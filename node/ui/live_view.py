@@ -39,6 +39,9 @@ BY_LAG_CHARS = 120
 UNABLE_CHARS = 320
 """Of what nodes cannot do: one reason as long as it may be, and what is said before it."""
 
+REACH_CHARS = 320
+"""Of how nodes are reached: every verdict and every way, with numbers."""
+
 NOTICES_SHOWN = 6
 PEERS_SHOWN = 16
 """With the other lines this fills a terminal of 40 lines; swarms larger than that read `volery report`."""
@@ -99,8 +102,9 @@ class ViewState:
     outside the owner's hours or paused; `draining`: the node takes no more, and ends; `lags` counts rollouts by lag;
     `buffered` of `batch` rollouts wait for the next step; `joules` were taken of the mains, `watts` of late; `figures`
     are the objective's of the last step; `alarms` those that stand, with the step that raised each; `unable` says which
-    nodes cannot work and why, "" if all can, and `nobody_works` that none can; `fetching` is (bytes here, bytes in all)
-    of a version under way. Call `tick` about once a second: it moves the clock and the rates.
+    nodes cannot work and why, "" if all can, and `nobody_works` that none can; `reach` how nodes are reached and how
+    they met, or how this one is; `bytes_carried` went over circuits through us, between others; `fetching` is (bytes
+    here, bytes in all) of a version under way. Call `tick` about once a second: it moves the clock and the rates.
     """
 
     role: Role
@@ -125,6 +129,8 @@ class ViewState:
     alarms: dict[str, int] = field(default_factory=dict)
     unable: str = ""
     nobody_works: bool = False
+    reach: str = ""
+    reach_kind: str = ""
     greedy: float | None = None
     sampled: float | None = None
     pass_at: dict[str, float] = field(default_factory=dict)
@@ -138,6 +144,7 @@ class ViewState:
     batch: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
+    bytes_carried: int = 0
     joules: float | None = None
     watts: float = 0.0
     now_s: float = 0.0
@@ -226,6 +233,7 @@ def _learner_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
         full = min(1.0, state.buffered / state.batch)
         yield "buffer", Text(f"{bar(full, 16)} {state.buffered} of {state.batch} for the next step")
     yield "traffic", _traffic(state)
+    yield from _reach(state)
     yield from _energy(state)
 
 
@@ -245,7 +253,13 @@ def _rollout_lines(state: ViewState) -> Iterator[tuple[str, Text]]:
     yield "rollouts", _rollouts(state)
     yield "pending", Text(f"{words.counted(state.pending, 'rollout')} leased, generating or under way")
     yield "traffic", _traffic(state)
+    yield from _reach(state)
     yield from _energy(state)
+
+
+def _reach(state: ViewState) -> Iterator[tuple[str, Text]]:
+    if state.reach:
+        yield "reach", Text(words.plain_name(state.reach, REACH_CHARS))
 
 
 def _energy(state: ViewState) -> Iterator[tuple[str, Text]]:
@@ -260,7 +274,8 @@ def _rollouts(state: ViewState) -> Text:
 
 
 def _traffic(state: ViewState) -> Text:
-    return Text(f"{words.size(state.bytes_up)} up, {words.size(state.bytes_down)} down")
+    carried = f", {words.size(state.bytes_carried)} over circuits between others" if state.bytes_carried else ""
+    return Text(f"{words.size(state.bytes_up)} up, {words.size(state.bytes_down)} down{carried}")
 
 
 def _reward(state: ViewState) -> Text:

@@ -56,6 +56,7 @@ SENTENCES: Mapping[str, str] = {
     "metrics_noticed": "{text}",
     "standing_still": "{text}",
     "nodes_unable": "{text}",
+    "nodes_reached": "{text}",
     "nodes_able": "all nodes can work again",
     "ledger_restored": "ALARM: {text}",
     "certificate_ends": "ALARM: {text}",
@@ -200,6 +201,13 @@ def _follow_node(state: ViewState, event: str, fields: Fields) -> None:
             state.pending = rollouts
         case "traffic", {"bytes_up": up, "bytes_down": down}:
             state.bytes_up, state.bytes_down = up, down
+            state.bytes_carried = fields.get("bytes_carried", 0)
+        case "reach_told", {"kind": kind, "text": text}:
+            if kind != state.reach_kind:
+                state.note(f"how others reach this node: {text}")
+            state.reach, state.reach_kind = text, kind
+        case "nodes_reached", {"text": text}:
+            state.reach = text
         case "energy", {"joules": joules, "watts": watts}:
             state.joules, state.watts = joules, watts
         case "version_installed", {"version": version}:

@@ -138,6 +138,9 @@ class Host(Flooding):
     def reached(self) -> Reach:
         return self.reaching.told()
 
+    def take_carried(self) -> Mapping[tuple[PeerId, PeerId], int]:
+        return self.reaching.relay.carried.take()
+
     def may_dial(self, address: str) -> bool:
         return self.reaching.may_dial(address)
 

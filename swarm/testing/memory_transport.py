@@ -211,6 +211,9 @@ class MemoryTransport(Flooding):
     def reached(self) -> Reach:
         return Reach(kind=ReachKind.DIRECTLY if self.addresses() else ReachKind.NOT, addresses=self.addresses())
 
+    def take_carried(self) -> Mapping[tuple[PeerId, PeerId], int]:
+        return {}
+
     def may_dial(self, address: str) -> bool:
         return True
 

@@ -191,6 +191,10 @@ class Transport(Protocol):
     def reached(self) -> Reach:
         """How others reach this node, as far as it knows, and how it met those that are connected."""
 
+    def take_carried(self) -> Mapping[tuple[PeerId, PeerId], int]:
+        """Bytes that circuits through this node have carried since this was last asked, each byte once, by the two
+        peers at their ends, the smaller id first."""
+
     def may_dial(self, address: str) -> bool:
         """Whether an address that somebody else named may be dialled: none inside a network that we are not on."""
 

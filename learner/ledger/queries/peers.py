@@ -1,4 +1,4 @@
-"""What a ledger says of peers: who was here, at which price, what it relayed, and what it could not do."""
+"""What a ledger says of peers: who was here, at which price, how it was reached, what it relayed and could not do."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from learner.ledger.rows import TroubleRow
+from learner.ledger.rows import CarriedRow, MetRow, ReachRow, TroubleRow
 from learner.ledger.sqlite.column_values import version_from
 from learner.ledger.sqlite.files import Queries, Row
 from learner.ledger.troubles import ORDER
 from protocol.accounting.claims import EnergySource
 from protocol.core.ids import PeerId, PolicyVersion
+from protocol.reach import ReachKind, Way
 from protocol.trouble import TroubleKind
 
 
@@ -127,3 +128,30 @@ class PeerQueries:
             )
         ]  # fmt: skip
         return sorted(found, key=lambda row: (row.peer, ORDER.index(TroubleKind(row.kind))))
+
+    def reach(self) -> list[ReachRow]:
+        """How each peer says that it is reached, whoever came first in front."""
+        return [
+            ReachRow(peer=PeerId(peer), kind=ReachKind(kind), why=why, since_ms=since_ms)
+            for peer, kind, why, since_ms in self.db.query(
+                "SELECT peer, kind, why, since_ms FROM reach ORDER BY since_ms, peer", of="reach"
+            )
+        ]
+
+    def met(self) -> list[MetRow]:
+        """How each peer says that it met others, by when it was first told."""
+        return [
+            MetRow(peer=PeerId(peer), other=PeerId(other), way=Way(way), since_ms=since_ms)
+            for peer, other, way, since_ms in self.db.query(
+                "SELECT peer, other, way, since_ms FROM meetings ORDER BY since_ms, peer, other", of="meetings"
+            )
+        ]
+
+    def carried(self) -> list[CarriedRow]:
+        """What circuits carried between two peers, the most first."""
+        return [
+            CarriedRow(one=PeerId(one), other=PeerId(other), num_bytes=num_bytes)
+            for one, other, num_bytes in self.db.query(
+                "SELECT one, other, bytes FROM carried ORDER BY bytes DESC, one, other", of="carried"
+            )
+        ]

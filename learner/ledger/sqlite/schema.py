@@ -221,5 +221,23 @@ CREATE TABLE IF NOT EXISTS learner_time (
 each kind (a JSON object, `learner.provisioning.estimation.learner_time`). Stretches of steps that a restart cut off
 stay: that time has passed. Made like RELAYS."""
 
-LATER_TABLES = (RELAYS, PLANS, RECALLS, CONTINUATIONS, SCORES, ORPHANS, TALLIES, TRUST, ENERGY, TROUBLES, LEARNER_TIME)
+REACH = """
+CREATE TABLE IF NOT EXISTS reach (
+    peer TEXT PRIMARY KEY REFERENCES peers, kind TEXT NOT NULL, why TEXT NOT NULL, since_ms INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS meetings (
+    peer TEXT NOT NULL REFERENCES peers, other TEXT NOT NULL REFERENCES peers, way TEXT NOT NULL,
+    since_ms INTEGER NOT NULL, PRIMARY KEY (peer, other)
+) STRICT;
+CREATE TABLE IF NOT EXISTS carried (
+    one TEXT NOT NULL, other TEXT NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (one, other)
+) STRICT;
+"""
+"""How a peer says that it is reached, why, and since when; how it says that it met another, and when it first said so:
+the last that it told of each. Bytes that circuits through the learner carried between two peers, as it counted them
+itself. No address is kept. Made like RELAYS."""
+
+LATER_TABLES = (
+    RELAYS, PLANS, RECALLS, CONTINUATIONS, SCORES, ORPHANS, TALLIES, TRUST, ENERGY, TROUBLES, LEARNER_TIME, REACH
+)  # fmt: skip
 """Made, where they lack, in every ledger that is opened for writing."""

@@ -160,6 +160,8 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge(
             "nodes_troubled", "peers", "Peers here that say that they cannot do this: `fetch`, `install`...", "kind"
         ),
+        _gauge("nodes_reached", "peers", "Nodes that ever came, by how they say that others reach them.", "kind"),
+        _gauge("pairs_met", "pairs", "Pairs of nodes that ever met, by how they say that they did.", "way"),
         _counter("peers_joined", "peers", "How often somebody joined."),
         _counter("peers_left", "peers", "How often somebody left or fell silent."),
         _counter("peer_faults", "faults", "What peers did that no working node does.", "fault"),
@@ -182,6 +184,9 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("version_new_bytes", "bytes", "How much of it was not in the version before."),
         _gauge("version_patch_bytes", "bytes", "Size of the patches that lead to it."),
         _gauge("learner_bytes_up", "bytes", "What the learner itself sent of chunks since its start."),
+        _gauge(
+            "learner_bytes_carried", "bytes", "What circuits through the learner carried between nodes since its start."
+        ),
         _counter("relayed_bytes", "bytes", "Bytes of versions that peers are credited for passing on."),
         _gauge("checkpoint_bytes", "bytes", "Size of the newest checkpoint."),
         _counter("checkpoints_failed", "checkpoints", "Checkpoints that could not be written."),

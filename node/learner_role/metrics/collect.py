@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
+from learner.ledger.reach import WAYS
 from learner.ledger.rows import StepRow
 from learner.provisioning.estimation.estimator import SwarmEstimator
 from learner.provisioning.estimation.learner_time import LearnerTime
@@ -19,6 +20,7 @@ from node.learner_role.shared.run_state import RunState
 from node.runtime.events import Fields
 from node.runtime.loop_delay import LoopFigures
 from protocol.core.ids import short
+from protocol.reach import ReachKind
 
 BY_LAG = ("tokens", "ratio", "kl", "clip_share", "entropy", "ess", "weight_ess", "reward")
 """Figures of one lag, as a step's row has them; each one's metric is called so, with `_at_lag` after it."""
@@ -56,7 +58,7 @@ BY_EVENT: Mapping[str, Mapping[str, str]] = {
     "peer_left": {"peers_left": ONCE},
     "relays_credited": {"relayed_bytes": "bytes"},
     "reward_failed": {"rewards_failed": ONCE},
-    "traffic": {"learner_bytes_up": "bytes_up"},
+    "traffic": {"learner_bytes_up": "bytes_up", "learner_bytes_carried": "bytes_carried"},
     "trainer_restarted": {"trainer_restarts": ONCE},
     "version_published": {
         "versions_published": ONCE,
@@ -172,6 +174,11 @@ def follow_run(board: Board, run: RunState, seen: SwarmEstimator, still_s: float
     board.set("leases_fruitless", run.scheduler.fruitless.ends.total())
     for kind, number in run.troubles.count(run.present).items():
         board.set("nodes_troubled", number, kind=kind.value)
+    reached = run.reaches.figures
+    for reach in ReachKind:
+        board.set("nodes_reached", reached.kinds.get(reach, 0), kind=reach.value)
+    for way in WAYS:
+        board.set("pairs_met", reached.ways.get(way, 0), way=way.value)
     board.set("period", run.kappa)
     estimates = {"t_train": seen.train_s, "t_broadcast": seen.broadcast_s, "t_generation": seen.generation_s}
     for name, estimate in estimates.items():

@@ -64,6 +64,9 @@ TICK_S = 1.0
 PEERS_REMEMBERED = 4096
 """Peers whose last heartbeat is remembered after they have left, so that what it counted is not counted again."""
 
+REACH_SAID_EVERY_S = 10.0
+"""How often is said at most how nodes are reached: while many join, that changes with every heartbeat."""
+
 LOGGED_BEATS = Rate(per_s=2.0, burst=20.0)
 """Heartbeats of one peer that become a row of the log; the next one says as much as those left out."""
 
@@ -92,6 +95,8 @@ class SessionService(Service):
     """Where the learner, which is everybody's relay, can be dialled."""
     carries_bulk: bool = False
     """Whether it carries chunks for those who cannot meet."""
+    own_reach: Callable[[], Reach] | None = None
+    """How the learner itself is reached, and whom it has met."""
     trust: AuditService | None = None
     engines: EngineTerms = field(default_factory=EngineTerms)
     _ended: list[StayRow] = field(default_factory=list)
@@ -101,6 +106,8 @@ class SessionService(Service):
     """Until when each peer has used up its welcomes."""
     _beats: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=LOGGED_BEATS))
     _over: bool = False
+    _reach_said: str = ""
+    _reach_said_s: float = -math.inf
 
     def __post_init__(self) -> None:
         self.signals.peer_banned.subscribe(self._dismiss)
@@ -143,6 +150,8 @@ class SessionService(Service):
             takes_revisions=RECEIPT_REVISIONS in hello.ext,
             reach=reach_told(hello.ext),
         )
+        if (reach := self.state.present[peer].reach) is not None:
+            self._note_reach(peer, reach)
         if self.trust is not None:
             self.trust.standings.set_quota(peer)
         self.events.emit("peer_joined", peer=peer, name=hello.name, engine=hello.engine, machine=hello.machine)
@@ -245,10 +254,17 @@ class SessionService(Service):
                     self.state.membership.handle(Opened(), trio.current_time())
                 self._lose(self.state.membership.handle(Tick(), trio.current_time()))
                 self.leases.expire()
+                self._look_at_reach()
                 await self._write()
         finally:
             with trio.CancelScope(shield=True):
                 await self._write()
+
+    def recall_reach(self) -> None:
+        """After a restart: how peers were reached, and how they met, as far as the ledger knows. Waits for the disk."""
+        peers = self.ledger.peers
+        learners = {self.identity.keypair.peer_id, *(one.peer for one in peers.all("learner"))}
+        self.state.reaches.recall(learners, peers.reach(), peers.met())
 
     def recover_leases(self) -> None:
         """After a restart: leases that are still open belong to peers that may come back. Who is not back in time once
@@ -319,6 +335,7 @@ class SessionService(Service):
     def _hear_reach(self, peer: PeerId, presence: PeerSession, reach: Reach) -> None:
         """Note how a node is reached, and introduce it anew where that changes for whom, or where."""
         before, presence.reach = presence.reach, reach
+        self._note_reach(peer, reach)
         if before is None or (before.kind, before.addresses, before.relays) != (
             reach.kind,
             reach.addresses,
@@ -326,6 +343,19 @@ class SessionService(Service):
         ):
             self.events.emit("peer_reach", peer=peer, name=presence.name, kind=reach.kind.value, why=reach.why)
             self._introduce()
+
+    def _note_reach(self, peer: PeerId, reach: Reach) -> None:
+        members = self.state.present.keys() | {self.identity.keypair.peer_id}
+        self.state.reaches.hear(peer, reach, members, self.now_ms())
+
+    def _look_at_reach(self) -> None:
+        """Note how the learner itself is reached, and say how all are where that is news."""
+        if self.own_reach is not None:
+            self._note_reach(self.identity.keypair.peer_id, self.own_reach())
+        text, now_s = self.state.reaches.figures.text, trio.current_time()
+        if text != self._reach_said and now_s - self._reach_said_s >= REACH_SAID_EVERY_S:
+            self._reach_said, self._reach_said_s = text, now_s
+            self.events.emit("nodes_reached", text=text)
 
     def _hear_troubles(self, peer: PeerId, presence: PeerSession, heartbeat: Heartbeat) -> None:
         """Note what the node cannot do, and log what is news of it."""
@@ -423,7 +453,7 @@ class SessionService(Service):
         stays = [*ended, *(_stay(presence) for presence in self.state.present.values())]
         write_leases, now_ms = self.leases.write(), self.now_ms()
         write_trust = None if self.trust is None else self.trust.revisions.write()
-        troubles = self.state.troubles.unwritten()
+        troubles, (reaches, met) = self.state.troubles.unwritten(), self.state.reaches.unwritten()
 
         def write() -> None:
             write_leases()
@@ -433,6 +463,8 @@ class SessionService(Service):
                 self.ledger.peers.peers_present(stays, now_ms)
             if troubles:
                 self.ledger.peers.troubles_told(troubles)
+            if reaches or met:
+                self.ledger.peers.reach_told(reaches, met)
 
         return write
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from learner.ledger.reach import Reaches
 from learner.ledger.troubles import Troubles, Unable
 from learner.scheduling.capacity import LeaseCapacity
 from learner.scheduling.lease_scheduler import LeaseScheduler
@@ -64,7 +65,8 @@ class RunState:
     be told what they are worth; `announcement` is the newest one, empty before the first; `evaluating` counts, by the
     training step of a version, its evaluations that have begun and are not over; `forgotten` is the highest incarnation
     of which versions are out that the ledger knows nothing of, 0 where there is none
-    (`node.learner_role.peers.forgotten_versions`); `troubles` is what nodes say that they cannot do. `waits` is a
+    (`node.learner_role.peers.forgotten_versions`); `troubles` is what nodes say that they cannot do, `reaches`
+    how they say that they are reached. `waits` is a
     sentence while a process of the learner's own is not there yet, the trainer's above all: which, or what it says that
     it waits for.
     """
@@ -84,6 +86,7 @@ class RunState:
     announcement: bytes = b""
     evaluating: Counter[int] = field(default_factory=Counter)
     troubles: Troubles = field(default_factory=Troubles)
+    reaches: Reaches = field(default_factory=Reaches)
     opened: trio.Event = field(default_factory=trio.Event)
     opened_ms: float = math.inf
     judging: trio.Lock = field(default_factory=trio.Lock)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from learner.ledger.reach import WAYS
 from node.config.swarm_config import regime
 from node.reports.charts.cost_curve import Costs, costs_of
 from node.reports.charts.learning_curve import lead
@@ -15,7 +16,7 @@ from node.reports.html.accounts_and_bans import ban_section, ban_tiles, cost_sec
 from node.reports.html.charts.data_table import table
 from node.reports.html.charts.markup import Child, Fragment, strangers, tag
 from node.reports.html.charts.svg import WIDE, figure
-from node.reports.html.components import REASON_CHARS, Tile, link_to, pairs, section, small_share, tiles
+from node.reports.html.components import REASON_CHARS, Tile, known_as, link_to, pairs, section, small_share, tiles
 from node.reports.html.peer_table import peer_table
 from node.reports.model.history import PEERS_TOLD
 from node.reports.model.objective_figures import spells
@@ -23,7 +24,8 @@ from node.reports.model.report import SwarmReport
 from node.reports.model.time_words import time_rows
 from node.reports.model.verdict_meanings import MEANINGS
 from node.reports.text.cost_table import latest
-from node.reports.text.report_text import alarm_rows, lag_rows, lag_title, none_rejected, story
+from node.reports.text.peer_columns import reach_columns
+from node.reports.text.report_text import REACH_SAID, alarm_rows, lag_rows, lag_title, none_rejected, story
 from node.runtime import formatting as words
 from protocol.accounting.claims import MICROS
 from protocol.core.ids import PeerId, short
@@ -37,6 +39,12 @@ PLANS_LISTED = 50
 
 NAMES_LISTED = 8
 """Of the peers that a plan wanted to be on; wider plans are told by their number."""
+
+REACH_LISTED = 2000
+"""As many as the table of peers has rows."""
+
+PAIRS_LISTED = 200
+"""The newest; the JSON form has all."""
 
 REASONS_LISTED = 12
 """Of one plan; the JSON form has all."""
@@ -58,6 +66,7 @@ def overview(report: SwarmReport, pages: Collection[PeerId]) -> Fragment:
         _by_lag(report),
         cost_section(report),
         _plans(report, costs, pages),
+        _reach(report, pages),
     ]
     return tag("div", parts, id="overview")
 
@@ -175,6 +184,47 @@ def _plans(report: SwarmReport, costs: Costs, pages: Collection[PeerId]) -> Frag
     caption = f"{latest('Plans', len(rows), len(report.plans))}, the newest first"
     headings = ["from, since the start", "who was to be on", "price", "versions", "why"]
     return section("plans", "Plans", table(caption, headings, rows, kind="plans"))
+
+
+def _reach(report: SwarmReport, pages: Collection[PeerId]) -> Fragment | None:
+    """Who reached whom, how; of pairs of nodes the newest."""
+    told = [(peer, peer.reach) for peer in report.peers[:REACH_LISTED] if peer.reach is not None]
+    if not told:
+        return None
+    columns = reach_columns(report)
+    rows: list[Sequence[Child]] = [
+        (
+            link_to(peer.peer, known_as(peer)) if peer.peer in pages else known_as(peer),
+            *(column.cell(peer) for column in columns),
+            words.duration(max(0.0, reach.since_s)),
+            strangers(words.plain_name(reach.why, REASON_CHARS)),
+        )
+        for peer, reach in told
+    ]
+    headings = ["peer", *(column.title for column in columns), "since", "because"]
+    peers = table("How peers are reached, and how they met", headings, rows, kind="reach")
+    said = [tag("p", report.reach.text), tag("p", REACH_SAID)]
+    return section("reach", "Who reached whom, how", said, peers, _pairs(report))
+
+
+def _pairs(report: SwarmReport) -> Fragment | None:
+    """How nodes met, a row for each two."""
+    names = {peer.peer: known_as(peer) for peer in report.peers}
+    rows = [
+        (
+            names.get(pair.one, short(pair.one)),
+            names.get(pair.other, short(pair.other)),
+            WAYS[pair.way],
+            words.NOTHING if pair.by is None else names.get(pair.by, short(pair.by)),
+            words.duration(max(0.0, (pair.since_ms - report.started_ms) / 1000)),
+            words.size(pair.bytes_carried),
+        )
+        for pair in report.pairs[-PAIRS_LISTED:]
+    ]
+    if not rows:
+        return None
+    headings = ["node", "node", "met", "who dialled", "when, since the start", "bytes over circuits"]
+    return table(latest("Pairs of nodes", len(rows), len(report.pairs)), headings, rows, kind="pairs")
 
 
 def _reasons(reasons: Sequence[str]) -> list[Fragment]:

@@ -6,6 +6,7 @@
 - `history`: figures over the run
 - `objective_figures`: figures of training, by name
 - `peer_rows`: one row for each peer
+- `reach`: how peers are reached, and how they met
 - `report`: the report
 - `stays`: when each peer was here
 - `time_spread`: what falls on which stretch of time

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from learner.ledger.queries.peers import KnownPeer, PeerStay
 from learner.ledger.queries.work import PeerWork
 from node.reports.model.audits import PeerAudits
+from node.reports.model.reach import PeerReach
 from node.reports.model.report import LeaseCounts, PeerReport, Role
 from node.reports.model.stays import stays_of
 from protocol.accounting.claims import Price
@@ -28,6 +29,7 @@ def peer_report(
     bytes_relayed: int,
     reputation: Reputation,
     audits: PeerAudits | None = None,
+    reach: PeerReach | None = None,
     trained: int,
     started_ms: int = 0,
 ) -> PeerReport:
@@ -58,6 +60,7 @@ def peer_report(
         reputation=reputation if peer.role == Role.ROLLOUT.value else None,
         audits=audits,
         stays=stays,
+        reach=reach,
     )
 
 

@@ -14,6 +14,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
+from learner.ledger.reach import ReachFigures
 from learner.ledger.rows import TroubleRow
 from learner.ledger.troubles import Unable, unable_of
 from learner.monitoring.alarms import Change
@@ -23,6 +24,7 @@ from node.config.swarm_config import Mode, mode_of
 from node.reports.model.audits import PeerAudits
 from node.reports.model.costs import NO_ACCOUNTS, NO_TERMS, Accounts, CostTerms, Reference, cents_per_thousand
 from node.reports.model.history import History, PeerHistory, Span, joined
+from node.reports.model.reach import PairReport, PeerReach
 from node.reports.model.stays import Stay
 from node.reports.model.verdict_meanings import BLAMED
 from node.state.receipt_rows import PeerTraffic
@@ -34,6 +36,9 @@ from protocol.work import Rule
 
 HERE_MS = 60_000
 """Who was heard of so shortly before the end of the ledger was here then: presence is written every second."""
+
+
+NO_REACH = ReachFigures(kinds={}, ways={})
 
 
 class Role(Enum):
@@ -86,7 +91,8 @@ class PeerReport:
     `bytes_down` are its own word, `bytes_relayed` what others signed to have had of it and the learner credited.
     `audits` is what was found of it, None where nobody looked; `reputation` None where it is not known, and of a
     learner, which has none. `stays` are when it was here, with what it moved and the
-    joules that it says its machine took then.
+    joules that it says its machine took then. `reach`: how others reach it and how it met them, as it says; None where
+    it does not.
     """
 
     peer: PeerId
@@ -112,6 +118,7 @@ class PeerReport:
     reputation: Reputation | None
     audits: PeerAudits | None = None
     stays: tuple[Stay, ...] = ()
+    reach: PeerReach | None = None
 
     @property
     def judged(self) -> int:
@@ -294,7 +301,8 @@ class SwarmReport:
     same costs by version, start and day. `stretches` tell what the learner's time went into, in order. `engine_s`:
     seconds that an engine was used to verify, by what for ("audits", "choices"). `checkpoints` are those that are
     kept, from the oldest on. `troubles` are what peers said that they cannot do, the newest of each kind; `fruitless`
-    how the leases ended that came since the last record, where none has brought one for long.
+    how the leases ended that came since the last record, where none has brought one for long. `reach` counts how nodes
+    are reached, and how `pairs` of them met; `bytes_carried` went over circuits through the learner.
     """
 
     swarm: SwarmId
@@ -319,6 +327,9 @@ class SwarmReport:
     checkpoints: tuple[KeptCheckpoint, ...] = ()
     troubles: tuple[TroubleRow, ...] = ()
     fruitless: Loop | None = None
+    reach: ReachFigures = NO_REACH
+    pairs: tuple[PairReport, ...] = ()
+    bytes_carried: int = 0
 
     @property
     def unable(self) -> Unable:

@@ -14,6 +14,7 @@ from typing import Any
 from learner.artifacts.checkpoint_retention import checkpoints_of
 from learner.ledger.queries.peers import PeerStay
 from learner.ledger.queries.reader import LedgerReader, read_ledger
+from learner.ledger.reach import Reaches
 from node.reports.model.cost_allocation import accounts_of
 from node.reports.model.costs import CostTerms
 from node.reports.model.objective_figures import changes_of
@@ -33,6 +34,7 @@ from node.reports.model.report import (
 from node.reports.model.verdict_meanings import JUDGING
 from node.reports.readers.audits import audits_by_peer
 from node.reports.readers.ledger_history import read_history
+from node.reports.readers.reach import pairs_of, reach_by_peer, read_reach
 from protocol.accounting.reputation import DAY_MS, Reputation, reputation_of
 from protocol.core.ids import PeerId, PolicyVersion
 from protocol.versions.staleness import Chain, bases_of
@@ -68,13 +70,14 @@ def _report(ledger: LedgerReader, staleness: int | None, terms: CostTerms) -> Sw
     )
     steps, lags = _steps(ledger, started_ms), ledger.work.lags()
     evaluations = _evaluations(ledger, started_ms, _chain(incarnations, steps))
+    reaches = read_reach(ledger)
     diverged = dict.fromkeys(ledger.training.diverged(), 1)  # several before one step count as one
     return SwarmReport(
         swarm=ledger.training.swarm(),
         started_ms=started_ms,
         ended_ms=ended_ms,
         staleness=staleness,
-        peers=_peers(ledger, trained=sum(lags.values()), started_ms=started_ms, ended_ms=ended_ms),
+        peers=_peers(ledger, reaches, trained=sum(lags.values()), started_ms=started_ms, ended_ms=ended_ms),
         incarnations=incarnations,
         versions=tuple(
             Publication(
@@ -105,6 +108,9 @@ def _report(ledger: LedgerReader, staleness: int | None, terms: CostTerms) -> Sw
         troubles=tuple(ledger.peers.troubles()),
         fruitless=ledger.work.fruitless(),
         checkpoints=_checkpoints(ledger, started_ms, evaluations),
+        reach=reaches.figures,
+        pairs=pairs_of(reaches, ledger),
+        bytes_carried=sum(row.num_bytes for row in ledger.peers.carried()),
     )  # fmt: skip
 
 
@@ -176,7 +182,9 @@ def reputations(ledger: LedgerReader, ended_ms: int, banned: Mapping[PeerId, str
     return found
 
 
-def _peers(ledger: LedgerReader, *, trained: int, started_ms: int, ended_ms: int) -> tuple[PeerReport, ...]:
+def _peers(
+    ledger: LedgerReader, reaches: Reaches, *, trained: int, started_ms: int, ended_ms: int
+) -> tuple[PeerReport, ...]:
     """`trained`: records that were trained on, of all of them."""
     audits = audits_by_peer(ledger, started_ms)
     reputed = reputations(ledger, ended_ms, {peer: one.banned for peer, one in audits.items()})
@@ -185,6 +193,7 @@ def _peers(ledger: LedgerReader, *, trained: int, started_ms: int, ended_ms: int
         stays[stay.peer].append(stay)
     for one in ledger.peers.relayed():
         relayed[one.relay] += one.num_bytes
+    reached = reach_by_peer(reaches, ledger, started_ms)
     leases, late, recalled = ledger.work.leases_by_peer(), ledger.work.late_by_peer(), ledger.work.recalled_by_peer()
     verdicts, work = ledger.work.verdicts_by_peer(), ledger.work.work_by_peer()
     return in_order(
@@ -197,6 +206,7 @@ def _peers(ledger: LedgerReader, *, trained: int, started_ms: int, ended_ms: int
             bytes_relayed=relayed[known.peer],
             reputation=reputed[known.peer],
             audits=audits.get(known.peer),
+            reach=reached.get(known.peer),
             trained=trained,
             started_ms=started_ms,
         )

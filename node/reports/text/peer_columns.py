@@ -89,7 +89,7 @@ def _untold(report: SwarmReport | OwnReport) -> set[str]:
 def peer_columns(report: SwarmReport | OwnReport) -> tuple[Column[PeerReport], ...]:
     """All that programs are told of a peer, and how people are told of it, in the order of programs."""
     money, energy = _money_columns(only_currency(report), report.terms), _energy_columns(report.terms)
-    return (*WHO, *LEASES, *WORK, *TIME, *money, *energy, *SEEN, *AUDITS, *REPUTATION)
+    return (*WHO, *LEASES, *WORK, *TIME, *money, *energy, *SEEN, *AUDITS, *REPUTATION, *REACH)
 
 
 def only_currency(report: SwarmReport | OwnReport) -> str | None:
@@ -283,6 +283,32 @@ REPUTATION = tuple(
         },
     )
 )
+
+
+REACH: tuple[Column[PeerReport], ...] = (
+    Column(key="reach.kind", header="reach", value=lambda peer: attribute(peer, "reach.kind")),
+    Column(key="reach.verdict", header="", heading="reached", left=True),
+    Column(key="reach.why", header=""),
+    Column(key="reach.since_s", header=""),
+    Column(key="reach.learner", header="", heading="the\nlearner", show=lambda said: said or words.NOTHING, left=True),
+    *(
+        Column(key=f"reach.{way}", header=f"met_{way}", heading=heading, show=words.count, applies=_generates)
+        for way, heading in {
+            "dialled": "dialled",
+            "dialled_back": "dialled\nback",
+            "punched": "punched",
+            "over_circuit": "over a\ncircuit",
+        }.items()
+    ),
+    Column(key="reach.bytes_carried", header="bytes_carried", heading="bytes over\ncircuits", show=words.size),
+)
+"""How a peer is reached, and how many neighbours it met in which way. They have a table of their own."""
+
+
+def reach_columns(report: SwarmReport) -> tuple[Column[PeerReport], ...]:
+    """Those of REACH that people read; what circuits carried where they carried anything."""
+    untold = set() if report.bytes_carried else {"reach.bytes_carried"}
+    return tuple(column for column in REACH if column.heading and column.key not in untold)
 
 
 def known_as(peer: PeerReport, limit: int = NAME_CHARS) -> str:

@@ -24,12 +24,13 @@ from node.reports.model.report import Evaluation, KeptCheckpoint, OwnReport, Swa
 from node.reports.model.time_words import kinds, trained
 from node.reports.model.verdict_meanings import MEANINGS
 from node.reports.text.cost_table import account_tables, latest
-from node.reports.text.peer_columns import known_as, left_out, tables
+from node.reports.text.peer_columns import known_as, left_out, listed, reach_columns, tables
 from node.reports.text.reputation_text import advice, in_a_line
-from node.reports.text.tables import DASHES, FILE_WIDTH, SCREEN, drawn, grid, pairs, table, titled
+from node.reports.text.tables import DASHES, FILE_WIDTH, SCREEN, Strip, drawn, grid, pairs, side_by_side, table, titled
 from node.runtime import formatting as words
 from protocol.accounting.claims import MAX_WATTS, MICROS, EnergySource
 from protocol.core.ids import short
+from protocol.reach import MAX_REACH_CHARS
 from protocol.work import Rule
 
 MAX_LAGS_LISTED = 6
@@ -97,6 +98,7 @@ def _parts(report: SwarmReport | OwnReport, width: int, box: Box, *, everyone: b
     yield _legend(report.verdicts)
     yield from _bans(report, everyone)
     yield from _plans(report)
+    yield from _reach(report, box, everyone=everyone)
 
 
 def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
@@ -135,6 +137,8 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
         yield "nodes", report.unable.text
     if report.fruitless is not None:
         yield "leases", str(report.fruitless)
+    if report.reach.text:
+        yield "reach", report.reach.text
     if report.verifying_share is not None:
         yield "verifying", _verifying(report)
     if (said := _trust(report)) is not None:
@@ -418,6 +422,30 @@ def _plans(report: SwarmReport) -> Iterator[RenderableType]:
         ]
         more = "" if len(rows) == len(changes) else f", the last {len(rows)} of {len(changes)} changes"
         yield titled(f"Plans{more}", grid(rows), above=1, below=0)
+
+
+REACH_SAID = (
+    "Reachable: others dial it. Mapped: they dial a port that its router passes on. Punchable: both knock at once. "
+    "Outbound only: it dials others. Then how it met the learner, and how many nodes it met in which way. So peers say "
+    "themselves. The learner counted what went over circuits through it."
+)
+"""Below the table of it, here and on the page."""
+
+
+def _reach(report: SwarmReport, box: Box, *, everyone: bool) -> Iterator[RenderableType]:
+    """Who reached whom, how."""
+    told = [(peer, peer.reach) for peer in listed(report, everyone=everyone) if peer.reach is not None]
+    if not told:
+        return
+    names = Strip(heading="peer", cells=[known_as(peer) for peer, _ in told], left=True)
+    figures = [
+        Strip(heading=column.heading, cells=[column.cell(peer) for peer, _ in told], left=column.left)
+        for column in reach_columns(report)
+    ]
+    reasons = [words.plain_name(reach.why, MAX_REACH_CHARS) for _, reach in told]
+    why = Strip(heading="because", cells=reasons, left=True, folds=True)
+    said = Padding(Text(REACH_SAID, style="dim"), (1, 0, 0, 0))
+    yield titled("Who reached whom, how", side_by_side([names, *figures, why], box), said, above=1, below=0)
 
 
 def _refusals(report: OwnReport) -> Iterator[RenderableType]:

@@ -3,6 +3,7 @@
 - `autonat_client`: asks others whether we can be reached at an address
 - `autonat_pb2`: the messages of that, made of autonat.proto
 - `autonat_server`: dials back for others
+- `carried`: what circuits through us have carried, by pair
 - `circuits`: to peers through a relay, and from peers that reach us through one
 - `dial_policy`: which addresses that a stranger named may be dialled
 - `hole_punch`: from a circuit to a direct connection (DCUtR)

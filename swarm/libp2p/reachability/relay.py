@@ -27,6 +27,7 @@ from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 
 from protocol.core.errors import PeerError
 from protocol.core.ids import PeerId
+from swarm.libp2p.reachability.carried import Carried
 from swarm.libp2p.reachability.hosting import Hosting
 from swarm.libp2p.reachability.multiaddrs import to_bytes
 from swarm.libp2p.reachability.relay_budget import RelayBudget, Status
@@ -70,6 +71,7 @@ class Relay:
     budget: RelayBudget = field(default_factory=RelayBudget)
     relayed_bytes: int = 0
     """Of all circuits so far, each byte once."""
+    carried: Carried = field(default_factory=Carried)
     _rates: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=REQUESTS))
 
     async def serve(self, stream: Stream) -> None:
@@ -182,6 +184,7 @@ class Relay:
                 await self.pacer.take(len(data), flow=flow, small=len(data) <= SMALL_BYTES)
             await target.send_all(data)
             self.relayed_bytes += len(data)
+            self.carried.add(source.remote, target.remote, len(data))
         await target.send_eof()
 
     def _limit(self) -> pb.Limit | None:

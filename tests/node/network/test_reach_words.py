@@ -12,13 +12,16 @@ PEER = "12D3KooW" + "p" * 44
 
 def test_who_has_met_nobody() -> None:
     said = reach_words(Reach(kind=ReachKind.NOT, why="it listens nowhere"))
-    assert said == "nobody reaches it; it reaches those who can be dialled (it listens nowhere); 0 connections"
+    assert (
+        said
+        == "outbound only: nobody reaches it; it reaches those who can be dialled (it listens nowhere); 0 connections"
+    )
 
 
 def test_how_it_met_the_others() -> None:
     met = [Meeting(PEER, Way.DIALLED), Meeting(PEER, Way.PUNCHED), Meeting(PEER, Way.PUNCHED), Meeting(PEER, Way.OTHER)]
     said = reach_words(Reach(kind=ReachKind.BY_PUNCHING, met=met))
-    assert said.endswith("4 connections: 1 dialled, 2 through a punched hole")
+    assert said.endswith("4 connections: 1 dialled, 2 punched")
 
 
 @pytest.mark.parametrize("kind", ReachKind)

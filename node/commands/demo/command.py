@@ -12,8 +12,9 @@ import json
 import os
 import shlex
 import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
@@ -56,7 +57,7 @@ NODE_CONFIG = """\
 name = "{name}"
 
 [network]
-listen = ["/ip4/127.0.0.1/tcp/0"]
+listen = ["/ip4/{host}/tcp/0"]
 
 [engine]
 kind = "{engine}"
@@ -71,6 +72,27 @@ CHEAT_NAME = "cheat"
 CHEAT = "greedy"
 """What the cheat does, where there is one: it takes the likeliest token each time, so its answers earn more than those
 of anybody who samples as asked. No reward tells."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Where a process of the demo runs: it listens at `host`, and `wrap` makes of a command line the one that runs it
+    there."""
+
+    host: str = "127.0.0.1"
+    wrap: Callable[[Sequence[str]], Sequence[str]] = list
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sites:
+    """Where the learner runs, and each node; nodes beyond those are beside the demo itself."""
+
+    learner: Site = field(default_factory=Site)
+    nodes: Sequence[Site] = ()
+
+    def of_node(self, number: int) -> Site:
+        """That of node `number`, from 1."""
+        return self.nodes[number - 1] if number <= len(self.nodes) else Site()
 
 
 PRICES = (0.05, 0.08, 0.12)
@@ -88,8 +110,12 @@ async def run_demo(
     objective: str = OBJECTIVE,
     steps: int = Recipe.steps,
     cheater: bool = False,
+    sites: Sites | None = None,
 ) -> int:
-    """Run the demo into `out` and return the exit code. Raises UsageError or RunError."""
+    """Run the demo into `out` and return the exit code; all of it on this machine, unless `sites` say where.
+
+    Raises UsageError or RunError.
+    """
     began = time.monotonic()
     recipe = recipe_for(objective, steps)
     if engine != "transformers":  # found missing now, rather than by every node
@@ -106,6 +132,7 @@ async def run_demo(
         engine=engine,
         objective=objective,
         recipe=recipe,
+        sites=sites or Sites(),
         events=events,
         began=began,
     )
@@ -156,6 +183,7 @@ class Demo:
     engine: str
     objective: str
     recipe: Recipe
+    sites: Sites
     events: EventLog
     began: float
     peak_pss: int = 0
@@ -241,19 +269,29 @@ class Demo:
         config = self.out / CONFIG_FILE
         # A fixed port, so that the nodes find a learner that was started again.
         port = free_port(self.out)
-        text = swarm_toml(self.recipe, port=port, staleness=self.staleness, seed=self.seed, objective=self.objective)
+        site = self.sites.learner
+        text = swarm_toml(
+            self.recipe,
+            host=site.host,
+            port=port,
+            staleness=self.staleness,
+            seed=self.seed,
+            objective=self.objective,
+        )
         config.write_text(text, encoding="utf-8")
-        return NodeProcess(name="learner", arguments=["learn", str(config), "--plain"], log=self.out / "learner.log")
+        arguments = ["learn", str(config), "--plain"]
+        return NodeProcess(name="learner", arguments=arguments, log=self.out / "learner.log", wrap=site.wrap)
 
     def _node(self, number: int) -> NodeProcess:
         is_cheat = self.with_cheat and number == self.num_nodes
         name = CHEAT_NAME if is_cheat else f"node-{number}"
-        config = self.out / f"{name}.toml"
+        config, site = self.out / f"{name}.toml", self.sites.of_node(number)
         batch = max(self.recipe.group, self.recipe.prompts * self.recipe.group // self.num_nodes)
         price = PRICES[(number - 1) % len(PRICES)]
         config.write_text(
             NODE_CONFIG.format(
                 name=name,
+                host=site.host,
                 engine="transformers" if is_cheat else self._engine(number),
                 batch=batch,
                 price=price,
@@ -262,7 +300,7 @@ class Demo:
             encoding="utf-8",
         )
         arguments = ["--config", str(config), "--state", str(self.out / name), "--plain"]
-        return NodeProcess(name=name, arguments=arguments, log=self.out / f"{name}.log")
+        return NodeProcess(name=name, arguments=arguments, log=self.out / f"{name}.log", wrap=site.wrap)
 
     async def _wait_until_there(self, learner: NodeProcess) -> None:
         """Return when the learner is about to listen. Raises RunError."""

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,19 +26,21 @@ GRACE_S = 6.0
 
 @dataclass(kw_only=True)
 class NodeProcess:
-    """One `volery` process. `arguments` are those of the command line; its output goes to `log`."""
+    """One `volery` process. `arguments` are those of the command line; its output goes to `log`; `wrap` makes of a
+    command line the one that runs it where it belongs."""
 
     name: str
     arguments: Sequence[str]
     log: Path
     env: Mapping[str, str] = field(default_factory=dict)
+    wrap: Callable[[Sequence[str]], Sequence[str]] = list
     process: trio.Process | None = None
 
     async def start(self) -> None:
         """Start it; the log is appended to."""
         with self.log.open("ab") as log:
             self.process = await trio.lowlevel.open_process(
-                [sys.executable, "-m", "node", *self.arguments],
+                self.wrap([sys.executable, "-m", "node", *self.arguments]),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -25,7 +25,7 @@ name = "demo"
 state = "learner"
 
 [network]
-listen = ["/ip4/127.0.0.1/tcp/{port}"]
+listen = ["/ip4/{host}/tcp/{port}"]
 heartbeat_s = 1.0
 
 [model]
@@ -98,11 +98,14 @@ def recipe_for(objective: str, steps: int = Recipe.steps) -> Recipe:
     return replace(recipe, prompts=recipe.prompts * recipe.group // 2, group=2) if objective == "dpo" else recipe
 
 
-def swarm_toml(recipe: Recipe, *, port: int, staleness: int, seed: int, objective: str = OBJECTIVE) -> str:
-    """The learner's configuration; with S = 0 in sequential mode."""
+def swarm_toml(
+    recipe: Recipe, *, host: str = "127.0.0.1", port: int, staleness: int, seed: int, objective: str = OBJECTIVE
+) -> str:
+    """The learner's configuration, which listens there; with S = 0 in sequential mode."""
     return CONFIG.format(
         **asdict(recipe) | {"publish_every": min(recipe.publish_every, max(1, staleness))},
         objective=objective,
+        host=host,
         port=port,
         task=TASK,
         held_out=HELD_OUT,

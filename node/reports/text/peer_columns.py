@@ -300,7 +300,13 @@ REACH: tuple[Column[PeerReport], ...] = (
             "over_circuit": "over a\ncircuit",
         }.items()
     ),
-    Column(key="reach.bytes_carried", header="bytes_carried", heading="bytes over\ncircuits", show=words.size),
+    Column(
+        key="reach.bytes_carried",
+        header="bytes_carried",
+        heading="bytes over\ncircuits",
+        show=words.size,
+        applies=_generates,
+    ),
 )
 """How a peer is reached, and how many neighbours it met in which way. They have a table of their own."""
 

@@ -7,7 +7,7 @@ colours.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
@@ -16,6 +16,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from learner.ledger.reach import VERDICTS
 from node.config.swarm_config import regime
 from node.reports.model.audits import ban_in_words, bans_in_words
 from node.reports.model.costs import Reference, cents_per_thousand, money_for
@@ -139,6 +140,8 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
         yield "leases", str(report.fruitless)
     if report.reach.text:
         yield "reach", report.reach.text
+    if report.bytes_carried:
+        yield "circuits", f"{words.size(report.bytes_carried)} went between nodes over circuits through the learner"
     if report.verifying_share is not None:
         yield "verifying", _verifying(report)
     if (said := _trust(report)) is not None:
@@ -425,27 +428,42 @@ def _plans(report: SwarmReport) -> Iterator[RenderableType]:
 
 
 REACH_SAID = (
-    "Reachable: others dial it. Mapped: they dial a port that its router passes on. Punchable: both knock at once. "
-    "Outbound only: it dials others. Then how it met the learner, and how many nodes it met in which way. So peers say "
-    "themselves. The learner counted what went over circuits through it."
+    "So peers say themselves: how others reach each, how it met the learner, and how many nodes it met in which way. "
+    "The learner counted what went over circuits through it."
 )
 """Below the table of it, here and on the page."""
+
+REASONS_LISTED = 8
+"""Of how peers are reached, those that most give."""
+
+
+def reach_reasons(report: SwarmReport) -> list[tuple[str, str]]:
+    """Why peers are reached as they are: verdicts, each with a reason that peers give for it."""
+    found = Counter((one.reach.verdict, one.reach.why) for one in report.peers if one.reach is not None)
+    shown = {key for key, _ in found.most_common(REASONS_LISTED)}
+    order = list(VERDICTS.values())
+    return [
+        (verdict, words.plain_name(why, MAX_REACH_CHARS))
+        for verdict, why in sorted(shown, key=lambda key: (order.index(key[0]), key[1]))
+        if why
+    ]
 
 
 def _reach(report: SwarmReport, box: Box, *, everyone: bool) -> Iterator[RenderableType]:
     """Who reached whom, how."""
-    told = [(peer, peer.reach) for peer in listed(report, everyone=everyone) if peer.reach is not None]
+    told = [peer for peer in listed(report, everyone=everyone) if peer.reach is not None]
     if not told:
         return
-    names = Strip(heading="peer", cells=[known_as(peer) for peer, _ in told], left=True)
+    names = Strip(heading="peer", cells=[known_as(peer) for peer in told], left=True)
     figures = [
-        Strip(heading=column.heading, cells=[column.cell(peer) for peer, _ in told], left=column.left)
+        Strip(heading=column.heading, cells=[column.cell(peer) for peer in told], left=column.left)
         for column in reach_columns(report)
     ]
-    reasons = [words.plain_name(reach.why, MAX_REACH_CHARS) for _, reach in told]
-    why = Strip(heading="because", cells=reasons, left=True, folds=True)
-    said = Padding(Text(REACH_SAID, style="dim"), (1, 0, 0, 0))
-    yield titled("Who reached whom, how", side_by_side([names, *figures, why], box), said, above=1, below=0)
+    reasons = Padding(grid(reach_reasons(report)), (1, 0))
+    yield titled(
+        "Who reached whom, how", side_by_side([names, *figures], box), reasons, Text(REACH_SAID, style="dim"), above=1,
+        below=0,
+    )  # fmt: skip
 
 
 def _refusals(report: OwnReport) -> Iterator[RenderableType]:

@@ -1,0 +1,116 @@
+"""The demo, with its learner in the internet and each node behind a home router of its own: `make demo NAT=1`.
+
+    learner ---- 30.77.0.0/24 ---- router ---- node-1      most homes: both knock
+                      |----------- router ---- router ---- node-2      and one whose provider has a router as well
+                      |----------- router ---- node-3      a mobile network: it dials others
+
+It prints what the demo prints. The report ends with who reached whom, and how. Routers and links are network namespaces
+(`benchmarks/network/homes.py`), so this needs Linux and root.
+
+Invariants:
+- Nothing of it is there any more when it has ended, however it ended.
+- Where the machine cannot do it, it says so in a sentence, with what to type, before anything is made.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal, NoReturn
+
+import typer
+
+from benchmarks.network.emulation import Node
+from benchmarks.network.home import Home
+from benchmarks.network.homes import Laboratory, open_homes
+from benchmarks.network.requirements import NetworkUnavailable, obstacle
+from benchmarks.network.routers import KINDS
+from node.cli.options import run_program
+from node.commands.demo.command import Site, Sites, run_demo
+from node.runtime.errors import NodeError
+from node.runtime.startup import keep_outlet
+from node.runtime.stdout import complain
+
+ROUTERS = ("port", "double", "symmetric")
+"""Two that can be punched, and one that cannot. Names of `benchmarks/network/routers.py`."""
+
+RATE_MBIT, DELAY_MS = 50.0, 5.0
+"""Of each home and of the learner: a good line, 20 ms there and back between two homes."""
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where results go; an earlier demo there is replaced.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of model, data and sampling.")] = 0,
+    routers: Annotated[str, typer.Option(help=f"A node behind each of these: {', '.join(KINDS)}.")] = ",".join(ROUTERS),
+    staleness: Annotated[int, typer.Option(min=0, max=16, help="S, in training steps; 0: sequential mode.")] = 3,
+    engine: Annotated[
+        Literal["transformers", "vllm", "mixed"], typer.Option(help="What generates on the rollout nodes.")
+    ] = "transformers",
+    objective: Annotated[str, typer.Option(help="What is minimised: a preset, see docs/objectives.md.")] = "topr",
+    steps: Annotated[int, typer.Option(min=1, help="Training steps; fewer for a shorter look.")] = 340,
+    cheater: Annotated[bool, typer.Option("--cheater", help="Add a node that cheats, in the internet.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
+) -> None:
+    """Run the demo's swarm with each node behind a home router, and see who reaches whom, and how."""
+    homes = _homes(routers.split(","))
+    if reason := obstacle():
+        _give_up(reason)
+    names = ["learner", *(["cheat"] if cheater else [])]
+    hosts = [Node(name=name, up=RATE_MBIT, down=RATE_MBIT, delay_ms=DELAY_MS) for name in names]
+    try:
+        with open_homes(
+            homes, [Node(name=name, up=RATE_MBIT, down=RATE_MBIT, delay_ms=DELAY_MS) for name in hosts]
+        ) as lab:
+            run_program(
+                run_demo,
+                out,
+                seed=seed,
+                num_nodes=len(homes),
+                staleness=staleness,
+                engine=engine,
+                objective=objective,
+                steps=steps,
+                cheater=cheater,
+                plain=plain,
+                sites=_sites(lab, names[1:]),
+            )
+    except NetworkUnavailable as error:
+        _give_up(str(error))
+
+
+def _homes(kinds: list[str]) -> list[Home]:
+    """A home for each kind of router; their numbers are those of the nodes."""
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise typer.BadParameter(f"there is no router {unknown[0]!r}; there are {', '.join(KINDS)}.")
+    return [
+        Home(name=f"home{number}", kind=KINDS[kind], up=RATE_MBIT, down=RATE_MBIT, delay_ms=DELAY_MS)
+        for number, kind in enumerate(kinds, 1)
+    ]
+
+
+def _sites(lab: Laboratory, beside: list[str]) -> Sites:
+    """Where everybody runs: the learner at an address of its own, nodes at whatever their machine has."""
+    nodes = [
+        Site(host="0.0.0.0", wrap=partial(lab.inside, name)) for name in [*(one.name for one in lab.homes), *beside]
+    ]
+    return Sites(learner=Site(host=lab.address("learner"), wrap=partial(lab.inside, "learner")), nodes=nodes)
+
+
+def _give_up(reason: str) -> NoReturn:
+    complain(f"{reason}\n    sudo make demo NAT=1\nThe same without routers runs on any machine: make demo")
+    raise typer.Exit(1)
+
+
+def main() -> None:
+    """Run it, and say what failed as `volery demo` does."""
+    keep_outlet()
+    try:
+        typer.run(demo)
+    except NodeError as error:
+        complain(f"error: {error}")
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -22,6 +22,9 @@ BENCHMARKS := $(subst _,-,$(filter-out harness,$(notdir $(basename $(wildcard be
 DEMO_OPTIONS := $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT)) $(if $(ENGINE),--engine $(ENGINE)) \
 	$(if $(OBJECTIVE),--objective $(OBJECTIVE)) $(if $(CHEATER),--cheater)
 
+# `make demo NAT=1` puts each node behind a home router, in network namespaces: Linux, root.
+DEMO := $(if $(NAT),$(BIN)/python -m tools.nat_demo,$(BIN)/volery demo)
+
 # ENGINE=vllm, and ENGINE=mixed for one node on vLLM among others on transformers, use the environment of `make test-vllm`.
 ON_VLLM := $(if $(filter vllm mixed,$(ENGINE)),VOLERY_HOME=$(VLLM)/home)
 
@@ -33,11 +36,11 @@ help: ## list the targets
 	@echo
 	@sed -n 's/^\([a-z%-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
 	@echo
-	@echo "Variables: PYTHON=python3.12 (interpreter), ARGS='...' (handed on to the program), for demo SEED= OUT= ENGINE= OBJECTIVE= CHEATER="
+	@echo "Variables: PYTHON=python3.12 (interpreter), ARGS='...' (handed on to the program), for demo SEED= OUT= ENGINE= OBJECTIVE= CHEATER= NAT="
 
 .PHONY: demo
 demo: $(DEV) $(if $(ON_VLLM),$(VLLM_READY)) ## a learner and three rollout nodes on this machine; a policy learns in about 3 minutes
-	$(ON_VLLM) $(BIN)/volery demo $(strip $(DEMO_OPTIONS) $(ARGS))
+	$(ON_VLLM) $(DEMO) $(strip $(DEMO_OPTIONS) $(ARGS))
 
 .PHONY: demo-matrix
 demo-matrix: $(DEV) ## the demo with every objective at S = 0, 1, 3, 6: two hours on two cores; goes on where it was stopped

@@ -29,8 +29,7 @@ from benchmarks.network.routers import KINDS
 from node.cli.options import run_program
 from node.commands.demo.command import Site, Sites, run_demo
 from node.runtime.errors import NodeError
-from node.runtime.startup import keep_outlet
-from node.runtime.stdout import complain
+from node.runtime.stdout import complain, keep_outlet
 
 ROUTERS = ("port", "double", "symmetric")
 """Two that can be punched, and one that cannot. Names of `benchmarks/network/routers.py`."""
@@ -59,9 +58,7 @@ def demo(
     names = ["learner", *(["cheat"] if cheater else [])]
     hosts = [Node(name=name, up=RATE_MBIT, down=RATE_MBIT, delay_ms=DELAY_MS) for name in names]
     try:
-        with open_homes(
-            homes, [Node(name=name, up=RATE_MBIT, down=RATE_MBIT, delay_ms=DELAY_MS) for name in hosts]
-        ) as lab:
+        with open_homes(homes, hosts) as lab:
             run_program(
                 run_demo,
                 out,

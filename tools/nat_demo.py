@@ -1,8 +1,8 @@
 """The demo, with its learner in the internet and each node behind a home router of its own: `make demo NAT=1`.
 
-    learner ---- 30.77.0.0/24 ---- router ---- node-1      most homes: both knock
-                      |----------- router ---- router ---- node-2      and one whose provider has a router as well
-                      |----------- router ---- node-3      a mobile network: it dials others
+    learner ---- 30.77.0.0/24 ---- router ---- node-1      open to ports that it spoke to, as most homes have it
+                       |---------- router ---- node-2      open to hosts that it spoke to
+                       |---------- router ---- node-3      another port for each host, as mobile networks have it
 
 It prints what the demo prints. The report ends with who reached whom, and how. Routers and links are network namespaces
 (`benchmarks/network/homes.py`), so this needs Linux and root.
@@ -31,8 +31,9 @@ from node.commands.demo.command import Site, Sites, run_demo
 from node.runtime.errors import NodeError
 from node.runtime.stdout import complain, keep_outlet
 
-ROUTERS = ("port", "double", "symmetric")
-"""Two that can be punched, and one that cannot. Names of `benchmarks/network/routers.py`."""
+ROUTERS = ("port", "address", "symmetric")
+"""The first two let each other in when both knock; the third one lets its node out, and nobody in. Names of
+`benchmarks/network/routers.py`."""
 
 RATE_MBIT, DELAY_MS = 50.0, 5.0
 """Of each home and of the learner: a good line, 20 ms there and back between two homes."""

@@ -223,11 +223,10 @@ stay: that time has passed. Made like RELAYS."""
 
 REACH = """
 CREATE TABLE IF NOT EXISTS reach (
-    peer TEXT PRIMARY KEY REFERENCES peers, kind TEXT NOT NULL, why TEXT NOT NULL, since_ms INTEGER NOT NULL
+    peer TEXT PRIMARY KEY, kind TEXT NOT NULL, why TEXT NOT NULL, since_ms INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE IF NOT EXISTS meetings (
-    peer TEXT NOT NULL REFERENCES peers, other TEXT NOT NULL REFERENCES peers, way TEXT NOT NULL,
-    since_ms INTEGER NOT NULL, PRIMARY KEY (peer, other)
+    peer TEXT NOT NULL, other TEXT NOT NULL, way TEXT NOT NULL, since_ms INTEGER NOT NULL, PRIMARY KEY (peer, other)
 ) STRICT;
 CREATE TABLE IF NOT EXISTS carried (
     one TEXT NOT NULL, other TEXT NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (one, other)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from learner.ledger.rows import AuditRow, TroubleRow
+from learner.ledger.rows import AuditRow, CarriedRow, MetRow, ReachRow, TroubleRow
 from learner.ledger.trust import AuditOutcome
 from learner.trust.audit_history import AuditHistory
 from learner.trust.ban_evidence import History
@@ -17,6 +17,7 @@ from node.state.receipts import Receipts
 from protocol.accounting.claims import EnergySource, Price
 from protocol.accounting.reputation import DAY_MS, reputation_of
 from protocol.core.ids import PolicyVersion
+from protocol.reach import ReachKind, Way
 from protocol.work import Rule
 from tests.node.state.test_receipts import receipt
 from tests.support.ledgers import ALPHA, BETA, GAMMA, LEARNER, START_MS, open_story, peer_row
@@ -78,6 +79,14 @@ def rich_report(path: Path) -> SwarmReport:
         ended_ms=None,
     )  # fmt: skip
     story.ledger.peers.troubles_told([trouble])
+    story.ledger.peers.reach_told(
+        [ReachRow(peer=ALPHA, kind=ReachKind.BY_PUNCHING, why="its router is shut", since_ms=START_MS + 1000)],
+        [
+            MetRow(peer=ALPHA, other=LEARNER, way=Way.DIALLED, since_ms=START_MS),
+            MetRow(peer=ALPHA, other=BETA, way=Way.PUNCHED, since_ms=START_MS + 2000),
+        ],
+    )
+    story.ledger.peers.circuits_carried([CarriedRow(one=ALPHA, other=BETA, num_bytes=9000)])
     story.now_s += 20
     story.ledger.training.begin_incarnation(2, story.now_ms)
     for fate in ("expired", "returned", "recalled", "lost") * 4:

@@ -28,7 +28,7 @@ from benchmarks.network.requirements import NetworkUnavailable, obstacle
 from benchmarks.network.routers import KINDS
 from node.cli.options import run_program
 from node.commands.demo.command import Site, Sites, run_demo
-from node.runtime.errors import NodeError
+from node.runtime.errors import NodeError, UsageError
 from node.runtime.stdout import complain, keep_outlet
 
 ROUTERS = ("port", "address", "symmetric")
@@ -53,7 +53,7 @@ def demo(
     plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
 ) -> None:
     """Run the demo's swarm with each node behind a home router, and see who reaches whom, and how."""
-    homes = _homes(routers.split(","))
+    homes = homes_behind(routers)
     if reason := obstacle():
         _give_up(reason)
     names = ["learner", *(["cheat"] if cheater else [])]
@@ -77,10 +77,11 @@ def demo(
         _give_up(str(error))
 
 
-def _homes(kinds: list[str]) -> list[Home]:
-    """A home for each kind of router; their numbers are those of the nodes."""
+def homes_behind(routers: str) -> list[Home]:
+    """A home for each kind of router; their numbers are those of the nodes. Raises UsageError."""
+    kinds = routers.split(",")
     if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise typer.BadParameter(f"there is no router {unknown[0]!r}; there are {', '.join(KINDS)}.")
+        raise UsageError(f"--routers: there is no router {unknown[0]!r}. There are {', '.join(KINDS)}.")
     return [
         Home(name=f"home{number}", kind=KINDS[kind], up=RATE_MBIT, down=RATE_MBIT, delay_ms=DELAY_MS)
         for number, kind in enumerate(kinds, 1)

@@ -224,7 +224,7 @@ def _pairs(report: SwarmReport) -> Fragment | None:
     if not rows:
         return None
     headings = ["node", "node", "met", "who dialled", "when, since the start", "bytes over circuits"]
-    return table(latest("Pairs of nodes", len(rows), len(report.pairs)), headings, rows, kind="pairs")
+    return table(latest("Pairs of nodes", len(rows), len(report.pairs)), headings, rows, kind="met")
 
 
 def _reasons(reasons: Sequence[str]) -> list[Fragment]:

@@ -24,11 +24,13 @@ from node.reports.model.objective_figures import RECENT, Spell, by_lag, recent, 
 from node.reports.model.report import Evaluation, KeptCheckpoint, OwnReport, SwarmReport
 from node.reports.model.time_words import kinds, trained
 from node.reports.model.verdict_meanings import MEANINGS
+from node.reports.text.columns import Section, drawn_sections
 from node.reports.text.cost_table import account_tables, latest
-from node.reports.text.peer_columns import known_as, left_out, listed, reach_columns, tables
+from node.reports.text.peer_columns import NARROW_NAME_CHARS, ROOMY, known_as, left_out, listed, reach_columns, tables
 from node.reports.text.reputation_text import advice, in_a_line
-from node.reports.text.tables import DASHES, FILE_WIDTH, SCREEN, Strip, drawn, grid, pairs, side_by_side, table, titled
+from node.reports.text.tables import DASHES, FILE_WIDTH, SCREEN, Strip, drawn, grid, pairs, table, titled
 from node.runtime import formatting as words
+from node.runtime.formatting import NAME_CHARS
 from protocol.accounting.claims import MAX_WATTS, MICROS, EnergySource
 from protocol.core.ids import short
 from protocol.reach import MAX_REACH_CHARS
@@ -99,7 +101,7 @@ def _parts(report: SwarmReport | OwnReport, width: int, box: Box, *, everyone: b
     yield _legend(report.verdicts)
     yield from _bans(report, everyone)
     yield from _plans(report)
-    yield from _reach(report, box, everyone=everyone)
+    yield from _reach(report, width, box, everyone=everyone)
 
 
 def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
@@ -428,8 +430,8 @@ def _plans(report: SwarmReport) -> Iterator[RenderableType]:
 
 
 REACH_SAID = (
-    "So peers say themselves: how others reach each, how it met the learner, and how many nodes it met in which way. "
-    "The learner counted what went over circuits through it."
+    "Peers say themselves how others reach them, how they met the learner, and how many nodes they met in which way. "
+    "The learner counted the bytes that went over circuits through it."
 )
 """Below the table of it, here and on the page."""
 
@@ -449,21 +451,17 @@ def reach_reasons(report: SwarmReport) -> list[tuple[str, str]]:
     ]
 
 
-def _reach(report: SwarmReport, box: Box, *, everyone: bool) -> Iterator[RenderableType]:
+def _reach(report: SwarmReport, width: int, box: Box, *, everyone: bool) -> Iterator[RenderableType]:
     """Who reached whom, how."""
     told = [peer for peer in listed(report, everyone=everyone) if peer.reach is not None]
-    if not told:
-        return
-    names = Strip(heading="peer", cells=[known_as(peer) for peer in told], left=True)
-    figures = [
-        Strip(heading=column.heading, cells=[column.cell(peer) for peer in told], left=column.left)
-        for column in reach_columns(report)
-    ]
-    reasons = Padding(grid(reach_reasons(report)), (1, 0))
-    yield titled(
-        "Who reached whom, how", side_by_side([names, *figures], box), reasons, Text(REACH_SAID, style="dim"), above=1,
-        below=0,
-    )  # fmt: skip
+    if told:
+        limit = NAME_CHARS if width >= ROOMY else NARROW_NAME_CHARS
+        names = Strip(heading="peer", cells=[known_as(peer, limit) for peer in told], left=True)
+        section = Section(title="Who reached whom, how", columns=reach_columns(report))
+        yield Text("")
+        yield from drawn_sections([section], told, [], names, width=width, box=box)
+        yield Padding(grid(reach_reasons(report)), (0, 0, 1, 1))
+        yield Padding(Text(REACH_SAID, style="dim"), (0, 0, 0, 1))
 
 
 def _refusals(report: OwnReport) -> Iterator[RenderableType]:

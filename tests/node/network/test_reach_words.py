@@ -32,3 +32,8 @@ def test_every_kind_has_words(kind: ReachKind) -> None:
 
 def test_every_way_has_words() -> None:
     assert WAYS.keys() == set(Way) - {Way.OTHER}
+
+
+def test_what_it_carried_for_others() -> None:
+    said = reach_words(Reach(kind=ReachKind.DIRECTLY), 2048)
+    assert said == "reachable: others dial it; 0 connections; 2 KiB carried between others"

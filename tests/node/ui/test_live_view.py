@@ -349,3 +349,32 @@ def test_a_node_shows_when_it_tries_again() -> None:
     state = ViewState(role=Role.ROLLOUT)
     apply(state, "install_failed", {"version": "1.0", "reason": "no such attention", "again": "again in 5 s"})
     assert state.notices[-1].text == "version 1.0 could not be installed (again in 5 s): no such attention"
+
+
+# How nodes are reached.
+
+
+def test_a_learner_shows_how_nodes_are_reached_and_what_it_carried() -> None:
+    state, text = busy_state(), "nodes: 2 punchable; pairs of nodes: 1 punched"
+    assert "reach " not in text_of(state)
+    apply(state, "nodes_reached", {"text": text})
+    apply(state, "traffic", {"bytes_up": 1, "bytes_down": 0, "bytes_carried": 2048})
+    shown = text_of(state, 120)
+    assert f"reach     {text}" in shown
+    assert "1 B up, 0 B down, 2 KiB over circuits between others" in shown
+    assert text in [notice.text for notice in state.notices], "for who reads plain lines"
+
+
+def test_a_node_shows_how_it_is_reached_and_says_it_when_that_changes() -> None:
+    state = ViewState(role=Role.ROLLOUT)
+    for kind, text in (("unknown", "not known"), ("unknown", "not known; 1"), ("by_punching", "punchable; 2")):
+        apply(state, "reach_told", {"kind": kind, "why": "", "text": text})
+    assert "punchable; 2" in text_of(state)
+    said = [notice.text for notice in state.notices]
+    assert said == [f"how others reach this node: {text}" for text in ("not known", "punchable; 2")]
+
+
+def test_an_older_learner_tells_nothing_of_circuits() -> None:
+    state = learner_state()
+    apply(state, "traffic", {"bytes_up": 1, "bytes_down": 0})
+    assert "circuits" not in text_of(state)

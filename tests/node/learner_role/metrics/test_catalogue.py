@@ -28,7 +28,7 @@ EVENTS: list[tuple[str, dict[str, Field]]] = [
     ("over_budget", {"budget": "handshakes", "times": 300, "who": "192.0.2.66", "who_times": 298}),
     ("peer_left", {"peer": "peer"}),
     ("heartbeat", {"peer": "peer", "bytes_up": 3, "bytes_down": 4}),
-    ("traffic", {"bytes_up": 5}),
+    ("traffic", {"bytes_up": 5, "bytes_carried": 7}),
     ("leases_returned", {"peer": "peer", "leases": 2}),
     ("leases_recalled", {"peer": "peer", "leases": 2}),
     ("audited", {"peer": "peer", "tokens": 28, "passed": True}),

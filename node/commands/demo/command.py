@@ -132,9 +132,9 @@ async def run_demo(
         engine=engine,
         objective=objective,
         recipe=recipe,
-        sites=sites or Sites(),
         events=events,
         began=began,
+        sites=sites or Sites(),
     )
     state = ViewState(
         role=Role.LEARNER,
@@ -183,9 +183,9 @@ class Demo:
     engine: str
     objective: str
     recipe: Recipe
-    sites: Sites
     events: EventLog
     began: float
+    sites: Sites = field(default_factory=Sites)
     peak_pss: int = 0
 
     def _writing(self) -> AbstractContextManager[None]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from learner.trainer_api.presets import PRESETS
-from node.commands.demo.command import Demo
+from node.commands.demo.command import Demo, Site, Sites
 from node.commands.demo.recipe import Recipe, recipe_for, swarm_toml
-from node.config.loader import read_swarm_config
+from node.config.loader import read_node_config, read_swarm_config
 from node.reports.model.report import Role
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import EventLog
@@ -74,3 +74,19 @@ async def test_a_directory_that_cannot_be_written_any_more_is_told_with_what_to_
     said = str(raised.value)
     assert said.startswith(str(gone))
     assert said.endswith("cannot be written: No such file or directory. Name another directory after --out.")
+
+
+async def test_each_process_runs_where_it_belongs(tmp_path: Path) -> None:
+    home = Site(host="0.0.0.0", wrap=lambda argv: ["at", "home", *argv])
+    learner = Site(host="30.77.0.3", wrap=lambda argv: ["outside", *argv])
+    demo = Demo(
+        out=tmp_path, seed=0, num_nodes=2, with_cheat=False, staleness=1, engine="transformers", objective="topr",
+        recipe=Recipe(), events=EventLog(), began=0.0, sites=Sites(learner=learner, nodes=[home]),
+    )  # fmt: skip
+    processes = [demo._learner(), demo._node(1), demo._node(2)]
+    assert [process.wrap(["python"]) for process in processes] == [
+        ["outside", "python"], ["at", "home", "python"], ["python"],
+    ]  # fmt: skip
+    assert read_swarm_config(tmp_path / "swarm.toml").network.listen[0].startswith("/ip4/30.77.0.3/tcp/")
+    listens = [read_node_config(tmp_path / f"node-{number}.toml").network.listen for number in (1, 2)]
+    assert listens == [["/ip4/0.0.0.0/tcp/0"], ["/ip4/127.0.0.1/tcp/0"]]

@@ -96,6 +96,9 @@ async def test_where_the_operator_allows_bulk_a_circuit_is_a_connection() -> Non
             nursery.start_soon(stream.send_all, data)
             assert await read_exactly(stream, len(data)) == data
         assert relay.reaching.relay.relayed_bytes >= 2 * len(data)
+        ends = (source.peer_id, target.peer_id)
+        assert dict(relay.take_carried()) == {(min(ends), max(ends)): relay.reaching.relay.relayed_bytes}
+        assert not source.take_carried(), "an end carries nothing for others"
         assert [one.way for one in source.reached().met if one.peer == target.peer_id] == [Way.RELAYED]
 
 

@@ -600,12 +600,13 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
     assert list(told) == [
         "format", "kind", "swarm", "started_ms", "ended_ms", "wall_s", "mode", "staleness_bound", "totals",
         "lag_histogram", "incarnations", "evaluations", "versions", "steps", "checkpoints", "plans", "objective",
-        "alarms", "nodes_unable", "troubles", "fruitless", "cost_terms", "accounts", "peers",
+        "alarms", "nodes_unable", "troubles", "reach", "pairs", "fruitless", "cost_terms", "accounts", "peers",
     ]  # fmt: skip
     assert list(told["totals"]) == [
         "admitted", "rejected", "verdicts", "trained", "dropped", "uninformative", "later_turns", "tokens", "bytes_up",
-        "bytes_down", "bytes_relayed", "recalled_rollouts", "costs", "learner_costs", "cents_per_1000_tokens", "kwh",
-        "versions_published", "steps", "incarnations", "weight_bytes", "learner_utilisation", "learner_time", "bubble",
+        "bytes_down", "bytes_relayed", "bytes_carried", "recalled_rollouts", "costs", "learner_costs",
+        "cents_per_1000_tokens", "kwh", "versions_published", "steps", "incarnations", "weight_bytes",
+        "learner_utilisation", "learner_time", "bubble",
         "away_s", "mean_train_s", "mean_waited_s", "mean_step_s", "verifying_s", "verifying_share", "banned",
         "quarantined",
     ]  # fmt: skip
@@ -646,6 +647,7 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
         "last_seen_ms",
         "audits",
         "reputation",
+        "reach",
     ]
     assert told["format"] == "volery-report/2"
     assert sum(told["lag_histogram"].values()) == told["totals"]["trained"] == 9984

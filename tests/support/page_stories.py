@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from learner.ledger.ledger import Ledger
-from learner.ledger.rows import AuditRow, PeerRow
+from learner.ledger.rows import AuditRow, CarriedRow, MetRow, PeerRow, ReachRow
 from learner.ledger.trust import AuditOutcome
 from learner.trust.audit_history import AuditHistory
 from learner.trust.ban_evidence import History
@@ -14,6 +14,7 @@ from node.reports import SwarmReport, swarm_report
 from node.reports.model.costs import CostTerms, Reference
 from protocol.accounting.claims import EnergySource
 from protocol.core.ids import PeerId, PolicyVersion
+from protocol.reach import ReachKind, Way
 from protocol.work import Rule
 from tests.support.ledgers import ALPHA, BETA, SWARM, Story, demo_run, key, open_story, peer_row
 
@@ -57,6 +58,15 @@ def rich_report(path: Path, *, name: str = NAMES[0], detail: str = "") -> SwarmR
     with story.ledger.transaction() as db:
         for source, joules in (("nvml", 3500.0), ("table", 20.0)):
             db.execute("INSERT INTO energy SELECT id, ?, ? FROM presence WHERE peer = ?", (source, joules, ALPHA))
+    told = {ALPHA: ReachKind.MAPPED, BETA: ReachKind.BY_PUNCHING, HOSTILE: ReachKind.NOT}
+    story.ledger.peers.reach_told(
+        [ReachRow(peer=peer, kind=kind, why=name, since_ms=story.now_ms) for peer, kind in told.items()],
+        [
+            MetRow(peer=BETA, other=ALPHA, way=Way.PUNCHED, since_ms=story.now_ms),
+            MetRow(peer=HOSTILE, other=ALPHA, way=Way.DIALLED, since_ms=story.now_ms),
+        ],
+    )
+    story.ledger.peers.circuits_carried([CarriedRow(one=ALPHA, other=BETA, num_bytes=9000)])
     for number in range(20, 32):
         peer = key(number).peer_id
         story.join(peer_row(peer, f"peer {number}", micros=1000 * number))

@@ -116,7 +116,7 @@ class Reaches:
             self._meet(meeting)
 
     def hear(self, peer: PeerId, reach: Reach, members: Collection[PeerId], now_ms: int) -> None:
-        """A peer says how it is reached, and which of `members` it is connected to."""
+        """A peer says how it is reached, and which of `members`, and of the learners, it is connected to."""
         row = self._verdicts.pop(peer, None)
         if row is not None:
             self._verdicts[peer] = row  # last in the order of who was heard
@@ -127,7 +127,8 @@ class Reaches:
         for meeting in reach.met:
             other = PeerId(meeting.peer)
             before = self._met.get(peer, {}).get(other)
-            if other == peer or other not in members or (before is not None and before.way is meeting.way):
+            is_member = other != peer and (other in members or other in self.learners)
+            if not is_member or (before is not None and before.way is meeting.way):
                 continue
             self._unwritten_met[peer, other] = MetRow(peer=peer, other=other, way=meeting.way, since_ms=now_ms)
             self._meet(self._unwritten_met[peer, other])

@@ -345,8 +345,7 @@ class SessionService(Service):
             self._introduce()
 
     def _note_reach(self, peer: PeerId, reach: Reach) -> None:
-        members = self.state.present.keys() | {self.identity.keypair.peer_id}
-        self.state.reaches.hear(peer, reach, members, self.now_ms())
+        self.state.reaches.hear(peer, reach, self.state.present, self.now_ms())
 
     def _look_at_reach(self) -> None:
         """Note how the learner itself is reached, and say how all are where that is news."""

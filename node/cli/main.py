@@ -24,7 +24,7 @@ from node.cli.operator_commands import ban, pardon
 from node.cli.owner_commands import drain, pause, resume
 from node.cli.planning_commands import plan, simulate
 from node.cli.receipt_commands import prove, receipts, reputation
-from node.cli.run_commands import engines, init, join, learn, verifier
+from node.cli.run_commands import doctor, engines, init, join, learn, verifier
 from node.runtime.errors import NodeError, UsageError, of_file
 from node.runtime.stdout import complain, keep_outlet, say, tame_tracebacks
 
@@ -60,7 +60,24 @@ def _root(
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(init, learn, join, pause, resume, drain, ban, pardon, prove, engines, invite, identity, status, report, why),
+    *(
+        init,
+        learn,
+        join,
+        doctor,
+        pause,
+        resume,
+        drain,
+        ban,
+        pardon,
+        prove,
+        engines,
+        invite,
+        identity,
+        status,
+        report,
+        why,
+    ),
     *(samples, export, verifier, tasks, plan, simulate, demo, drill),
 )
 """In the order in which the help lists them."""

@@ -1,4 +1,4 @@
-"""Commands that make or run a role: init, learn, join, engines, verifier."""
+"""Commands that make or run a role, or say whether one could run: init, learn, join, doctor, engines, verifier."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from node.cli.options import State, run_program, whole_text
+from node.cli.options import Json, State, run_program, whole_text
 from node.runtime.errors import UsageError
 from node.runtime.stdout import say
 
@@ -109,6 +109,24 @@ def join(
     )
     typed = " ".join(invite)  # of a line that was pasted whole, or was broken by who sent it
     run_program(program, typed, overrides, config=config, state=state, wait_s=wait, plain=plain, dry_run=dry_run)
+
+
+def doctor(
+    invite: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[INVITE]", help="An invite, or a file that holds one; without it only this machine."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="The node.toml that the node is to have.")] = None,
+    state: State = None,
+    as_json: Json = False,
+) -> None:
+    """Say how this machine is connected, how fast it is, what is missing, and whether it can take part (30 s at most).
+
+    Nobody joins by it. Exit code 0: it can take part.
+    """
+    from node.commands.doctor.command import doctor as program
+
+    run_program(program, " ".join(invite or []), config=config, state=state, as_json=as_json)
 
 
 def engines(

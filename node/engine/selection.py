@@ -18,6 +18,7 @@ from node.runtime.errors import UsageError
 from node.runtime.user_paths import as_path
 
 INSTALL = "volery engines install vllm"
+NO_TRANSFORMERS = 'torch or transformers is missing: sh tools/bootstrap.sh .venv dev, or [engine] python = "..."'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,7 @@ def table(here: Here) -> str:
         else (
             "transformers",
             "no",
-            'torch or transformers is missing: sh tools/bootstrap.sh .venv dev, or [engine] python = "..."',
+            NO_TRANSFORMERS,
         )
     )
     if here.vllm is None:

@@ -11,16 +11,21 @@ from node.config.common import BITS_PER_MBIT
 from node.config.node_config import NodeNetworkSection
 from node.config.swarm_config import NetworkSection
 from node.runtime.events import EventLog
-from swarm.libp2p import MapPorts, PortMapped, PortMappingFailed, open_libp2p
+from swarm.libp2p import MapPorts, PortMapped, PortMappingFailed, TellPort, open_libp2p
 from swarm.transport.interface import Transport
 
 
 def open_transport(
-    seed: bytes, network: NetworkSection | NodeNetworkSection, events: EventLog | None = None
+    seed: bytes,
+    network: NetworkSection | NodeNetworkSection,
+    events: EventLog | None = None,
+    *,
+    tell_port: TellPort | None = None,
 ) -> AbstractAsyncContextManager[Transport]:
     """A presence in libp2p as the configuration has it: addresses, caps, and whether the router is asked for a port.
 
-    A node asks once it has reached the internet, a learner, which only waits to be reached, at once.
+    A node asks once it has reached the internet, a learner, which only waits to be reached, at once. What comes of it
+    is told to `tell_port`, or else to `events`.
     """
     when = MapPorts.AT_ONCE if isinstance(network, NetworkSection) else MapPorts.ONCE_OUT
     relay_mbit = network.relay_mbit if isinstance(network, NetworkSection) else None
@@ -36,7 +41,7 @@ def open_transport(
         download_bits_per_s=download,
         relay_bits_per_s=relay,
         map_ports=when if network.map_port else MapPorts.NEVER,
-        tell_port=partial(_tell_port, events or EventLog()),
+        tell_port=tell_port or partial(_tell_port, events or EventLog()),
     )
 
 

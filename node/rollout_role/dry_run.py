@@ -1,49 +1,45 @@
 """`volery join --dry-run`: who the operator is, what would run here, within which limits, and what would be sent.
 
-What always holds: nothing is leased, installed or written, no engine is started, and the node's own key is not used:
-the learner sees an address and a key that is forgotten afterwards, and nobody has joined. What the operator claims is
-told apart from what was checked. A wrong invite is refused in the same words as by `volery join`.
+What always holds: nothing is leased, installed, fetched or written, no engine is started, and the node's own key is not
+used: the learner sees an address and a key that is forgotten afterwards, and nobody has joined. How others reach this
+machine is found out as by `volery doctor`: for some seconds it listens, and its router may be asked for a port, which
+it gets back. What the operator claims is told apart from what was checked. A wrong invite is refused in the same words
+as by `volery join`.
 """
 
 from __future__ import annotations
 
 import math
-import secrets
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
-import trio
 
 from node.config.common import GB
 from node.config.engine_requirements import accepted_dtypes
 from node.config.node_config import NodeConfig
+from node.doctor.examination import examine
+from node.doctor.findings import Contact, Findings
+from node.doctor.quota import fit_of
+from node.doctor.telling import connection_section, section_lines, verdict_lines
+from node.doctor.verdict import conclude
 from node.engine import selection as engine_choice
-from node.network.first_contact import ask_terms, find_swarm, require_certified
-from node.network.transport import machine_name, open_transport
+from node.network.newcomer import Found
+from node.network.transport import machine_name
 from node.rollout_role.resource_limits import in_force
-from node.runtime.events import Clock
+from node.runtime.errors import RunError, UsageError
 from node.runtime.formatting import plain_name, size
 from node.state.identities import require_node
-from node.state.keys import KEY_BYTES, load_key
+from node.state.keys import load_key
 from node.state.rollout_state import swarm_directory
-from protocol.core.errors import PeerError
-from protocol.core.genesis import Genesis, LearnerCertificate, read_genesis
 from protocol.core.identity import peer_id_of
-from protocol.core.ids import PeerId, PublicKey
+from protocol.core.ids import PublicKey
 from protocol.core.invite import Invite
 from protocol.versions import exchange
-from protocol.versions.announcement import open_announcement
 from protocol.versions.manifest import SignedManifest
-from swarm.transport.interface import StreamBroken, StreamRefused, Transport, ignore_report
-from swarm.versions.manifest_search import ManifestSearch, ask
-
-COMFORTABLE = 3.25
-"""Times the model that a quota holds in comfort: in service, newest, being fetched, and patches."""
 
 ABOUT_CHARS, FILES_SHOWN = 160, 8
 """Of what an operator says of a task, and of a model's files: what fits a line or two."""
@@ -53,40 +49,18 @@ REFUSED_DTYPE = ', which this swarm refuses: set it to "{}"'
 NOT_TOLD = "not told before a node joins: by an older volery, or the line broke"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """What was learnt without joining. `terms` None: they are not told; `newest` None: there is no version yet."""
-
-    genesis: Genesis
-    learner: PeerId
-    certificate: LearnerCertificate | None
-    terms: exchange.TellTerms | None
-    newest: SignedManifest | None
-
-
 async def look(invite: Invite, config: NodeConfig, wait_s: float) -> Found:
     """Ask the learner that `invite` names. Raises UsageError or RunError, as joining would."""
-    # It only dials out, under a key of its own: a look is nobody's.
-    network = msgspec.structs.replace(config.network, listen=[], announce=[])
-    async with open_transport(secrets.token_bytes(KEY_BYTES), network) as transport:
-        learner, told = await find_swarm(transport, invite, wait_s)
-        genesis, _ = read_genesis(told.genesis)
-        terms = await ask_terms(transport, learner, told, invite)
-        certificate = None if terms is None else require_certified(terms, learner, invite, now_ms=Clock.now_ms())
-        newest = await _newest(transport, learner, invite)
-    return Found(genesis=genesis, learner=learner, certificate=certificate, terms=terms, newest=newest)
+    _, contact = await _examine(invite, config, None, wait_s)
+    return contact.found
 
 
-async def _newest(transport: Transport, learner: PeerId, invite: Invite) -> SignedManifest | None:
-    try:
-        answer = await ask(transport, learner, exchange.AskNewest())
-        if not isinstance(answer, exchange.TellNewest) or not answer.announcement:
-            return None
-        newest = open_announcement(answer.announcement, invite.authority, now_ms=Clock.now_ms())
-        search = ManifestSearch(transport=transport, authority=invite.authority, report=ignore_report)
-        return await search.find(newest.manifest, size_bytes=newest.manifest_bytes, in_a_hurry=lambda: True)
-    except (StreamRefused, StreamBroken, trio.TooSlowError, PeerError):
-        return None
+async def _examine(invite: Invite, config: NodeConfig, state: Path | None, wait_s: float) -> tuple[Findings, Contact]:
+    """What `volery doctor` finds out as well, but for rates. Raises UsageError or RunError, as joining would."""
+    findings = await examine(invite, config, state=state, wait_s=wait_s, is_thorough=False)
+    if isinstance(findings.contact, Contact) and not findings.failure:
+        return findings, findings.contact
+    raise (UsageError if findings.is_usage else RunError)(findings.failure or "The learner did not answer in time.")
 
 
 async def show_join(invite: Invite, config: NodeConfig, *, state: Path | None, wait_s: float) -> str:
@@ -95,7 +69,15 @@ async def show_join(invite: Invite, config: NodeConfig, *, state: Path | None, w
         require_node(state)
     choice = engine_choice.choose_engine(config.engine, engine_choice.look(config.engine))
     config = msgspec.structs.replace(config, engine=choice.section)
-    return "\n".join(story(await look(invite, config, wait_s), invite, config, state=state, why=choice.why))
+    findings, contact = await _examine(invite, config, state, wait_s)
+    conclusion = conclude(findings)
+    lines = [
+        *story(contact.found, invite, config, state=state, why=choice.why),
+        "",
+        *section_lines(connection_section(findings, conclusion.connection)),
+        *verdict_lines(conclusion, is_asked=True),
+    ]
+    return "\n".join(lines)
 
 
 def story(found: Found, invite: Invite, config: NodeConfig, *, state: Path | None, why: str) -> Iterator[str]:
@@ -160,10 +142,9 @@ def _model(newest: SignedManifest | None, config: NodeConfig) -> list[tuple[str,
     total = manifest.total_bytes
     room = config.store.quota_gb * GB
     more = " ..." if len(manifest.files) > FILES_SHOWN else ""
-    fits = "fits" if total * COMFORTABLE <= room else "is tight" if 2 * total <= room else "does not fit"
     return [
         ("version", f"{newest.version}, published {_day(manifest.created_ms)}"),
-        ("size", f"{size(total)} to fetch, in {len(manifest.files)} files; {fits} in the quota"),
+        ("size", f"{size(total)} to fetch, in {len(manifest.files)} files; {fit_of(total, room).value} in the quota"),
         ("weights", kinds or "none"),
         ("files", f"{', '.join(entry.name for entry in manifest.files[:FILES_SHOWN])}{more}"),
     ]

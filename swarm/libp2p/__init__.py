@@ -20,9 +20,10 @@
 """
 
 from swarm.libp2p.host import open_libp2p
+from swarm.libp2p.port_mapping.gateways import find_gateways
 from swarm.libp2p.port_mapping.port_mapper import PortMapped, PortMappingFailed
-from swarm.libp2p.reachability.dial_policy import is_private, is_public
-from swarm.libp2p.reachability.reaching import MapPorts
+from swarm.libp2p.reachability.dial_policy import SHARED, is_loopback, is_private, is_public
+from swarm.libp2p.reachability.reaching import MapPorts, TellPort
 from swarm.libp2p.sockets.addresses import (
     Address,
     BadAddress,
@@ -34,13 +35,17 @@ from swarm.libp2p.sockets.addresses import (
 )
 
 __all__ = [
+    "SHARED",
     "Address",
     "BadAddress",
     "MapPorts",
     "PortMapped",
     "PortMappingFailed",
+    "TellPort",
     "circuit_address",
+    "find_gateways",
     "is_circuit",
+    "is_loopback",
     "is_private",
     "is_public",
     "open_libp2p",

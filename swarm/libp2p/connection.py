@@ -48,6 +48,7 @@ class Route:
     """Over a circuit that carries introductions alone."""
     local_host: str = ""
     """Our own address on it; empty over a circuit."""
+    local_port: int = 0
     from_listening: bool = False
     """It left from the port on which we listen, so what the peer sees of us is where others may knock."""
 

@@ -72,6 +72,7 @@ from swarm.transport.interface import (
     Transport,
     TransportError,
 )
+from swarm.transport.reach_evidence import ReachEvidence
 
 T = TypeVar("T")
 
@@ -140,6 +141,9 @@ class Host(Flooding):
 
     def take_carried(self) -> Mapping[tuple[PeerId, PeerId], int]:
         return self.reaching.relay.carried.take()
+
+    def reach_evidence(self) -> ReachEvidence:
+        return self.reaching.evidence()
 
     def may_dial(self, address: str) -> bool:
         return self.reaching.may_dial(address)
@@ -279,6 +283,7 @@ class Host(Flooding):
             dialled=True,
             way=way,
             local_host=raw.local.host,
+            local_port=raw.local.port,
             from_listening=raw.local.port in {from_socket(one.socket.getsockname()).port for one in self.listeners},
         )
         self.add(channel, raw, route, is_member=True, is_initiator=is_initiator)
@@ -346,6 +351,7 @@ class Host(Flooding):
                             dialled=False,
                             way=Way.PUNCHED if is_initiator else Way.WAS_DIALLED,
                             local_host=raw.local.host,
+                            local_port=raw.local.port,
                         ),
                         number=number,
                         is_member=is_member,

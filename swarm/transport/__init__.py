@@ -7,4 +7,5 @@ implementation lies here.
 - `flood`: broadcast by flooding to all neighbours
 - `framing`: messages on a stream, each behind its length
 - `interface`: the port, and `Report`, by which it is said that a peer did something wrong
+- `reach_evidence`: what a node knows of how it is reached, piece by piece
 """

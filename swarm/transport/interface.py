@@ -25,6 +25,7 @@ import trio
 from protocol.core.errors import Fault
 from protocol.core.ids import PeerId
 from protocol.reach import Reach
+from swarm.transport.reach_evidence import ReachEvidence
 
 Report = Callable[[PeerId, Fault, str], None]
 """Called when a peer did something wrong: with the peer, the kind of fault, and a sentence."""
@@ -194,6 +195,9 @@ class Transport(Protocol):
     def take_carried(self) -> Mapping[tuple[PeerId, PeerId], int]:
         """Bytes that circuits through this node have carried since this was last asked, each byte once, by the two
         peers at their ends, the smaller id first."""
+
+    def reach_evidence(self) -> ReachEvidence:
+        """What `reached` is concluded from; a transport that leads nowhere has none."""
 
     def may_dial(self, address: str) -> bool:
         """Whether an address that somebody else named may be dialled: none inside a network that we are not on."""

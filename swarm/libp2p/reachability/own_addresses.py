@@ -65,6 +65,11 @@ class OwnAddress:
     failed_by: set[str] = field(default_factory=set)
     """Origins whose dials failed since the last one that came through."""
 
+    def forget(self, now: float) -> None:
+        """Whatever came of trying it may be wrong from `now` on."""
+        self.standing, self.tried_s, self.since_s = Standing.UNTRIED, -math.inf, now
+        self.failed_by.clear()
+
 
 @dataclass(kw_only=True)
 class OwnAddresses:
@@ -83,15 +88,23 @@ class OwnAddresses:
                     del self._known[address]
         for address in offered:
             own = self._known.setdefault(address, OwnAddress(address=address, sources=set(), since_s=now))
-            changed |= source not in own.sources
-            own.sources.add(source)
+            if source not in own.sources:
+                changed = True
+                own.sources.add(source)
+                if own.standing is not Standing.REACHABLE:  # a router that has just opened a port that others see
+                    own.forget(now)
         return changed
 
-    def hear(self, address: Address, word: Word, origin: str, num_origins: int, now: float) -> bool:
-        """A peer at `origin`, one of so many that can be asked, has tried an address; return whether that is news."""
+    def hear(
+        self, address: Address, word: Word, origin: str, num_origins: int, now: float, *, began_s: float = math.inf
+    ) -> bool:
+        """A peer at `origin`, one of so many that can be asked, has tried an address from `began_s` on; return whether
+        that is news."""
         own = self._known.get(address)
         if own is None or word is Word.NONE:
             return False
+        if word is Word.NOT_REACHED and began_s < own.since_s:
+            return False  # nobody could come through then, and now somebody may
         before, own.tried_s = own.standing, now
         if word is Word.REACHED:
             own.standing = Standing.REACHABLE
@@ -105,8 +118,7 @@ class OwnAddresses:
     def forget_verdicts(self) -> None:
         """The network has changed: whatever was found out may be wrong."""
         for own in self._known.values():
-            own.standing, own.tried_s = Standing.UNTRIED, -math.inf
-            own.failed_by.clear()
+            own.forget(own.since_s)
 
     def due(self, now: float) -> list[Address]:
         """What is to be tried, the most urgent first."""

@@ -39,7 +39,7 @@ from swarm.libp2p.reachability.hole_punch import DCUTR, HolePuncher, Punched
 from swarm.libp2p.reachability.hosting import Hosting
 from swarm.libp2p.reachability.network_watch import LOOK_S, Change, NetworkWatch, own_hosts, own_networks
 from swarm.libp2p.reachability.observed_addresses import ObservedAddresses
-from swarm.libp2p.reachability.own_addresses import OwnAddresses, Source
+from swarm.libp2p.reachability.own_addresses import OwnAddresses, Source, Standing
 from swarm.libp2p.reachability.relay import HOP, STOP, Relay
 from swarm.libp2p.reachability.relay_budget import RelayBudget
 from swarm.libp2p.security import HandshakeFailed
@@ -56,6 +56,7 @@ from swarm.libp2p.sockets.port_reuse import Leaves
 from swarm.libp2p.sockets.rate_limiter import Pacer
 from swarm.libp2p.sockets.tcp import TcpConnection
 from swarm.transport.interface import DialFailed, TransportError
+from swarm.transport.reach_evidence import ReachEvidence, Sight, TriedAddress
 
 MAX_RELAYS = 2
 """Relays that we ask to be reached through: the learner, and one more in case it is away."""
@@ -120,6 +121,8 @@ class Reaching:
         self._watch = NetworkWatch(networks=own_networks(), monotonic_s=time.monotonic(), wall_s=time.time())
         self._servers: dict[int, Connection] = {}
         """Who dials back for us, by connection."""
+        self._sights: dict[int, Address] = {}
+        """Where each connection's peer sees us, whatever that is worth."""
         self._asked_in_vain: dict[int, float] = {}
         """When such a connection's peer last dialled nothing."""
         self._news = trio.Event()
@@ -180,6 +183,30 @@ class Reaching:
             relays=[str(relay) for relay in self.circuits.relays()][:MAX_RELAYS_TOLD],
             met=[Meeting(str(peer), way) for peer, way in sorted(met.items())][:MAX_MEETINGS],
         )
+
+    def evidence(self) -> ReachEvidence:
+        """What the verdict is made of."""
+        sights = [
+            Sight(
+                peer=one.peer,
+                origin=one.route.origin,
+                address=str(self._sights[one.number]),
+                local=_tcp(one.route.local_host, one.route.local_port),
+                from_listening=one.route.from_listening,
+            )
+            for one in self._host.connections()
+            if one.number in self._sights
+        ]
+        tried = [
+            TriedAddress(
+                address=str(own.address),
+                sources=frozenset(source.value for source in own.sources),
+                is_reached=own.standing is Standing.REACHABLE,
+                failed_by=frozenset(own.failed_by),
+            )
+            for own in self.own.all()
+        ]
+        return ReachEvidence(sights=tuple(sights), addresses=tuple(tried), num_helpers=len(self._servers))
 
     def _verdict(self) -> tuple[ReachKind, str]:
         reachable = self.own.reachable()
@@ -242,6 +269,7 @@ class Reaching:
         self.observed.forget(connection.number)
         self._offer(Source.OBSERVED, self.observed.candidates())
         self._servers.pop(connection.number, None)
+        self._sights.pop(connection.number, None)
         self._asked_in_vain.pop(connection.number, None)
         if self._host.open_connection(connection.peer) is None:
             self.circuits.forget(connection.peer)
@@ -273,6 +301,8 @@ class Reaching:
         told = await self._identify(connection)
         if told is None:
             return
+        if told.observed is not None and connection.muxer.is_open:
+            self._sights[connection.number] = told.observed
         if told.observed is not None and connection.route.from_listening and is_public(told.observed):
             self.observed.note(connection.number, connection.route.origin, told.observed)
             self._offer(Source.OBSERVED, self.observed.candidates())
@@ -317,7 +347,7 @@ class Reaching:
                 self._asked_in_vain[asked.number] = trio.current_time()
                 continue
             origins = {one.route.origin for one in self._servers.values()}
-            self.own.hear(said.address, said.word, asked.route.origin, len(origins), trio.current_time())
+            self.own.hear(said.address, said.word, asked.route.origin, len(origins), trio.current_time(), began_s=now)
             await trio.sleep(ASK_AGAIN_S)
 
     async def _look_around(self) -> None:
@@ -432,3 +462,7 @@ class Reaching:
 
     def _may_dial(self, address: Address) -> bool:
         return may_dial(address, self._watch.networks)
+
+
+def _tcp(host: str, port: int) -> str:
+    return f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}"

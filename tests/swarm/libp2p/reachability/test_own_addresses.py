@@ -56,6 +56,18 @@ def test_an_address_is_forgotten_when_nobody_offers_it() -> None:
     assert not own.hear(MAPPED, Word.REACHED, "x", 1, 3.0)
 
 
+def test_an_address_is_tried_again_once_a_router_maps_it() -> None:
+    own = OwnAddresses()
+    own.offer(Source.OBSERVED, [HOME], 0.0)
+    own.hear(HOME, Word.NOT_REACHED, "learner", 1, 1.0, began_s=0.5)
+    assert own.due(2.0) == []
+    assert own.offer(Source.MAPPED, [HOME], 2.0)
+    assert own.due(2.0) == [HOME]
+    assert not own.hear(HOME, Word.NOT_REACHED, "learner", 1, 3.0, began_s=1.5), "it began before the mapping"
+    assert own.due(3.0) == [HOME]
+    assert own.hear(HOME, Word.REACHED, "learner", 1, 4.0, began_s=3.5)
+
+
 def test_another_network_makes_all_of_it_a_question_again() -> None:
     own = OwnAddresses()
     own.offer(Source.INTERFACE, [HOME], 0.0)

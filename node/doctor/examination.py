@@ -1,0 +1,412 @@
+"""Examine this machine, and the way from it to a swarm: every part at once, half a minute in all.
+
+Parts: what is here (interfaces, engine, disk); the learner, asked as by anybody who holds an invite; some of its
+members, who see this machine from elsewhere; from then on the clock and the rates, one after the other, since they
+share a line, and beside them the first routers on the way, the router's port and the dial-backs. The engine is tried
+when the line is free: both would slow each other down.
+
+Invariants:
+- The learner takes whoever does this for a stranger: nobody joins, takes a lease, or gets a line in its ledger.
+- All ends within WHOLE_S, and some seconds more in which a router gets its port back and the engine ends.
+- A part that is late is told as such, and the others are not the worse for it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+import trio
+
+from node.config.common import GB
+from node.config.node_config import NodeConfig, NodeNetworkSection
+from node.doctor.clock import compare_clocks
+from node.doctor.engine_trial import try_engine
+from node.doctor.findings import (
+    ClockOffset,
+    Contact,
+    Disk,
+    EngineFinding,
+    Findings,
+    Listening,
+    LocalNetwork,
+    MappedPort,
+    NotKnown,
+    PortMapping,
+    Rate,
+    Where,
+)
+from node.doctor.first_hops import find_first_hops
+from node.doctor.local_network import read_local_network
+from node.doctor.rates import measure_download, measure_upload
+from node.doctor.settling import is_settled
+from node.engine import selection
+from node.network.first_contact import FIRST_TRY_S
+from node.network.newcomer import look_around
+from node.network.transport import open_transport
+from node.runtime.errors import NodeError, UsageError
+from node.state.keys import KEY_BYTES
+from node.state.rollout_state import data_directory, swarm_directory
+from protocol.core.errors import PeerError
+from protocol.core.ids import PeerId
+from protocol.core.invite import Invite
+from protocol.versions import exchange
+from swarm.libp2p import (
+    BadAddress,
+    PortMapped,
+    PortMappingFailed,
+    is_circuit,
+    is_loopback,
+    is_private,
+    is_public,
+    parse_address,
+)
+from swarm.transport.error_groups import first_cause
+from swarm.transport.interface import (
+    DialFailed,
+    ListenFailed,
+    PeerConnected,
+    StreamBroken,
+    StreamRefused,
+    Transport,
+)
+from swarm.transport.reach_evidence import ReachEvidence
+from swarm.versions.manifest_search import ask
+
+WHOLE_S = 24.0
+"""For all parts. A router then has 2 s to take its port back, and the engine up to 4 s to end: half a minute."""
+
+CONTACT_S = 8.0
+"""To reach the learner, unless the caller waits for longer."""
+
+ANSWERS_S = 4.0
+"""For what it then tells a newcomer: four questions."""
+
+MEMBERS_S = 6.0
+MOST_MEMBERS = 3
+"""Members beside the learner that are met: two observers are enough, and one may be away."""
+
+LOOK_S = 0.1
+"""Between two looks at what has become known of how this machine is reached."""
+
+IS_LATE = NotKnown(why=f"not found out within {WHOLE_S:.0f} s")
+NOT_ASKED = NotKnown(why="that needs an invite")
+
+
+async def examine(
+    invite: Invite | None,
+    config: NodeConfig,
+    *,
+    state: Path | None,
+    wait_s: float = CONTACT_S,
+    is_thorough: bool = True,
+) -> Findings:
+    """Find out what can be. The learner is dialled for `wait_s`, 0 being one try, and what that takes beyond CONTACT_S
+    is added to WHOLE_S. Without `is_thorough` neither rates nor the engine's speed: nothing is fetched then.
+    """
+    examination = _Examination(
+        invite=invite,
+        config=config,
+        state=state,
+        wait_s=wait_s,
+        is_thorough=is_thorough,
+        network=await read_local_network(),
+    )
+    with trio.move_on_after(WHOLE_S + max(0.0, wait_s - CONTACT_S)), first_cause():
+        await examination.run()
+    return examination.findings()
+
+
+@dataclass(kw_only=True)
+class _Examination:
+    """What is known so far. See the module's paragraph."""
+
+    invite: Invite | None
+    config: NodeConfig
+    state: Path | None
+    wait_s: float
+    is_thorough: bool
+    network: LocalNetwork
+    listening: Listening | NotKnown = NOT_ASKED
+    contact: Contact | NotKnown = NOT_ASKED
+    failure: str = ""
+    is_usage: bool = False
+    evidence: ReachEvidence | NotKnown = NOT_ASKED
+    mapping: PortMapping | NotKnown = NOT_ASKED
+    hops: tuple[str, ...] | NotKnown = NOT_ASKED
+    clock: ClockOffset | NotKnown = NOT_ASKED
+    down: Rate | NotKnown = NOT_ASKED
+    up: Rate | NotKnown = NOT_ASKED
+    speed: float | NotKnown = IS_LATE
+    engine: EngineFinding | NotKnown = field(init=False)
+    _line_is_free: trio.Event = field(default_factory=trio.Event)
+    _asks_for_port: bool = False
+
+    def __post_init__(self) -> None:
+        self.engine = choose(self.config)
+
+    async def run(self) -> None:
+        """Find everything out; may be cancelled, and leaves what is known by then."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._try_engine)
+            if self.invite is not None:
+                try:
+                    await self._examine_line(self.invite)
+                except NodeError as error:
+                    self._fail(str(error), is_usage=isinstance(error, UsageError))
+            self._line_is_free.set()
+
+    def findings(self) -> Findings:
+        """What is known now."""
+        return Findings(
+            network=self.network,
+            listening=self.listening,
+            map_port=self.config.network.map_port,
+            contact=self.contact,
+            failure=self.failure,
+            is_usage=self.is_usage,
+            evidence=self.evidence,
+            mapping=self.mapping,
+            hops=self.hops,
+            clock=self.clock,
+            down=self.down,
+            up=self.up,
+            engine=self.engine,
+            speed=self.speed,
+            disk=self._disk(),
+            is_with_invite=self.invite is not None,
+        )
+
+    def _fail(self, why: str, *, is_usage: bool) -> None:
+        """The learner was not reached, or refused us: what it would have told is not known."""
+        self.failure, self.is_usage = why, is_usage
+        not_reached = NotKnown(why="the learner was not reached")
+        self.contact = self.clock = self.down = self.up = not_reached
+        self.evidence = self.mapping = self.hops = not_reached
+
+    # What is here.
+
+    def _disk(self) -> Disk:
+        home = self.state or (data_directory() if self.invite is None else swarm_directory(self.invite.authority.swarm))
+        free = shutil.disk_usage(next(parent for parent in (home, *home.absolute().parents) if parent.exists())).free
+        return Disk(place=str(home), free_bytes=free, quota_bytes=round(self.config.store.quota_gb * GB))
+
+    def _homes(self) -> list[Path]:
+        """Where nodes of the swarm keep their state here."""
+        if self.state is not None:
+            return [self.state]
+        if self.invite is None:
+            return []
+        return sorted(key.parent for key in swarm_directory(self.invite.authority.swarm).glob("*/node.key"))
+
+    async def _try_engine(self) -> None:
+        if isinstance(self.engine, NotKnown):
+            self.speed = NotKnown(why="there is no engine")
+        elif not self.is_thorough:
+            self.speed = NotKnown(why="`volery doctor INVITE` measures it")
+        elif not (homes := self._homes()) and self.invite is None:
+            self.speed = NotKnown(why="it is measured with the swarm's model, and that needs an invite")
+        else:
+            await self._line_is_free.wait()
+            engine = msgspec.structs.replace(self.config.engine, kind=self.engine.kind)
+            if engine.kind == "vllm":
+                engine = selection.choose_engine(self.config.engine, selection.look(self.config.engine)).section
+            self.speed = await try_engine(msgspec.structs.replace(self.config, engine=engine), homes)
+
+    # The line to the swarm.
+
+    async def _examine_line(self, invite: Invite) -> None:
+        """Raises UsageError, RunError."""
+        self.contact = self.evidence = self.mapping = self.hops = self.clock = self.down = self.up = IS_LATE
+        try:
+            await self._examine_from(self.config.network, invite)
+        except ListenFailed as error:
+            taken = self.config.network.listen
+            free = msgspec.structs.replace(self.config.network, listen=[_any_port(one) for one in taken])
+            if free.listen == taken:
+                raise UsageError(f"[network] listen: {error}.") from None
+            await self._examine_from(free, invite, instead_of=str(error).removeprefix("cannot listen on "))
+
+    async def _examine_from(self, network: NodeNetworkSection, invite: Invite, *, instead_of: str = "") -> None:
+        """The same, listening as `network` has it. Raises ListenFailed as well."""
+        seed = secrets.token_bytes(KEY_BYTES)  # a key of its own, forgotten afterwards: this is nobody's presence
+        async with open_transport(seed, network, tell_port=self._hear_of_port) as transport:
+            ports = sorted({parse_address(text).port for text in transport.addresses()})
+            is_fixed = not instead_of and any(parse_address(text).port for text in network.listen)
+            self.listening = Listening(ports=tuple(ports), is_fixed=is_fixed, instead_of=instead_of)
+            changes = transport.events()
+            with trio.move_on_after((self.wait_s or FIRST_TRY_S) + ANSWERS_S):
+                found = await look_around(transport, _ip4_first(invite), self.wait_s)
+                event = changes.receive_nowait()
+                remote = event.remote_address if isinstance(event, PeerConnected) else ""
+                self.contact = Contact(found=found, where=where_is(remote))
+            if not isinstance(self.contact, Contact):
+                self._fail(
+                    "The learner was reached, and did not answer what a newcomer asks in time. Try again in a while.",
+                    is_usage=False,
+                )
+                return
+            self._expect_port(network, self.contact.where)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._measure_line, transport, self.contact, invite.token)
+                nursery.start_soon(self._find_hops, remote)
+                nursery.start_soon(self._find_out, transport)
+
+    async def _measure_line(self, transport: Transport, contact: Contact, token: str) -> None:
+        learner = contact.found.learner
+        self.clock = await compare_clocks(transport, learner, token)
+        if not self.is_thorough:
+            self.down = self.up = NotKnown(why="`volery doctor INVITE` measures it")
+            return
+        self.down = await measure_download(transport, learner, contact.found.newest)
+        round_trip_s = self.clock.round_trip_s if isinstance(self.clock, ClockOffset) else 0.0
+        self.up = await measure_upload(transport, learner, round_trip_s)
+        self._line_is_free.set()
+
+    async def _find_hops(self, remote: str) -> None:
+        address = parse_address(remote)
+        if address.kind != "ip4" or not is_public(address):
+            self.hops = NotKnown(why="the learner is not in the internet of IPv4, so nobody was asked on the way there")
+            return
+        found = await find_first_hops(address.host)
+        self.hops = NotKnown(why="no router on the way says that it is there") if found is None else found
+
+    # How others reach this machine.
+
+    async def _find_out(self, transport: Transport) -> None:
+        """Meet some members, and look until nothing more is to be expected."""
+        contact = self.contact
+        assert isinstance(contact, Contact)
+        met = 1
+        if contact.where is Where.INTERNET:
+            num_members = await self._meet_members(transport, contact.found.learner)
+            self.contact = replace(contact, num_members=num_members)
+            met += num_members
+        began_s = trio.current_time()
+        while True:
+            evidence = self.evidence = transport.reach_evidence()
+            if is_settled(
+                evidence,
+                self.mapping if self._asks_for_port else None,
+                routers=self.network.gateways,
+                num_met=met,
+                is_outside=contact.where is Where.INTERNET,
+                elapsed_s=trio.current_time() - began_s,
+            ):
+                return
+            await trio.sleep(LOOK_S)
+
+    async def _meet_members(self, transport: Transport, learner: PeerId) -> int:
+        """Connect to some of those that can be dialled; return to how many."""
+        met: list[PeerId] = []
+        with trio.move_on_after(MEMBERS_S), suppress(StreamRefused, StreamBroken, PeerError, trio.TooSlowError):
+            answer = await ask(transport, learner, exchange.AskPeers(), timeout_s=MEMBERS_S)
+            told = answer.peers if isinstance(answer, exchange.TellPeers) else []
+            async with trio.open_nursery() as nursery:
+                for addresses in dialable(told, transport):
+                    nursery.start_soon(_meet, transport, addresses, met)
+        return len(met)
+
+    def _expect_port(self, network: NodeNetworkSection, where: Where) -> None:
+        """Whether a router was asked for a port, by the same rules by which a node asks."""
+        private = [host for host in self.network.ip4 if not is_public(parse_address(f"/ip4/{host}/tcp/1"))]
+        if not network.map_port:
+            self.mapping = NotKnown(why="[network] map_port = false")
+        elif not network.listen:
+            self.mapping = NotKnown(why="the node listens nowhere")
+        elif where is not Where.INTERNET:
+            self.mapping = NotKnown(why=f"the learner is {where.value}")
+        elif not private:
+            self.mapping = NotKnown(why="this machine's addresses are public, and have no home router before them")
+        else:
+            self._asks_for_port = True
+            if isinstance(self.mapping, NotKnown):
+                self.mapping = PortMapping()
+
+    def _hear_of_port(self, event: PortMapped | PortMappingFailed) -> None:
+        before = self.mapping if isinstance(self.mapping, PortMapping) else PortMapping()
+        match event:
+            case PortMapped():
+                one = MappedPort(
+                    address=str(event.address),
+                    protocol=event.protocol.value,
+                    gateway=event.gateway,
+                    is_behind_another_nat=event.is_behind_another_nat,
+                )
+                self.mapping = PortMapping(mapped=(*before.mapped, one), refusals=before.refusals)
+            case PortMappingFailed():
+                refusal = (event.gateway, event.reason)
+                self.mapping = PortMapping(mapped=before.mapped, refusals=(*before.refusals, refusal))
+
+
+def choose(config: NodeConfig) -> EngineFinding | NotKnown:
+    """The engine that `volery join` would take, or why there is none, a sentence."""
+    try:
+        here = selection.look(config.engine)
+        choice = selection.choose_engine(config.engine, here)
+    except UsageError as error:
+        return NotKnown(why=str(error))
+    section = choice.section
+    if section.kind == "transformers" and not here.transformers and not section.python:
+        return NotKnown(why=f'[engine] kind = "transformers": {selection.NO_TRANSFORMERS}.')
+    return EngineFinding(
+        kind=section.kind,
+        device=section.device,
+        why=choice.why,
+        scheme=section.scheme_in_force,
+        compute_dtype=section.compute_dtype_in_force,
+    )
+
+
+def where_is(remote: str) -> Where:
+    """Where a peer is that was dialled at this address."""
+    try:
+        address = parse_address(remote)
+    except BadAddress:
+        return Where.INTERNET
+    if is_loopback(address):
+        return Where.THIS_MACHINE
+    return Where.THIS_NETWORK if is_private(address) else Where.INTERNET
+
+
+def dialable(told: Sequence[exchange.PeerAddresses], transport: Transport) -> list[list[str]]:
+    """Of the members that were named, those in the internet who can be dialled, IPv4 first; MOST_MEMBERS of them."""
+    found = []
+    for one in told:
+        public = [
+            text for text in one.addresses if not is_circuit(text) and _is_outside(text) and transport.may_dial(text)
+        ]
+        if public and PeerId(one.peer) not in transport.connected_peers():
+            found.append(sorted(public, key=_is_ip6))
+    return found[:MOST_MEMBERS]
+
+
+async def _meet(transport: Transport, addresses: Sequence[str], met: list[PeerId]) -> None:
+    with suppress(DialFailed):
+        met.append(await transport.dial(addresses))
+
+
+def _is_outside(text: str) -> bool:
+    try:
+        return is_public(parse_address(text))
+    except BadAddress:
+        return False
+
+
+def _is_ip6(text: str) -> bool:
+    return text.startswith("/ip6/")
+
+
+def _ip4_first(invite: Invite) -> Invite:
+    """The invite with its IPv4 addresses first: routers translate those, and it is to be found out how."""
+    return msgspec.structs.replace(invite, addresses=sorted(invite.addresses, key=_is_ip6))
+
+
+def _any_port(text: str) -> str:
+    """The same address with any port that is free."""
+    return f"{text.rpartition('/')[0]}/0"

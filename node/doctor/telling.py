@@ -1,0 +1,322 @@
+"""What an examination found out, for people and for programs: both are made of the same rows.
+
+Invariants:
+- Each figure is made once, with its words beside it: the text shows the words, JSON has both.
+- What is not known is `null` in JSON, and a clause that says why for people.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from node.doctor.connection import Connection, Filtering, Mapping, SecondRouter
+from node.doctor.findings import (
+    ClockOffset,
+    Contact,
+    Disk,
+    EngineFinding,
+    Findings,
+    Listening,
+    NotKnown,
+    PortMapping,
+    Rate,
+)
+from node.doctor.quota import fit_of
+from node.doctor.verdict import Conclusion
+from node.runtime.formatting import duration, figure, plain_name, size
+
+Value = str | float | bool | None | list[str]
+
+UNKNOWN = "not known"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One finding: `key` for programs, `label` for people; `text` says what `value` is."""
+
+    key: str
+    label: str
+    value: Value
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """Rows that belong together."""
+
+    key: str
+    title: str
+    rows: tuple[Row, ...]
+
+
+MAPPINGS = {
+    Mapping.NONE: "no router translates this machine's address",
+    Mapping.SAME_PORT: "shows everybody the same port",
+    Mapping.ANOTHER_PORT: "shows everybody another port",
+    Mapping.NOT_KNOWN: UNKNOWN,
+}
+
+FILTERINGS = {
+    Filtering.LETS_IN: "lets others in",
+    Filtering.LETS_NOBODY_IN: "lets nobody in uncalled",
+    Filtering.NOT_KNOWN: UNKNOWN,
+}
+
+SECONDS = {
+    SecondRouter.NO: "no",
+    SecondRouter.PERHAPS: "perhaps",
+    SecondRouter.YES: "yes: a port that is opened at your own router does not help",
+    SecondRouter.NOT_KNOWN: UNKNOWN,
+}
+
+
+def connection_section(findings: Findings, connection: Connection) -> Section:
+    """How this machine is connected."""
+    network = findings.network
+    rows = (
+        _addresses("ip4", "IPv4", network.ip4),
+        _addresses("ip6", "IPv6", network.ip6),
+        _addresses("routers", "routers", network.gateways),
+        _listening(findings.listening),
+        Row(
+            key="seen_at",
+            label="seen at",
+            value=connection.seen_at or None,
+            text=connection.seen_at or f"{UNKNOWN}: {connection.mapping_why}",
+        ),
+        _judged("mapping", "router's mapping", connection.mapping.value, MAPPINGS[connection.mapping],
+                connection.mapping_why),
+        _judged("filtering", "router's filtering", connection.filtering.value, FILTERINGS[connection.filtering],
+                connection.filtering_why),
+        _judged("second_router", "second router", connection.second_router.value, SECONDS[connection.second_router],
+                connection.second_router_why),
+        _port_mapping(findings.mapping),
+        _dial_back(connection),
+    )  # fmt: skip
+    return Section(key="connection", title="How this machine is connected", rows=rows)
+
+
+def _addresses(key: str, label: str, hosts: tuple[str, ...]) -> Row:
+    return Row(key=key, label=label, value=list(hosts), text=", ".join(hosts) or "none")
+
+
+def _judged(key: str, label: str, value: str, words: str, why: str) -> Row:
+    return Row(
+        key=key, label=label, value=None if words == UNKNOWN else value, text=f"{words} ({why})" if why else words
+    )
+
+
+def _listening(listening: Listening | NotKnown) -> Row:
+    key, label = "listens", "listened on"
+    if isinstance(listening, NotKnown):
+        return Row(key=key, label=label, value=None, text=listening.why)
+    ports = [str(port) for port in listening.ports]
+    text = f"TCP port {', '.join(ports)}" if ports else "nothing: the node is to dial out only"
+    if listening.instead_of:
+        text += f", since {listening.instead_of} is in use on this machine"
+    elif ports and not listening.is_fixed:
+        text += ", which was free; the node takes another one each time"
+    return Row(key=key, label=label, value=ports, text=text)
+
+
+def _port_mapping(mapping: PortMapping | NotKnown) -> Row:
+    key, label = "port_mapping", "port mapping"
+    if isinstance(mapping, NotKnown):
+        return Row(key=key, label=label, value=None, text=f"not asked for: {mapping.why}")
+    if mapping.mapped:
+        told = ", ".join(f"{one.protocol} opened {one.address} at {one.gateway}" for one in mapping.mapped)
+        return Row(
+            key=key, label=label, value=[one.address for one in mapping.mapped], text=f"{told}, which was given back"
+        )
+    if mapping.refusals:
+        told = "; ".join(f"{router}: {why}" if router else why for router, why in mapping.refusals)
+        return Row(key=key, label=label, value=[], text=f"none ({told})")
+    return Row(key=key, label=label, value=None, text="no router has answered in time")
+
+
+def _dial_back(connection: Connection) -> Row:
+    key, label = "dial_back", "dialled back"
+    reached = [one.address for one in connection.reached]
+    if reached:
+        return Row(key=key, label=label, value=reached, text=f"yes: somebody outside came through to {reached[0]}")
+    if connection.not_reached:
+        tried = ", ".join(one.address for one in connection.not_reached)
+        return Row(key=key, label=label, value=[], text=f"no: {tried} was dialled in vain")
+    return Row(key=key, label=label, value=None, text=f"{UNKNOWN}: {connection.filtering_why}")
+
+
+def learner_section(findings: Findings) -> Section:
+    """The learner, and the line to it."""
+    rows: list[Row] = []
+    if isinstance(contact := findings.contact, Contact):
+        found = contact.found
+        name = plain_name(found.genesis.name)
+        rows += [
+            Row(key="swarm", label="swarm", value=name, text=repr(name)),
+            Row(
+                key="learner", label="learner", value=str(found.learner), text=f"{found.learner}, {contact.where.value}"
+            ),
+            Row(
+                key="members_reached",
+                label="members reached",
+                value=contact.num_members,
+                text=f"{contact.num_members} beside the learner",
+            ),
+        ]
+    else:
+        rows.append(Row(key="learner", label="learner", value=None, text=contact.why))
+    rows += [
+        *_clock(findings.clock),
+        _rate("down_bytes_per_s", "from the learner", findings.down),
+        _rate("up_bytes_per_s", "to the learner", findings.up),
+    ]
+    return Section(key="learner", title="The learner, and the line to it", rows=tuple(rows))
+
+
+def _clock(clock: ClockOffset | NotKnown) -> Iterator[Row]:
+    if isinstance(clock, NotKnown):
+        yield Row(key="clock_ahead_s", label="clock", value=None, text=f"{UNKNOWN}: {clock.why}")
+        return
+    yield Row(
+        key="round_trip_s",
+        label="round trip",
+        value=round(clock.round_trip_s, 6),
+        text=f"{1000 * clock.round_trip_s:.3g} ms",
+    )
+    ahead, error = clock.ahead_s, figure(max(clock.error_s, 0.001))
+    apart = f"{'ahead of' if ahead > 0 else 'behind'} the learner's by {figure(abs(ahead))} s"
+    text = "as the learner's" if abs(ahead) <= max(clock.error_s, 0.001) else apart
+    yield Row(key="clock_ahead_s", label="clock", value=round(ahead, 6), text=f"{text}, give or take {error} s")
+
+
+def _rate(key: str, label: str, rate: Rate | NotKnown) -> Row:
+    if isinstance(rate, NotKnown):
+        return Row(key=key, label=label, value=None, text=f"not measured: {rate.why}")
+    mbit = 8 * rate.bytes_per_s / 1e6
+    coarse = ", too few for more than a hint" if rate.is_coarse else ""
+    return Row(
+        key=key,
+        label=label,
+        value=round(rate.bytes_per_s),
+        text=f"{figure(mbit)} Mbit/s ({size(rate.size_bytes)} in {figure(rate.seconds)} s{coarse})",
+    )
+
+
+def machine_section(findings: Findings, conclusion: Conclusion) -> Section:
+    """Engine and disk."""
+    disk = findings.disk
+    rows = [
+        *_engine(findings.engine, findings.speed),
+        Row(
+            key="disk_free_bytes", label="disk", value=disk.free_bytes,
+            text=f"{size(disk.free_bytes)} free at {disk.place}",
+        ),
+        Row(key="quota_bytes", label="quota", value=disk.quota_bytes, text=_quota(findings, disk)),
+    ]  # fmt: skip
+    rows.append(_version(findings, conclusion))
+    return Section(key="machine", title="Engine and disk", rows=tuple(rows))
+
+
+def _engine(engine: EngineFinding | NotKnown, speed: float | NotKnown) -> Iterator[Row]:
+    if isinstance(engine, NotKnown):
+        yield Row(key="engine", label="engine", value=None, text=f"none: {engine.why}")
+        return
+    yield Row(
+        key="engine", label="engine", value=engine.kind, text=f"{engine.kind} ({engine.why}), device {engine.device}"
+    )
+    if isinstance(speed, NotKnown):
+        yield Row(key="tokens_per_s", label="speed", value=None, text=f"not measured: {speed.why}")
+    else:
+        yield Row(key="tokens_per_s", label="speed", value=speed, text=f"{figure(speed)} tokens a second")
+
+
+def _quota(findings: Findings, disk: Disk) -> str:
+    text = size(disk.quota_bytes)
+    if isinstance(findings.contact, Contact) and (newest := findings.contact.found.newest) is not None:
+        total = newest.manifest.total_bytes
+        text += f"; the model, of {size(total)}, {fit_of(total, disk.quota_bytes).value} in it"
+    return text
+
+
+def _version(findings: Findings, conclusion: Conclusion) -> Row:
+    key, label = "newest_version_s", "newest version"
+    contact = findings.contact
+    if not isinstance(contact, Contact) or contact.found.newest is None:
+        why = "there is none yet" if isinstance(contact, Contact) else contact.why
+        return Row(key=key, label=label, value=None, text=f"{UNKNOWN}: {why}")
+    newest = contact.found.newest
+    named = f"{newest.version}, {size(newest.manifest.total_bytes)}"
+    if conclusion.version_s is None:
+        return Row(key=key, label=label, value=None, text=f"{named}; how long it takes is {UNKNOWN}")
+    took = duration(conclusion.version_s) if conclusion.version_s >= 1 else f"{figure(conclusion.version_s)} s"
+    return Row(
+        key=key,
+        label=label,
+        value=round(conclusion.version_s, 3),
+        text=f"{named}: about {took} from the learner alone, less where other members give as well",
+    )
+
+
+def sections(findings: Findings, conclusion: Conclusion) -> list[Section]:
+    """All that is told but for the verdict."""
+    found = [connection_section(findings, conclusion.connection)]
+    if findings.is_with_invite:
+        found.append(learner_section(findings))
+    return [*found, machine_section(findings, conclusion)]
+
+
+def to_text(findings: Findings, conclusion: Conclusion) -> str:
+    """For people."""
+    lines: list[str] = []
+    for section in sections(findings, conclusion):
+        lines += section_lines(section)
+    return "\n".join([*lines, *verdict_lines(conclusion, is_asked=findings.is_with_invite)])
+
+
+def section_lines(section: Section) -> Iterator[str]:
+    """A section's title and rows, and an empty line."""
+    width = max(len(row.label) for row in section.rows)
+    yield section.title
+    for row in section.rows:
+        yield f"  {row.label:{width}}  {row.text}"
+    yield ""
+
+
+def verdict_lines(conclusion: Conclusion, *, is_asked: bool) -> Iterator[str]:
+    """What is missing, the verdict, and what to do at the router."""
+    if conclusion.missing:
+        yield "What is missing"
+        yield from (f"  {one}" for one in conclusion.missing)
+        yield ""
+    yield "Verdict"
+    yield f"  {conclusion.sentence}"
+    if not is_asked and not conclusion.missing:
+        yield f"  {NEEDS_INVITE}"
+    if conclusion.advice:
+        yield ""
+        yield "At the router, so that others can dial this machine"
+        yield from (f"  {number}. {line}" for number, line in enumerate(conclusion.advice, 1))
+
+
+NEEDS_INVITE = (
+    "The learner, rates, clock, dial-back and the model need an invite: volery doctor INVITE. Nothing was sent so far."
+)
+
+
+def to_json(findings: Findings, conclusion: Conclusion) -> str:
+    """For programs: a row's value and words by section and key, and the verdict."""
+    told: dict[str, object] = {
+        section.key: {row.key: {"value": row.value, "text": row.text} for row in section.rows}
+        for section in sections(findings, conclusion)
+    }
+    told["missing"] = list(conclusion.missing)
+    told["verdict"] = {
+        "ability": conclusion.ability.value,
+        "can_take_part": conclusion.can_take_part,
+        "is_sure": conclusion.is_sure,
+        "text": conclusion.sentence,
+    }
+    told["at_the_router"] = list(conclusion.advice)
+    return json.dumps(told, indent=2)

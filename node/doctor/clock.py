@@ -16,13 +16,14 @@ from node.runtime.events import Clock
 from protocol.core.errors import PeerError
 from protocol.core.ids import PeerId
 from protocol.versions import exchange
+from swarm.transport.framing import FrameStream, open_frames
 from swarm.transport.interface import StreamBroken, StreamRefused, Transport
-from swarm.versions.manifest_search import ask
 
-TIMES = 4
-"""Questions: a line that others use as well seldom delays all of them."""
+TIMES = 5
+"""Questions on one stream, of which the first waits for its opening as well. A line that others use seldom delays all.
+"""
 
-ANSWER_S = 4.0
+ANSWERS_S = 5.0
 
 NO_CLOCK = "the learner, an older volery, does not tell its clock"
 
@@ -40,17 +41,28 @@ async def compare_clocks(transport: Transport, learner: PeerId, token: str) -> C
     """Ask the learner for its clock, some TIMES."""
     readings: list[Reading] = []
     try:
-        for _ in range(TIMES):
-            asked_ms, began_s = Clock.now_ms(), trio.current_time()
-            answer = await ask(transport, learner, exchange.AskTerms(token=token), timeout_s=ANSWER_S)
-            if not isinstance(answer, exchange.TellTerms) or not answer.now_ms:
-                return NotKnown(why=NO_CLOCK)
-            took_ms = 1000 * (trio.current_time() - began_s)
-            readings.append(Reading(asked_ms=asked_ms, came_ms=asked_ms + took_ms, theirs_ms=answer.now_ms))
+        with trio.fail_after(ANSWERS_S):
+            stream = await transport.open_stream(learner, exchange.ASK)
+            async with open_frames(stream, exchange.MAX_ANSWER_BYTES) as frames:
+                for _ in range(TIMES):
+                    if (reading := await _read(frames, token)) is None:
+                        return NotKnown(why=NO_CLOCK)
+                    readings.append(reading)
     except (StreamRefused, StreamBroken, trio.TooSlowError, PeerError) as error:
         if not readings:
             return NotKnown(why=str(error) or "the learner did not answer in time")
     return offset_of(readings)
+
+
+async def _read(frames: FrameStream, token: str) -> Reading | None:
+    """One answer; None where it has no clock. Raises StreamBroken, PeerError."""
+    asked_ms, began_s = Clock.now_ms(), trio.current_time()
+    await frames.send(exchange.AskTerms(token=token))
+    answer: exchange.Answer | None = await frames.receive(exchange.Answer)
+    took_ms = 1000 * (trio.current_time() - began_s)
+    if not isinstance(answer, exchange.TellTerms) or not answer.now_ms:
+        return None
+    return Reading(asked_ms=asked_ms, came_ms=asked_ms + took_ms, theirs_ms=answer.now_ms)
 
 
 def offset_of(readings: Sequence[Reading]) -> ClockOffset:

@@ -56,7 +56,7 @@ class SecondRouter(Enum):
 class Connection:
     """What is concluded, each with a reason, a clause.
 
-    `seen_at` is where others see this machine over IPv4, `kept_port` whether that is the port that it listens on;
+    `seen_at` is where others see this machine over IPv4, `kept_port` whether at the port that it listens on;
     `reached` are addresses that somebody dialled, `not_reached` those that everybody dialled in vain. `shared`: the
     address that a second router gives to the first.
     """
@@ -67,7 +67,7 @@ class Connection:
     filtering_why: str
     second_router: SecondRouter
     second_router_why: str
-    seen_at: str = ""
+    seen_at: tuple[str, ...] = ()
     kept_port: bool = False
     reached: tuple[TriedAddress, ...] = ()
     not_reached: tuple[TriedAddress, ...] = ()
@@ -90,7 +90,7 @@ def judge_connection(findings: Findings) -> Connection:
         filtering_why=filtering_why,
         second_router=second,
         second_router_why=second_why,
-        seen_at=sights[0].address if sights else "",
+        seen_at=tuple(dict.fromkeys(sight.address for sight in sights)),
         kept_port=bool(sights) and all(_port(one.address) == _port(one.local) for one in sights),
         reached=reached,
         not_reached=failed,
@@ -145,7 +145,7 @@ def _filtering(
     closed = [one for one in failed if "mapped" not in one.sources]
     if closed:
         tried = ", ".join(one.address for one in closed)
-        who = counted(max(len(one.failed_by) for one in closed), "member")
+        who = counted(max(len(one.failed_by) for one in closed), "peer")
         return Filtering.LETS_NOBODY_IN, f"{who} dialled {tried} in vain"
     if reached or failed:
         return Filtering.NOT_KNOWN, "the port was opened before it was tried"

@@ -39,15 +39,16 @@ def advise(findings: Findings, connection: Connection) -> Iterator[str]:
     port = listening.ports[0] if listening.is_fixed else USUAL_PORT
     if connection.mapping is Mapping.NONE:
         yield f"Let TCP connections to port {port} in: a firewall of this machine, or before it, keeps them out."
-        yield from _choose_port(listening, port)
+        yield from _choose_port(listening, port, "Give")
         return
     yield from _open_by_router(findings)
-    yield from _choose_port(listening, port)
+    yield from _choose_port(listening, port, "Or by hand: give")
     router = next((host for host in findings.network.gateways if ":" not in host), "")
-    where = f" Its settings are usually at http://{router}." if router else ""
-    yield f"Or forward TCP port {port} to {here}, port {port}, in the settings of your router.{where}"
+    where = f", usually at http://{router}" if router else ""
+    begin = "Or forward" if listening.is_fixed else "Then forward"
+    yield f"{begin} TCP port {port} to {here}, port {port}, in the settings of your router{where}."
     if connection.mapping is Mapping.ANOTHER_PORT:
-        outside = parse_address(connection.seen_at).host
+        outside = parse_address(connection.seen_at[0]).host
         yield f'Then say so in node.toml: [network] announce = ["/ip4/{outside}/tcp/{port}"].'
     for address in (parse_address(one.address) for one in connection.not_reached):
         if address.kind == "ip6":
@@ -63,10 +64,10 @@ def _open_by_router(findings: Findings) -> Iterator[str]:
         yield "Switch on UPnP, NAT-PMP or PCP in the settings of your router: the node then opens its port itself."
 
 
-def _choose_port(listening: Listening, port: int) -> Iterator[str]:
+def _choose_port(listening: Listening, port: int, begin: str) -> Iterator[str]:
     if not listening.is_fixed:
         both = f'["/ip4/0.0.0.0/tcp/{port}", "/ip6/::/tcp/{port}"]'
-        yield f"Give the node a port of its own in node.toml: [network] listen = {both}."
+        yield f"{begin} the node a port of its own in node.toml: [network] listen = {both}."
 
 
 def _own_address(findings: Findings) -> str | None:

@@ -7,10 +7,12 @@ Invariants:
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from node.config.common import GB
 from node.doctor.connection import Connection, Filtering, Mapping, SecondRouter
 from node.doctor.findings import (
     ClockOffset,
@@ -25,7 +27,7 @@ from node.doctor.findings import (
 )
 from node.doctor.quota import fit_of
 from node.doctor.verdict import Conclusion
-from node.runtime.formatting import duration, figure, plain_name, size
+from node.runtime.formatting import duration, figure, plain_name, rate, size
 
 Value = str | float | bool | None | list[str]
 
@@ -75,16 +77,24 @@ SECONDS = {
 def connection_section(findings: Findings, connection: Connection) -> Section:
     """How this machine is connected."""
     network = findings.network
-    rows = (
+    here = (
         _addresses("ip4", "IPv4", network.ip4),
         _addresses("ip6", "IPv6", network.ip6),
         _addresses("routers", "routers", network.gateways),
+    )
+    title = "How this machine is connected"
+    if not findings.is_with_invite:
+        asks = "a node asks its router for a port" if findings.map_port else "not asked for: [network] map_port = false"
+        mapping = Row(key="port_mapping", label="port mapping", value=None, text=asks)
+        return Section(key="connection", title=title, rows=(*here, mapping))
+    rows = (
+        *here,
         _listening(findings.listening),
         Row(
             key="seen_at",
             label="seen at",
-            value=connection.seen_at or None,
-            text=connection.seen_at or f"{UNKNOWN}: {connection.mapping_why}",
+            value=list(connection.seen_at) or None,
+            text=" and ".join(connection.seen_at) or f"{UNKNOWN}: {connection.mapping_why}",
         ),
         _judged("mapping", "router's mapping", connection.mapping.value, MAPPINGS[connection.mapping],
                 connection.mapping_why),
@@ -95,11 +105,12 @@ def connection_section(findings: Findings, connection: Connection) -> Section:
         _port_mapping(findings.mapping),
         _dial_back(connection),
     )  # fmt: skip
-    return Section(key="connection", title="How this machine is connected", rows=rows)
+    return Section(key="connection", title=title, rows=rows)
 
 
 def _addresses(key: str, label: str, hosts: tuple[str, ...]) -> Row:
-    return Row(key=key, label=label, value=list(hosts), text=", ".join(hosts) or "none")
+    named = [host if ipaddress.ip_address(host).is_global else f"{host} (private)" for host in hosts]
+    return Row(key=key, label=label, value=list(hosts), text=", ".join(named) or "none")
 
 
 def _judged(key: str, label: str, value: str, words: str, why: str) -> Row:
@@ -113,11 +124,15 @@ def _listening(listening: Listening | NotKnown) -> Row:
     if isinstance(listening, NotKnown):
         return Row(key=key, label=label, value=None, text=listening.why)
     ports = [str(port) for port in listening.ports]
-    text = f"TCP port {', '.join(ports)}" if ports else "nothing: the node is to dial out only"
+    text = (
+        f"TCP port{'s' if len(ports) > 1 else ''} {' and '.join(ports)}"
+        if ports
+        else "nothing: the node is to dial out only"
+    )
     if listening.instead_of:
         text += f", since {listening.instead_of} is in use on this machine"
     elif ports and not listening.is_fixed:
-        text += ", which was free; the node takes another one each time"
+        text += ", as it happens: the node takes any that is free, each time"
     return Row(key=key, label=label, value=ports, text=text)
 
 
@@ -191,16 +206,16 @@ def _clock(clock: ClockOffset | NotKnown) -> Iterator[Row]:
     yield Row(key="clock_ahead_s", label="clock", value=round(ahead, 6), text=f"{text}, give or take {error} s")
 
 
-def _rate(key: str, label: str, rate: Rate | NotKnown) -> Row:
-    if isinstance(rate, NotKnown):
-        return Row(key=key, label=label, value=None, text=f"not measured: {rate.why}")
-    mbit = 8 * rate.bytes_per_s / 1e6
-    coarse = ", too few for more than a hint" if rate.is_coarse else ""
+def _rate(key: str, label: str, measured: Rate | NotKnown) -> Row:
+    if isinstance(measured, NotKnown):
+        return Row(key=key, label=label, value=None, text=f"not measured: {measured.why}")
+    mbit = 8 * measured.bytes_per_s / 1e6
+    coarse = ", too few for more than a hint" if measured.is_coarse else ""
     return Row(
         key=key,
         label=label,
-        value=round(rate.bytes_per_s),
-        text=f"{figure(mbit)} Mbit/s ({size(rate.size_bytes)} in {figure(rate.seconds)} s{coarse})",
+        value=round(measured.bytes_per_s),
+        text=f"{rate(mbit)} Mbit/s ({size(measured.size_bytes)} in {figure(measured.seconds)} s{coarse})",
     )
 
 
@@ -215,7 +230,8 @@ def machine_section(findings: Findings, conclusion: Conclusion) -> Section:
         ),
         Row(key="quota_bytes", label="quota", value=disk.quota_bytes, text=_quota(findings, disk)),
     ]  # fmt: skip
-    rows.append(_version(findings, conclusion))
+    if findings.is_with_invite:
+        rows.append(_version(findings, conclusion))
     return Section(key="machine", title="Engine and disk", rows=tuple(rows))
 
 
@@ -233,7 +249,7 @@ def _engine(engine: EngineFinding | NotKnown, speed: float | NotKnown) -> Iterat
 
 
 def _quota(findings: Findings, disk: Disk) -> str:
-    text = size(disk.quota_bytes)
+    text = f"{disk.quota_bytes / GB:g} GB"
     if isinstance(findings.contact, Contact) and (newest := findings.contact.found.newest) is not None:
         total = newest.manifest.total_bytes
         text += f"; the model, of {size(total)}, {fit_of(total, disk.quota_bytes).value} in it"
@@ -291,9 +307,7 @@ def verdict_lines(conclusion: Conclusion, *, is_asked: bool) -> Iterator[str]:
         yield from (f"  {one}" for one in conclusion.missing)
         yield ""
     yield "Verdict"
-    yield f"  {conclusion.sentence}"
-    if not is_asked and not conclusion.missing:
-        yield f"  {NEEDS_INVITE}"
+    yield f"  {conclusion.sentence if is_asked or conclusion.missing else NEEDS_INVITE}"
     if conclusion.advice:
         yield ""
         yield "At the router, so that others can dial this machine"
@@ -301,7 +315,8 @@ def verdict_lines(conclusion: Conclusion, *, is_asked: bool) -> Iterator[str]:
 
 
 NEEDS_INVITE = (
-    "The learner, rates, clock, dial-back and the model need an invite: volery doctor INVITE. Nothing was sent so far."
+    "Nothing that was looked at is in the way. How others reach this machine, rates, the clock and how fast the engine "
+    "is with the swarm's model are found out with an invite: volery doctor INVITE."
 )
 
 

@@ -36,7 +36,7 @@ WORDS = {
     Ability.SERVES: "It can take part, and serve others: they can dial it.",
     Ability.PUNCHABLE: "It can take part; others can reach it when both knock at the same time (hole punching).",
     Ability.ROLLS_OUT: "It can only roll out: it reaches those who can be dialled, and nobody reaches it.",
-    Ability.NOT_KNOWN: "Whether others can reach it is not known.",
+    Ability.NOT_KNOWN: "It can take part; whether others can reach it is not known.",
     Ability.NOTHING: "It cannot take part.",
 }
 

@@ -1,0 +1,119 @@
+"""A swarm to be examined from: `python -m tests.support.doctor_swarm learner|member ADDRESS [MEMBER ...]`.
+
+A learner, as far as newcomers see one, listens at ADDRESS, tells the addresses of the members that are named, and
+serves a version of BYTES random bytes. It writes its invite as a line, a member its address; both live until their
+standard input ends. A swarm of the same kind in this process is `open_learner`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from node.runtime.events import Clock
+from protocol.core.ids import PeerId
+from protocol.core.invite import Invite, write_invite
+from protocol.versions.exchange import NotTold, PeerAddresses, TellTerms
+from protocol.versions.manifest import SignedManifest
+from protocol.work import WORK
+from swarm.libp2p import open_libp2p
+from swarm.store import ChunkStore
+from swarm.transfer.serving import Knowledge, Serving
+from swarm.transport.interface import Stream, Transport
+from tests.support.store_fixture import chunk_data, small_model, small_swarm
+from tests.support.swarm_fixture import announce_manifest
+
+SWARM = small_swarm()
+BYTES = 8 << 20
+CHUNK_BYTES = 128 << 10
+
+
+@dataclass(kw_only=True)
+class Learner:
+    """A learner as newcomers see it; `joined` are streams of work that somebody opened."""
+
+    transport: Transport
+    serving: Serving
+    joined: list[Stream] = field(default_factory=list)
+
+    @property
+    def invite(self) -> Invite:
+        return Invite(
+            operator=SWARM.operator.public,
+            swarm=SWARM.authority.swarm,
+            addresses=self.transport.addresses(),
+            name="small",
+        )
+
+
+def version(size_bytes: int = BYTES) -> tuple[SignedManifest, dict[str, bytes]]:
+    """A version that is as large as that, signed, and its files."""
+    files = {**small_model(1), "more.json": random.Random(1).randbytes(size_bytes)}
+    return SWARM.publish(files, chunk_bytes=CHUNK_BYTES), files
+
+
+@asynccontextmanager
+async def open_learner(
+    root: Path,
+    listen: Sequence[str],
+    members: Sequence[PeerAddresses] = (),
+    *,
+    size_bytes: int = BYTES,
+    ahead_ms: int = 0,
+) -> AsyncIterator[Learner]:
+    """A learner whose clock is so far ahead of this machine's; its store lies below `root`."""
+    signed, files = version(size_bytes)
+
+    def terms(token: str) -> TellTerms | NotTold:
+        if token:
+            return NotTold(reason="The join token is missing or wrong. Ask the operator for a new invite.")
+        now_ms = Clock.now_ms() + ahead_ms
+        return TellTerms(certificate=SWARM.certificate, model="Small", steps=10, now_ms=now_ms)
+
+    with ChunkStore.open(root / "store", SWARM.authority) as store:
+        store.begin(signed)
+        for index in range(len(signed.manifest.chunks)):
+            store.put(signed.hash, index, chunk_data(signed, files, index))
+        async with open_libp2p(SWARM.learner.seed, listen) as transport:
+            newest = announce_manifest(SWARM, signed)
+            knowledge = Knowledge(
+                genesis=SWARM.genesis, newest=lambda: newest, peers=lambda: list(members), terms=terms
+            )
+            learner = Learner(
+                transport=transport, serving=Serving(transport=transport, store=store, knowledge=knowledge)
+            )
+
+            async def work(stream: Stream) -> None:
+                learner.joined.append(stream)
+                await trio.sleep_forever()
+
+            transport.handle(WORK, work)
+            learner.serving.start()
+            yield learner
+
+
+async def main(role: str, address: str, members: Sequence[str]) -> None:
+    async with trio.open_nursery() as nursery:
+        if role == "member":
+            async with open_libp2p(os.urandom(32), [address]) as transport:
+                print(transport.addresses()[0], flush=True)
+                await trio.to_thread.run_sync(sys.stdin.read)
+        else:
+            told = [PeerAddresses(peer=PeerId(one.rpartition("/")[2]), addresses=[one]) for one in members]
+            with tempfile.TemporaryDirectory() as root:
+                async with open_learner(Path(root), [address], told) as learner:
+                    print(write_invite(learner.invite), flush=True)
+                    await trio.to_thread.run_sync(sys.stdin.read)
+        nursery.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    trio.run(main, sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -3,6 +3,7 @@
 Pure cores judge findings and put them into words; `examination` finds out, and `node.commands.doctor` is its command.
 The dry runs of both roles use the same.
 
+- `announced`: whether a learner's addresses can be dialled from outside
 - `clock`: how far this machine's clock is from the learner's
 - `connection`: how this machine is connected, from what its router did and whom others could reach
 - `engine_trial`: how many tokens a second its engine makes

@@ -39,11 +39,14 @@ PADDING, PADDINGS = "volery.padding", 15
 PADDED_BYTES = PADDINGS * MAX_EXTENSION_BYTES
 """Of one question: a request has at most 64 KiB, and 16 extensions."""
 
-IN_FLIGHT = 2
+IN_FLIGHT = 3
 """Chunks asked for at once: all strangers together have four."""
 
 COARSE_BYTES = 512 * KIB
 """Less than that is over before TCP has found out how fast the line is."""
+
+STARTING = 0.3
+"""Of the time, what TCP takes to find out how fast the line is."""
 
 SHORTEST_S = 0.001
 """A faster transfer than any line's is taken to have lasted so long."""
@@ -65,11 +68,11 @@ async def measure_download(transport: Transport, learner: PeerId, newest: Signed
                 await fetch.run(frames)
                 nursery.cancel_scope.cancel()
     except (StreamRefused, StreamBroken, PeerError) as error:
-        if not fetch.size_bytes:
+        if not fetch.came:
             return NotKnown(why=str(error))
-    if not fetch.size_bytes:
+    if not fetch.came:
         return NotKnown(why=f"the learner, busy with its members, gave nothing within {DOWN_S:.0f} s")
-    return rate_of(fetch.size_bytes, fetch.last_s - fetch.began_s)
+    return steady_rate(fetch.began_s, fetch.came)
 
 
 def some_chunks(chunks: Sequence[ChunkRef]) -> list[ChunkRef]:
@@ -83,6 +86,17 @@ def some_chunks(chunks: Sequence[ChunkRef]) -> list[ChunkRef]:
     return found
 
 
+def steady_rate(began_s: float, came: Sequence[tuple[float, int]]) -> Rate:
+    """The rate of what `came`, as times and how many bytes were here by then; without what came while TCP found out how
+    fast the line is, if enough is left."""
+    end_s, total = came[-1]
+    ready_s = began_s + STARTING * (end_s - began_s)
+    from_s, before = next(((at_s, size) for at_s, size in came if at_s >= ready_s), (began_s, 0))
+    if total - before >= COARSE_BYTES:
+        return rate_of(total - before, end_s - from_s)
+    return rate_of(total, end_s - began_s)
+
+
 def rate_of(size_bytes: int, seconds: float) -> Rate:
     return Rate(size_bytes=size_bytes, seconds=max(SHORTEST_S, seconds), is_coarse=size_bytes < COARSE_BYTES)
 
@@ -92,9 +106,9 @@ class _Fetch:
     """Chunks on their way, and when how many bytes of them were here."""
 
     waiting: list[ChunkRef]
-    size_bytes: int = 0
+    came: list[tuple[float, int]] = field(default_factory=list)
+    """When, and how many bytes there were by then."""
     began_s: float = field(default_factory=trio.current_time)
-    last_s: float = 0.0
 
     async def run(self, frames: FrameStream) -> None:
         """Ask for all that waits, IN_FLIGHT at a time."""
@@ -119,8 +133,8 @@ class _Fetch:
             await trio.sleep(LOOK_S)
 
     def look(self, frames: FrameStream) -> None:
-        if frames.received_bytes > self.size_bytes:
-            self.size_bytes, self.last_s = frames.received_bytes, trio.current_time()
+        if frames.received_bytes > (self.came[-1][1] if self.came else 0):
+            self.came.append((trio.current_time(), frames.received_bytes))
 
 
 async def measure_upload(transport: Transport, learner: PeerId, round_trip_s: float) -> Rate | NotKnown:

@@ -12,10 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from node.config.common import GB
 from node.config.engine_requirements import accepted_dtypes
 from node.doctor.connection import Connection, Mapping, judge_connection, why_nothing_outside
 from node.doctor.findings import Contact, EngineFinding, Findings, Listening, NotKnown, Rate
-from node.doctor.quota import Fit, fit_of
+from node.doctor.quota import COMFORTABLE, Fit, fit_of
 from node.doctor.router_advice import advise
 from node.network.newcomer import Found
 from node.runtime.formatting import plain_name, size
@@ -129,7 +130,7 @@ def _unfit(told: Found, findings: Findings) -> list[str]:
         if fit_of(total, disk.quota_bytes) is Fit.NOT:
             found.append(
                 f"[store] quota_gb: {size(disk.quota_bytes)} do not hold two versions of {size(total)}. Raise it to "
-                f"{3 * total / 1e9:.1f} or more."
+                f"{COMFORTABLE * total / GB:.3g} or more."
             )
         if disk.free_bytes < 2 * total:
             found.append(

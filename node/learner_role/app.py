@@ -33,6 +33,7 @@ from node.learner_role.training.evaluation import Evaluation
 from node.learner_role.training.trainer_process import TRAINER, CallTrainer
 from node.learner_role.trial.trial_run import trial_terms, try_out
 from node.network.known_members import KnownMembers
+from node.network.reach_words import reach_words
 from node.network.transport import open_transport
 from node.processes.outcomes import ChildCrashed
 from node.runtime.errors import RunError
@@ -56,6 +57,9 @@ LAST_PROOFS_S = 3.0
 
 GOODBYE_S = 2.0
 """How long the farewell may take to reach the peers before the connections close."""
+
+REACH_S = 5.0
+"""How often it is looked at how others reach the learner."""
 
 
 OnReady = Callable[[str, LearnerServices], None]
@@ -241,6 +245,13 @@ class _Learner:
         nursery.start_soon(services.monitor.run)
         nursery.start_soon(services.loop.tell, services.events, lambda loop: self._board.amend(loop=loop))
         nursery.start_soon(services.training.publishing.announce_again)
+        nursery.start_soon(self._show_reach)
+
+    async def _show_reach(self) -> None:
+        """Let `volery status` say how others reach us, until cancelled."""
+        while True:
+            self._board.amend(reach=reach_words(self._services.transport.reached()))
+            await trio.sleep(REACH_S)
 
     async def _train(self) -> Scores | None:
         """Open the children, train to the end, and say farewell; return the newest held-out scores."""

@@ -1,17 +1,19 @@
 """`volery learn --dry-run`: what a learner would do with a configuration, and what that takes, before it starts.
 
-What always holds: no swarm is started, and nothing is left behind; what is printed is TOML, the configuration in force
-with every default in its place, and the rest as comments, so that it can be kept and used; a start looks at the same by
-the same function (`node.learner_role.preflight.look_at`) and makes the same trial, so that both refuse in the same
-words.
+What always holds: no swarm is started, and nothing is left behind; where members look for their learner, it listens for
+some seconds, so that they say whether they reach it; what is printed is TOML, the configuration in force with every
+default in its place, and the rest as comments, so that it can be kept and used; a start looks at the same by the same
+function (`node.learner_role.preflight.look_at`) and makes the same trial, so that both refuse in the same words.
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import trio
 
@@ -20,6 +22,7 @@ from learner.trainer_api.presets import PRESETS
 from learner.trust.audit_history import NEWCOMER_GROUPS
 from node.config.reference import to_toml
 from node.config.swarm_config import SwarmConfig
+from node.doctor.announced import WAIT_S, Asked, ask_members, describe_addresses
 from node.engine.vllm_install import has_gpu
 from node.learner_role.preflight import Start, look_at
 from node.learner_role.training.footprint import (
@@ -34,10 +37,13 @@ from node.learner_role.training.footprint import (
 from node.learner_role.training.resume import LEDGER
 from node.learner_role.training.trainer_process import TRAINER, child_spec, recipe_in
 from node.learner_role.trial.isolated_trial import Tried, try_aside
+from node.network.known_members import recalled
 from node.runtime import formatting as words
 from node.runtime.errors import about_keys_of
 from node.runtime.shutdown import STOPPED_EXIT_CODE, Stopped, stop_when_told
 from node.runtime.stdout import say
+from node.state.keys import load_key
+from node.state.learner_state import LEARNER_KEY
 from node.tasks.task_suite import TaskSuite
 from swarm.transport.error_groups import first_cause
 
@@ -51,6 +57,8 @@ PATCH_SHARE = 0.02
 measured."""
 
 GB = 1e9
+
+T = TypeVar("T")
 
 
 async def dry_run(
@@ -68,29 +76,46 @@ async def dry_run(
     start = look_at(path, resume=resume, fork_from=fork_from)
     try:
         tried = None if quick else await _try(start, trainer)
+        asked = None if quick else await _stoppable(partial(_ask_members, start))
+        outside = await describe_addresses(start.config.network, asked)
     except Stopped:
         print("Stopped. Nothing was started, and nothing is left of the trial.", file=sys.stderr)
         return STOPPED_EXIT_CODE
-    say(describe_start(start, fork_from, tried))
+    say(describe_start(start, fork_from, tried, outside))
     return 0
+
+
+async def _ask_members(start: Start) -> Asked | None:
+    """Have members that are here dial our addresses; None where the swarm has none yet."""
+    root = Path(start.config.swarm.state)
+    if not start.config.network.listen or not (root / LEARNER_KEY).exists() or not recalled(root):
+        return None
+    if sys.stderr.isatty():
+        print(f"Asking members whether they reach this machine ({WAIT_S:.0f} s at most)...", file=sys.stderr)
+    return await ask_members(load_key(root / LEARNER_KEY).seed, start.config.network)
 
 
 async def _try(start: Start, trainer: Sequence[str]) -> Tried:
     if sys.stderr.isatty():
         print("Trying the run out (--quick leaves this out)...", file=sys.stderr)
+    spec = child_spec(trainer, start.config)
+    with about_keys_of(start.path):
+        return await _stoppable(partial(try_aside, start.config, start.schooling, start.rows, start.checkpoints, spec))
+
+
+async def _stoppable(look: Callable[[], Awaitable[T]]) -> T:
+    """What `look` returns. Raises Stopped when the program is told to end meanwhile."""
     with first_cause():
         async with trio.open_nursery() as nursery:
             await nursery.start(stop_when_told)
-            with about_keys_of(start.path):
-                tried = await try_aside(
-                    start.config, start.schooling, start.rows, start.checkpoints, child_spec(trainer, start.config)
-                )
+            found = await look()
             nursery.cancel_scope.cancel()
-    return tried
+    return found
 
 
-def describe_start(start: Start, fork_from: str, tried: Tried | None) -> str:
-    """What that start would do; without a trial where `tried` is None. Raises UsageError."""
+def describe_start(start: Start, fork_from: str, tried: Tried | None, outside: Sequence[str] = ()) -> str:
+    """What that start would do; without a trial where `tried` is None. `outside`: what is known of how others reach the
+    learner. Raises UsageError."""
     config, schooling, state = start.config, start.schooling, Path(start.config.swarm.state)
     with about_keys_of(start.path):
         facts = read_facts(Path(config.model.directory))
@@ -109,6 +134,7 @@ def describe_start(start: Start, fork_from: str, tried: Tried | None) -> str:
         *_disk(footprint, config, state, evaluates=bool(schooling.held_out)),
         "",
         *_line(footprint, config),
+        *(["", *outside] if outside else []),
     ]
     parts = f"{recipe.advantage}, {recipe.correction}, {recipe.aggregation}"
     return "\n".join(

@@ -49,16 +49,13 @@ class KnownMembers:
         """Tell the transport who was here before."""
         path = self.root / FILE
         try:
-            read = parse_json(read_file(path, MAX_FILE_BYTES))
-            if not isinstance(read, dict) or not all(isinstance(origin, str) for origin in read.values()):
-                raise ValueError("it is no table of peers and addresses")
+            self._origins = _read(path)
         except FileNotFoundError:
             return
         except (OSError, ValueError) as error:
             text = f"{path} cannot be read: {error}. Members have no precedence until they are back; it is made anew."
             self.events.trouble(text)
             return
-        self._origins = {PeerId(peer): origin for peer, origin in list(read.items())[-MOST:]}
         self.transport.expect(self._origins)
 
     async def keep(self) -> None:
@@ -85,3 +82,19 @@ class KnownMembers:
         for peer in list(self._origins)[:-MOST]:
             del self._origins[peer]
         return json.dumps(self._origins, indent=0).encode() if self._origins != before else b""
+
+
+def recalled(root: Path) -> bool:
+    """Whether the learner whose state directory this is had members when it was here last."""
+    try:
+        return bool(_read(root / FILE))
+    except (OSError, ValueError):
+        return False
+
+
+def _read(path: Path) -> dict[PeerId, str]:
+    """Raises OSError, ValueError."""
+    read = parse_json(read_file(path, MAX_FILE_BYTES))
+    if not isinstance(read, dict) or not all(isinstance(origin, str) for origin in read.values()):
+        raise ValueError("it is no table of peers and addresses")
+    return {PeerId(peer): origin for peer, origin in list(read.items())[-MOST:]}

@@ -1,0 +1,112 @@
+"""Findings for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from node.doctor.findings import ClockOffset, Findings, Listening, MappedPort, NotKnown, PortMapping, Rate
+from node.doctor.telling import NEEDS_INVITE, sections, to_json, to_text
+from node.doctor.verdict import conclude
+from tests.support.doctor_findings import SEEN, evidence, findings, sight, tried, without_invite
+
+SEVERAL = [
+    findings(),
+    without_invite(),
+    findings(contact=NotKnown(why="the learner was not reached"), failure="It cannot be reached.", is_usage=False),
+    findings(evidence=evidence(sight(), addresses=(tried(is_reached=True),)), speed=123.456),
+]
+
+
+def text(**changes: Any) -> list[str]:
+    found = findings(**changes)
+    return [" ".join(line.split()) for line in to_text(found, conclude(found)).splitlines()]
+
+
+@pytest.mark.parametrize("found", SEVERAL)
+def test_programs_are_told_what_people_are(found: Findings) -> None:
+    conclusion = conclude(found)
+    told, shown = json.loads(to_json(found, conclusion)), to_text(found, conclusion)
+    for section in sections(found, conclusion):
+        assert section.title in shown
+        for row in section.rows:
+            assert told[section.key][row.key] == {"value": row.value, "text": row.text}
+            assert row.text in shown
+    assert told["missing"] == list(conclusion.missing)
+    assert told["verdict"]["can_take_part"] is conclusion.can_take_part
+    assert all(line in shown for line in (*conclusion.missing, *told["at_the_router"]))
+
+
+def test_what_is_not_known_has_no_value() -> None:
+    nothing = NotKnown(why="not found out within 24 s")
+    parts = ("contact", "evidence", "mapping", "hops", "clock", "down", "up")
+    found = findings(**dict.fromkeys(parts, nothing))
+    told = json.loads(to_json(found, conclude(found)))
+    for key in ("clock_ahead_s", "down_bytes_per_s", "up_bytes_per_s"):
+        assert told["learner"][key]["value"] is None
+        assert "not found out within 24 s" in told["learner"][key]["text"]
+    assert told["connection"]["mapping"]["value"] is None
+
+
+def test_without_an_invite_it_says_what_else_there_is() -> None:
+    found = without_invite()
+    told = to_text(found, conclude(found))
+    assert NEEDS_INVITE in told
+    assert "router's mapping" not in told
+    assert "a node asks its router for a port" in told
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "words"),
+    [
+        (0.0, "clock as the learner's, give or take 0.01 s"),
+        (90.0, "clock ahead of the learner's by 90 s, give or take 0.01 s"),
+        (-0.5, "clock behind the learner's by 0.5 s, give or take 0.01 s"),
+    ],
+)
+def test_the_clock(ahead_s: float, words: str) -> None:
+    assert words in text(clock=ClockOffset(ahead_s=ahead_s, error_s=0.01, round_trip_s=0.02))
+
+
+def test_rates() -> None:
+    lines = text(down=Rate(size_bytes=100_000, seconds=0.1, is_coarse=True))
+    assert "from the learner 8 Mbit/s (97.7 KiB in 0.1 s, too few for more than a hint)" in lines
+    assert "to the learner 16.8 Mbit/s (2 MiB in 1 s)" in lines
+
+
+@pytest.mark.parametrize(
+    ("listening", "words"),
+    [
+        (Listening(ports=(4001,), is_fixed=True), "listened on TCP port 4001"),
+        (Listening(), "listened on nothing: the node is to dial out only"),
+        (
+            Listening(ports=(7, 8), instead_of="/ip4/0.0.0.0/tcp/4001"),
+            "listened on TCP ports 7 and 8, since /ip4/0.0.0.0/tcp/4001 is in use on this machine",
+        ),
+    ],
+)
+def test_where_it_listened(listening: Listening, words: str) -> None:
+    assert words in text(listening=listening)
+
+
+def test_a_port_that_a_router_opened() -> None:
+    one = MappedPort(address=SEEN, protocol="UPnP", gateway="192.168.1.1", is_behind_another_nat=False)
+    assert f"port mapping UPnP opened {SEEN} at 192.168.1.1, which was given back" in text(
+        mapping=PortMapping(mapped=(one,))
+    )
+    assert "port mapping no router has answered in time" in text(mapping=PortMapping())
+    assert "port mapping not asked for: [network] map_port = false" in text(
+        mapping=NotKnown(why="[network] map_port = false")
+    )
+
+
+def test_the_verdict_and_what_to_do_come_last() -> None:
+    found = findings()
+    lines = to_text(found, conclude(found)).splitlines()
+    assert lines.index("Verdict") < lines.index("At the router, so that others can dial this machine")
+    assert lines[-1].startswith("  2. Or forward TCP port 4001")
+    broken = replace(found, failure="It cannot be reached.")
+    assert "What is missing" in to_text(broken, conclude(broken)).splitlines()

@@ -33,6 +33,9 @@ Value = str | float | bool | None | list[str]
 
 UNKNOWN = "not known"
 
+CLOCK_TICK_S = 0.001
+"""What the learner tells of its clock has whole milliseconds."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -200,10 +203,20 @@ def _clock(clock: ClockOffset | NotKnown) -> Iterator[Row]:
         value=round(clock.round_trip_s, 6),
         text=f"{1000 * clock.round_trip_s:.3g} ms",
     )
-    ahead, error = clock.ahead_s, figure(max(clock.error_s, 0.001))
-    apart = f"{'ahead of' if ahead > 0 else 'behind'} the learner's by {figure(abs(ahead))} s"
-    text = "as the learner's" if abs(ahead) <= max(clock.error_s, 0.001) else apart
-    yield Row(key="clock_ahead_s", label="clock", value=round(ahead, 6), text=f"{text}, give or take {error} s")
+    ahead, error_s = clock.ahead_s, max(clock.error_s, CLOCK_TICK_S)
+    apart = f"{figure(abs(ahead))} s {'ahead of' if ahead > 0 else 'behind'} the learner's"
+    yield Row(
+        key="clock_ahead_s",
+        label="clock",
+        value=round(ahead, 6),
+        text="as the learner's" if abs(ahead) <= error_s else apart,
+    )
+    yield Row(
+        key="clock_error_s",
+        label="known within",
+        value=round(error_s, 6),
+        text=f"{figure(error_s)} s, half of the shortest round trip",
+    )
 
 
 def _rate(key: str, label: str, measured: Rate | NotKnown) -> Row:

@@ -1,8 +1,13 @@
-"""A swarm to be examined from: `python -m tests.support.doctor_swarm learner|member ADDRESS [MEMBER ...]`.
+"""A swarm to be examined from: `python -m tests.support.doctor_swarm ROLE ADDRESS [ADDRESS ...]`.
 
-A learner, as far as newcomers see one, listens at ADDRESS, tells the addresses of the members that are named, and
-serves a version of BYTES random bytes. It writes its invite as a line, a member its address; both live until their
-standard input ends. A swarm of the same kind in this process is `open_learner`.
+    learner   listens at the first address, tells the other ones, which are members', and serves a version of BYTES
+              random bytes; writes its invite as a line
+    member    listens there; writes its address as a line
+    seeker    a member whose learner, which is to be at the first address, was stopped: it looks for it again and again
+    operator  asks members that come back whether they reach the other addresses, which it announces while it listens at
+              the first one; writes what an operator is told, and ends
+
+All but the last live until their standard input ends. A swarm of the same kind in this process is `open_learner`.
 """
 
 from __future__ import annotations
@@ -12,12 +17,14 @@ import random
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
 
+from node.config.swarm_config import NetworkSection
+from node.doctor.announced import ask_members, describe_addresses
 from node.runtime.events import Clock
 from protocol.core.ids import PeerId
 from protocol.core.invite import Invite, write_invite
@@ -27,11 +34,12 @@ from protocol.work import WORK
 from swarm.libp2p import open_libp2p
 from swarm.store import ChunkStore
 from swarm.transfer.serving import Knowledge, Serving
-from swarm.transport.interface import Stream, Transport
+from swarm.transport.interface import DialFailed, Stream, Transport
 from tests.support.store_fixture import chunk_data, small_model, small_swarm
 from tests.support.swarm_fixture import announce_manifest
 
 SWARM = small_swarm()
+AGAIN_S = 1.0
 BYTES = 8 << 20
 CHUNK_BYTES = 128 << 10
 
@@ -100,9 +108,26 @@ async def open_learner(
             yield learner
 
 
+async def seek(address: str) -> None:
+    """Look for a learner until cancelled, as a node does."""
+    async with open_libp2p(os.urandom(32), []) as transport:
+        while True:
+            with suppress(DialFailed):
+                await transport.dial([f"{address}/p2p/{SWARM.learner.peer_id}"])
+            await trio.sleep(AGAIN_S)
+
+
 async def main(role: str, address: str, members: Sequence[str]) -> None:
+    if role == "operator":
+        network = NetworkSection(listen=[address], announce=list(members))
+        print("\n".join(await describe_addresses(network, await ask_members(SWARM.learner.seed, network))))
+        return
     async with trio.open_nursery() as nursery:
-        if role == "member":
+        if role == "seeker":
+            nursery.start_soon(seek, address)
+            print("looking", flush=True)
+            await trio.to_thread.run_sync(sys.stdin.read)
+        elif role == "member":
             async with open_libp2p(os.urandom(32), [address]) as transport:
                 print(transport.addresses()[0], flush=True)
                 await trio.to_thread.run_sync(sys.stdin.read)

@@ -62,13 +62,15 @@ def test_without_an_invite_it_says_what_else_there_is() -> None:
 @pytest.mark.parametrize(
     ("ahead_s", "words"),
     [
-        (0.0, "clock as the learner's, give or take 0.01 s"),
-        (90.0, "clock ahead of the learner's by 90 s, give or take 0.01 s"),
-        (-0.5, "clock behind the learner's by 0.5 s, give or take 0.01 s"),
+        (0.0, "clock as the learner's"),
+        (90.0, "clock 90 s ahead of the learner's"),
+        (-0.5, "clock 0.5 s behind the learner's"),
     ],
 )
 def test_the_clock(ahead_s: float, words: str) -> None:
-    assert words in text(clock=ClockOffset(ahead_s=ahead_s, error_s=0.01, round_trip_s=0.02))
+    told = text(clock=ClockOffset(ahead_s=ahead_s, error_s=0.01, round_trip_s=0.02))
+    assert words in told
+    assert "known within 0.01 s, half of the shortest round trip" in told
 
 
 def test_rates() -> None:

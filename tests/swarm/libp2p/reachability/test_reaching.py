@@ -15,6 +15,7 @@ from swarm.libp2p import open_libp2p
 from swarm.libp2p.host import Host
 from swarm.libp2p.sockets.addresses import circuit_address, parse_address
 from swarm.transport.interface import DialFailed
+from swarm.transport.reach_evidence import ReachEvidence
 from tests.support.learner_fixture import until
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -44,6 +45,21 @@ async def test_a_connection_leaves_from_where_the_node_listens() -> None:
         ports = {one.peer: parse_address(one.route.address).port for one in learner.connections()}
         assert ports[node.peer_id] == parse_address(node.addresses()[0]).port
         assert not any(one.route.from_listening for one in dials_out.connections())
+
+
+async def test_it_says_where_it_is_seen_from_and_what_it_is_made_of() -> None:
+    async with host(1) as learner, host(2) as node, host(3, listen="") as dials_out:
+        for one in (node, dials_out):
+            await one.dial(learner.addresses())
+            await until(lambda one=one: bool(one.reach_evidence().sights))  # type: ignore[misc]
+        [sight] = node.reach_evidence().sights
+        assert (sight.peer, sight.origin, sight.from_listening) == (learner.peer_id, "127.0.0.1", True)
+        assert f"{sight.address}/p2p/{node.peer_id}" == f"{sight.local}/p2p/{node.peer_id}" == node.addresses()[0]
+        assert not dials_out.reach_evidence().sights[0].from_listening
+        assert node.reach_evidence().addresses == (), "loopback leads nobody here"
+        await until(lambda: node.reach_evidence().num_helpers == 1)
+        await node.disconnect(learner.peer_id)
+        assert node.reach_evidence() == ReachEvidence()
 
 
 async def test_it_says_whom_it_met_and_how() -> None:

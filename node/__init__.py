@@ -4,9 +4,10 @@ This package composes `swarm`, `learner` and `protocol`. Its process never impor
 training are child processes (`node.processes`). A room imports only rooms further down this list.
 
 - `cli`: the command line: options, and which function each command calls
-- `commands`: all that is no role: demo, drill, export, init, plan, samples, simulate, statements
+- `commands`: all that is no role: demo, doctor, drill, export, init, plan, samples, simulate, statements
 - `learner_role`: the learner: sessions with peers, training, trust, metrics
 - `rollout_role`: the rollout node: work, versions, its owner's wishes
+- `doctor`: how this machine is connected, and what it can do for a swarm
 - `ui`: the live view in a terminal
 - `verifiers`: where rewards are computed: here, or in processes of their own
 - `reports`: what people read about a run

@@ -86,7 +86,7 @@ def connection_section(findings: Findings, connection: Connection) -> Section:
         _addresses("routers", "routers", network.gateways),
     )
     title = "How this machine is connected"
-    if not findings.is_with_invite:
+    if not isinstance(findings.contact, Contact):
         asks = "a node asks its router for a port" if findings.map_port else "not asked for: [network] map_port = false"
         mapping = Row(key="port_mapping", label="port mapping", value=None, text=asks)
         return Section(key="connection", title=title, rows=(*here, mapping))
@@ -167,30 +167,25 @@ def _dial_back(connection: Connection) -> Row:
 
 def learner_section(findings: Findings) -> Section:
     """The learner, and the line to it."""
-    rows: list[Row] = []
-    if isinstance(contact := findings.contact, Contact):
-        found = contact.found
-        name = plain_name(found.genesis.name)
-        rows += [
-            Row(key="swarm", label="swarm", value=name, text=repr(name)),
-            Row(
-                key="learner", label="learner", value=str(found.learner), text=f"{found.learner}, {contact.where.value}"
-            ),
-            Row(
-                key="members_reached",
-                label="members reached",
-                value=contact.num_members,
-                text=f"{contact.num_members} beside the learner",
-            ),
-        ]
-    else:
-        rows.append(Row(key="learner", label="learner", value=None, text=contact.why))
-    rows += [
+    contact, title = findings.contact, "The learner, and the line to it"
+    if not isinstance(contact, Contact):
+        row = Row(key="learner", label="learner", value=None, text=contact.why)
+        return Section(key="learner", title=title, rows=(row,))
+    name, learner = plain_name(contact.found.genesis.name), str(contact.found.learner)
+    rows = (
+        Row(key="swarm", label="swarm", value=name, text=repr(name)),
+        Row(key="learner", label="learner", value=learner, text=f"{learner}, {contact.where.value}"),
+        Row(
+            key="members_reached",
+            label="members reached",
+            value=contact.num_members,
+            text=f"{contact.num_members} beside the learner",
+        ),
         *_clock(findings.clock),
         _rate("down_bytes_per_s", "from the learner", findings.down),
         _rate("up_bytes_per_s", "to the learner", findings.up),
-    ]
-    return Section(key="learner", title="The learner, and the line to it", rows=tuple(rows))
+    )
+    return Section(key="learner", title=title, rows=rows)
 
 
 def _clock(clock: ClockOffset | NotKnown) -> Iterator[Row]:

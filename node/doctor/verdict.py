@@ -114,7 +114,11 @@ def _ability(findings: Findings, connection: Connection) -> tuple[Ability, str, 
 
 def _missing(findings: Findings) -> list[str]:
     """What stands in the way, a sentence each."""
-    found = [findings.failure] if findings.failure else []
+    found = []
+    if not (findings.network.ip4 or findings.network.ip6 or isinstance(findings.contact, Contact)):
+        found.append("This machine is in no network: it has no address but those of its own links. Connect it.")
+    if findings.failure:
+        found.append(findings.failure)
     if isinstance(findings.engine, NotKnown):
         found.append(findings.engine.why)
     if isinstance(findings.contact, Contact):

@@ -42,13 +42,20 @@ def test_programs_are_told_what_people_are(found: Findings) -> None:
 
 def test_what_is_not_known_has_no_value() -> None:
     nothing = NotKnown(why="not found out within 24 s")
-    parts = ("contact", "evidence", "mapping", "hops", "clock", "down", "up")
-    found = findings(**dict.fromkeys(parts, nothing))
+    found = findings(**dict.fromkeys(("evidence", "mapping", "hops", "clock", "down", "up"), nothing))
     told = json.loads(to_json(found, conclude(found)))
     for key in ("clock_ahead_s", "down_bytes_per_s", "up_bytes_per_s"):
         assert told["learner"][key]["value"] is None
         assert "not found out within 24 s" in told["learner"][key]["text"]
-    assert told["connection"]["mapping"]["value"] is None
+    for key in ("mapping", "filtering", "second_router", "port_mapping", "dial_back"):
+        assert told["connection"][key]["value"] is None
+
+
+def test_of_a_learner_that_was_not_reached_nothing_is_said_again_and_again() -> None:
+    found = findings(contact=NotKnown(why="the learner was not reached"), failure="It cannot be reached.")
+    lines = to_text(found, conclude(found)).splitlines()
+    assert sum("was not reached" in line for line in lines) == 2, "of the learner, and of its newest version"
+    assert lines[-1] == "  It cannot take part."
 
 
 def test_without_an_invite_it_says_what_else_there_is() -> None:

@@ -52,6 +52,14 @@ def test_whoever_was_not_reached_cannot_take_part() -> None:
     assert found.advice == ()
 
 
+def test_a_machine_that_is_in_no_network() -> None:
+    nowhere = replace(without_invite(), network=LocalNetwork())
+    assert conclude(nowhere).missing == (
+        "This machine is in no network: it has no address but those of its own links. Connect it.",
+    )
+    assert conclude(findings(network=LocalNetwork())).can_take_part, "the learner was reached all the same"
+
+
 def test_no_engine_is_missing_also_without_an_invite() -> None:
     found = conclude(replace(without_invite(), engine=NotKnown(why="There is no engine. Install one.")))
     assert found.missing == ("There is no engine. Install one.",)

@@ -15,6 +15,7 @@ The dry runs of both roles use the same.
 - `rates`: how fast bytes travel between the learner and this machine
 - `router_advice`: what to do at the router
 - `settling`: whether more is to be expected
+- `stand_in`: a model of a version's shapes, for an engine to be tried with
 - `telling`: all of it for people and for programs
 - `verdict`: what the machine can do, and what is missing
 """

@@ -1,42 +1,73 @@
-"""How many tokens a second this machine's engine makes, with the newest version that is on it already.
+"""How many tokens a second this machine's engine makes: with a version that is here, or a model that stands in for it.
 
-A node measures the same when it begins (`node.engine.throughput`), and a version that is not here cannot be loaded in
-half a minute.
+A node measures the same when it begins (`node.engine.throughput`).
 
 Invariants:
-- Nothing is fetched or installed, and nothing in the node's state is changed.
+- Nothing is installed, and nothing in the node's state is changed; what a stand-in takes of the disk is given back.
 - A node that runs here keeps its machine for itself: no second engine is started beside it.
 """
 
 from __future__ import annotations
 
+import shutil
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
+import psutil
+import trio
+
 from node.config.node_config import NodeConfig
-from node.doctor.findings import NotKnown
+from node.doctor.findings import EngineSpeed, NotKnown
+from node.doctor.stand_in import StandIn, why_no_stand_in, write_stand_in
 from node.engine.factory import open_engine
 from node.engine.interface import EngineError, InstalledVersion
 from node.engine.throughput import measure_speed
 from node.runtime.events import EventLog
 from node.state.status_file import standing_of
 from node.state.stored_versions import newest_complete
+from protocol.core.ids import ManifestHash
 from protocol.versions.manifest import SignedManifest
 
-NO_VERSION = "no version of this swarm's model is on this machine yet; a node measures it when it has the first"
+SCRATCH = "volery-doctor-"
+"""How the temporary directories begin that an engine, and a stand-in, have for themselves."""
+
+NO_MANIFEST = ManifestHash(bytes(32))
+"""By which an engine knows what stands in for a version: it is none."""
 
 
-async def try_engine(config: NodeConfig, homes: list[Path]) -> float | NotKnown:
-    """Start the engine with a version that one of `homes`, state directories, holds, and measure its speed."""
+async def try_engine(config: NodeConfig, homes: Sequence[Path], stand_in: StandIn | NotKnown) -> EngineSpeed | NotKnown:
+    """Start the engine with a version that one of `homes`, state directories, holds, or else with the stand-in, and
+    measure its speed."""
     if any(standing_of(home) is not None for home in homes):
         return NotKnown(why="a node is at work here: `volery status` says how it does")
-    stored = next(_stored(homes), None)
-    if stored is None:
-        return NotKnown(why=NO_VERSION)
-    signed, directory = stored
+    if config.engine.kind == "vllm":
+        return NotKnown(why="vLLM takes longer than half a minute to start; a node measures it when it has")
+    if (stored := next(_stored(homes), None)) is not None:
+        signed, directory = stored
+        return await _measure(config, InstalledVersion(name=signed.version, manifest=signed.hash), directory)
+    if isinstance(stand_in, NotKnown):
+        return stand_in
+    with tempfile.TemporaryDirectory(prefix=SCRATCH) as place:
+        free, memory = shutil.disk_usage(place).free, psutil.virtual_memory().available
+        if why := why_no_stand_in(stand_in.manifest, free_bytes=free, memory_bytes=memory):
+            return NotKnown(why=why)
+        try:
+            await _write(Path(place), stand_in)
+        except OSError as error:
+            return NotKnown(why=f"no model could be written to {place}: {error.strerror}")
+        version = InstalledVersion(name=stand_in.manifest.version, manifest=NO_MANIFEST)
+        return await _measure(config, version, Path(place), is_of_stand_in=True)
+
+
+async def _measure(
+    config: NodeConfig, version: InstalledVersion, directory: Path, *, is_of_stand_in: bool = False
+) -> EngineSpeed | NotKnown:
+    """Start the engine with the model in `directory`, and measure its speed."""
     try:
-        with tempfile.TemporaryDirectory(prefix="volery-doctor-") as scratch:
+        with tempfile.TemporaryDirectory(prefix=SCRATCH) as scratch:
             opened = open_engine(
                 config.engine,
                 EventLog(),
@@ -46,14 +77,27 @@ async def try_engine(config: NodeConfig, homes: list[Path]) -> float | NotKnown:
                 testing=config.testing,
             )
             async with opened as engine:
-                await engine.install(InstalledVersion(name=signed.version, manifest=signed.hash), directory)
+                await engine.install(version, directory)
                 speed = await measure_speed(engine, config.engine.batch_rollouts)
     except EngineError as error:
         return NotKnown(why=f"the engine failed: {error}")
-    return speed if speed > 0 else NotKnown(why="the engine made nothing in the time that it was given")
+    if speed <= 0:
+        return NotKnown(why="the engine made nothing in the time that it was given")
+    return EngineSpeed(tokens_per_s=speed, is_of_stand_in=is_of_stand_in)
 
 
-def _stored(homes: list[Path]) -> Iterator[tuple[SignedManifest, Path]]:
+async def _write(directory: Path, stand_in: StandIn) -> None:
+    """Write a stand-in on a thread, which ends soon after this is cancelled."""
+    stopped = threading.Event()
+    try:
+        await trio.to_thread.run_sync(
+            partial(write_stand_in, directory, stand_in, lambda: not stopped.is_set()), abandon_on_cancel=True
+        )
+    finally:
+        stopped.set()
+
+
+def _stored(homes: Sequence[Path]) -> Iterator[tuple[SignedManifest, Path]]:
     """Complete versions, and where their files are."""
     for home in homes:
         if (signed := newest_complete(home / "store")) is not None:

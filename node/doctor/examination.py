@@ -32,6 +32,7 @@ from node.doctor.findings import (
     Contact,
     Disk,
     EngineFinding,
+    EngineSpeed,
     Findings,
     Listening,
     LocalNetwork,
@@ -45,6 +46,7 @@ from node.doctor.first_hops import find_first_hops
 from node.doctor.local_network import read_local_network
 from node.doctor.rates import measure_download, measure_upload
 from node.doctor.settling import is_settled
+from node.doctor.stand_in import StandIn, fetch_stand_in
 from node.engine import selection
 from node.network.first_contact import FIRST_TRY_S
 from node.network.newcomer import look_around
@@ -95,6 +97,7 @@ LOOK_S = 0.1
 """Between two looks at what has become known of how this machine is reached."""
 
 IS_LATE = NotKnown(why=f"not found out within {WHOLE_S:.0f} s")
+NO_MODEL = "no version of this swarm's model is on this machine, and the learner was not reached"
 NOT_ASKED = NotKnown(why="that needs an invite")
 
 
@@ -142,7 +145,8 @@ class _Examination:
     clock: ClockOffset | NotKnown = NOT_ASKED
     down: Rate | NotKnown = NOT_ASKED
     up: Rate | NotKnown = NOT_ASKED
-    speed: float | NotKnown = IS_LATE
+    speed: EngineSpeed | NotKnown = IS_LATE
+    stand_in: StandIn | NotKnown = NOT_ASKED
     engine: EngineFinding | NotKnown = field(init=False)
     _line_is_free: trio.Event = field(default_factory=trio.Event)
     _asks_for_port: bool = False
@@ -186,6 +190,7 @@ class _Examination:
         """The learner was not reached, or refused us: what it would have told is not known."""
         self.failure, self.is_usage = why, is_usage
         not_reached = NotKnown(why="the learner was not reached")
+        self.stand_in = NotKnown(why=NO_MODEL)
         self.contact = self.clock = self.down = self.up = not_reached
         self.evidence = self.mapping = self.hops = not_reached
 
@@ -209,14 +214,12 @@ class _Examination:
             self.speed = NotKnown(why="there is no engine")
         elif not self.is_thorough:
             self.speed = NotKnown(why="`volery doctor INVITE` measures it")
-        elif not (homes := self._homes()) and self.invite is None:
-            self.speed = NotKnown(why="it is measured with the swarm's model, and that needs an invite")
         else:
             await self._line_is_free.wait()
             engine = msgspec.structs.replace(self.config.engine, kind=self.engine.kind)
-            if engine.kind == "vllm":
-                engine = selection.choose_engine(self.config.engine, selection.look(self.config.engine)).section
-            self.speed = await try_engine(msgspec.structs.replace(self.config, engine=engine), homes)
+            self.speed = await try_engine(
+                msgspec.structs.replace(self.config, engine=engine), self._homes(), self.stand_in
+            )
 
     # The line to the swarm.
 
@@ -266,6 +269,12 @@ class _Examination:
         self.down = await measure_download(transport, learner, contact.found.newest)
         round_trip_s = self.clock.round_trip_s if isinstance(self.clock, ClockOffset) else 0.0
         self.up = await measure_upload(transport, learner, round_trip_s)
+        newest = contact.found.newest
+        self.stand_in = (
+            NotKnown(why="there is no version yet")
+            if newest is None
+            else await fetch_stand_in(transport, learner, newest.manifest)
+        )
         self._line_is_free.set()
 
     async def _find_hops(self, remote: str) -> None:

@@ -117,6 +117,14 @@ class EngineFinding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EngineSpeed:
+    """Tokens that the engine made a second; `is_of_stand_in`: with a model of the same shapes, since none is here."""
+
+    tokens_per_s: float
+    is_of_stand_in: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Disk:
     """The disk below the node's state, and what the configuration lets versions take of it."""
 
@@ -142,6 +150,6 @@ class Findings:
     down: Rate | NotKnown
     up: Rate | NotKnown
     engine: EngineFinding | NotKnown
-    speed: float | NotKnown
+    speed: EngineSpeed | NotKnown
     disk: Disk
     is_with_invite: bool

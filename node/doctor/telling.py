@@ -19,6 +19,7 @@ from node.doctor.findings import (
     Contact,
     Disk,
     EngineFinding,
+    EngineSpeed,
     Findings,
     Listening,
     NotKnown,
@@ -243,7 +244,7 @@ def machine_section(findings: Findings, conclusion: Conclusion) -> Section:
     return Section(key="machine", title="Engine and disk", rows=tuple(rows))
 
 
-def _engine(engine: EngineFinding | NotKnown, speed: float | NotKnown) -> Iterator[Row]:
+def _engine(engine: EngineFinding | NotKnown, speed: EngineSpeed | NotKnown) -> Iterator[Row]:
     if isinstance(engine, NotKnown):
         yield Row(key="engine", label="engine", value=None, text=f"none: {engine.why}")
         return
@@ -253,7 +254,13 @@ def _engine(engine: EngineFinding | NotKnown, speed: float | NotKnown) -> Iterat
     if isinstance(speed, NotKnown):
         yield Row(key="tokens_per_s", label="speed", value=None, text=f"not measured: {speed.why}")
     else:
-        yield Row(key="tokens_per_s", label="speed", value=speed, text=f"{figure(speed)} tokens a second")
+        how = "a model of the same shapes, of random weights" if speed.is_of_stand_in else "a version that is here"
+        yield Row(
+            key="tokens_per_s",
+            label="speed",
+            value=round(speed.tokens_per_s, 3),
+            text=f"{rate(speed.tokens_per_s)} tokens a second, with {how}",
+        )
 
 
 def _quota(findings: Findings, disk: Disk) -> str:

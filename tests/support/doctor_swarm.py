@@ -64,7 +64,7 @@ class Learner:
 
 def version(size_bytes: int = BYTES) -> tuple[SignedManifest, dict[str, bytes]]:
     """A version that is as large as that, signed, and its files."""
-    files = {**small_model(1), "more.json": random.Random(1).randbytes(size_bytes)}
+    files = {**small_model(1), "more.txt": random.Random(1).randbytes(size_bytes)}
     return SWARM.publish(files, chunk_bytes=CHUNK_BYTES), files
 
 

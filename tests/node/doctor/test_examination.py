@@ -12,11 +12,12 @@ import pytest
 import trio
 
 from node.config.node_config import DrillSection, EngineSection, NodeConfig, NodeNetworkSection
-from node.doctor.examination import MOST_MEMBERS, choose, dialable, examine, where_is
+from node.doctor.examination import MOST_MEMBERS, NO_MODEL, choose, dialable, examine, where_is
 from node.doctor.findings import (
     ClockOffset,
     Contact,
     EngineFinding,
+    EngineSpeed,
     Listening,
     NotKnown,
     Rate,
@@ -70,8 +71,8 @@ async def test_every_part_is_found_out_and_nobody_joins(tmp_path: Path) -> None:
     assert sight.address == sight.local == f"/ip4/127.0.0.1/tcp/{found.listening.ports[0]}"
     assert found.mapping == NotKnown(why="the learner is on this machine"), "no router is asked"
     assert isinstance(found.hops, NotKnown)
-    assert isinstance(found.speed, NotKnown)
-    assert "no version of this swarm's model is on this machine yet" in found.speed.why
+    assert isinstance(found.speed, EngineSpeed)
+    assert found.speed.is_of_stand_in
     assert not (tmp_path / "home").exists(), "nothing is written"
     conclusion = conclude(found)
     assert (conclusion.ability, conclusion.can_take_part) == (Ability.NOT_KNOWN, True)
@@ -82,7 +83,8 @@ async def test_the_engine_is_tried_with_what_a_node_of_this_swarm_has(tmp_path: 
         home = home_with_version(swarm_directory(host.invite.authority.swarm) / "node-1")
         (home / "node.key").touch()
         found = await examine(host.invite, NODE, state=None)
-    assert found.speed == pytest.approx(64_000, rel=0.01)
+    assert isinstance(found.speed, EngineSpeed)
+    assert not found.speed.is_of_stand_in
 
 
 async def test_a_look_fetches_nothing(tmp_path: Path) -> None:
@@ -132,6 +134,7 @@ async def test_a_learner_that_is_not_there(tmp_path: Path) -> None:
     conclusion = conclude(found)
     assert (conclusion.ability, conclusion.can_take_part) == (Ability.NOTHING, False)
     assert found.down == NotKnown(why="the learner was not reached")
+    assert found.speed == NotKnown(why=NO_MODEL)
 
 
 @pytest.mark.parametrize("change", ["another swarm", "a wrong token"])

@@ -53,6 +53,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Any]
     """What `volery doctor --json` says in each home, where the swarm has a member beside its learner; and of one home
     ("alone") where it has none."""
     home = tmp_path_factory.mktemp("home")
+    (home / "node.toml").write_text('[engine]\nkind = "fake"\n')
     hosts = [Node(name=name, delay_ms=5) for name in ("learner", "member", "lonely")]
     with open_homes(HOMES, hosts) as lab, ExitStack() as stack:
         at = {name: f"/ip4/{lab.address(name)}/tcp/4001" for name in ("learner", "member", "lonely")}
@@ -66,7 +67,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Any]
 
 
 def examine(lab: Laboratory, where: str, invite: str, home: Path) -> subprocess.Popen[str]:
-    argv = [sys.executable, "-m", "node", "doctor", invite, "--json"]
+    argv = [sys.executable, "-m", "node", "doctor", invite, "--json", "--config", str(home / "node.toml")]
     environment = {**os.environ, "VOLERY_HOME": str(home)}
     return subprocess.Popen(lab.inside(where, argv), env=environment, stdout=subprocess.PIPE, text=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from node.doctor.findings import ClockOffset, Findings, Listening, MappedPort, NotKnown, PortMapping, Rate
+from node.doctor.findings import ClockOffset, EngineSpeed, Findings, Listening, MappedPort, NotKnown, PortMapping, Rate
 from node.doctor.telling import NEEDS_INVITE, sections, to_json, to_text
 from node.doctor.verdict import conclude
 from tests.support.doctor_findings import SEEN, evidence, findings, sight, tried, without_invite
@@ -17,7 +17,7 @@ SEVERAL = [
     findings(),
     without_invite(),
     findings(contact=NotKnown(why="the learner was not reached"), failure="It cannot be reached.", is_usage=False),
-    findings(evidence=evidence(sight(), addresses=(tried(is_reached=True),)), speed=123.456),
+    findings(evidence=evidence(sight(), addresses=(tried(is_reached=True),)), speed=EngineSpeed(tokens_per_s=123.456)),
 ]
 
 
@@ -84,6 +84,13 @@ def test_rates() -> None:
     lines = text(down=Rate(size_bytes=100_000, seconds=0.1, is_coarse=True))
     assert "from the learner 8 Mbit/s (97.7 KiB in 0.1 s, too few for more than a hint)" in lines
     assert "to the learner 16.8 Mbit/s (2 MiB in 1 s)" in lines
+
+
+def test_how_fast_the_engine_is_and_with_what() -> None:
+    assert "speed 123 tokens a second, with a version that is here" in text(speed=EngineSpeed(tokens_per_s=123.4))
+    assert "speed 2.5 tokens a second, with a model of the same shapes, of random weights" in text(
+        speed=EngineSpeed(tokens_per_s=2.5, is_of_stand_in=True)
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import psutil
 import trio
 
 from node.config.node_config import NodeConfig
-from node.doctor.findings import EngineSpeed, NotKnown
+from node.doctor.findings import EngineFailed, EngineSpeed, NotKnown
 from node.doctor.stand_in import StandIn, why_no_stand_in, write_stand_in
 from node.engine.factory import open_engine
 from node.engine.interface import EngineError, InstalledVersion
@@ -29,6 +29,7 @@ from node.runtime.events import EventLog
 from node.state.status_file import standing_of
 from node.state.stored_versions import newest_complete
 from protocol.core.ids import ManifestHash
+from protocol.core.visible import first_line
 from protocol.versions.manifest import SignedManifest
 
 SCRATCH = "volery-doctor-"
@@ -80,7 +81,7 @@ async def _measure(
                 await engine.install(version, directory)
                 speed = await measure_speed(engine, config.engine.batch_rollouts)
     except EngineError as error:
-        return NotKnown(why=f"the engine failed: {error}")
+        return EngineFailed(why=f"the engine failed: {first_line(str(error))}")
     if speed <= 0:
         return NotKnown(why="the engine made nothing in the time that it was given")
     return EngineSpeed(tokens_per_s=speed, is_of_stand_in=is_of_stand_in)

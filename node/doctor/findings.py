@@ -23,6 +23,11 @@ class NotKnown:
     why: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class EngineFailed(NotKnown):
+    """The engine could not load the swarm's model, or one of its shapes: a node here could not work."""
+
+
 class Where(Enum):
     """Where the learner is, as seen from this machine."""
 

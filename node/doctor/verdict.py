@@ -15,7 +15,7 @@ from enum import Enum
 from node.config.common import GB
 from node.config.engine_requirements import accepted_dtypes
 from node.doctor.connection import Connection, Mapping, judge_connection, why_nothing_outside
-from node.doctor.findings import Contact, EngineFinding, Findings, Listening, NotKnown, Rate
+from node.doctor.findings import Contact, EngineFailed, EngineFinding, Findings, Listening, NotKnown, Rate
 from node.doctor.quota import COMFORTABLE, Fit, fit_of
 from node.doctor.router_advice import advise
 from node.network.newcomer import Found
@@ -121,6 +121,11 @@ def _missing(findings: Findings) -> list[str]:
         found.append(findings.failure)
     if isinstance(findings.engine, NotKnown):
         found.append(findings.engine.why)
+    if isinstance(findings.speed, EngineFailed):
+        found.append(
+            f"No engine here can work with the swarm's model: {findings.speed.why.rstrip('.')}. Newer libraries in its "
+            "environment, or another [engine] kind, may."
+        )
     if isinstance(findings.contact, Contact):
         found += _unfit(findings.contact.found, findings)
     return found

@@ -41,7 +41,7 @@ from node.network.known_members import recalled
 from node.runtime import formatting as words
 from node.runtime.errors import about_keys_of
 from node.runtime.shutdown import STOPPED_EXIT_CODE, Stopped, stop_when_told
-from node.runtime.stdout import say
+from node.runtime.stdout import complain, say
 from node.state.keys import load_key
 from node.state.learner_state import LEARNER_KEY
 from node.tasks.task_suite import TaskSuite
@@ -91,7 +91,7 @@ async def _ask_members(start: Start) -> Asked | None:
     if not start.config.network.listen or not (root / LEARNER_KEY).exists() or not recalled(root):
         return None
     if sys.stderr.isatty():
-        print(f"Asking members whether they reach this machine ({WAIT_S:.0f} s at most)...", file=sys.stderr)
+        complain(f"Asking members whether they reach this machine ({WAIT_S:.0f} s at most)...")
     return await ask_members(load_key(root / LEARNER_KEY).seed, start.config.network)
 
 

@@ -15,7 +15,7 @@ from node.doctor.telling import to_json, to_text
 from node.doctor.verdict import conclude
 from node.runtime.errors import NodeError, RunError, UsageError, about_keys_of
 from node.runtime.events import Clock
-from node.runtime.stdout import say
+from node.runtime.stdout import complain, say
 
 
 async def doctor(invite: str, *, config: Path | None, state: Path | None, as_json: bool) -> int:
@@ -37,7 +37,7 @@ async def _examine(invite: str, config: Path | None, state: Path | None, *, as_j
     with nullcontext() if config is None else about_keys_of(config):
         require_addresses(settings.network.listen, settings.network.announce)
     if sys.stderr.isatty() and word is not None:
-        print(f"Looking at this machine and the way to the swarm ({WHOLE_S:.0f} s at most)...", file=sys.stderr)
+        complain(f"Looking at this machine and the way to the swarm ({WHOLE_S:.0f} s at most)...")
     findings = await examine(word, settings, state=state)
     conclusion = conclude(findings)
     say((to_json if as_json else to_text)(findings, conclusion))

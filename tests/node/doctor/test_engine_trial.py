@@ -10,7 +10,7 @@ import pytest
 
 from node.config.node_config import DrillSection, EngineSection, NodeConfig
 from node.doctor.engine_trial import try_engine
-from node.doctor.findings import EngineSpeed, NotKnown
+from node.doctor.findings import EngineFailed, EngineSpeed, NotKnown
 from node.doctor.stand_in import StandIn
 from node.state.status_file import NodeStatus, StatusFile
 from swarm.store import ChunkStore
@@ -75,7 +75,7 @@ async def test_an_engine_that_fails_says_why(tmp_path: Path) -> None:
     [config] = (home / "store" / "versions").glob("*/config.json")
     config.unlink()
     found = await try_engine(FAKE, [home], HERE_NOT)
-    assert isinstance(found, NotKnown)
+    assert isinstance(found, EngineFailed)
     assert found.why.startswith("the engine failed: ")
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from node.doctor.findings import Contact, Disk, EngineFinding, Listening, LocalNetwork, NotKnown, Where
+from node.doctor.findings import Contact, Disk, EngineFailed, EngineFinding, Listening, LocalNetwork, NotKnown, Where
 from node.doctor.verdict import Ability, conclude
 from protocol.versions.exchange import COMPUTE_DTYPE
 from tests.support.doctor_findings import FOUND, SEEN, SIGNED, evidence, findings, sight, tried, without_invite
@@ -50,6 +50,11 @@ def test_whoever_was_not_reached_cannot_take_part() -> None:
     assert not found.can_take_part
     assert found.sentence == "It cannot take part."
     assert found.advice == ()
+
+
+def test_an_engine_that_cannot_load_the_model() -> None:
+    [told] = conclude(findings(speed=EngineFailed(why="the engine failed: unknown architecture"))).missing
+    assert told.startswith("No engine here can work with the swarm's model: the engine failed: unknown architecture.")
 
 
 def test_a_machine_that_is_in_no_network() -> None:

@@ -1,9 +1,9 @@
 """Examine this machine, and the way from it to a swarm: every part at once, half a minute in all.
 
-Parts: what is here (interfaces, engine, disk); the learner, asked as by anybody who holds an invite; some of its
-members, who see this machine from elsewhere; from then on the clock and the rates, one after the other, since they
-share a line, and beside them the first routers on the way, the router's port and the dial-backs. The engine is tried
-when the line is free: both would slow each other down.
+First comes what is here: interfaces, engine, disk. Then the learner is asked as anybody asks who holds an invite, and
+some of its members are met, who see this machine from elsewhere. The clock and the rates follow one after the other,
+since they share a line. Beside them go the first routers on the way, the router's port and the dial-backs. The engine
+is tried when the line is free: both would slow each other down.
 
 Invariants:
 - The learner takes whoever does this for a stranger: nobody joins, takes a lease, or gets a line in its ledger.

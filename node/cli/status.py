@@ -84,7 +84,7 @@ def _swarm_status(report: SwarmReport, place: StateLocation) -> dict[str, object
         "role": "learner",
         "doing": standing.doing if standing else "not running",
         "notice": (standing.notice if standing else "") or None,
-        "reach": (standing.reach if standing else "") or None,
+        "learner_reach": (standing.reach if standing else "") or None,
         "training_steps": report.steps[-1].step if report.steps else 0,
         "newest_version": str(report.versions[-1].version) if report.versions else None,
         "rollout_peers_seen": len(report.rollout_peers),

@@ -27,7 +27,7 @@ def test_a_learner_that_is_examined_has_no_peer_by_it(swarm: Swarm) -> None:
     assert told["machine"]["newest_version_s"]["text"].startswith("1.0, ")
     assert swarm.rows("SELECT COUNT(*) FROM peers WHERE role = 'rollout'") == [(0,)]
     assert learner.events("peer_joined") == []
-    shown = wait_for("how it is reached", lambda: status(swarm).get("reach"), learner)
+    shown = wait_for("how it is reached", lambda: status(swarm).get("learner_reach"), learner)
     assert "it is not known yet whether others reach it" in str(shown)
 
     dry = swarm.machine.call("join", swarm.invite, "--dry-run")

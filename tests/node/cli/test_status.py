@@ -51,10 +51,10 @@ def test_it_says_whether_the_learner_runs(state: Path) -> None:
     board.show(NodeStatus(doing="at work", limits={}))
     assert lines(state)["doing"] == "at work"
     board.amend(reach="others dial it")
-    assert lines(state)["reach"] == "others dial it"
+    assert lines(state)["learner reach"] == "others dial it"
     board.clear()
     assert lines(state)["doing"] == "not running"
-    assert "reach" not in lines(state)
+    assert "learner reach" not in lines(state)
 
 
 def test_it_says_how_long_the_event_loop_makes_peers_wait_and_who_held_it(state: Path) -> None:

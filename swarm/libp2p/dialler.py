@@ -9,16 +9,22 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import trio
 
 from protocol.core.ids import PeerId
 from swarm.libp2p.connection import Connection
 from swarm.libp2p.racing import Attempt, race
-from swarm.libp2p.security import HandshakeFailed
+from swarm.libp2p.security import BothDialled, HandshakeFailed
 from swarm.libp2p.sockets.addresses import Address, BadAddress, CircuitAddress, parse_dialable
+from swarm.libp2p.sockets.port_reuse import Leaves
 from swarm.transport.interface import DIAL_TIMEOUT_S, DialFailed
+
+CROSSED_S = 1.0
+"""For the other end to dial again where two dials became one connection: a few round trips of a slow line."""
+
+T = TypeVar("T")
 
 FAMILIES = {"dns": socket.AF_UNSPEC, "dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 
@@ -31,7 +37,13 @@ class Dialling(Protocol):
 
     def open_connection(self, peer: PeerId) -> Connection | None: ...
 
-    async def connect(self, wanted: PeerId, address: Address, *, is_initiator: bool = True) -> None: ...
+    def is_met(self, peer: PeerId) -> bool: ...
+
+    async def unless_met(self, peer: PeerId, act: Callable[[], Awaitable[T]]) -> T | None: ...
+
+    async def connect(
+        self, wanted: PeerId, address: Address, *, is_initiator: bool = True, leaves: Leaves = Leaves.IF_IT_CAN
+    ) -> None: ...
 
 
 class Dialler:
@@ -89,10 +101,25 @@ class Dialler:
 
     async def _connect_to(self, wanted: PeerId, found: Address, address: Address) -> str:
         try:
-            await self._host.connect(wanted, found)
+            try:
+                await self._host.connect(wanted, found)
+            except BothDialled:
+                await self._connect_again(wanted, found)
         except (OSError, HandshakeFailed) as error:
             return f"{address}: {error}"
         return ""
+
+
+    async def _connect_again(self, wanted: PeerId, found: Address) -> None:
+        """Connect once more, where two dials became one connection. Raises OSError, HandshakeFailed.
+
+        From a port of our own: two such dials cannot cross. The smaller id goes first, and mostly the other one need
+        not dial at all.
+        """
+        if self._host.peer_id > wanted:
+            await self._host.unless_met(wanted, partial(trio.sleep, CROSSED_S))
+        if not self._host.is_met(wanted):
+            await self._host.connect(wanted, found, leaves=Leaves.ANEW)
 
 
 async def _resolve(address: Address) -> list[Address]:

@@ -26,6 +26,10 @@ class NegotiationFailed(Exception):
     """The two ends have no protocol in common, or the other one does not speak multistream."""
 
 
+class PeerProposes(NegotiationFailed):
+    """The other end takes itself for the initiator as well."""
+
+
 class Wire(Protocol):
     """What is negotiated over."""
 
@@ -82,7 +86,8 @@ async def propose(wire: Wire, protocols: Sequence[str]) -> str:
         if answer == protocol:
             return protocol
         if answer != NOT_AVAILABLE:
-            raise NegotiationFailed(f"{protocol} was answered with {answer!r}")
+            failed = PeerProposes if answer.startswith("/") else NegotiationFailed
+            raise failed(f"{protocol} was answered with {answer!r}")
     raise NegotiationFailed(f"the peer does not speak {' or '.join(protocols)}")
 
 

@@ -27,9 +27,9 @@ from libp2p.security.noise.transport import Transport as NoiseTransport
 
 from protocol.core.ids import PeerId
 from swarm.libp2p.circuit import CircuitConnection
-from swarm.libp2p.multistream import NegotiationFailed, answer, propose
+from swarm.libp2p.multistream import NegotiationFailed, PeerProposes, answer, propose
 from swarm.libp2p.sockets.tcp import TcpConnection
-from swarm.libp2p.tls.transport import TLS_PROTOCOL, TlsTransport
+from swarm.libp2p.tls.transport import TLS_PROTOCOL, PeerIsClientToo, TlsTransport
 from swarm.libp2p.yamux.connection import ConnectionLost
 
 TLS, NOISE = str(TLS_PROTOCOL), str(NOISE_PROTOCOL)
@@ -53,6 +53,14 @@ logging.getLogger("libp2p").setLevel(logging.CRITICAL + 1)
 
 class HandshakeFailed(Exception):
     """The peer could not be authenticated, or was not the one wanted. The message says which."""
+
+
+class BothDialled(HandshakeFailed):
+    """The peer dialled us from the port that we dialled, and TCP made one connection of both (simultaneous open).
+
+    So both ends speak as clients. libp2p has an extension that settles who is the server; it costs each connection a
+    message for what hardly ever happens. Whoever gets this dials again from another port, where nothing can cross.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +115,7 @@ class SecureChannel:
 
 
 async def secure_outbound(raw: RawConnection, table: SecurityTable, wanted: PeerId, muxer: str) -> SecureChannel:
-    """Secure a connection we dialled and agree on `muxer`. Raises HandshakeFailed."""
+    """Secure a connection we dialled and agree on `muxer`. Raises HandshakeFailed, BothDialled among it."""
     errors = OURS
     try:
         chosen = await propose(raw, list(table))
@@ -117,6 +125,8 @@ async def secure_outbound(raw: RawConnection, table: SecurityTable, wanted: Peer
         if channel.remote != wanted:
             raise HandshakeFailed(f"{channel.remote} answered instead of {wanted}")
         await propose(channel, [muxer])
+    except (PeerProposes, PeerIsClientToo) as error:
+        raise BothDialled(_reason(error)) from error
     except PeerIDMismatchesPubkey as error:
         raise HandshakeFailed(f"another peer answered instead of {wanted}: {error}") from error
     except HandshakeFailed:

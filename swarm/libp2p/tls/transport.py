@@ -17,6 +17,7 @@ Specification: https://github.com/libp2p/specs/blob/master/tls/tls.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -63,12 +64,22 @@ WRITE_BYTES = 512 * 1024
 FLUSH_BYTES = WRITE_BYTES + WRITE_BYTES // 512
 """Asked of OpenSSL in one go: the same encrypted, at 22 bytes a record."""
 
+CLIENT_HELLO = re.compile(rb"\x16....\x01", re.DOTALL)
+"""A record of the handshake, its version and length, and a client's first message."""
+
+HEAD_BYTES = 6
+"""So many bytes tell that."""
+
 CLOSE_S = 0.05
 """How long closing waits for the goodbye to fit into the socket. It always does, unless the peer reads nothing."""
 
 
 class TlsHandshakeFailed(HandshakeFailure):
     """The peer does not speak this TLS, showed no certificate that we believe, or is another peer: see the message."""
+
+
+class PeerIsClientToo(TlsHandshakeFailed):
+    """Both ends dialled, their packets crossed, and TCP made one connection of it, in which there is no server."""
 
 
 class TlsTransport(ISecureTransport):
@@ -93,8 +104,12 @@ class TlsTransport(ISecureTransport):
         else:
             tls.set_connect_state()
         records = RecordTracker()
+        first = b""
         while not await _step(tls, conn):
             data = await _receive(conn)
+            first += data[: HEAD_BYTES - len(first)]
+            if wanted is not None and CLIENT_HELLO.match(first):
+                raise PeerIsClientToo("the peer dialled us at the same moment")
             records.feed(data)
             tls.bio_write(data)
         remote = _remote_key(tls, is_initiator=wanted is not None)

@@ -1,6 +1,7 @@
 """This machine as others find it, and how it finds others.
 
 - `budget_reports`: what the budgets for strangers and members refused
+- `dial_plan`: which of the introduced peers are dialled, and when
 - `first_contact`: dials until somebody answers, and checks that it speaks for the invite's swarm
 - `introductions`: meets the peers that the learner introduces
 - `invites`: the invite of a learner, shown once more

@@ -1,7 +1,7 @@
 """Meet the peers that the learner introduces, so that chunks travel among peers and not from the learner alone.
 
-    introduced --dialled, or knocked at--> met --lost--> dialled again
-                        +--no way leads there--> left alone, until its addresses or ours change
+The loop starts a dial for each peer that is due (`dial_plan`). It waits for the next pause to end, and is woken by
+introductions, by connections that come or go, by each dial that ends, and every LOOK_S.
 
 Invariants:
 - Of two peers that can both be dialled the one with the smaller id dials, or each pair would dial twice. Of two of
@@ -18,76 +18,70 @@ from random import Random
 
 import trio
 
+from node.network.dial_plan import DialPlan, Place
 from node.runtime.events import EventLog
 from protocol.core.ids import PeerId
 from protocol.reach import ReachKind
 from protocol.work import Introduction
 from swarm.libp2p import is_circuit
-from swarm.transport.interface import DialFailed, PeerDisconnected, Transport
+from swarm.transport.interface import DialFailed, PeerConnected, PeerDisconnected, Transport
 
 MAX_DIALS = 8
 """Peers that are dialled at a time: each may take seconds of knocking, and a neighbourhood has two dozen."""
 
-SPREAD_S = 2.0
-"""Knocks at other homes begin within so long, at random: a learner that comes back introduces everybody at once, and a
-router that sees hundreds of new connections in a moment takes them for an attack."""
-
-LOST_S = 5.0
-"""Before a neighbour that was lost is dialled again, and as long again at random: it has just lost all of them."""
+LOOK_S = 10.0
+"""How often to see whether we are reached otherwise than before, which nobody tells."""
 
 OPEN = frozenset({ReachKind.DIRECTLY, ReachKind.MAPPED})
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Place:
-    """Where a peer was looked for, and how we were reached then: until either changes, the same will come of it."""
-
-    addresses: tuple[str, ...]
-    kind: ReachKind
-    own: tuple[str, ...]
-
-
 @dataclass(kw_only=True)
 class Neighbours:
-    """See the module's paragraph."""
+    """See the module's paragraph. `rng` spreads what would happen at once."""
 
     transport: Transport
     events: EventLog
     rng: Random = field(default_factory=Random)
-    _introduced: dict[PeerId, tuple[str, ...]] = field(default_factory=dict)
+    _plan: DialPlan = field(init=False)
     _dialling: set[PeerId] = field(default_factory=set)
-    _in_vain: dict[PeerId, _Place] = field(default_factory=dict)
     _news: trio.Event = field(default_factory=trio.Event)
+
+    def __post_init__(self) -> None:
+        self._plan = DialPlan(rng=self.rng)
 
     def hear(self, introduction: Introduction) -> None:
         """These are our neighbours now, in the learner's word, and no longer those of before: no strangers to us. They
         are dialled soon."""
-        introduced = {PeerId(told.peer): tuple(told.addresses) for told in introduction.peers}
-        for peer in self._introduced.keys() - introduced.keys():
+        told = {PeerId(one.peer): tuple(one.addresses) for one in introduction.peers}
+        before = set(self._plan.peers())
+        for peer in before - told.keys():
             self.transport.distrust(peer)
-        for peer in introduced.keys() - self._introduced.keys():
+        for peer in told.keys() - before:
             self.transport.trust(peer)
-        self._introduced = introduced
-        self._in_vain = {peer: place for peer, place in self._in_vain.items() if peer in introduced}
+        self._plan.introduce(told, trio.current_time())
+        for peer in self.transport.connected_peers():
+            self._plan.note_met(peer)
         self._stir()
 
     async def run(self) -> None:
         """Dial those we should, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._hear_of_losses, nursery)
+            nursery.start_soon(self._hear_of_connections)
             while True:
-                for peer in [peer for peer in self._introduced if self._is_due(peer)]:
+                now = trio.current_time()
+                for peer in [peer for peer in self._plan.peers() if self._is_due(peer, now)]:
                     if len(self._dialling) < MAX_DIALS:
                         self._dialling.add(peer)
                         nursery.start_soon(self._meet, peer)
-                await self._news.wait()
+                with trio.move_on_at(min(self._plan.next_s(now), now + LOOK_S)):
+                    await self._news.wait()
 
-    def _is_due(self, peer: PeerId) -> bool:
+    def _is_due(self, peer: PeerId, now: float) -> bool:
         """Whether this peer is to be dialled from here, and now."""
         if peer in self._dialling or peer in self.transport.connected_peers() or peer == self.transport.peer_id:
             return False
         addresses = self._usable(peer)
-        if not addresses or self._in_vain.get(peer) == self._place(addresses):
+        if not addresses or not self._plan.is_due(peer, self._place(addresses), now):
             return False
         can_be_dialled = any(not is_circuit(address) for address in addresses)
         if self._is_open() == can_be_dialled:
@@ -100,37 +94,33 @@ class Neighbours:
         return kind in OPEN or (kind is ReachKind.UNKNOWN and bool(self.transport.addresses()))
 
     def _usable(self, peer: PeerId) -> tuple[str, ...]:
-        return tuple(address for address in self._introduced.get(peer, ()) if self.transport.may_dial(address))
+        return tuple(address for address in self._plan.addresses(peer) if self.transport.may_dial(address))
 
-    def _place(self, addresses: Sequence[str]) -> _Place:
+    def _place(self, addresses: Sequence[str]) -> Place:
         reached = self.transport.reached()
         own = (*self.transport.addresses(), *reached.relays)
-        return _Place(addresses=tuple(addresses), kind=reached.kind, own=own)
+        return Place(addresses=tuple(addresses), kind=reached.kind, own=own)
 
     async def _meet(self, peer: PeerId) -> None:
         addresses = self._usable(peer)
-        place = self._place(addresses)
+        began = self._place(addresses)
         try:
-            if all(map(is_circuit, addresses)):
-                await trio.sleep(self.rng.uniform(0.0, SPREAD_S))
             await self.transport.dial(addresses)
         except DialFailed as error:
-            self._in_vain[peer] = place
+            self._plan.note_failed(peer, began, self._place(self._usable(peer)), trio.current_time())
             self.events.emit("neighbour_not_met", peer=peer, reason=str(error))
-        else:
-            self._in_vain.pop(peer, None)
         finally:
             self._dialling.discard(peer)
             self._stir()
 
-    async def _hear_of_losses(self, nursery: trio.Nursery) -> None:
+    async def _hear_of_connections(self) -> None:
         async for event in self.transport.events():
-            if isinstance(event, PeerDisconnected) and event.peer in self._introduced:
-                nursery.start_soon(self._look_again)
-
-    async def _look_again(self) -> None:
-        await trio.sleep(LOST_S + self.rng.uniform(0.0, LOST_S))
-        self._stir()
+            match event:
+                case PeerConnected(peer=peer):
+                    self._plan.note_met(peer)
+                case PeerDisconnected(peer=peer):
+                    self._plan.note_lost(peer, trio.current_time())
+            self._stir()
 
     def _stir(self) -> None:
         self._news.set()

@@ -10,7 +10,8 @@ from random import Random
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from node.network.introductions import LOST_S, SPREAD_S, Neighbours
+from node.network.dial_plan import LOST_S, SPREAD_S
+from node.network.introductions import Neighbours
 from node.runtime.events import EventLog
 from protocol.core.ids import PeerId
 from protocol.reach import ReachKind
@@ -140,3 +141,22 @@ async def test_many_are_dialled_at_once_and_all_in_the_end(mock_clock: MockClock
         await wait_all_tasks_blocked()
         assert a.transport.connected_peers() == set(peers)
         nursery.cancel_scope.cancel()
+
+
+async def test_who_was_met_once_is_tried_until_it_is_back(mock_clock: MockClock) -> None:
+    """Its machine sleeps, or its router starts anew: nothing that the learner tells has changed."""
+    network = MemoryNetwork()
+    async with member(network, A) as a:
+        async with network.node("b", peer_id=B) as b:
+            told = PeerAddresses(peer=B, addresses=b.addresses())
+            a.hear(told)
+            await wait_all_tasks_blocked()
+            assert a.transport.connected_peers() == {B}
+        await pass_time(mock_clock, 2 * LOST_S)
+        assert a.said == ["neighbour_not_met"]
+        a.hear(told)
+        await pass_time(mock_clock, 1.0)
+        assert a.said == ["neighbour_not_met"], "not at once again"
+        async with network.node("b", peer_id=B):
+            await pass_time(mock_clock, 2 * LOST_S)
+            assert a.transport.connected_peers() == {B}

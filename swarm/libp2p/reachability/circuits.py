@@ -48,6 +48,14 @@ class NoCircuit(Exception):
     """A relay did not do what it was asked for. The message says which, and why."""
 
 
+class RelayBusy(NoCircuit):
+    """The relay, or the peer that was to be reached through it, has its hands full, and may not have in a moment."""
+
+
+BUSY = frozenset({pb.RESOURCE_LIMIT_EXCEEDED, pb.CONNECTION_FAILED})
+"""What they say then. A relay tells neither apart: it could not reach the peer, or the peer refused."""
+
+
 @dataclass(kw_only=True)
 class Circuits:
     """See the module's paragraph. `on_inbound` is told of each circuit from a peer, and may start what it likes."""
@@ -77,7 +85,7 @@ class Circuits:
         return [relay for relay, until in self._reserved.items() if until > now]
 
     async def connect(self, relay: PeerId, peer: PeerId) -> Connection:
-        """A circuit to `peer`, through a relay that is connected. Raises NoCircuit."""
+        """A circuit to `peer`, through a relay that is connected. Raises NoCircuit, RelayBusy among it."""
         asked = pb.HopMessage(type=pb.HopMessage.CONNECT, peer=pb.PeerId(id=ID.from_base58(peer).to_bytes()))
         answer = await self._ask(relay, asked)
         raw = CircuitConnection(answer.stream, is_initiator=True)
@@ -150,7 +158,8 @@ class Circuits:
                 with trio.fail_after(2 * ANSWER_S):  # it asks somebody else in turn
                     answer = await receive(stream, pb.HopMessage)
                 if answer.type != pb.HopMessage.STATUS or answer.status != pb.OK:
-                    raise NoCircuit(f"{relay} relays nothing: {_name(answer.status)}")
+                    failed = RelayBusy if answer.status in BUSY else NoCircuit
+                    raise failed(f"{relay} relays nothing: {_name(answer.status)}")
             except BaseException:  # also where it was cancelled
                 with trio.CancelScope(shield=True):
                     await stream.abort()

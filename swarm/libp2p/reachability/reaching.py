@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from functools import partial
+from random import Random
 
 import trio
 
@@ -33,7 +34,7 @@ from swarm.libp2p.port_mapping.port_mapper import PortMapped, PortMapper, PortMa
 from swarm.libp2p.racing import race
 from swarm.libp2p.reachability.autonat_client import ReachabilityQuestions, Word
 from swarm.libp2p.reachability.autonat_server import DIAL_BACK, DIAL_REQUEST, DialBacks
-from swarm.libp2p.reachability.circuits import Circuits, NoCircuit
+from swarm.libp2p.reachability.circuits import Circuits, NoCircuit, RelayBusy
 from swarm.libp2p.reachability.dial_policy import is_loopback, is_public, may_dial
 from swarm.libp2p.reachability.hole_punch import DCUTR, HolePuncher, Punched
 from swarm.libp2p.reachability.hosting import Hosting
@@ -83,6 +84,10 @@ PRUNE_S = 3.0
 PROPOSES_S = 0.3
 """For a client's first words. A dialler speaks as soon as it is connected, so they are a round trip behind at most."""
 
+BUSY_PAUSES_S = (1.0, 2.0, 4.0, 8.0)
+"""Before a relay is asked again that had its hands full, each as it is or up to twice as long, at random. After a
+learner's restart members want hundreds of circuits at once, of which a relay carries 128, each for three seconds."""
+
 LINGER_S = 1.0
 """From a direct connection to the end of the circuit, so that whoever is slower knows of it as well."""
 
@@ -128,6 +133,7 @@ class Reaching:
         self._news = trio.Event()
         self._mapper: PortMapper | None = None
         self._is_mapping = False
+        self._rng = Random()
 
     def start(self, nursery: trio.Nursery) -> None:
         """Serve others, and do what is to be done beside the connections in `nursery`."""
@@ -284,17 +290,27 @@ class Reaching:
         try:
             if self._host.open_connection(relay) is None:
                 await self._host.dial([str(one.relay) for one in addresses])
-            circuit = await self.circuits.connect(relay, peer)
+            circuit = await self._host.unless_met(peer, partial(self._connect_patiently, relay, peer))
         except (DialFailed, NoCircuit) as error:
             return f"{addresses[0]}: {error}"
-        if not circuit.route.is_limited:
-            return ""  # whoever was reached looks for a shorter way
+        if circuit is None or not circuit.route.is_limited:
+            return ""  # it came by itself, or whoever was reached looks for a shorter way
         with trio.move_on_after(UPGRADE_S):
             await self._host.unless_met(peer, circuit.gone.wait)
         self._nursery.start_soon(self._leave, circuit)
         if not self._host.is_met(peer):
             return f"{addresses[0]}: no way leads through the routers between us"
         return ""
+
+    async def _connect_patiently(self, relay: PeerId, peer: PeerId) -> Connection:
+        """A circuit to `peer`, also from a relay that is busy for a while. Raises NoCircuit."""
+        for pause_s in BUSY_PAUSES_S:
+            try:
+                return await self.circuits.connect(relay, peer)
+            except RelayBusy as busy:
+                log.debug("asked again in a moment: %s", busy)
+            await trio.sleep(self._rng.uniform(pause_s, 2 * pause_s))
+        return await self.circuits.connect(relay, peer)
 
     async def _get_to_know(self, connection: Connection) -> None:
         """Ask a peer where it sees us, and to be our relay."""

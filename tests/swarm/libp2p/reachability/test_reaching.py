@@ -10,9 +10,11 @@ import pytest
 import trio
 import trio.testing
 
+from protocol.core.ids import PeerId
 from protocol.reach import Meeting, ReachKind, Way
 from swarm.libp2p import open_libp2p
 from swarm.libp2p.host import Host
+from swarm.libp2p.reachability.relay_budget import RelayBudget, RelayLimits, Status
 from swarm.libp2p.sockets.addresses import circuit_address, parse_address
 from swarm.transport.interface import DialFailed
 from swarm.transport.reach_evidence import ReachEvidence
@@ -113,6 +115,41 @@ async def test_where_no_hole_can_be_punched_dialling_says_so() -> None:
         with pytest.raises(DialFailed, match="no way leads through the routers"):
             await one.dial([circuit_address(learner.addresses()[0], other.peer_id)])
         assert one.connected_peers() == {learner.peer_id}
+
+
+class NotedBudget(RelayBudget):
+    """A budget that remembers what it said."""
+
+    def open_circuit(self, source: PeerId, target: PeerId, now: float) -> Status:
+        status = super().open_circuit(source, target, now)
+        said.append(status)
+        return status
+
+
+said: list[Status] = []
+
+
+async def test_a_relay_that_is_busy_is_asked_again() -> None:
+    """Or a pair would be left alone because all were introduced at once."""
+    async with host(1) as learner, host(2) as one, host(3) as other:
+        said.clear()
+        learner.reaching.relay.budget = NotedBudget(limits=RelayLimits(circuits=1))
+        for node in (one, other):
+            learner.trust(node.peer_id)
+            await node.dial(learner.addresses())
+        await until(lambda: bool(one.reached().relays and other.reached().relays))
+        one.reaching.circuits.on_inbound = lambda circuit: None  # it goes on, and takes the only place
+        taken = await other.reaching.circuits.connect(learner.peer_id, one.peer_id)
+
+        async def meet() -> None:
+            with pytest.raises(DialFailed, match="no way leads through the routers"):
+                await one.dial([circuit_address(learner.addresses()[0], other.peer_id)])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(meet)
+            await until(lambda: Status.RESOURCE_LIMIT_EXCEEDED in said)
+            await taken.aclose()
+        assert said[-1] is Status.OK
 
 
 async def test_whoever_waits_to_meet_somebody_is_told_and_leaves_nothing_behind() -> None:

@@ -240,6 +240,7 @@ class LearnerServices:
             engines=config.engines,
             faults=FaultLog(events=self.events),
             addresses=self.transport.addresses,
+            origins=self.transport.origins,
             carries_bulk=config.network.relay_mbit is not None,
             own_reach=self.transport.reached,
             trust=self.audits,

@@ -105,7 +105,7 @@ class Neighbours:
         addresses = self._usable(peer)
         began = self._place(addresses)
         try:
-            await self.transport.dial(addresses)
+            await self.transport.dial(addresses, named_by_others=True)
         except DialFailed as error:
             self._plan.note_failed(peer, began, self._place(self._usable(peer)), trio.current_time())
             self.events.emit("neighbour_not_met", peer=peer, reason=str(error))

@@ -47,16 +47,26 @@ class Dialling(Protocol):
 
 
 class Dialler:
-    """See the module's paragraph. `through` connects to a peer by way of a relay, whose addresses it is given, and says
-    why it could not.
+    """See the module's paragraph.
+
+    Args:
+        through: connects to a peer by way of a relay, whose addresses it is given, and which others may have named; it
+            says why it could not.
+        may_dial: whether an address that others named may be dialled.
     """
 
-    def __init__(self, host: Dialling, through: Callable[[Sequence[CircuitAddress]], Awaitable[str]]) -> None:
+    def __init__(
+        self,
+        host: Dialling,
+        through: Callable[[Sequence[CircuitAddress], bool], Awaitable[str]],
+        may_dial: Callable[[Address], bool],
+    ) -> None:
         self._host = host
         self._through = through
+        self._may_dial = may_dial
         self._dialling: dict[PeerId, trio.Lock] = {}
 
-    async def dial(self, addresses: Sequence[str]) -> PeerId:
+    async def dial(self, addresses: Sequence[str], *, named_by_others: bool) -> PeerId:
         """See `swarm.transport.interface.Transport.dial`."""
         await trio.lowlevel.checkpoint()
         try:
@@ -74,8 +84,10 @@ class Dialler:
                     for one in candidates:
                         if isinstance(one, CircuitAddress):
                             relays.setdefault(one.relay.peer, []).append(one)
-                    attempts: list[Attempt] = [partial(self._try, wanted, address) for address in direct]
-                    attempts += [partial(self._through, circuits) for circuits in relays.values()]
+                    attempts: list[Attempt] = [
+                        partial(self._try, wanted, address, named_by_others) for address in direct
+                    ]
+                    attempts += [partial(self._through, circuits, named_by_others) for circuits in relays.values()]
                     failures = await race(attempts)
                     if failures and self._host.open_connection(wanted) is None:
                         raise DialFailed("; ".join(failures))
@@ -84,19 +96,23 @@ class Dialler:
                 self._dialling.pop(wanted, None)
         return wanted
 
-    async def _try(self, wanted: PeerId, address: Address) -> str:
+    async def _try(self, wanted: PeerId, address: Address, named_by_others: bool) -> str:
         """Connect to one address; return why that failed, "" if it did not."""
         try:
             with trio.fail_after(DIAL_TIMEOUT_S):
-                return await self._connect(wanted, address)
+                return await self._connect(wanted, address, named_by_others)
         except trio.TooSlowError:
             return f"{address}: no answer within {DIAL_TIMEOUT_S:.0f} s"
         except (OSError, UnicodeError) as error:  # UnicodeError: of a name that no resolver takes
             return f"{address}: {error}"
 
-    async def _connect(self, wanted: PeerId, address: Address) -> str:
+    async def _connect(self, wanted: PeerId, address: Address, named_by_others: bool) -> str:
         """The same. Raises OSError and UnicodeError for a name that leads nowhere."""
         found = [address] if address.kind not in FAMILIES else await _resolve(address)
+        if named_by_others:
+            found = [one for one in found if self._may_dial(one)]
+            if not found:
+                return f"{address}: leads into a network of somebody's own, where others may not send us"
         return "; ".join(await race([partial(self._connect_to, wanted, one, address) for one in found]))
 
     async def _connect_to(self, wanted: PeerId, found: Address, address: Address) -> str:

@@ -101,7 +101,7 @@ class Host(Flooding):
         self._announce: tuple[Address, ...] = ()
         self._connections: dict[PeerId, list[Connection]] = {}
         self.reaching = Reaching(self)
-        self._dialler = Dialler(self, self.reaching.through)
+        self._dialler = Dialler(self, self.reaching.through, self.reaching.may_dial_named)
         self._circuits: dict[PeerId, list[Connection]] = {}
         self._unless_met: dict[PeerId, list[trio.CancelScope]] = {}
         self.listeners: tuple[trio.SocketListener, ...] = ()
@@ -160,8 +160,8 @@ class Host(Flooding):
     def refusals(self) -> list[Refusal]:
         return self.door.refusals.take()
 
-    async def dial(self, addresses: Sequence[str]) -> PeerId:
-        return await self._dialler.dial(addresses)
+    async def dial(self, addresses: Sequence[str], *, named_by_others: bool = False) -> PeerId:
+        return await self._dialler.dial(addresses, named_by_others=named_by_others)
 
     async def disconnect(self, peer: PeerId) -> None:
         async with trio.open_nursery() as nursery:

@@ -165,7 +165,7 @@ class MemoryTransport(Flooding):
     def addresses(self) -> list[str]:
         return list(self._addresses)
 
-    async def dial(self, addresses: Sequence[str]) -> PeerId:
+    async def dial(self, addresses: Sequence[str], *, named_by_others: bool = False) -> PeerId:
         await trio.lowlevel.checkpoint()
         peer = self.network.connect(self, addresses)
         self.dialled.add(peer)

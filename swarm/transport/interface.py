@@ -157,10 +157,11 @@ class Transport(Protocol):
     def addresses(self) -> list[str]:
         """Full multiaddrs with /p2p/ suffix that others may dial; empty when we do not listen."""
 
-    async def dial(self, addresses: Sequence[str]) -> PeerId:
+    async def dial(self, addresses: Sequence[str], *, named_by_others: bool = False) -> PeerId:
         """Connect to the peer named by the /p2p/ suffix of `addresses` (all must name the same one).
 
-        Returns at once when already connected. Tries the addresses in order. Raises DialFailed.
+        Returns at once when already connected. Tries the addresses in order. `named_by_others`: our owner did not, so
+        what `may_dial` does not allow is left out, also where a name leads there. Raises DialFailed.
         """
 
     async def disconnect(self, peer: PeerId) -> None:

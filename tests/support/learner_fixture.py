@@ -665,6 +665,7 @@ def _wire(
         trust=trust,
         faults=FaultLog(events=events),
         addresses=transport.addresses,
+        origins=transport.origins,
     )
     bans = Bans(context=context, audits=trust)
     selection = SelectionService(context=context, kept=trust.kept, bans=bans, looks=settings.audits)

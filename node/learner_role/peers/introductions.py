@@ -2,11 +2,13 @@
 
 What always holds: nobody is told of circuits who does not know them, since one address that a node cannot read makes it
 leave all; whoever can be dialled is told as such, whoever cannot only to those who share its network, and through
-relays to all others.
+relays to all others. An address inside a network is told to nobody outside, where it would be somebody else's: most
+homes use the same few networks, so that whoever tells of one could have all others knock at their own printers.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping, Sequence
 
 from protocol.core.ids import PeerId
@@ -41,10 +43,14 @@ def addresses_for(
     reach: Reach | None,
     told: Sequence[str],
     relays: Mapping[PeerId, Sequence[str]],
+    *,
+    shares_network: bool,
 ) -> PeerAddresses:
     """Where a peer is that says of itself `reach` and `told`, for one that says `asker`; `relays` are the addresses of
-    all that may be one.
+    all that may be one, and `shares_network` whether the two are behind one router, as far as can be seen from here.
     """
+    if not shares_network:
+        told = [address for address in told if not _is_inside(address)]
     if reach is None or asker is None:
         return PeerAddresses(peer=peer, addresses=list(told))
     if reach.kind in {ReachKind.BY_PUNCHING, ReachKind.NOT}:
@@ -56,6 +62,20 @@ def addresses_for(
     ]
     some = list(dict.fromkeys(direct))[: MAX_ADDRESSES - CIRCUITS_TOLD]
     return PeerAddresses(peer=peer, addresses=[*some, *by_relay[:CIRCUITS_TOLD]])
+
+
+def share_network(one: str | None, other: str | None) -> bool:
+    """Whether two origins may be one network's: they are the same, or both are of the network that we are on."""
+    if one is None or other is None:
+        return False
+    return one == other or not (_is_outside(one) or _is_outside(other))
+
+
+def _is_outside(origin: str) -> bool:
+    try:
+        return ipaddress.ip_network(origin).is_global
+    except ValueError:
+        return True
 
 
 def _is_inside(address: str) -> bool:

@@ -9,7 +9,7 @@ in passing is written by `run`, a moment later.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import trio
@@ -17,7 +17,7 @@ import trio
 from learner.ledger.reputation import BANNED, EXCUSED, OUT_OF_HOURS
 from learner.ledger.rows import PeerRow, StayRow
 from node.config.engine_requirements import EngineTerms
-from node.learner_role.peers.introductions import addresses_for, meets_of
+from node.learner_role.peers.introductions import addresses_for, meets_of, share_network
 from node.learner_role.peers.join_terms import WRONG_TOKEN, is_token
 from node.learner_role.peers.proof_service import ProofService
 from node.learner_role.peers.relay_credits import RelayCreditService
@@ -93,6 +93,8 @@ class SessionService(Service):
     faults: FaultLog
     addresses: Callable[[], Sequence[str]]
     """Where the learner, which is everybody's relay, can be dialled."""
+    origins: Callable[[], Mapping[PeerId, str]]
+    """Where peers come from, as this machine sees them."""
     carries_bulk: bool = False
     """Whether it carries chunks for those who cannot meet."""
     own_reach: Callable[[], Reach] | None = None
@@ -428,9 +430,17 @@ class SessionService(Service):
         )
         relays = {peer: session.addresses for peer, session in present.items()}
         relays[self.identity.keypair.peer_id] = tuple(self.addresses())
+        origins = self.origins()
         return {
             peer: [
-                addresses_for(present[peer].reach, other, present[other].reach, present[other].addresses, relays)
+                addresses_for(
+                    present[peer].reach,
+                    other,
+                    present[other].reach,
+                    present[other].addresses,
+                    relays,
+                    shares_network=share_network(origins.get(peer), origins.get(other)),
+                )
                 for other in sorted(others)
             ]
             for peer, others in beside.items()

@@ -116,7 +116,7 @@ class Reaching:
         self.observed = ObservedAddresses()
         self.relay = Relay(host=host)
         self.circuits = Circuits(host=host, on_inbound=self._upgrade)
-        self.puncher = HolePuncher(host=host, seen_at=self.seen_at, may_dial=self._may_dial)
+        self.puncher = HolePuncher(host=host, seen_at=self.seen_at)
         self.own = OwnAddresses()
         self.questions = ReachabilityQuestions(host=host)
         self.dial_backs = DialBacks(host=host, may_dial=self._may_dial_back)
@@ -236,12 +236,16 @@ class Reaching:
             address = parse_circuit(text).relay if is_circuit(text) else parse_address(text)
         except BadAddress:
             return False
+        return self.may_dial_named(address)
+
+    def may_dial_named(self, address: Address) -> bool:
+        """The same of an address. A name is resolved first, and what it leads to is looked at."""
         if is_loopback(address):
             return any(
                 one.dialled and one.route.relay is None and is_loopback(parse_address(one.route.address))
                 for one in self._host.connections()
             )
-        return not address.kind.startswith("ip") or self._may_dial(address)
+        return not address.kind.startswith("ip") or may_dial(address, self._watch.networks)
 
     def seen_at(self) -> list[Address]:
         """Where others may knock: as they see us, and our own public addresses."""
@@ -281,15 +285,15 @@ class Reaching:
             self.circuits.forget(connection.peer)
             self.relay.forget(connection.peer)
 
-    async def through(self, addresses: Sequence[CircuitAddress]) -> str:
-        """Get a direct connection to a peer behind a relay, which is dialled at one of these addresses if it must be;
-        return why there is none, "" if there is one.
+    async def through(self, addresses: Sequence[CircuitAddress], named_by_others: bool) -> str:
+        """Get a direct connection to a peer behind a relay, which is dialled at one of these addresses if it must be,
+        and if it may be where others named them; return why there is none, "" if there is one.
         """
         peer, relay = addresses[0].peer, addresses[0].relay.peer
         assert relay is not None
         try:
             if self._host.open_connection(relay) is None:
-                await self._host.dial([str(one.relay) for one in addresses])
+                await self._host.dial([str(one.relay) for one in addresses], named_by_others=named_by_others)
             circuit = await self._host.unless_met(peer, partial(self._connect_patiently, relay, peer))
         except (DialFailed, NoCircuit) as error:
             return f"{addresses[0]}: {error}"
@@ -440,15 +444,16 @@ class Reaching:
             log.debug("%d tries to punch a hole to %s: %s", punched.tries, circuit.peer, punched.why or "done")
 
     async def _reverse(self, circuit: Connection) -> None:
-        """Dial who reached us through a relay, where it can be dialled: in the internet, or on our own network.
+        """Dial who reached us through a relay, where it can be dialled in the internet.
 
-        From a port of our own: from that on which we listen, it would be taken for a knock.
+        Not inside: whoever shares our network was told where we are by the learner, and anybody else who names such an
+        address means a machine of ours. From a port of our own: from that on which we listen, it would be taken for a knock.
         """
         told = await self._identify(circuit)
         attempts = [
             partial(self._dial_back, circuit.peer, address)
             for address in (told.addresses if told is not None else ())
-            if self._may_dial(address)
+            if is_public(address)
         ]
         await race(attempts)
 
@@ -475,9 +480,6 @@ class Reaching:
         return is_public(address) and (
             version == 4 or any(one.is_global for one in self._watch.networks if one.version == 6)
         )
-
-    def _may_dial(self, address: Address) -> bool:
-        return may_dial(address, self._watch.networks)
 
 
 def _tcp(host: str, port: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.learner_role.peers.introductions import CIRCUITS_TOLD, addresses_for, meets_of
+from node.learner_role.peers.introductions import CIRCUITS_TOLD, addresses_for, meets_of, share_network
 from protocol.core.ids import PeerId
 from protocol.core.limits import MAX_ADDRESSES
 from protocol.reach import Reach, ReachKind
@@ -17,8 +17,9 @@ BY_RELAY = f"/ip4/45.9.9.9/tcp/4001/p2p/{LEARNER}/p2p-circuit/p2p/{PEER}"
 ASKER = Reach(kind=ReachKind.UNKNOWN)
 
 
-def told(reach: Reach | None, asker: Reach | None = ASKER) -> list[str]:
-    return list(addresses_for(asker, PEER, reach, [HOME, OUTSIDE], RELAYS).addresses)
+def told(reach: Reach | None, asker: Reach | None = ASKER, *, shares_network: bool = True) -> list[str]:
+    found = addresses_for(asker, PEER, reach, [HOME, OUTSIDE], RELAYS, shares_network=shares_network)
+    return list(found.addresses)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_a_relay_of_which_nobody_knows_where_it_is_is_left_out() -> None:
 def test_however_many_addresses_there_are_so_many_fit() -> None:
     reach = Reach(kind=ReachKind.UNKNOWN, relays=[LEARNER])
     many = [f"/ip4/45.0.0.{number}/tcp/1/p2p/{PEER}" for number in range(MAX_ADDRESSES)]
-    some = addresses_for(ASKER, PEER, reach, many, RELAYS).addresses
+    some = addresses_for(ASKER, PEER, reach, many, RELAYS, shares_network=True).addresses
     assert len(some) <= MAX_ADDRESSES
     assert some[-1] == BY_RELAY
     assert len(some) - 1 == MAX_ADDRESSES - CIRCUITS_TOLD
@@ -69,4 +70,30 @@ def test_however_many_addresses_there_are_so_many_fit() -> None:
 
 def test_what_is_no_address_of_ours_is_not_told_as_one_at_home() -> None:
     behind = Reach(kind=ReachKind.NOT)
-    assert list(addresses_for(ASKER, PEER, behind, ["/quic/nowhere", HOME], RELAYS).addresses) == [HOME]
+    found = addresses_for(ASKER, PEER, behind, ["/quic/nowhere", HOME], RELAYS, shares_network=True)
+    assert list(found.addresses) == [HOME]
+
+
+@pytest.mark.parametrize("reach", [None, *(Reach(kind=kind, relays=[LEARNER]) for kind in ReachKind)])
+@pytest.mark.parametrize("asker", [None, ASKER])
+def test_an_address_inside_a_network_is_told_to_nobody_outside(reach: Reach | None, asker: Reach | None) -> None:
+    assert HOME in told(reach, asker)
+    assert HOME not in told(reach, asker, shares_network=False)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        ("45.1.2.3", "45.1.2.3", True),
+        ("45.1.2.3", "45.1.2.4", False),
+        ("2a00:77:1::/64", "2a00:77:1::/64", True),
+        ("2a00:77:1::/64", "45.1.2.3", False),
+        ("192.168.1.7", "192.168.1.8", True),
+        ("192.168.1.7", "45.1.2.3", False),
+        ("127.0.0.1", "192.168.1.8", True),
+        ("45.1.2.3", None, False),
+        ("memory a", "memory b", False),
+    ],
+)
+def test_which_origins_may_be_one_networks(one: str, other: str | None, shared: bool) -> None:
+    assert share_network(one, other) is share_network(other, one) is shared

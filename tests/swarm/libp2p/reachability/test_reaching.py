@@ -159,3 +159,22 @@ async def test_whoever_waits_to_meet_somebody_is_told_and_leaves_nothing_behind(
         await trio.testing.wait_all_tasks_blocked()
         await one.dial(other.addresses())
         await until(lambda: not one._unless_met)
+
+
+@pytest.mark.parametrize("kind", ["dns", "dns4"])
+async def test_a_name_that_leads_home_is_dialled_for_our_owner_and_for_nobody_else(kind: str) -> None:
+    """Whoever owns a name can have it lead anywhere, also into our network, and otherwise tomorrow."""
+    async with host(1) as learner, host(2) as node:
+        address = parse_address(learner.addresses()[0])
+        named = f"/{kind}/localhost/tcp/{address.port}/p2p/{learner.peer_id}"
+        assert node.may_dial(named), "where it leads shows when it is dialled"
+        with pytest.raises(DialFailed, match="leads into a network of somebody's own"):
+            await node.dial([named], named_by_others=True)
+        assert not learner.connections()
+        assert await node.dial([named]) == learner.peer_id
+
+
+async def test_what_others_name_is_not_dialled_inside() -> None:
+    async with host(1) as learner, host(2) as node:
+        with pytest.raises(DialFailed, match="leads into a network of somebody's own"):
+            await node.dial(learner.addresses(), named_by_others=True)

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from random import Random
 
 import trio
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
@@ -53,8 +54,10 @@ TRIES = 3
 PUNCH_S = 5.0
 """For one try. TCP knocks again after one second and after three; then a handshake takes four round trips."""
 
-KNOCK_AGAIN_S = 0.1
-"""After a router turned a knock away rather than swallow it: the other end's may have opened the way since."""
+KNOCK_AGAIN_S, KNOCK_SELDOM_S = 0.05, 0.4
+"""After a router turned a knock away rather than swallow it: the other end's may have opened the way since. Each pause
+is twice the one before, up to the second: whoever has us knock at somebody else gets no flood of it. And each is half
+as long to half as long again, at random: two that knock in step would miss each other for ever."""
 
 ANSWER_S = 10.0
 
@@ -76,6 +79,7 @@ class HolePuncher:
 
     host: Hosting
     seen_at: Callable[[], Sequence[Address]]
+    rng: Random = field(default_factory=Random)
     _clients: dict[tuple[str, int], PeerId] = field(default_factory=dict)
     """Addresses of peers at which we knock as clients, so that we are clients as well where they are let in first."""
 
@@ -167,6 +171,7 @@ class HolePuncher:
 
     async def _knock_at(self, peer: PeerId, address: Address, *, is_client: bool) -> str:
         """Knock at one address until somebody is there; return why that is of no use."""
+        pause_s = KNOCK_AGAIN_S
         while True:
             try:
                 await self.host.connect(
@@ -175,7 +180,8 @@ class HolePuncher:
             except HandshakeFailed as error:
                 return f"{address}: {error}"
             except OSError:
-                await trio.sleep(KNOCK_AGAIN_S)
+                await trio.sleep(self.rng.uniform(0.5, 1.5) * pause_s)
+                pause_s = min(2 * pause_s, KNOCK_SELDOM_S)
             else:
                 return ""
 

@@ -52,8 +52,15 @@ class ObservedAddresses:
         self._sights.pop(connection, None)
 
     def candidates(self) -> list[Address]:
-        """Where anybody sees us, whoever says so by most origins first: worth trying, no more."""
-        return [address for address, _ in self._by_origins().most_common()]
+        """Where others may look for us, by most origins first: where we are believed to be, and of a family of
+        addresses in which no two agree, where anybody sees us. That is worth a try, no more.
+
+        Else one liar could have those who want to meet us knock at whomever it names.
+        """
+        believed = self.believed()
+        kinds = {address.kind for address in believed}
+        others = [address for address, _ in self._by_origins().most_common() if address.kind not in kinds]
+        return [*believed, *others]
 
     def believed(self) -> list[Address]:
         """Where we are, by so many that it can be told to others."""

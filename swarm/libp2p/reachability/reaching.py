@@ -56,6 +56,7 @@ from swarm.libp2p.sockets.addresses import (
 from swarm.libp2p.sockets.port_reuse import Leaves
 from swarm.libp2p.sockets.rate_limiter import Pacer
 from swarm.libp2p.sockets.tcp import TcpConnection
+from swarm.transport.event_rate import Buckets, Rate
 from swarm.transport.interface import DialFailed, TransportError
 from swarm.transport.reach_evidence import ReachEvidence, Sight, TriedAddress
 
@@ -70,6 +71,9 @@ MAX_PUNCHED = 256
 """Peers of whom it is remembered what came of punching: more than a node has neighbours."""
 
 IDENTIFY_S = 10.0
+
+PUNCHES = Rate(per_s=1 / 30, burst=4.0)
+"""Circuits of one peer over which we knock where it says. An honest one comes again once a network has changed."""
 
 UPGRADE_S = 40.0
 """From a circuit to a direct connection, at most: three tries, and what they take to agree on."""
@@ -134,6 +138,7 @@ class Reaching:
         self._mapper: PortMapper | None = None
         self._is_mapping = False
         self._rng = Random()
+        self._punches: Buckets[PeerId] = Buckets(rate=PUNCHES)
 
     def start(self, nursery: trio.Nursery) -> None:
         """Serve others, and do what is to be done beside the connections in `nursery`."""
@@ -429,8 +434,9 @@ class Reaching:
 
     async def _meet(self, circuit: Connection) -> None:
         """Get a direct connection to who reached us through a relay."""
-        with trio.move_on_after(UPGRADE_S):
-            await self._host.unless_met(circuit.peer, partial(self._punch, circuit))
+        if not circuit.route.is_limited or self._punches.of(circuit.peer).admit(trio.current_time()):
+            with trio.move_on_after(UPGRADE_S):
+                await self._host.unless_met(circuit.peer, partial(self._punch, circuit))
         if circuit.route.is_limited or self._host.is_met(circuit.peer):
             await self._leave(circuit)
 

@@ -37,6 +37,16 @@ def test_what_was_seen_is_forgotten_with_the_connection() -> None:
     assert observed.candidates() == [at(4001)]
 
 
+def test_one_liar_names_nobody_at_whom_others_knock() -> None:
+    observed = ObservedAddresses()
+    observed.note(1, "learner", at(4001))
+    observed.note(2, "liar", at(80, "198.51.100.9"))
+    observed.note(3, "liar at home", Address(kind="ip6", host="2001:db8::9", port=80))
+    assert len(observed.candidates()) == 3, "it is one's word against another's"
+    observed.note(4, "a third", at(4001))
+    assert observed.candidates() == [at(4001), Address(kind="ip6", host="2001:db8::9", port=80)]
+
+
 def test_a_router_that_maps_each_connection_anew_is_recognised() -> None:
     observed = ObservedAddresses()
     observed.note(1, "somewhere", at(50001))

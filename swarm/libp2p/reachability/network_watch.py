@@ -2,8 +2,9 @@
 
     looked at the clocks and interfaces --> same as before | slept | moved
 
-A machine that sleeps stops the monotonic clock and not the wall's. A clock that somebody sets looks like sleep: what is
-done about it (look at everything again) does no harm. A pure core.
+A machine that sleeps stops the monotonic clock and not the wall's; on Windows both go on, and so they do where this
+process alone was stopped: then the look itself comes late. A clock that somebody sets, or a machine that is too busy to
+look, is taken for one that slept: what is done about it (look at everything again) does no harm. A pure core.
 
 Invariants:
 - What has changed is told once.
@@ -23,7 +24,7 @@ LOOK_S = 4.0
 """Between looks, so that whatever happens is noticed within ten seconds with what follows from it."""
 
 SLEPT_S = 10.0
-"""By so much the wall's clock must run ahead between two looks."""
+"""By so much the wall's clock must run ahead between two looks, or the later one be late."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -47,12 +48,13 @@ class NetworkWatch:
 
     def look(self, networks: frozenset[Network], monotonic_s: float, wall_s: float) -> Change:
         """Compare with the last look."""
-        ahead_s = (wall_s - self.wall_s) - (monotonic_s - self.monotonic_s)
+        elapsed_s = monotonic_s - self.monotonic_s
+        ahead_s, late_s = (wall_s - self.wall_s) - elapsed_s, elapsed_s - LOOK_S
         moved, self.networks = networks != self.networks, networks
         self.monotonic_s, self.wall_s = monotonic_s, wall_s
         if moved:
             return Change.MOVED
-        return Change.SLEPT if ahead_s > SLEPT_S else Change.NOTHING
+        return Change.SLEPT if max(ahead_s, late_s) > SLEPT_S else Change.NOTHING
 
 
 def own_networks() -> frozenset[Network]:

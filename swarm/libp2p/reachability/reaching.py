@@ -127,7 +127,8 @@ class Reaching:
         self.punched: dict[PeerId, Punched] = {}
         """What came of the last hole that was to be punched to each peer that reached us through a relay."""
         self._host = host
-        self._watch = NetworkWatch(networks=own_networks(), monotonic_s=time.monotonic(), wall_s=time.time())
+        self.wall_clock = time.time
+        self._watch = NetworkWatch(networks=own_networks(), monotonic_s=time.monotonic(), wall_s=self.wall_clock())
         self._servers: dict[int, Connection] = {}
         """Who dials back for us, by connection."""
         self._sights: dict[int, Address] = {}
@@ -379,7 +380,7 @@ class Reaching:
         """Notice sleep, and another network, until cancelled."""
         while True:
             await trio.sleep(LOOK_S)
-            change = self._watch.look(own_networks(), time.monotonic(), time.time())
+            change = self._watch.look(own_networks(), time.monotonic(), self.wall_clock())
             if change is Change.NOTHING:
                 continue
             log.info("this machine %s", change.value)

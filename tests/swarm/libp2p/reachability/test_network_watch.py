@@ -7,7 +7,7 @@ import ipaddress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.libp2p.reachability.network_watch import SLEPT_S, Change, NetworkWatch, own_hosts, own_networks
+from swarm.libp2p.reachability.network_watch import LOOK_S, SLEPT_S, Change, NetworkWatch, own_hosts, own_networks
 
 HOME = frozenset({ipaddress.ip_network("192.168.1.0/24")})
 CAFE = frozenset({ipaddress.ip_network("10.1.0.0/16")})
@@ -23,13 +23,20 @@ def test_ten_minutes_of_sleep_are_noticed_once() -> None:
     assert seen.look(HOME, 105.0, 1_000_605.0) is Change.NOTHING
 
 
+def test_a_process_that_was_stopped_for_ten_minutes_slept_as_well() -> None:
+    """As where the clocks go on in sleep."""
+    seen = watch()
+    assert seen.look(HOME, 700.0, 1_000_600.0) is Change.SLEPT
+    assert seen.look(HOME, 704.0, 1_000_604.0) is Change.NOTHING
+
+
 def test_another_network_is_noticed_once() -> None:
     seen = watch()
     assert seen.look(CAFE, 104.0, 1_000_004.0) is Change.MOVED
     assert seen.look(CAFE, 108.0, 1_000_008.0) is Change.NOTHING
 
 
-@given(st.lists(st.tuples(st.floats(0, 60), st.floats(-0.1, 0.1)), max_size=50))
+@given(st.lists(st.tuples(st.floats(0, LOOK_S + SLEPT_S), st.floats(-0.1, 0.1)), max_size=50))
 def test_a_clock_that_is_slewed_is_not_sleep(steps: list[tuple[float, float]]) -> None:
     """Time servers change a clock's rate by a two thousandth at most; this is fifty times as much, and busy turns."""
     seen, monotonic, wall = watch(), 100.0, 1_000_000.0

@@ -1,0 +1,187 @@
+"""Members behind home routers, and what becomes of them: they meet, and meet again. Needs root.
+
+How long it took is recorded, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from benchmarks.network.emulation import Node as Host
+from benchmarks.network.home import Home
+from benchmarks.network.requirements import LINKS, missing_tools, obstacle
+from benchmarks.network.routers import KINDS
+from tests.faults.conftest import Figure
+from tests.faults.stage import Player
+from tests.faults.village import LEARNER, Village, open_village
+
+MISSING = missing_tools([*LINKS, "nft"])
+WHY_NOT = obstacle() or (f"{', '.join(MISSING)} not installed" if MISSING else "")
+
+pytestmark = [pytest.mark.root, pytest.mark.rest, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
+
+RELAY = Host(name=LEARNER, delay_ms=5)
+
+
+def home(name: str, kind: str = "port", num_nodes: int = 1) -> Home:
+    return Home(name=name, kind=KINDS[kind], num_nodes=num_nodes, delay_ms=5)
+
+
+@pytest.mark.parametrize("kind", ["port", "hairpin"])
+async def test_two_of_one_home_meet_on_their_own_network(tmp_path: Path, kind: str) -> None:
+    """With hairpinning and without, and nobody outside is told where they are inside."""
+    homes = [home("a", kind, num_nodes=2), home("b")]
+    async with open_village(tmp_path, ["a1", "a2", "b"], homes, [RELAY]) as village:
+        _learner, *members = await village.settle("a1", "a2", "b")
+        told = await village.introduce(*members)
+        statuses = await village.meet(*members)
+        assert village.lab is not None
+        inside = {name: village.lab.address(name) for name in ("a1", "a2", "b")}
+        assert statuses[0]["met"]["a2"][0]["address"].split("/")[2] == inside["a2"]
+        assert statuses[1]["met"]["a1"][0]["address"].split("/")[2] == inside["a1"]
+        assert any(inside["a2"] in one for one in told["a1"]["a2"])
+        assert not any("/192.168." in one for one in [*told["a1"]["b"], *told["b"]["a1"], *told["b"]["a2"]])
+
+
+async def test_two_that_dial_each_other_at_the_same_moment_end_with_one_connection(tmp_path: Path) -> None:
+    """Both from the port on which they listen, so that their packets cross and TCP makes one connection of it."""
+    hosts = [RELAY, Host(name="one", delay_ms=50), Host(name="two", delay_ms=50)]
+    async with open_village(tmp_path, ["one", "two"], hosts=hosts) as village:
+        one, two = await village.start("one"), await village.start("two")
+        at = time.monotonic() + 0.5
+        for here, there in ((one, two), (two, one)):
+            addresses = village._dialable(there.name, there.said("ready")[0]["addresses"])
+            await here.say("dial", addresses=addresses[:1], wait=at)
+        assert [(await player.hear("dialled"))["why"] for player in (one, two)] == ["", ""]
+        for player, other in ((one, two), (two, one)):
+            await village.see(player, "one connection", lambda status, o=other: len(status["met"].get(o.name, ())) == 1)
+
+
+async def test_the_relay_dies_while_two_knock_and_they_meet_when_it_is_back(tmp_path: Path, figure: Figure) -> None:
+    homes = [home("a"), home("b")]
+    async with open_village(tmp_path, ["a", "b"], homes, [RELAY]) as village:
+        learner, *members = await village.settle("a", "b")
+        assert village.lab is not None
+        # Nobody gets through while the way between the homes is cut: so it goes on until the relay is gone.
+        drop = f"add rule inet home forward ip daddr 30.77.0.0/24 ip daddr != {village.lab.address(LEARNER)} drop"
+        for name in ("arouter", "brouter"):
+            await nft(village, name, drop.replace("add rule inet home forward", "insert rule inet home forward"))
+        await village.introduce(*members)
+        await village.see(learner, "a circuit", lambda status: status["circuits"])
+        await learner.kill()
+        for member in members:
+            await member.hear("gone", peer=LEARNER)
+        for name in ("arouter", "brouter"):
+            await nft(village, name, "flush chain inet home forward")
+            await nft(village, name, "add rule inet home forward accept")
+        learner = await village.start(LEARNER)
+        await learner.say("trust", names=["a", "b"])
+        back = time.monotonic()
+        for member in members:
+            await village.see(member, "a relay", lambda status: status["reach"]["relays"])
+        await village.introduce(*members)
+        await village.meet(*members)
+        figure("from the relay's return to their meeting, s", time.monotonic() - back)
+
+
+async def test_a_router_starts_anew_and_maps_anew_and_all_who_met_meet_again(tmp_path: Path, figure: Figure) -> None:
+    """It forgets all, gives other ports, and drops whatever belongs to a connection that it does not know."""
+    homes = [home("a"), home("b"), home("c")]
+    async with open_village(tmp_path, ["a", "b", "c"], homes, [RELAY]) as village:
+        learner, *members = await village.settle("a", "b", "c")
+        await village.introduce(*members)
+        await village.meet(*members)
+        before = await members[0].status()
+        counts = {member.name: len(member.said("gone")) for member in members}
+        assert village.lab is not None
+        await strict(village, "arouter")
+        village.lab.reboot(village.lab.homes[0])
+        began = time.monotonic()
+        for peer in (LEARNER, "b", "c"):
+            await members[0].hear("gone", peer=peer)
+        figure("until all is known to be lost, s", time.monotonic() - began)
+        await village.meet(*members)
+        await village.see(members[0], "the learner", lambda status: LEARNER in status["met"])
+        figure("until all have met again, s", time.monotonic() - began)
+        assert counts == {"a": 0, "b": 0, "c": 0}
+        after = await members[0].status()
+        assert before["met"].keys() == after["met"].keys()
+        assert not learner.ended
+
+
+@pytest.mark.parametrize("stopped_s", [15.0])
+async def test_a_machine_that_slept_is_back_among_all_soon(tmp_path: Path, figure: Figure, stopped_s: float) -> None:
+    """Its process is stopped, its clock is ten minutes on, and meanwhile its router forgot it."""
+    homes = [home("a"), home("b")]
+    async with open_village(tmp_path, ["a", "b"], homes, [RELAY]) as village:
+        _learner, *members = await village.settle("a", "b")
+        await village.introduce(*members)
+        await village.meet(*members)
+        sleeper, other = members
+        pid = sleeper.said("ready")[0]["pid"]
+        assert village.lab is not None
+        await strict(village, "arouter")
+        await sleeper.say("sleep", seconds=600)
+        await sleeper.status()
+        trio.lowlevel.current_root_task()
+        _signal(pid, signal.SIGSTOP)
+        village.lab.reboot(village.lab.homes[0])
+        await trio.sleep(stopped_s)  # the fault itself
+        _signal(pid, signal.SIGCONT)
+        woke = time.monotonic()
+        await sleeper.hear("gone", peer=other.name)
+        await sleeper.hear("gone", peer=LEARNER)
+        figure("until it knows that all is lost, s", time.monotonic() - woke, "10")
+        await village.see(sleeper, "the learner", lambda status: LEARNER in status["met"])
+        figure("until it is back at the learner, s", time.monotonic() - woke)
+        await village.meet(*members)
+        figure("until it has met its neighbour again, s", time.monotonic() - woke)
+
+
+async def test_a_learner_that_comes_back_lets_nobody_storm(tmp_path: Path, figure: Figure) -> None:
+    """Four homes that had all met, whose learner is killed: who has met stays connected, and who has not knocks once,
+    each at its own moment."""
+    names = ["a", "b", "c", "d"]
+    async with open_village(tmp_path, names, [home(name) for name in names], [RELAY]) as village:
+        learner, *members = await village.settle(*names)
+        await village.introduce(*members)
+        await village.meet(*members)
+        await learner.kill()
+        for member in members:
+            await member.hear("gone", peer=LEARNER)
+        learner = await village.start(LEARNER)
+        await learner.say("trust", names=names)
+        for member in members:
+            await village.see(member, "a relay", lambda status: status["reach"]["relays"])
+        await village.introduce(*members)
+        statuses = await village.meet(*members)
+        assert (await learner.status())["relayed"] == 0, "nobody was knocked at who is connected"
+        assert all(len(those) == 1 for status in statuses for those in status["met"].values())
+        assert not any(one["peer"] != LEARNER for member in members for one in member.said("gone"))
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    import os
+
+    os.kill(pid, number)
+
+
+async def strict(village: Village, router: str) -> None:
+    """Have a router take no packet for a beginning that is in the middle of a connection."""
+    assert village.lab is not None
+    path = "/proc/sys/net/netfilter/nf_conntrack_tcp_loose"
+    await trio.run_process(village.lab.inside(router, ["sh", "-c", f"echo 0 > {path}"]))
+
+
+async def nft(village: Village, router: str, rules: str) -> None:
+    assert village.lab is not None
+    await trio.run_process(village.lab.inside(router, ["nft", "-f", "-"]), stdin=rules.encode())
+
+
+def lost(player: Player) -> int:
+    return len(player.said("gone"))

@@ -288,12 +288,12 @@ class Host(Flooding):
         )
         self.add(channel, raw, route, is_member=True, is_initiator=is_initiator)
 
-    async def connect_apart(self, wanted: PeerId, address: Address) -> Connection:
-        """Connect to `wanted` from a port of its own, for introductions alone: nobody above hears of it.
+    async def connect_apart(self, wanted: PeerId, address: Address, leaves: Leaves = Leaves.ANEW) -> Connection:
+        """Connect to `wanted` once more, for introductions alone: nobody above hears of it.
 
         Raises OSError, HandshakeFailed.
         """
-        channel, raw = await self._reach(wanted, address, Leaves.ANEW, is_initiator=True)
+        channel, raw = await self._reach(wanted, address, leaves, is_initiator=True)
         route = Route(address=str(raw.remote), origin=origin_of(raw.remote.host), dialled=True, is_limited=True)
         return self.add(channel, raw, route, is_member=True, is_initiator=True)
 

@@ -74,6 +74,11 @@ class TestRunning:
         with Port(two_homes, "a", socket.AF_INET) as mine, Port(two_homes, "learner", socket.AF_INET) as learner:
             assert seen_by(mine, learner)[0] == two_homes.network.address("acarrier1")
 
+    def test_two_of_one_home_reach_each_other_whatever_their_router_lets_in(self, two_homes: Laboratory) -> None:
+        with Port(two_homes, "b1", socket.AF_INET) as here, Port(two_homes, "b2", socket.AF_INET) as there:
+            with here.connect((two_homes.address("b2"), there.listener.getsockname()[1])) as connecting:
+                assert answer_to(connecting, SILENCE_S) == "let in"
+
     def test_a_router_that_was_rebooted_knows_nobody(self) -> None:
         east, west = WITNESSES
         with (

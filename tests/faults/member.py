@@ -15,6 +15,7 @@ of it is said over the real transport, and by nothing that a member could not sa
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -75,6 +76,7 @@ class Member:
         events.listen(self._note)
         self.neighbours = Neighbours(transport=host, events=events)
         self.asleep_s = 0.0
+        self.told: list[str] = []
         host.reaching.wall_clock = lambda: time.time() + self.asleep_s
 
     async def run(self, commands: AsyncIterator[dict[str, Any]]) -> None:
@@ -120,7 +122,7 @@ class Member:
         return {
             "met": connections,
             "reach": {"kind": reach.kind.value, "addresses": reach.addresses, "relays": reach.relays},
-            "addresses": self.host.addresses(),
+            "addresses": self.told or self.host.addresses(),
             "origins": self.host.origins(),
             "seen_at": [str(one) for one in self.host.reaching.seen_at()],
             "circuits": self.host.reaching.relay.budget.num_circuits,
@@ -180,7 +182,8 @@ class Member:
                 raise ValueError(f"nobody knows how to {command}")
 
     def _lie(self, addresses: list[str]) -> None:
-        """Say to be at other addresses, in identify and before punching."""
+        """Say to be at other addresses: to the learner, in identify and before punching."""
+        self.told = [f"{one}/p2p/{self.host.peer_id}" for one in addresses]
         self.host.reaching.seen_at = lambda: [parse_address(one) for one in addresses]  # type: ignore[method-assign]
         self.host.reaching.puncher.seen_at = self.host.reaching.seen_at
         self._introduce_as(addresses, "")
@@ -285,4 +288,7 @@ async def play(task: Assignment) -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(format="%(asctime)s %(message)s")
+    for name in ("host", "reachability.reaching"):
+        logging.getLogger(f"swarm.libp2p.{name}").setLevel(logging.DEBUG)
     trio.run(play, msgspec.json.decode(sys.argv[1], type=Assignment))

@@ -5,7 +5,10 @@ How long it took is recorded, and decides nothing.
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import pytest
 import trio
 
 from benchmarks.network.emulation import Node as Host
+from benchmarks.network.founding import key_of
 from benchmarks.network.home import Home
 from benchmarks.network.requirements import LINKS, missing_tools, obstacle
 from benchmarks.network.routers import KINDS
@@ -67,15 +71,17 @@ async def test_the_relay_dies_while_two_knock_and_they_meet_when_it_is_back(tmp_
     async with open_village(tmp_path, ["a", "b"], homes, [RELAY]) as village:
         learner, *members = await village.settle("a", "b")
         assert village.lab is not None
-        # Nobody gets through while the way between the homes is cut: so it goes on until the relay is gone.
-        drop = f"add rule inet home forward ip daddr 30.77.0.0/24 ip daddr != {village.lab.address(LEARNER)} drop"
+        # Nobody gets through while the way between the homes is cut: so knocking goes on until the relay is gone.
+        drop = f"insert rule inet home forward ip daddr 30.77.0.0/24 ip daddr != {village.lab.address(LEARNER)} drop"
         for name in ("arouter", "brouter"):
-            await nft(village, name, drop.replace("add rule inet home forward", "insert rule inet home forward"))
+            await nft(village, name, drop)
         await village.introduce(*members)
         await village.see(learner, "a circuit", lambda status: status["circuits"])
         await learner.kill()
         for member in members:
             await member.hear("gone", peer=LEARNER)
+        knocker = min(members, key=lambda member: key_of(member.name).peer_id)
+        await knocker.hear("trouble", what="neighbour_not_met")
         for name in ("arouter", "brouter"):
             await nft(village, name, "flush chain inet home forward")
             await nft(village, name, "add rule inet home forward accept")
@@ -128,11 +134,10 @@ async def test_a_machine_that_slept_is_back_among_all_soon(tmp_path: Path, figur
         await strict(village, "arouter")
         await sleeper.say("sleep", seconds=600)
         await sleeper.status()
-        trio.lowlevel.current_root_task()
-        _signal(pid, signal.SIGSTOP)
+        os.kill(pid, signal.SIGSTOP)
         village.lab.reboot(village.lab.homes[0])
         await trio.sleep(stopped_s)  # the fault itself
-        _signal(pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
         woke = time.monotonic()
         await sleeper.hear("gone", peer=other.name)
         await sleeper.hear("gone", peer=LEARNER)
@@ -141,6 +146,23 @@ async def test_a_machine_that_slept_is_back_among_all_soon(tmp_path: Path, figur
         figure("until it is back at the learner, s", time.monotonic() - woke)
         await village.meet(*members)
         figure("until it has met its neighbour again, s", time.monotonic() - woke)
+
+
+async def test_a_node_that_is_started_again_is_seen_at_its_port_again(tmp_path: Path, figure: Figure) -> None:
+    """Its system holds the ports of the connection that it had for a minute, so the new one leaves from elsewhere."""
+    async with open_village(tmp_path, ["a", "b"], [home("a"), home("b")], [RELAY]) as village:
+        learner, *members = await village.settle("a", "b")
+        (seen,) = (await members[0].status())["seen_at"]
+        await members[0].leave()
+        await learner.hear("gone", peer="a")
+        began = time.monotonic()
+        again = await village.start("a")
+        await village.join(again)
+        status = await village.see(again, "where it is seen", lambda status: status["seen_at"])
+        figure("until it is seen at its port again, s", time.monotonic() - began)
+        assert status["seen_at"] == [seen]
+        await village.introduce(again, members[1])
+        await village.meet(again, members[1])
 
 
 async def test_a_learner_that_comes_back_lets_nobody_storm(tmp_path: Path, figure: Figure) -> None:
@@ -165,10 +187,56 @@ async def test_a_learner_that_comes_back_lets_nobody_storm(tmp_path: Path, figur
         assert not any(one["peer"] != LEARNER for member in members for one in member.said("gone"))
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
-    import os
+PRINTER = """
+import socket, sys
+listening = socket.create_server(("", 9100))
+print("ready", flush=True)
+while True:
+    print(listening.accept()[1], flush=True)
+"""
 
-    os.kill(pid, number)
+
+async def test_a_member_elsewhere_has_nobody_knock_inside_another_home(tmp_path: Path) -> None:
+    """It tells the address of a printer, as half the world's homes have it, as its own: to the learner, to whom it
+    reaches over a circuit, and before punching."""
+    homes = [home("a", num_nodes=2), home("liar")]
+    async with open_village(tmp_path, ["a1", "liar"], homes, [RELAY]) as village, trio.open_nursery() as nursery:
+        assert village.lab is not None
+        command = village.lab.inside("a2", [sys.executable, "-c", PRINTER])
+        printer = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
+        assert printer.stdout is not None
+        assert await printer.stdout.receive_some() == b"ready\n"
+        learner, honest, liar = await village.settle("a1", "liar")
+        address = f"/ip4/{village.lab.address('a2')}/tcp/9100"
+        await liar.say("lie", addresses=[address])
+        await liar.hear("lied")
+        told = await village.introduce(honest, liar)
+        assert not any("/192.168." in one for one in told["a1"]["liar"])
+        knocker = min(honest, liar, key=lambda member: key_of(member.name).peer_id)
+        await knocker.hear("trouble", what="neighbour_not_met")
+        for number in range(2):
+            await liar.say("circuit", relay=LEARNER, peer="a1")
+            await liar.hear("circuit_over", after=number)
+        printer.kill()
+        knocks = b"".join([some async for some in printer.stdout])
+        assert knocks == b""
+        assert not (learner.ended or honest.ended)
+        nursery.cancel_scope.cancel()
+
+
+async def test_one_that_lies_about_where_it_sees_others_is_outvoted(tmp_path: Path) -> None:
+    hosts = [RELAY, Host(name="honest", delay_ms=5), Host(name="liar", delay_ms=5)]
+    async with open_village(tmp_path, ["a", "honest", "liar"], [home("a")], hosts) as village:
+        _learner, *members = await village.settle("honest", "liar", "a")
+        assert village.lab is not None
+        await members[1].say("misreport", observed="/ip4/45.3.2.1/tcp/80")
+        await members[1].hear("misreported")
+        await village.introduce(*members)
+        *_, status = await village.meet(*members)
+        await village.see(members[2], "its own address alone", lambda status: len(status["seen_at"]) == 1)
+        (seen,) = (await members[2].status())["seen_at"]
+        assert seen.split("/")[2] == village.lab.network.address("arouter")
+        assert status["reach"]["kind"] == "by_punching"
 
 
 async def strict(village: Village, router: str) -> None:
@@ -181,7 +249,3 @@ async def strict(village: Village, router: str) -> None:
 async def nft(village: Village, router: str, rules: str) -> None:
     assert village.lab is not None
     await trio.run_process(village.lab.inside(router, ["nft", "-f", "-"]), stdin=rules.encode())
-
-
-def lost(player: Player) -> int:
-    return len(player.said("gone"))

@@ -121,6 +121,9 @@ class Village:
         raise AssertionError(f"{player.name}: no {what} within {DEADLINE_S:.0f} s, but {status}\n{self.story()}")
 
     def story(self) -> str:
+        """The ends of everybody's output, for people; the last status alone stands before it."""
+        for player in self.started:
+            player.events = [one for one in player.events if one["event"] != "status"]
         return "\n".join(player.story() for player in self.started)
 
     def _has_met(self, status: Event, one: Player, members: Sequence[Player]) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import math
+import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -57,7 +58,7 @@ from swarm.libp2p.sockets.port_reuse import Leaves
 from swarm.libp2p.sockets.rate_limiter import Pacer
 from swarm.libp2p.sockets.tcp import TcpConnection
 from swarm.transport.event_rate import Buckets, Rate
-from swarm.transport.interface import DialFailed, TransportError
+from swarm.transport.interface import DIAL_TIMEOUT_S, DialFailed, TransportError
 from swarm.transport.reach_evidence import ReachEvidence, Sight, TriedAddress
 
 MAX_RELAYS = 2
@@ -69,6 +70,8 @@ ASK_AGAIN_S, ASK_SELDOM_S = 0.5, 60.0
 
 MAX_PUNCHED = 256
 """Peers of whom it is remembered what came of punching: more than a node has neighbours."""
+
+FAMILIES = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6}
 
 IDENTIFY_S = 10.0
 
@@ -84,6 +87,11 @@ DOUBT_S = 5.0
 
 PRUNE_S = 3.0
 """Before all connections to a peer but one are closed: one that was made to dial us back is gone by then."""
+
+SEEN_FIRST_S, SEEN_SELDOM_S, SEEN_AGAIN_S = 2.0, 15.0, 120.0
+"""Before we connect to a peer once more from the port on which we listen, where the first connection could not leave
+from there: soon, then after twice as long each time up to the second, since a port is free after a minute at most. And
+once it was seen: routers keep a mapping without a connection four minutes (RFC 5382)."""
 
 PROPOSES_S = 0.3
 """For a client's first words. A dialler speaks as soon as it is connected, so they are a round trip behind at most."""
@@ -336,7 +344,10 @@ class Reaching:
             self._servers[connection.number] = connection
             self._stir()
         if HOP in told.protocols and connection.dialled:
-            await self._keep_reserved(connection)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_seen, connection)
+                await self._keep_reserved(connection)
+                nursery.cancel_scope.cancel()
 
     def _offer(self, source: Source, addresses: Iterable[Address]) -> None:
         public = [replace(one, peer=None) for one in addresses if is_public(one)]
@@ -403,8 +414,9 @@ class Reaching:
                 ping = await self._host.open_stream_on(connection, PING_PROTOCOL, bytes(PING_BYTES))
                 await ping.receive_some(PING_BYTES)
                 await ping.aclose()
-        except (TransportError, trio.TooSlowError):
-            connection.muxer.break_off(f"nobody answered within {DOUBT_S:.0f} s after this machine slept, or moved")
+        except (TransportError, trio.TooSlowError) as error:
+            why = str(error) or f"nobody answered within {DOUBT_S:.0f} s"
+            connection.muxer.break_off(f"{why}, after this machine slept, or moved")
 
     async def _identify(self, connection: Connection) -> Introduced | None:
         with suppress(TransportError, PeerError, trio.TooSlowError), trio.fail_after(IDENTIFY_S):
@@ -429,6 +441,36 @@ class Reaching:
                     again_s, pause_s = pause_s, min(2 * pause_s, ASK_SELDOM_S)
             with trio.move_on_after(again_s):
                 await connection.gone.wait()
+
+    async def _keep_seen(self, connection: Connection) -> None:
+        """Have a relay say where our listening port is seen, where the connection to it left from another one.
+
+        It did because one between the same ports had just ended, or has ended and does not know it: after a node's
+        restart, a machine's sleep, a router's. Without it nobody could knock here as long as the connection lasts.
+        """
+        address, pause_s = parse_address(connection.route.address), SEEN_FIRST_S
+        is_listening = any(one.socket.family == FAMILIES.get(address.kind) for one in self._host.listeners)
+        if connection.route.from_listening or not is_listening or not is_public(address):
+            return
+        while connection.muxer.is_open:
+            with trio.move_on_after(pause_s):
+                await connection.gone.wait()
+                return
+            if (seen := await self._seen_from_listening(connection.peer, address)) is not None:
+                self.observed.note(connection.number, connection.route.origin, seen)
+                self._offer(Source.OBSERVED, self.observed.candidates())
+            pause_s = SEEN_AGAIN_S if seen is not None else min(2 * pause_s, SEEN_SELDOM_S)
+
+    async def _seen_from_listening(self, peer: PeerId, address: Address) -> Address | None:
+        """Where a peer sees the port on which we listen; None while no connection can leave from it."""
+        try:
+            with trio.fail_after(DIAL_TIMEOUT_S):
+                apart = await self._host.connect_apart(peer, address, Leaves.WHERE_WE_LISTEN)
+        except (OSError, HandshakeFailed, trio.TooSlowError):
+            return None
+        told = await self._identify(apart)
+        await apart.aclose()
+        return told.observed if told is not None and told.observed is not None and is_public(told.observed) else None
 
     def _upgrade(self, circuit: Connection) -> None:
         self._nursery.start_soon(self._meet, circuit)

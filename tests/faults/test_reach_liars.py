@@ -1,0 +1,105 @@
+"""Members that ask a relay, and others, for what they should not have: on loopback, where that is enough.
+
+Each is at it with a real process against another. Nothing of it ends a node, fills its memory, or makes it dial whom it
+should not: how much memory it took is recorded, and bounded far above that.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from swarm.libp2p.reachability.autonat_server import MIN_PROOF_BYTES
+from swarm.libp2p.reachability.relay import REQUESTS
+from swarm.libp2p.reachability.relay_budget import RelayLimits
+from tests.faults.conftest import Figure
+from tests.faults.stage import MIB, Player
+from tests.faults.village import LEARNER, Village, open_village
+
+LIAR, HONEST = "liar", "honest"
+RESERVATIONS = 10_000
+
+GROWTH_BYTES = 64 * MIB
+"""What a node may grow by whatever one member does: a node has 110 MiB to begin with."""
+
+
+async def grown(player: Player, before: int, figure: Figure) -> None:
+    """See that a node is there, and no larger than it may be."""
+    status = await player.status()
+    figure(f"{player.name} grew by, MiB", (status["resident"] - before) / MIB)
+    assert status["resident"] - before < GROWTH_BYTES
+
+
+async def test_ten_thousand_reservations_cost_one_place(tmp_path: Path, figure: Figure) -> None:
+    async with open_village(tmp_path, [LIAR, HONEST]) as village:
+        learner, liar, honest = await village.settle(LIAR, HONEST)
+        before = (await learner.status())["resident"]
+        await liar.say("reserve", relay=LEARNER, times=RESERVATIONS)
+        answers = await liar.hear("reserved")
+        figure("granted", answers["granted"])
+        assert sum(answers[key] for key in ("granted", "refused", "unanswered")) == RESERVATIONS
+        assert answers["granted"] <= REQUESTS.burst + REQUESTS.per_s * (answers["at"] - liar.said("ready")[0]["at"])
+        await grown(learner, before, figure)
+        await village.see(honest, "its reservation", lambda status: status["reach"]["relays"])
+        newcomer = await village.start(HONEST)  # with its key, elsewhere
+        await village.join(newcomer)
+
+
+async def test_a_circuit_carries_no_bulk(tmp_path: Path, figure: Figure) -> None:
+    async with open_village(tmp_path, [LIAR, HONEST]) as village:
+        learner, liar, honest = await village.settle(LIAR, HONEST)
+        before = (await learner.status())["resident"]
+        for number in range(3):
+            await liar.say("bulk", relay=LEARNER, peer=HONEST)
+            sent = await liar.hear("sent", after=number)
+            assert sent["why"]
+        status = await village.see(learner, "the end of all circuits", lambda status: not status["circuits"])
+        figure("bytes that went", status["relayed"])
+        assert status["relayed"] <= 3 * 2 * RelayLimits().circuit_bytes
+        await grown(learner, before, figure)
+        assert LEARNER in (await honest.status())["met"]
+
+
+@pytest.mark.parametrize("pays", [False, True])
+async def test_who_has_another_dial_somebody_pays_first_and_names_nobody_inside(tmp_path: Path, pays: bool) -> None:
+    """45.3.2.1 is nobody's here: what counts is what is asked for before it would be dialled."""
+    async with open_village(tmp_path, [LIAR]) as village:
+        learner, liar = await village.settle(LIAR)
+        await liar.say("ask_dial_back", peer=LEARNER, address="/ip4/192.168.1.1/tcp/80", pays=pays)
+        refused = await liar.hear("dialled_back")
+        assert (refused["wanted"], refused["status"]) == (0, "E_DIAL_REFUSED")
+        await liar.say("ask_dial_back", peer=LEARNER, address="/ip4/127.0.0.1/tcp/22", pays=pays)
+        refused = await liar.hear("dialled_back", after=1)
+        assert (refused["wanted"], refused["status"]) == (0, "E_DIAL_REFUSED")
+        if not pays:
+            await liar.say("ask_dial_back", peer=LEARNER, address="/ip4/45.3.2.1/tcp/80", pays=False)
+            asked = await liar.hear("dialled_back", after=2)
+            assert asked["wanted"] >= MIN_PROOF_BYTES
+            assert asked["status"] != "OK"
+        assert not learner.ended
+
+
+async def test_nobody_inside_is_knocked_at_on_a_members_word(tmp_path: Path) -> None:
+    """The liar says to be where another program listens: in its addresses, where it is seen, and to the learner."""
+    async with open_village(tmp_path, [LIAR, HONEST]) as village, trio.open_nursery() as nursery:
+        knocked = 0
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+
+        async def count(stream: trio.SocketStream) -> None:
+            nonlocal knocked
+            async with stream:
+                knocked += 1
+
+        nursery.start_soon(trio.serve_listeners, count, listeners)
+        port = listeners[0].socket.getsockname()[1]
+        learner, liar, honest = await village.settle(LIAR, HONEST)
+        await liar.say("lie", addresses=[f"/ip4/127.0.0.1/tcp/{port}", "/ip4/192.168.1.1/tcp/80"])
+        await liar.hear("lied")
+        for number in range(3):
+            await liar.say("circuit", relay=LEARNER, peer=HONEST)
+            await liar.hear("circuit_over", after=number)
+        assert not knocked
+        assert {player.ended for player in (learner, liar, honest)} == {False}
+        nursery.cancel_scope.cancel()

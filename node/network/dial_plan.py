@@ -86,6 +86,11 @@ class DialPlan:
         one = self._prospects.get(peer)
         return one is not None and one.due_s <= now and one.in_vain != place
 
+    def is_lost(self, peer: PeerId) -> bool:
+        """Whether there was a connection. Then either end dials, since the other may not know that it is gone."""
+        one = self._prospects.get(peer)
+        return one is not None and one.was_met
+
     def next_s(self, now: float) -> float:
         """When the next peer's pause ends; infinity when none has one."""
         return min((one.due_s for one in self._prospects.values() if one.due_s > now), default=math.inf)

@@ -5,7 +5,7 @@ introductions, by connections that come or go, by each dial that ends, and every
 
 Invariants:
 - Of two peers that can both be dialled the one with the smaller id dials, or each pair would dial twice. Of two of
-  which one can be dialled, the other one dials.
+  which one can be dialled, the other one dials. Whoever has lost the other dials again, whichever it is.
 - Addresses that lie inside somebody else's network are not dialled, whoever named them.
 - At most MAX_DIALS peers are dialled at a time, and after a learner's restart not all at once.
 """
@@ -85,7 +85,7 @@ class Neighbours:
             return False
         can_be_dialled = any(not is_circuit(address) for address in addresses)
         if self._is_open() == can_be_dialled:
-            return self.transport.peer_id < peer
+            return self.transport.peer_id < peer or self._plan.is_lost(peer)
         return can_be_dialled
 
     def _is_open(self) -> bool:

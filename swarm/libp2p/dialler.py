@@ -125,7 +125,6 @@ class Dialler:
             return f"{address}: {error}"
         return ""
 
-
     async def _connect_again(self, wanted: PeerId, found: Address) -> None:
         """Connect once more, where two dials became one connection. Raises OSError, HandshakeFailed.
 

@@ -40,8 +40,8 @@ from protocol.work import Introduction
 from swarm.libp2p import open_libp2p
 from swarm.libp2p.host import Host
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL
-from swarm.libp2p.reachability.autonat_client import DATA_BYTES
 from swarm.libp2p.reachability import autonat_pb2
+from swarm.libp2p.reachability.autonat_client import DATA_BYTES
 from swarm.libp2p.reachability.autonat_server import DIAL_REQUEST
 from swarm.libp2p.reachability.circuits import NoCircuit
 from swarm.libp2p.reachability.multiaddrs import to_bytes
@@ -127,7 +127,8 @@ class Member:
             "seen_at": [str(one) for one in self.host.reaching.seen_at()],
             "circuits": self.host.reaching.relay.budget.num_circuits,
             "relayed": self.host.reaching.relay.relayed_bytes,
-            "resident": int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE"),
+            "resident": int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+            * os.sysconf("SC_PAGE_SIZE"),
             "tasks": trio.lowlevel.current_statistics().tasks_living,
         }
 

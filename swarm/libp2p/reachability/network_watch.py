@@ -27,6 +27,8 @@ SLEPT_S = 10.0
 """By so much the wall's clock must run ahead between two looks, or the later one be late."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
+"""An address of ours, with the network that it is in."""
 
 
 class Change(Enum):
@@ -42,30 +44,35 @@ class Change(Enum):
 class NetworkWatch:
     """See the module's paragraph: what the last look saw."""
 
-    networks: frozenset[Network]
+    interfaces: frozenset[Interface]
     monotonic_s: float
     wall_s: float
 
-    def look(self, networks: frozenset[Network], monotonic_s: float, wall_s: float) -> Change:
+    @property
+    def networks(self) -> frozenset[Network]:
+        """The networks that we are on."""
+        return frozenset(one.network for one in self.interfaces)
+
+    def look(self, interfaces: frozenset[Interface], monotonic_s: float, wall_s: float) -> Change:
         """Compare with the last look."""
         elapsed_s = monotonic_s - self.monotonic_s
         ahead_s, late_s = (wall_s - self.wall_s) - elapsed_s, elapsed_s - LOOK_S
-        moved, self.networks = networks != self.networks, networks
+        moved, self.interfaces = interfaces != self.interfaces, interfaces
         self.monotonic_s, self.wall_s = monotonic_s, wall_s
         if moved:
             return Change.MOVED
         return Change.SLEPT if max(ahead_s, late_s) > SLEPT_S else Change.NOTHING
 
 
-def own_networks() -> frozenset[Network]:
-    """The networks that our interfaces are on now. Those of one link alone are left out: every interface has one."""
-    found: set[Network] = set()
+def own_interfaces() -> frozenset[Interface]:
+    """The addresses that our interfaces have now. Those of one link alone are left out: every interface has one."""
+    found: set[Interface] = set()
     for entries in psutil.net_if_addrs().values():
         for entry in entries:
             with suppress(ValueError):  # a hardware address, or a link-local one with a scope
-                network = ipaddress.ip_interface(f"{entry.address}/{_prefix_bits(entry.netmask)}").network
-                if not network.is_link_local:
-                    found.add(network)
+                interface = ipaddress.ip_interface(f"{entry.address}/{_prefix_bits(entry.netmask)}")
+                if not interface.is_link_local:
+                    found.add(interface)
     return frozenset(found)
 
 

@@ -39,7 +39,7 @@ from swarm.libp2p.reachability.circuits import Circuits, NoCircuit, RelayBusy
 from swarm.libp2p.reachability.dial_policy import is_loopback, is_public, may_dial
 from swarm.libp2p.reachability.hole_punch import DCUTR, HolePuncher, Punched
 from swarm.libp2p.reachability.hosting import Hosting
-from swarm.libp2p.reachability.network_watch import LOOK_S, Change, NetworkWatch, own_hosts, own_networks
+from swarm.libp2p.reachability.network_watch import LOOK_S, Change, NetworkWatch, own_hosts, own_interfaces
 from swarm.libp2p.reachability.observed_addresses import ObservedAddresses
 from swarm.libp2p.reachability.own_addresses import OwnAddresses, Source, Standing
 from swarm.libp2p.reachability.relay import HOP, STOP, Relay
@@ -82,8 +82,8 @@ UPGRADE_S = 40.0
 """From a circuit to a direct connection, at most: three tries, and what they take to agree on."""
 
 DOUBT_S = 5.0
-"""For a peer to answer after we slept, or moved; else the connection is taken for dead. A line that is full takes one.
-"""
+"""For a peer to answer after we slept, or moved, or after it came to us another way, as one does that has lost the
+connection; else it is taken for dead. A line that is full takes one."""
 
 PRUNE_S = 3.0
 """Before all connections to a peer but one are closed: one that was made to dial us back is gone by then."""
@@ -136,7 +136,7 @@ class Reaching:
         """What came of the last hole that was to be punched to each peer that reached us through a relay."""
         self._host = host
         self.wall_clock = time.time
-        self._watch = NetworkWatch(networks=own_networks(), monotonic_s=time.monotonic(), wall_s=self.wall_clock())
+        self._watch = NetworkWatch(interfaces=own_interfaces(), monotonic_s=time.monotonic(), wall_s=self.wall_clock())
         self._servers: dict[int, Connection] = {}
         """Who dials back for us, by connection."""
         self._sights: dict[int, Address] = {}
@@ -285,7 +285,7 @@ class Reaching:
             self._nursery.start_soon(self._get_to_know, connection)
             if connection.dialled and is_public(parse_address(connection.route.address)):
                 self._start_mapping()  # who talks to its own network alone needs no port of the router's
-        if self._host.peer_id < connection.peer and len(self._host.connections_to(connection.peer)) > 1:
+        if len(self._host.connections_to(connection.peer)) > 1:
             self._nursery.start_soon(self._prune, connection.peer)
 
     def note_gone(self, connection: Connection) -> None:
@@ -391,20 +391,27 @@ class Reaching:
         """Notice sleep, and another network, until cancelled."""
         while True:
             await trio.sleep(LOOK_S)
-            change = self._watch.look(own_networks(), time.monotonic(), self.wall_clock())
+            change = self._watch.look(own_interfaces(), time.monotonic(), self.wall_clock())
             if change is Change.NOTHING:
                 continue
             log.info("this machine %s", change.value)
             hosts = own_hosts()
             for connection in self._host.connections():
-                self._nursery.start_soon(self._doubt, connection, hosts)
+                self._nursery.start_soon(self._doubt, connection, hosts, "this machine slept, or moved")
             self._host.relist()
             if self._mapper is not None:
                 self._mapper.look_again()
             self.own.forget_verdicts()
             self._stir()
 
-    async def _doubt(self, connection: Connection, hosts: frozenset[str]) -> None:
+    async def _doubt_all(self, peer: PeerId) -> None:
+        """End those connections to a peer on which nobody answers any more; it comes to us another way."""
+        hosts = own_hosts()
+        async with trio.open_nursery() as nursery:
+            for connection in self._host.connections_to(peer):
+                nursery.start_soon(self._doubt, connection, hosts, "the peer came another way")
+
+    async def _doubt(self, connection: Connection, hosts: frozenset[str], cause: str) -> None:
         """End a connection that nobody answers on any more."""
         if connection.route.local_host not in {"", *hosts}:
             connection.muxer.break_off("this machine no longer has the address that it left from")
@@ -416,7 +423,7 @@ class Reaching:
                 await ping.aclose()
         except (TransportError, trio.TooSlowError) as error:
             why = str(error) or f"nobody answered within {DOUBT_S:.0f} s"
-            connection.muxer.break_off(f"{why}, after this machine slept, or moved")
+            connection.muxer.break_off(f"{why}, after {cause}")
 
     async def _identify(self, connection: Connection) -> Introduced | None:
         with suppress(TransportError, PeerError, trio.TooSlowError), trio.fail_after(IDENTIFY_S):
@@ -476,7 +483,8 @@ class Reaching:
         self._nursery.start_soon(self._meet, circuit)
 
     async def _meet(self, circuit: Connection) -> None:
-        """Get a direct connection to who reached us through a relay."""
+        """Get a direct connection to who reached us through a relay, though we may believe to have one."""
+        await self._doubt_all(circuit.peer)
         if not circuit.route.is_limited or self._punches.of(circuit.peer).admit(trio.current_time()):
             with trio.move_on_after(UPGRADE_S):
                 await self._host.unless_met(circuit.peer, partial(self._punch, circuit))
@@ -496,7 +504,8 @@ class Reaching:
         """Dial who reached us through a relay, where it can be dialled in the internet.
 
         Not inside: whoever shares our network was told where we are by the learner, and anybody else who names such an
-        address means a machine of ours. From a port of our own: from that on which we listen, it would be taken for a knock.
+        address means a machine of ours. And from a port of our own: from that on which we listen, it would be taken for
+        a knock.
         """
         told = await self._identify(circuit)
         attempts = [
@@ -514,10 +523,15 @@ class Reaching:
         return ""
 
     async def _prune(self, peer: PeerId) -> None:
-        """Leave one connection of several, where two dials have crossed: the smaller id decides which."""
-        await trio.sleep(PRUNE_S)
-        for one in self._host.connections_to(peer)[1:]:
-            await one.aclose()
+        """Leave one connection of several, where two dials have crossed: the smaller id decides which.
+
+        Or the peer connects anew because it slept, or moved, and the older connection is dead without our knowing it.
+        """
+        await self._doubt_all(peer)
+        if self._host.peer_id < peer:
+            await trio.sleep(PRUNE_S)
+            for one in self._host.connections_to(peer)[1:]:
+                await one.aclose()
 
     async def _leave(self, circuit: Connection) -> None:
         await trio.sleep(LINGER_S)

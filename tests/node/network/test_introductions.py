@@ -143,6 +143,22 @@ async def test_many_are_dialled_at_once_and_all_in_the_end(mock_clock: MockClock
         nursery.cancel_scope.cancel()
 
 
+async def test_whoever_has_lost_the_other_dials_it_again(mock_clock: MockClock) -> None:
+    """The other one may not know, where a machine slept or moved."""
+    network = MemoryNetwork()
+    async with member(network, A) as a, network.node("b", peer_id=B) as b:
+        neighbours = Neighbours(transport=b, events=EventLog(), rng=Random(1))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(neighbours.run)
+            neighbours.hear(Introduction(peers=[at(a)]))
+            await a.transport.dial(b.addresses())
+            await wait_all_tasks_blocked()
+            await a.transport.disconnect(B)
+            await pass_time(mock_clock, 2 * LOST_S)
+            assert b.dialled == {A}, "though its id is the larger one"
+            nursery.cancel_scope.cancel()
+
+
 async def test_who_was_met_once_is_tried_until_it_is_back(mock_clock: MockClock) -> None:
     """Its machine sleeps, or its router starts anew: nothing that the learner tells has changed."""
     network = MemoryNetwork()

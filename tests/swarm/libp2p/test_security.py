@@ -47,8 +47,8 @@ async def failures(tables: Sequence[SecurityTable]) -> list[HandshakeFailed]:
 
     async def speak(stream: trio.SocketStream, table: SecurityTable, wanted: Identity) -> None:
         async with stream:
+            raw = TcpConnection(stream, is_initiator=True)
             with pytest.raises(HandshakeFailed) as raised:
-                raw = TcpConnection(stream, is_initiator=True)
                 await secure_outbound(raw, table, wanted.peer_id, YAMUX_PROTOCOL)
             found.append(raised.value)
 

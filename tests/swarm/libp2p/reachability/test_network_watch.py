@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import ipaddress
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.libp2p.reachability.network_watch import LOOK_S, SLEPT_S, Change, NetworkWatch, own_hosts, own_networks
+from swarm.libp2p.reachability.network_watch import (
+    LOOK_S,
+    SLEPT_S,
+    Change,
+    Interface,
+    NetworkWatch,
+    own_hosts,
+    own_interfaces,
+)
 
-HOME = frozenset({ipaddress.ip_network("192.168.1.0/24")})
-CAFE = frozenset({ipaddress.ip_network("10.1.0.0/16")})
+HOME = frozenset({ipaddress.ip_interface("192.168.1.7/24")})
+CAFE = frozenset({ipaddress.ip_interface("10.1.0.7/16")})
+ANOTHER_LEASE = frozenset({ipaddress.ip_interface("192.168.1.8/24")})
 
 
 def watch() -> NetworkWatch:
-    return NetworkWatch(networks=HOME, monotonic_s=100.0, wall_s=1_000_000.0)
+    return NetworkWatch(interfaces=HOME, monotonic_s=100.0, wall_s=1_000_000.0)
 
 
 def test_ten_minutes_of_sleep_are_noticed_once() -> None:
@@ -30,10 +40,11 @@ def test_a_process_that_was_stopped_for_ten_minutes_slept_as_well() -> None:
     assert seen.look(HOME, 704.0, 1_000_604.0) is Change.NOTHING
 
 
-def test_another_network_is_noticed_once() -> None:
+@pytest.mark.parametrize("now", [CAFE, ANOTHER_LEASE, HOME | CAFE, frozenset()])
+def test_another_network_or_address_is_noticed_once(now: frozenset[Interface]) -> None:
     seen = watch()
-    assert seen.look(CAFE, 104.0, 1_000_004.0) is Change.MOVED
-    assert seen.look(CAFE, 108.0, 1_000_008.0) is Change.NOTHING
+    assert seen.look(now, 104.0, 1_000_004.0) is Change.MOVED
+    assert seen.look(now, 108.0, 1_000_008.0) is Change.NOTHING
 
 
 @given(st.lists(st.tuples(st.floats(0, LOOK_S + SLEPT_S), st.floats(-0.1, 0.1)), max_size=50))
@@ -51,7 +62,7 @@ def test_a_clock_that_is_set_back_is_not_sleep() -> None:
 
 
 def test_this_machine_is_on_its_own_networks() -> None:
-    networks = own_networks()
+    networks = {one.network for one in own_interfaces()}
     hosts = [ipaddress.ip_address(host) for host in own_hosts() if host.count(".") == 3 or host == "::1"]
     assert ipaddress.ip_address("127.0.0.1") in hosts
     assert all(any(host.version == one.version and host in one for one in networks) for host in hosts)

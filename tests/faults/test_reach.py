@@ -1,4 +1,4 @@
-"""Members that ask a relay, and others, for what they should not have: on loopback, where that is enough.
+"""Members that ask a relay, and others, for what they should not have, or are gone: on loopback, where that is enough.
 
 Each is at it with a real process against another. Nothing of it ends a node, fills its memory, or makes it dial whom it
 should not: how much memory it took is recorded, and bounded far above that.
@@ -6,6 +6,7 @@ should not: how much memory it took is recorded, and bounded far above that.
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from swarm.libp2p.reachability.relay import REQUESTS
 from swarm.libp2p.reachability.relay_budget import RelayLimits
 from tests.faults.conftest import Figure
 from tests.faults.stage import MIB, Player
-from tests.faults.village import LEARNER, Village, open_village
+from tests.faults.village import LEARNER, open_village
+
+pytestmark = pytest.mark.rest
 
 LIAR, HONEST = "liar", "honest"
 RESERVATIONS = 10_000
@@ -103,3 +106,16 @@ async def test_nobody_inside_is_knocked_at_on_a_members_word(tmp_path: Path) -> 
         assert not knocked
         assert {player.ended for player in (learner, liar, honest)} == {False}
         nursery.cancel_scope.cancel()
+
+
+async def test_a_connection_that_is_dead_gives_way_to_the_one_that_its_peer_made_since(tmp_path: Path) -> None:
+    """The peer slept, or moved, and knows that the older one is lost; we do not."""
+    async with open_village(tmp_path, [HONEST]) as village:
+        learner, honest = await village.settle(HONEST)
+        honest.signal(signal.SIGSTOP)
+        again = await village.start(HONEST)  # it has the same key
+        await village.join(again)
+        port = again.said("ready")[0]["addresses"][0].split("/")[4]
+        status = await village.see(learner, "one connection", lambda status: len(status["met"][HONEST]) == 1)
+        assert status["met"][HONEST][0]["address"].endswith(f"/{port}")
+        honest.signal(signal.SIGKILL)

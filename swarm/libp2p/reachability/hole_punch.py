@@ -13,7 +13,7 @@ and none of two that cross.
 
 Invariants:
 - There are TRIES, and each takes PUNCH_S.
-- Knocks leave from the port on which we listen. They go to MAX_KNOCKED public addresses at most.
+- Knocks leave from the port on which we listen. They go to MAX_KNOCKED addresses at most, which `may_dial` allows.
 - Who answers is the peer of the circuit, or nobody.
 
 Specification: https://github.com/libp2p/specs/blob/master/relay/DCUtR.md. That one round trip matters, and when what
@@ -75,10 +75,16 @@ class Punched:
 
 @dataclass(kw_only=True)
 class HolePuncher:
-    """See the module's paragraph. `seen_at`: where others may knock to reach us, if anywhere."""
+    """See the module's paragraph.
+
+    Args:
+        seen_at: where others may knock to reach us, if anywhere.
+        may_dial: whether an address that a stranger named may be dialled.
+    """
 
     host: Hosting
     seen_at: Callable[[], Sequence[Address]]
+    may_dial: Callable[[Address], bool] = is_public
     rng: Random = field(default_factory=Random)
     _clients: dict[tuple[str, int], PeerId] = field(default_factory=dict)
     """Addresses of peers at which we knock as clients, so that we are clients as well where they are let in first."""
@@ -192,7 +198,7 @@ class HolePuncher:
         """Where the peer is seen, in families of addresses in which we are seen ourselves: elsewhere is no way back."""
         kinds = {one.kind for one in self.seen_at()}
         told_of = from_bytes(told.ObsAddrs, MAX_KNOCKED)
-        return [address for address in told_of if address.kind in kinds and is_public(address)]
+        return [address for address in told_of if address.kind in kinds and self.may_dial(address)]
 
     @contextmanager
     def _client_of(self, peer: PeerId, addresses: Sequence[Address]) -> Iterator[None]:

@@ -286,7 +286,7 @@ class Reaching:
             if connection.dialled and is_public(parse_address(connection.route.address)):
                 self._start_mapping()  # who talks to its own network alone needs no port of the router's
         if len(self._host.connections_to(connection.peer)) > 1:
-            self._nursery.start_soon(self._prune, connection.peer)
+            self._nursery.start_soon(self._prune, connection)
 
     def note_gone(self, connection: Connection) -> None:
         """A connection has ended."""
@@ -404,12 +404,13 @@ class Reaching:
             self.own.forget_verdicts()
             self._stir()
 
-    async def _doubt_all(self, peer: PeerId) -> None:
-        """End those connections to a peer on which nobody answers any more; it comes to us another way."""
+    async def _doubt_all(self, peer: PeerId, but: Connection) -> None:
+        """End those connections to a peer on which nobody answers any more: it came to us another way."""
         hosts = own_hosts()
         async with trio.open_nursery() as nursery:
             for connection in self._host.connections_to(peer):
-                nursery.start_soon(self._doubt, connection, hosts, "the peer came another way")
+                if connection is not but:
+                    nursery.start_soon(self._doubt, connection, hosts, "the peer came another way")
 
     async def _doubt(self, connection: Connection, hosts: frozenset[str], cause: str) -> None:
         """End a connection that nobody answers on any more."""
@@ -421,9 +422,10 @@ class Reaching:
                 ping = await self._host.open_stream_on(connection, PING_PROTOCOL, bytes(PING_BYTES))
                 await ping.receive_some(PING_BYTES)
                 await ping.aclose()
-        except (TransportError, trio.TooSlowError) as error:
-            why = str(error) or f"nobody answered within {DOUBT_S:.0f} s"
-            connection.muxer.break_off(f"{why}, after {cause}")
+        except TransportError:
+            pass  # the peer takes no ping, so it is there; or the connection is ending by itself
+        except trio.TooSlowError:
+            connection.muxer.break_off(f"nobody answered within {DOUBT_S:.0f} s after {cause}")
 
     async def _identify(self, connection: Connection) -> Introduced | None:
         with suppress(TransportError, PeerError, trio.TooSlowError), trio.fail_after(IDENTIFY_S):
@@ -484,7 +486,7 @@ class Reaching:
 
     async def _meet(self, circuit: Connection) -> None:
         """Get a direct connection to who reached us through a relay, though we may believe to have one."""
-        await self._doubt_all(circuit.peer)
+        await self._doubt_all(circuit.peer, but=circuit)
         if not circuit.route.is_limited or self._punches.of(circuit.peer).admit(trio.current_time()):
             with trio.move_on_after(UPGRADE_S):
                 await self._host.unless_met(circuit.peer, partial(self._punch, circuit))
@@ -522,12 +524,13 @@ class Reaching:
             return f"{address}: {error}"
         return ""
 
-    async def _prune(self, peer: PeerId) -> None:
+    async def _prune(self, newest: Connection) -> None:
         """Leave one connection of several, where two dials have crossed: the smaller id decides which.
 
         Or the peer connects anew because it slept, or moved, and the older connection is dead without our knowing it.
         """
-        await self._doubt_all(peer)
+        peer = newest.peer
+        await self._doubt_all(peer, but=newest)
         if self._host.peer_id < peer:
             await trio.sleep(PRUNE_S)
             for one in self._host.connections_to(peer)[1:]:

@@ -1,4 +1,6 @@
-"""js-libp2p and our host: relays, circuits, identify, AutoNAT v2 and the messages of DCUtR, both directions.
+"""js-libp2p and our host: what it learns of us, circuits without limits, AutoNAT v2 and the messages of DCUtR.
+
+What all implementations play is in `test_reach_interop.py`.
 
 js-libp2p does not punch over TCP: it dials from another port than the one on which it listens. On loopback, where no
 router is in the way, that connects all the same, so what both ends say, and who is whose client, is tested in full.
@@ -6,13 +8,13 @@ router is in the way, that connects all the same, so what both ends say, and who
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
-from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 
 from protocol.core.ids import PeerId
@@ -22,39 +24,37 @@ from swarm.libp2p.host import Host
 from swarm.libp2p.reachability.autonat_client import Verdict, Word
 from swarm.libp2p.reachability.autonat_server import DIAL_REQUEST
 from swarm.libp2p.reachability.hole_punch import DCUTR, Punched
-from swarm.libp2p.reachability.multiaddrs import from_bytes, to_bytes
+from swarm.libp2p.reachability.multiaddrs import to_bytes
 from swarm.libp2p.reachability.relay import HOP, STOP, sign_voucher
 from swarm.libp2p.reachability.wire import framed
-from swarm.libp2p.security import NOISE, TLS, Identity
+from swarm.libp2p.security import Identity
 from swarm.libp2p.sockets.addresses import Address, from_socket
 from swarm.testing.transport_conformance import ECHO, echo, read_exactly
 from swarm.transport.interface import Stream
 from tests.support.partners.circuits import (
     LOOPBACK,
     UNTIL_S,
-    check_voucher,
     circuit_from,
     connection_to,
-    introduction,
-    local_address,
     ours,
     ping,
     places,
-    reservation,
     through,
 )
+from tests.support.partners.implementations import JS_NAMES
 from tests.support.partners.js_peer import PUBLIC, JsError, JsPeer, js_name, js_peer
 from tests.support.partners.programs import needs_js
 
 pytestmark = needs_js
 
 JS, OTHER_JS = 7, 8
-NAMES = {TLS: "tls", NOISE: "noise"}
-each_security = pytest.mark.parametrize("security", NAMES)
+each_security = pytest.mark.parametrize("security", JS_NAMES)
 
 PUBLIC_LISTENING = (LOOPBACK, f"/ip4/{PUBLIC}/tcp/0")
 UNANNOUNCED = ("/ip4/127.0.0.1/tcp/1",)
 """What a host says of where it listens so that nobody dials it there."""
+
+Answer = Callable[[Host, Stream], Awaitable[None]]
 
 CONNECT, SYNC = HolePunch.CONNECT, HolePunch.SYNC
 
@@ -64,31 +64,6 @@ async def reserve(host: Host, relay: Host) -> None:
     relay.trust(host.peer_id)
     await host.dial(relay.addresses())
     await host.reaching.circuits.reserve(relay.peer_id)
-
-
-@each_security
-async def test_js_relays_between_two_of_ours(security: str) -> None:
-    async with js_peer(JS, security=[NAMES[security]]) as js, ours(1) as source, ours(2, security=[security]) as target:
-        for one in (source, target):
-            await one.dial(js.addresses)
-        assert await target.reaching.circuits.reserve(js.peer) > 1000
-        circuit = await source.reaching.circuits.connect(js.peer, target.peer_id)
-        assert circuit.route.is_limited
-        await ping(source, circuit)
-        told = await introduction(source, circuit)
-        assert (told.agent_version, told.observed_addr) == ("volery", b"")
-        back = await circuit_from(target, source.peer_id)
-        assert back.route.relay == js.peer
-        await ping(target, back)
-
-
-async def test_js_vouches_for_its_reservation() -> None:
-    async with js_peer(JS) as js, ours(1) as host:
-        await host.dial(js.addresses)
-        answer = await reservation(host, js.peer)
-        granted = answer.reservation
-        assert (answer.type, answer.status) == (pb.HopMessage.STATUS, pb.OK)
-        check_voucher(granted.voucher, js.peer, host.peer_id, granted.expire)
 
 
 async def test_js_reads_our_voucher() -> None:
@@ -115,50 +90,38 @@ async def test_a_relay_without_limits_makes_connections_like_any_other() -> None
 
 
 @each_security
-async def test_identify_outside_of_circuits(security: str) -> None:
-    async with js_peer(JS, security=[NAMES[security]]) as js, ours(1) as host:
-        connection = await connection_to(host, js.addresses[0])
-        told = await introduction(host, connection)
-        assert told.agent_version.startswith("js-libp2p/")
-        assert places([told.observed_addr]) == [local_address(connection)]
-        assert {HOP, STOP, DIAL_REQUEST} <= set(told.protocols)
+async def test_what_js_learns_of_us_outside_of_circuits(security: str) -> None:
+    async with js_peer(JS, security=[JS_NAMES[security]]) as js, ours(1) as host:
+        await host.dial(js.addresses)
+        await js.order("ping", peer=host.peer_id)  # it asks who we are by itself before, and not twice at a time
         said = await js.order("identify", peer=host.peer_id)
         assert (said["peer"], said["agent"]) == (host.peer_id, "volery")
         assert {HOP, STOP, DIAL_REQUEST, DCUTR} <= set(said["protocols"])
         assert said["addresses"] == [address.partition("/p2p/")[0] for address in host.addresses()]
         assert said["observed"] == js.addresses[0].partition("/p2p/")[0]
-        await js.order("ping", peer=host.peer_id)
 
 
 @each_security
 async def test_js_dials_us(security: str) -> None:
-    async with js_peer(JS, security=[NAMES[security]]) as js, ours(1) as host:
+    async with js_peer(JS, security=[JS_NAMES[security]]) as js, ours(1) as host:
         told = await js.order("dial", address=host.addresses()[0])
         assert (told["encryption"], told["limited"]) == (security, False)
         await js.order("ping", peer=host.peer_id)
 
 
 @each_security
-async def test_js_is_reached_through_our_relay_and_reaches_us(security: str) -> None:
+async def test_what_js_learns_of_us_over_a_circuit(security: str) -> None:
     async with ours(1, members=[js_name(JS)]) as relay, ours(2) as host:
         await reserve(host, relay)
-        async with js_peer(JS, relays=relay.addresses(), security=[NAMES[security]]) as js:
+        async with js_peer(JS, relays=relay.addresses(), security=[JS_NAMES[security]]) as js:
             told = await js.order("dial", address=through(relay, host.peer_id))
             assert (told["encryption"], told["limited"]) == (security, True)
             await js.order("ping", peer=host.peer_id)
             said = await js.order("identify", peer=host.peer_id)
             assert (said["peer"], said["observed"]) == (host.peer_id, None)
-            back = await circuit_from(host, js.peer)
-            assert (back.route.relay, back.dialled, back.route.is_limited) == (relay.peer_id, False, True)
-            await ping(host, back)
-            circuit = await host.reaching.circuits.connect(relay.peer_id, js.peer)
-            await ping(host, circuit)
-            introduced = await introduction(host, circuit)
-            assert introduced.agent_version.startswith("js-libp2p/")
-            assert from_bytes([introduced.observed_addr], 1) == [], "where the relay is, is not where we are"
 
 
-async def test_we_relay_between_two_of_js() -> None:
+async def test_what_js_learns_of_js_through_our_relay() -> None:
     async with (
         ours(1, members=[js_name(JS), js_name(OTHER_JS)]) as relay,
         js_peer(JS, relays=relay.addresses()) as target,
@@ -169,32 +132,6 @@ async def test_we_relay_between_two_of_js() -> None:
         await source.order("ping", peer=target.peer)
         said = await source.order("identify", peer=target.peer)
         assert said["peer"] == target.peer
-        assert relay.reaching.relay.relayed_bytes > 0
-
-
-async def test_js_reaches_us_through_js_and_is_reached_by_us() -> None:
-    async with js_peer(JS) as relay, ours(1) as host, js_peer(OTHER_JS, relays=relay.addresses) as other:
-        await host.dial(relay.addresses)
-        await host.reaching.circuits.reserve(relay.peer)
-        await other.order("dial", address=through(relay.addresses[0], host.peer_id))
-        back = await circuit_from(host, other.peer)
-        assert back.route.relay == relay.peer
-        await other.order("ping", peer=host.peer_id)
-        await ping(host, await host.reaching.circuits.connect(relay.peer, other.peer))
-
-
-async def test_js_is_told_that_our_relay_does_not_take_strangers() -> None:
-    async with ours(1) as relay, ours(2) as host, js_peer(JS) as js:
-        await reserve(host, relay)
-        with pytest.raises(JsError, match="PERMISSION_DENIED"):
-            await js.order("dial", address=through(relay, host.peer_id))
-
-
-async def test_js_is_told_that_a_peer_reserved_nothing() -> None:
-    async with ours(1, members=[js_name(JS)]) as relay, ours(2) as host, js_peer(JS) as js:
-        await host.dial(relay.addresses())
-        with pytest.raises(JsError, match="NO_RESERVATION"):
-            await js.order("dial", address=through(relay, host.peer_id))
 
 
 # AutoNAT v2. What is public is PUBLIC alone, on both sides.
@@ -244,11 +181,18 @@ async def test_we_dial_js_back() -> None:
 
 
 @asynccontextmanager
-async def behind_a_relay(*, is_reached: bool) -> AsyncIterator[tuple[Host, JsPeer, Connection]]:
-    """A host of ours, a peer of js-libp2p, and a circuit from it if we are reached by it, to it otherwise."""
+async def behind_a_relay(
+    *, is_reached: bool, answer: Answer | None = None
+) -> AsyncIterator[tuple[Host, JsPeer, Connection]]:
+    """A host of ours, a peer of js-libp2p, and a circuit from it if we are reached by it, to it otherwise.
+
+    With `answer`, that is what becomes of the peer's streams of DCUtR.
+    """
     async with ours(1, members=[js_name(JS)]) as relay, ours(2, listen=PUBLIC_LISTENING, announce=UNANNOUNCED) as host:
         host.reaching.puncher.seen_at = lambda: [public_address(host)]
         host.reaching.puncher.may_dial = lambda address: address.host == PUBLIC
+        if answer is not None:
+            host.handle(DCUTR, partial(answer, host))
         await reserve(host, relay)
         async with js_peer(JS, relays=relay.addresses(), public=True, punches=True) as js:
             if is_reached:
@@ -282,15 +226,13 @@ async def test_messages_of_dcutr_are_those_of_js_byte_for_byte_where_it_is_reach
     heard: list[bytes] = []
     done = trio.Event()
 
-    async with behind_a_relay(is_reached=False) as (host, _, __):
+    async def answer(host: Host, stream: Stream) -> None:
+        heard.append(await read_message(stream))
+        await stream.send_all(framed(HolePunch(type=CONNECT, ObsAddrs=[to_bytes(str(public_address(host)))])))
+        heard.append(await read_message(stream))
+        done.set()
 
-        async def answer(stream: Stream) -> None:
-            heard.append(await read_message(stream))
-            await stream.send_all(framed(HolePunch(type=CONNECT, ObsAddrs=[to_bytes(str(public_address(host)))])))
-            heard.append(await read_message(stream))
-            done.set()
-
-        host.handle(DCUTR, answer)
+    async with behind_a_relay(is_reached=False, answer=answer):
         with trio.fail_after(UNTIL_S):
             await done.wait()
         connect = body_of(heard[0])
@@ -361,17 +303,16 @@ async def test_js_tries_again_where_a_try_failed() -> None:
     heard: list[bytes] = []
     tried_again = trio.Event()
     nobody = Address(kind="ip4", host=PUBLIC, port=1)
-    async with behind_a_relay(is_reached=False) as (host, _, __):
 
-        async def answer(stream: Stream) -> None:
-            heard.append(await read_message(stream))
-            await stream.send_all(framed(HolePunch(type=CONNECT, ObsAddrs=[to_bytes(str(nobody))])))
-            heard.append(await read_message(stream))
-            if len(heard) == 4:
-                tried_again.set()
-            await stream.receive_some(1)  # it has one such stream at a time, so it ends this one first
+    async def answer(_: Host, stream: Stream) -> None:
+        heard.append(await read_message(stream))
+        await stream.send_all(framed(HolePunch(type=CONNECT, ObsAddrs=[to_bytes(str(nobody))])))
+        heard.append(await read_message(stream))
+        if len(heard) == 4:
+            tried_again.set()
+        await stream.receive_some(1)  # it has one such stream at a time, so it ends this one first
 
-        host.handle(DCUTR, answer)
+    async with behind_a_relay(is_reached=False, answer=answer):
         with trio.fail_after(UNTIL_S):
             await tried_again.wait()
         assert heard[:2] == heard[2:4]

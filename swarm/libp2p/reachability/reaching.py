@@ -397,7 +397,10 @@ class Reaching:
             log.info("this machine %s", change.value)
             hosts = own_hosts()
             for connection in self._host.connections():
-                self._nursery.start_soon(self._doubt, connection, hosts, "this machine slept, or moved")
+                if connection.route.local_host in hosts or not _is_of_an_interface(connection.route.local_host):
+                    self._nursery.start_soon(self._doubt, connection, "this machine slept, or moved")
+                else:
+                    connection.muxer.break_off("this machine no longer has the address that it left from")
             self._host.relist()
             if self._mapper is not None:
                 self._mapper.look_again()
@@ -406,17 +409,13 @@ class Reaching:
 
     async def _doubt_all(self, peer: PeerId, but: Connection) -> None:
         """End those connections to a peer on which nobody answers any more: it came to us another way."""
-        hosts = own_hosts()
         async with trio.open_nursery() as nursery:
             for connection in self._host.connections_to(peer):
                 if connection is not but:
-                    nursery.start_soon(self._doubt, connection, hosts, "the peer came another way")
+                    nursery.start_soon(self._doubt, connection, "the peer came another way")
 
-    async def _doubt(self, connection: Connection, hosts: frozenset[str], cause: str) -> None:
+    async def _doubt(self, connection: Connection, cause: str) -> None:
         """End a connection that nobody answers on any more."""
-        if connection.route.local_host not in {"", *hosts}:
-            connection.muxer.break_off("this machine no longer has the address that it left from")
-            return
         try:
             with trio.fail_after(DOUBT_S):
                 ping = await self._host.open_stream_on(connection, PING_PROTOCOL, bytes(PING_BYTES))
@@ -550,3 +549,10 @@ class Reaching:
 
 def _tcp(host: str, port: int) -> str:
     return f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}"
+
+
+def _is_of_an_interface(host: str) -> bool:
+    """Whether an address of ours on a connection is an interface's: not over a circuit, nor within this machine, whose
+    interface has one of all those addresses.
+    """
+    return host != "" and not ipaddress.ip_address(host).is_loopback

@@ -46,7 +46,7 @@ def test_two_that_cannot_meet_do_not_and_say_why() -> None:
     assert not introduction.is_false
     one, other = introduction.reports
     assert one.error
-    assert other == Report(verdict=other.verdict, error="no connection")
+    assert other == Report(verdict=other.verdict, tries=other.tries, error="no connection")
 
 
 def test_a_program_that_ended_is_named() -> None:

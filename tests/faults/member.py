@@ -20,7 +20,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -159,9 +159,9 @@ class Member:
                 case PeerDisconnected(peer=peer):
                     say("gone", peer=self.names.get(peer, peer))
 
-    def _note(self, name: str, fields: dict[str, Any]) -> None:
-        peer = fields.pop("peer", "")
-        say("trouble", what=name, peer=self.names.get(peer, peer), **fields)
+    def _note(self, name: str, fields: Mapping[str, Any]) -> None:
+        peer = fields.get("peer", "")
+        say("trouble", **{**fields, "what": name, "peer": self.names.get(peer, peer)})
 
     # What no honest member does.
 

@@ -29,6 +29,9 @@ WHY_NOT = obstacle() or (f"{', '.join(MISSING)} not installed" if MISSING else "
 
 pytestmark = [pytest.mark.root, pytest.mark.rest, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
 
+STOPPED_S = 15.0
+"""Of a process that sleeps: longer than it takes to be noticed by that alone."""
+
 RELAY = Host(name=LEARNER, delay_ms=5)
 
 
@@ -120,8 +123,7 @@ async def test_a_router_starts_anew_and_maps_anew_and_all_who_met_meet_again(tmp
         assert not learner.ended
 
 
-@pytest.mark.parametrize("stopped_s", [15.0])
-async def test_a_machine_that_slept_is_back_among_all_soon(tmp_path: Path, figure: Figure, stopped_s: float) -> None:
+async def test_a_machine_that_slept_is_back_among_all_soon(tmp_path: Path, figure: Figure) -> None:
     """Its process is stopped, its clock is ten minutes on, and meanwhile its router forgot it."""
     homes = [home("a"), home("b")]
     async with open_village(tmp_path, ["a", "b"], homes, [RELAY]) as village:
@@ -136,7 +138,7 @@ async def test_a_machine_that_slept_is_back_among_all_soon(tmp_path: Path, figur
         await sleeper.status()
         os.kill(pid, signal.SIGSTOP)
         village.lab.reboot(village.lab.homes[0])
-        await trio.sleep(stopped_s)  # the fault itself
+        await trio.sleep(STOPPED_S)  # the fault itself
         os.kill(pid, signal.SIGCONT)
         woke = time.monotonic()
         await sleeper.hear("gone", peer=other.name)

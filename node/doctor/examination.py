@@ -397,7 +397,7 @@ def dialable(told: Sequence[exchange.PeerAddresses], transport: Transport) -> li
 
 async def _meet(transport: Transport, addresses: Sequence[str], met: list[PeerId]) -> None:
     with suppress(DialFailed):
-        met.append(await transport.dial(addresses))
+        met.append(await transport.dial(addresses, named_by_others=True))
 
 
 def _is_outside(text: str) -> bool:

@@ -5,10 +5,12 @@
 - `connection_gate`: who may shake hands with this node, which strangers stay, and how often anybody may do what
 - `dialler`: reaches a peer at one of its addresses
 - `fair_slots`: few places, kept open for those who have not been here
+- `haste`: which peers take a proposal of security at once
 - `host`: TCP, TLS or noise, yamux and multistream, put together behind the port
 - `identify`: the protocols that every libp2p node answers: identify and ping
 - `memory_budget`: how much memory connections may take, for all strangers, for all members, and for each
 - `multistream`: multistream-select 1.0: two ends agree on a protocol by its name
+- `outlasting`: what goes on when nobody waits for it any more
 - `port_mapping`: a port of the home router, so that others can dial this node
 - `racing`: several attempts at the same thing, of which the first success counts
 - `reachability`: how nodes behind routers reach each other

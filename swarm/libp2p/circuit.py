@@ -16,12 +16,15 @@ from swarm.transport.interface import Stream, StreamBroken
 
 
 class CircuitConnection(IRawConnection):
-    """`read(n)` returns exactly `n` bytes. One task may write while another reads."""
+    """`read(n)` returns exactly `n` bytes. One task may write while another reads.
 
-    def __init__(self, stream: Stream, *, is_initiator: bool) -> None:
+    The stream may be set later, before anything else is asked for.
+    """
+
+    def __init__(self, stream: Stream | None, *, is_initiator: bool) -> None:
         self.is_initiator = is_initiator
         self.receive_bytes = RECEIVE_BYTES
-        self._stream = stream
+        self.stream = stream
         self._buffer = bytearray()
 
     def hurry(self) -> None:
@@ -38,13 +41,13 @@ class CircuitConnection(IRawConnection):
     async def write(self, data: bytes | memoryview) -> None:
         """Send all of `data`. Raises ConnectionClosedError. Cancelling it ends the connection's use."""
         try:
-            await self._stream.send_all(bytes(data))
+            await self._joined.send_all(bytes(data))
         except StreamBroken as error:
             raise ConnectionClosedError(f"the circuit broke: {error}", transport="circuit") from error
 
     async def close(self) -> None:
         """Close; what was written still arrives."""
-        await self._stream.aclose()
+        await self._joined.aclose()
 
     def get_remote_address(self) -> tuple[str, int] | None:
         return None
@@ -55,9 +58,14 @@ class CircuitConnection(IRawConnection):
     def get_connection_type(self) -> ConnectionType:
         return ConnectionType.RELAYED
 
+    @property
+    def _joined(self) -> Stream:
+        assert self.stream is not None, "nothing was said yet over a circuit that is asked for with the first words"
+        return self.stream
+
     async def _receive(self) -> bytes:
         try:
-            data = await self._stream.receive_some(self.receive_bytes)
+            data = await self._joined.receive_some(self.receive_bytes)
         except StreamBroken as error:
             raise ConnectionClosedError(f"the circuit broke: {error}", transport="circuit") from error
         if not data:

@@ -77,6 +77,8 @@ class Connection:
             channel, initiator=is_initiator, accept=partial(host.serve_stream, self), account=self
         )
         self.gone = trio.Event()
+        self.agent = ""
+        """The program that the peer says it is; "" before it says so."""
         self._host = host
 
     @property

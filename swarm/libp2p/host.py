@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from itertools import count
 from typing import TypeVar
 
@@ -30,9 +31,11 @@ from swarm.libp2p.connection import Connection, Route
 from swarm.libp2p.connection_gate import BYTES, CONNECTIONS, FIRST_BYTES_S, HANDSHAKE_S, Door
 from swarm.libp2p.dialler import Dialler
 from swarm.libp2p.fair_slots import origin_of
+from swarm.libp2p.haste import Haste
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL, answer_ping, identify_handler
 from swarm.libp2p.memory_budget import Budget, Over
 from swarm.libp2p.multistream import NegotiationFailed, answer, propose_at_once
+from swarm.libp2p.outlasting import outlast
 from swarm.libp2p.reachability.hole_punch import DCUTR
 from swarm.libp2p.reachability.reaching import PROTOCOLS, MapPorts, Reaching, TellPort
 from swarm.libp2p.security import (
@@ -95,6 +98,7 @@ class Host(Flooding):
         super().__init__(nursery)
         self.identity = identity
         self.security = security
+        self.haste = Haste()
         self._caps = caps
         self._nursery = nursery
         self._listening: list[str] = []
@@ -276,8 +280,62 @@ class Host(Flooding):
 
         Raises OSError, HandshakeFailed.
         """
-        channel, raw = await self._reach(wanted, address, leaves, is_initiator=is_initiator)
-        route = Route(
+        if is_initiator:
+            channel, raw = await self._reach(wanted, address, leaves)
+            self.add(channel, raw, self._route(raw, way), is_member=True, is_initiator=True)
+        else:
+            stream = await connect_from(self.listeners, address.host, address.port, leaves)
+            act = partial(self._await, stream, wanted, way)
+            await outlast(self._nursery, act, (OSError, HandshakeFailed))
+
+    async def connect_apart(self, wanted: PeerId, address: Address, leaves: Leaves = Leaves.ANEW) -> Connection:
+        """Connect to `wanted` once more, for introductions alone: nobody above hears of it.
+
+        Raises OSError, HandshakeFailed.
+        """
+        channel, raw = await self._reach(wanted, address, leaves)
+        route = Route(address=str(raw.remote), origin=origin_of(raw.remote.host), dialled=True, is_limited=True)
+        return self.add(channel, raw, route, is_member=True, is_initiator=True)
+
+    async def _reach(self, wanted: PeerId, address: Address, leaves: Leaves) -> tuple[SecureChannel, TcpConnection]:
+        """A secure channel to `wanted` at an IP address, and what it lies on. Raises OSError, HandshakeFailed."""
+
+        async def connect(at_once: bool) -> tuple[SecureChannel, TcpConnection]:
+            stream = await connect_from(self.listeners, address.host, address.port, leaves)
+            async with self._closed_in_vain(stream):
+                raw = self._caps.connection(stream, is_initiator=True)
+                return await secure_outbound(raw, self.security, wanted, YAMUX_PROTOCOL, at_once=at_once), raw
+
+        return await self.haste.attempt(wanted, connect)
+
+    async def _await(self, stream: trio.SocketStream, wanted: PeerId, way: Way, must_go_on: Callable[[], None]) -> None:
+        """Take up a connection of ours on which `wanted` is to be the client. Raises HandshakeFailed.
+
+        Once it has our answer it may take us for connected.
+        """
+        async with self._closed_in_vain(stream):
+            raw = self._caps.connection(stream, is_initiator=False)
+            try:
+                with trio.fail_after(HANDSHAKE_S):
+                    channel = await secure_inbound(raw, self.security, YAMUX_PROTOCOL, must_go_on)
+            except trio.TooSlowError as error:
+                raise HandshakeFailed(f"no handshake within {HANDSHAKE_S:.0f} s") from error
+            if channel.remote != wanted:
+                raise HandshakeFailed(f"{channel.remote} answered instead of {wanted}")
+            self.add(channel, raw, self._route(raw, way), is_member=True, is_initiator=False)
+
+    @asynccontextmanager
+    async def _closed_in_vain(self, stream: trio.SocketStream) -> AsyncIterator[None]:
+        """Close a connection where the block fails, or is cancelled: nobody else knows of it."""
+        try:
+            yield
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+
+    def _route(self, raw: TcpConnection, way: Way) -> Route:
+        """Of a connection that we made."""
+        return Route(
             address=str(raw.remote),
             origin=origin_of(raw.remote.host),
             dialled=True,
@@ -286,33 +344,6 @@ class Host(Flooding):
             local_port=raw.local.port,
             from_listening=raw.local.port in {from_socket(one.socket.getsockname()).port for one in self.listeners},
         )
-        self.add(channel, raw, route, is_member=True, is_initiator=is_initiator)
-
-    async def connect_apart(self, wanted: PeerId, address: Address, leaves: Leaves = Leaves.ANEW) -> Connection:
-        """Connect to `wanted` once more, for introductions alone: nobody above hears of it.
-
-        Raises OSError, HandshakeFailed.
-        """
-        channel, raw = await self._reach(wanted, address, leaves, is_initiator=True)
-        route = Route(address=str(raw.remote), origin=origin_of(raw.remote.host), dialled=True, is_limited=True)
-        return self.add(channel, raw, route, is_member=True, is_initiator=True)
-
-    async def _reach(
-        self, wanted: PeerId, address: Address, leaves: Leaves, *, is_initiator: bool
-    ) -> tuple[SecureChannel, TcpConnection]:
-        """A secure channel to `wanted` at an IP address, and what it lies on. Raises OSError, HandshakeFailed."""
-        stream = await connect_from(self.listeners, address.host, address.port, leaves)
-        try:
-            raw = self._caps.connection(stream, is_initiator=is_initiator)
-            if is_initiator:
-                return await secure_outbound(raw, self.security, wanted, YAMUX_PROTOCOL), raw
-            channel = await secure_inbound(raw, self.security, YAMUX_PROTOCOL)
-            if channel.remote != wanted:
-                raise HandshakeFailed(f"{channel.remote} answered instead of {wanted}")
-        except BaseException:  # also where it was cancelled: nobody else knows of this socket
-            await trio.aclose_forcefully(stream)
-            raise
-        return channel, raw
 
     def add(
         self, channel: SecureChannel, raw: RawConnection, route: Route, *, is_member: bool, is_initiator: bool
@@ -380,7 +411,8 @@ class Host(Flooding):
                 if (victim := self.door.knock(number, origin, trio.current_time())) is not None:
                     self._shaking[victim].cancel()
                 if (wanted := await self.reaching.wanted_at(raw)) is not None:
-                    return await secure_outbound(raw, self.security, wanted, YAMUX_PROTOCOL), raw, True
+                    at_once = self.haste.suits(wanted)
+                    return await secure_outbound(raw, self.security, wanted, YAMUX_PROTOCOL, at_once=at_once), raw, True
                 with trio.fail_after(FIRST_BYTES_S):
                     await raw.wait_first()
                 if not self.door.note_first_bytes(number, origin, trio.current_time()):

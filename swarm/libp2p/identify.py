@@ -63,6 +63,7 @@ def identify_handler(
 class Introduced:
     """What a peer says of itself, and where it sees us; None: it does not say, or nowhere that we could be."""
 
+    agent: str
     protocols: frozenset[str]
     addresses: tuple[Address, ...]
     observed: Address | None
@@ -73,6 +74,7 @@ async def read_introduction(stream: Stream) -> Introduced:
     told = await receive(stream, Identify, MAX_IDENTIFY_BYTES)
     observed = from_bytes([told.observed_addr], 1)
     return Introduced(
+        agent=told.agent_version,
         protocols=frozenset(told.protocols[:MAX_PROTOCOLS]),
         addresses=tuple(from_bytes(told.listen_addrs, MAX_ADDRESSES)),
         observed=observed[0] if observed else None,

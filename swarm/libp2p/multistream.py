@@ -83,24 +83,21 @@ async def propose(wire: Wire, protocols: Sequence[str]) -> str:
             await _expect_greeting(wire)
             greeted = True
         answer = await read_message(wire)
-        if answer == protocol:
-            return protocol
         if answer != NOT_AVAILABLE:
-            failed = PeerProposes if answer.startswith("/") else NegotiationFailed
-            raise failed(f"{protocol} was answered with {answer!r}")
+            _expect_taken(protocol, answer)
+            return protocol
     raise NegotiationFailed(f"the peer does not speak {' or '.join(protocols)}")
 
 
 async def propose_at_once(wire: Wire, protocol: str, first: bytes) -> None:
     """Propose `protocol` and go on with `first` as if it was taken already, which saves a round trip.
 
-    Raises NegotiationFailed where it is not; whoever answered has then read `first` for proposals, and the wire is of
-    no use any more.
+    Raises NegotiationFailed where it is not, PeerProposes among it; whoever answered has then read `first` for
+    proposals, and the wire is of no use any more.
     """
     await wire.write(encode_message(GREETING) + encode_message(protocol) + first)
     await _expect_greeting(wire)
-    if (answer := await read_message(wire)) != protocol:
-        raise NegotiationFailed(f"{protocol} was answered with {answer!r}")
+    _expect_taken(protocol, await read_message(wire))
 
 
 async def answer(wire: Wire, supports: Callable[[str], bool]) -> str:
@@ -114,6 +111,13 @@ async def answer(wire: Wire, supports: Callable[[str], bool]) -> str:
             return proposal
         await wire.write(encode_message(NOT_AVAILABLE))
     raise NegotiationFailed("the peer proposed nothing that we speak")
+
+
+def _expect_taken(protocol: str, answer: str) -> None:
+    """Raise PeerProposes where another protocol came as the answer, NegotiationFailed where anything else did."""
+    if answer != protocol:
+        failed = PeerProposes if answer.startswith("/") else NegotiationFailed
+        raise failed(f"{protocol} was answered with {answer!r}")
 
 
 async def _expect_greeting(wire: Wire) -> None:

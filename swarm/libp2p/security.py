@@ -6,6 +6,10 @@ as `HandshakeFailed` or `ConnectionLost`. Any `ISecureTransport` may take a plac
 
 TLS comes first because it is faster; noise is for those who speak nothing else. Who fails in TLS is not asked again in
 noise: it failed because it is not who it should be.
+
+TLS is proposed with its first message behind it, and agrees on the muxer as well: one round trip in place of three.
+That first message is public, and says nothing of us. Rust's multistream-select calls it "V1Lazy". A peer that speaks
+noise alone must be connected to once more (`haste`).
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from libp2p.abc import ISecureConn, ISecureTransport
 from libp2p.crypto.ed25519 import create_new_key_pair
@@ -20,6 +25,7 @@ from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair as create_new_x25519_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.exceptions import BaseLibp2pError
+from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.peer.id import ID
 from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
@@ -27,10 +33,10 @@ from libp2p.security.noise.transport import Transport as NoiseTransport
 
 from protocol.core.ids import PeerId
 from swarm.libp2p.circuit import CircuitConnection
-from swarm.libp2p.multistream import NegotiationFailed, PeerProposes, answer, propose
+from swarm.libp2p.multistream import NegotiationFailed, PeerProposes, answer, propose, propose_at_once
 from swarm.libp2p.sockets.tcp import TcpConnection
 from swarm.libp2p.tls.transport import TLS_PROTOCOL, PeerIsClientToo, TlsTransport
-from swarm.libp2p.yamux.connection import ConnectionLost
+from swarm.libp2p.yamux.connection import YAMUX_PROTOCOL, ConnectionLost
 
 TLS, NOISE = str(TLS_PROTOCOL), str(NOISE_PROTOCOL)
 
@@ -63,6 +69,10 @@ class BothDialled(HandshakeFailed):
     """
 
 
+class NotTakenAtOnce(HandshakeFailed):
+    """The peer did not take what we like best. It may speak something else, and must be connected to anew to tell."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Identity:
     """One node's key and the name that follows from it."""
@@ -80,7 +90,7 @@ class Identity:
 def security_table(identity: Identity, protocols: Sequence[str] = (TLS, NOISE)) -> SecurityTable:
     """Return `protocols` with fresh keys, in their order."""
     make: dict[str, Callable[[], ISecureTransport]] = {
-        TLS: lambda: TlsTransport(identity.key_pair),
+        TLS: lambda: TlsTransport(identity.key_pair, [YAMUX_PROTOCOL]),
         NOISE: lambda: NoiseTransport(identity.key_pair, noise_privkey=create_new_x25519_key_pair().private_key),
     }
     return {TProtocol(protocol): make[protocol]() for protocol in protocols}
@@ -94,6 +104,8 @@ class SecureChannel:
         self.aclose = connection.close
         self.read, self.write = connection.read, connection.write  # for negotiation
         self.remote = PeerId(connection.get_remote_peer().to_base58())
+        self.muxer: str = getattr(connection, "muxer", "")
+        """Agreed upon already; "": it is to be negotiated."""
         self._connection = connection
         self._errors = errors
         self._expect: Callable[[int], None] = getattr(connection, "expect", lambda size: None)
@@ -114,17 +126,29 @@ class SecureChannel:
             raise ConnectionLost(_reason(error)) from error
 
 
-async def secure_outbound(raw: RawConnection, table: SecurityTable, wanted: PeerId, muxer: str) -> SecureChannel:
-    """Secure a connection we dialled and agree on `muxer`. Raises HandshakeFailed, BothDialled among it."""
+async def secure_outbound(
+    raw: RawConnection, table: SecurityTable, wanted: PeerId, muxer: str, *, at_once: bool = True
+) -> SecureChannel:
+    """Secure a connection we dialled and agree on `muxer`. Raises HandshakeFailed, BothDialled among it.
+
+    With `at_once` that is a NotTakenAtOnce where it would do without.
+    """
     errors = OURS
     try:
-        chosen = await propose(raw, list(table))
-        errors = _errors_of(chosen)
-        connection = await table[TProtocol(chosen)].secure_outbound(raw, ID.from_base58(wanted))
+        best = next(iter(table))
+        transport = table[best]
+        if at_once and isinstance(transport, TlsTransport):
+            begin = partial(_begin, raw, best)
+            connection = await transport.secure_outbound(raw, ID.from_base58(wanted), begin)
+        else:
+            chosen = await propose(raw, list(table))
+            errors = _errors_of(chosen)
+            connection = await table[TProtocol(chosen)].secure_outbound(raw, ID.from_base58(wanted))
         channel = SecureChannel(connection, raw, errors)
         if channel.remote != wanted:
             raise HandshakeFailed(f"{channel.remote} answered instead of {wanted}")
-        await propose(channel, [muxer])
+        if channel.muxer != muxer:
+            await propose(channel, [muxer])
     except (PeerProposes, PeerIsClientToo) as error:
         raise BothDialled(_reason(error)) from error
     except PeerIDMismatchesPubkey as error:
@@ -150,10 +174,21 @@ async def secure_inbound(
         errors = _errors_of(chosen)
         channel = SecureChannel(await table[TProtocol(chosen)].secure_inbound(raw), raw, errors)
         note_progress()
-        await answer(channel, lambda name: name == muxer)
+        if channel.muxer != muxer:
+            await answer(channel, lambda name: name == muxer)
     except errors as error:
         raise HandshakeFailed(_reason(error)) from error
     return channel
+
+
+async def _begin(raw: RawConnection, protocol: str, first: bytes) -> None:
+    """Propose `protocol` at once. Raises PeerProposes, NotTakenAtOnce."""
+    try:
+        await propose_at_once(raw, protocol, first)
+    except PeerProposes:
+        raise
+    except (NegotiationFailed, ConnectionClosedError) as error:  # the refusal is lost where a circuit ends behind it
+        raise NotTakenAtOnce(_reason(error)) from error
 
 
 def _errors_of(protocol: str) -> Errors:

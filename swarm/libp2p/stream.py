@@ -36,6 +36,7 @@ class Libp2pStream:
         self.protocol = protocol
         self.send_all = stream.send_all
         self.receive_some = stream.receive_some
+        self.take_arrived = stream.take_arrived
         self.expect = stream.expect
         self.retain = stream.retain
         self.send_eof = stream.send_eof

@@ -382,6 +382,20 @@ async def test_a_slow_connection_is_given_less_at_once(mock_clock: trio.testing.
 
 
 @pytest.mark.trio
+async def test_what_has_arrived_is_taken_without_waiting() -> None:
+    async with muxer() as (connection, wire, _):
+        stream = connection.open_stream()
+        assert stream.take_arrived(10) == b""
+        wire.feed(FrameType.DATA, Flag.NONE, stream.id, 5, b"hello")
+        await trio.testing.wait_all_tasks_blocked()
+        assert (stream.take_arrived(3), stream.take_arrived(10), stream.take_arrived(10)) == (b"hel", b"lo", b"")
+        wire.feed(FrameType.DATA, Flag.RST, stream.id, 0)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(StreamBroken):
+            stream.take_arrived(1)
+
+
+@pytest.mark.trio
 async def test_a_reader_sleeps_until_what_it_expects_is_here_or_the_end() -> None:
     async with muxer() as (_, wire, accepted), trio.open_nursery() as nursery:
         wire.feed(FrameType.DATA, Flag.SYN, 1, 10, bytes(10))

@@ -6,15 +6,18 @@
 Invariants:
 - A circuit is secured as any connection is: a relay that joins us with somebody else than it says is found out.
 - Nobody reaches us through a relay that we did not reserve with, and MAX_INBOUND do at a time.
+- What is said over a circuit before it is granted is public: the first words of a handshake.
 
 Specification: https://github.com/libp2p/specs/blob/master/relay/circuit-v2.md.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 from libp2p.peer.id import ID
@@ -25,16 +28,20 @@ from protocol.core.ids import PeerId
 from protocol.reach import Way
 from swarm.libp2p.circuit import CircuitConnection
 from swarm.libp2p.connection import Connection, Route
+from swarm.libp2p.identify import AGENT
 from swarm.libp2p.reachability.hosting import Hosting
 from swarm.libp2p.reachability.relay import ANSWER_S, HOP, peer_of
 from swarm.libp2p.reachability.wire import framed, receive
-from swarm.libp2p.security import HandshakeFailed, secure_inbound, secure_outbound
+from swarm.libp2p.security import HandshakeFailed, NotTakenAtOnce, secure_inbound, secure_outbound
 from swarm.libp2p.stream import Libp2pStream
 from swarm.libp2p.yamux.connection import YAMUX_PROTOCOL
 from swarm.transport.interface import Stream, TransportError
 
 HANDSHAKE_S = 10.0
-"""Over a circuit: five round trips, each of two lines."""
+"""Over a circuit: five round trips at most, each of two lines."""
+
+GRANT_S = 2 * ANSWER_S
+"""For a relay to answer: it asks somebody else in turn."""
 
 MAX_INBOUND = 16
 """Peers that reach us through relays at a time. A member's neighbours all come within seconds; the rest waits."""
@@ -42,6 +49,9 @@ MAX_INBOUND = 16
 MIN_RESERVATION_S = 30.0
 MAX_RESERVATION_S = 24 * 3600.0
 """What we believe of how long a reservation lasts."""
+
+
+log = logging.getLogger(__name__)
 
 
 class NoCircuit(Exception):
@@ -86,19 +96,25 @@ class Circuits:
 
     async def connect(self, relay: PeerId, peer: PeerId) -> Connection:
         """A circuit to `peer`, through a relay that is connected. Raises NoCircuit, RelayBusy among it."""
+        return await self.host.haste.attempt(peer, partial(self._connect, relay, peer))
+
+    async def _connect(self, relay: PeerId, peer: PeerId, at_once: bool) -> Connection:
+        """The same. Raises NotTakenAtOnce as well."""
         asked = pb.HopMessage(type=pb.HopMessage.CONNECT, peer=pb.PeerId(id=ID.from_base58(peer).to_bytes()))
-        answer = await self._ask(relay, asked)
-        raw = CircuitConnection(answer.stream, is_initiator=True)
+        raw = _AskedCircuit(partial(self._ask, relay, asked))
         try:
-            with trio.fail_after(HANDSHAKE_S):
-                channel = await secure_outbound(raw, self.host.security, peer, YAMUX_PROTOCOL)
+            with trio.fail_after(GRANT_S + HANDSHAKE_S):
+                channel = await secure_outbound(raw, self.host.security, peer, YAMUX_PROTOCOL, at_once=at_once)
         except BaseException as error:  # also where it was cancelled: nobody else knows of this stream
             with trio.CancelScope(shield=True):
-                await answer.stream.abort()
+                await raw.abort()
+            if isinstance(error, NotTakenAtOnce):
+                raise
             if isinstance(error, HandshakeFailed | trio.TooSlowError):
                 raise NoCircuit(f"{peer} through {relay}: {error or 'no handshake in time'}") from error
             raise
-        route = self._route(answer.stream.connection, dialled=True, limit=answer.message.limit)
+        assert raw.answer is not None
+        route = self._route(raw.answer.stream.connection, dialled=True, limit=raw.answer.message.limit)
         return self.host.add(channel, raw, route, is_member=True, is_initiator=True)
 
     async def serve(self, stream: Stream) -> None:
@@ -128,7 +144,9 @@ class Circuits:
             with trio.fail_after(HANDSHAKE_S):
                 channel = await secure_inbound(raw, self.host.security, YAMUX_PROTOCOL)
         except HandshakeFailed as error:
-            raise TransportError(f"a circuit from {peer}: {error}") from error
+            # Closed in good order: where we do not speak what was proposed, our answer to that must still arrive.
+            log.debug("a circuit from %s: %s", peer, error)
+            return
         if channel.remote != peer:
             raise TransportError(f"{channel.remote} came through a circuit that was said to be from {peer}")
         route = self._route(stream.connection, dialled=False, limit=limit)
@@ -147,19 +165,24 @@ class Circuits:
             is_limited=limit.data != 0 or limit.duration != 0,
         )
 
-    async def _ask(self, relay: PeerId, message: pb.HopMessage) -> _Answer:
-        """Ask a relay for something that it grants. Raises NoCircuit."""
+    async def _ask(self, relay: PeerId, message: pb.HopMessage, first: bytes = b"") -> _Answer:
+        """Ask a relay for something that it grants, and send `first` over that. Raises NoCircuit.
+
+        Where the relay is known to keep what it reads too early, it is sent with the question: half a round trip less.
+        """
         connection = self.host.open_connection(relay)
         if connection is None:
             raise NoCircuit(f"{relay}, a relay, is not connected")
+        early, late = (first, b"") if connection.agent == AGENT else (b"", first)
         try:
-            stream = await self.host.open_stream_on(connection, HOP, framed(message))
+            stream = await self.host.open_stream_on(connection, HOP, framed(message) + early)
             try:
-                with trio.fail_after(2 * ANSWER_S):  # it asks somebody else in turn
+                with trio.fail_after(GRANT_S):
                     answer = await receive(stream, pb.HopMessage)
                 if answer.type != pb.HopMessage.STATUS or answer.status != pb.OK:
                     failed = RelayBusy if answer.status in BUSY else NoCircuit
                     raise failed(f"{relay} relays nothing: {_name(answer.status)}")
+                await stream.send_all(late)
             except BaseException:  # also where it was cancelled
                 with trio.CancelScope(shield=True):
                     await stream.abort()
@@ -175,6 +198,28 @@ class _Answer:
 
     stream: Libp2pStream
     message: pb.HopMessage
+
+
+class _AskedCircuit(CircuitConnection):
+    """A circuit that `ask` asks a relay for, together with the first bytes that are said over it."""
+
+    def __init__(self, ask: Callable[[bytes], Awaitable[_Answer]]) -> None:
+        super().__init__(None, is_initiator=True)
+        self.answer: _Answer | None = None
+        self._ask = ask
+
+    async def write(self, data: bytes | memoryview) -> None:
+        """Send all of `data`. Raises NoCircuit the first time, then ConnectionClosedError."""
+        if self.answer is not None:
+            await super().write(data)
+        else:
+            self.answer = await self._ask(bytes(data))
+            self.stream = self.answer.stream
+
+    async def abort(self) -> None:
+        """Reset the stream, if there is one."""
+        if self.answer is not None:
+            await self.answer.stream.abort()
 
 
 def _status(status: pb.Status.ValueType) -> bytes:

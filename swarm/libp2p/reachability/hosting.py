@@ -10,6 +10,7 @@ import trio
 from protocol.core.ids import PeerId
 from protocol.reach import Way
 from swarm.libp2p.connection import Connection, Route
+from swarm.libp2p.haste import Haste
 from swarm.libp2p.security import Identity, RawConnection, SecureChannel, SecurityTable
 from swarm.libp2p.sockets.addresses import Address
 from swarm.libp2p.sockets.port_reuse import Leaves
@@ -24,6 +25,7 @@ class Hosting(Protocol):
 
     identity: Identity
     security: SecurityTable
+    haste: Haste
     listeners: tuple[trio.SocketListener, ...]
 
     @property

@@ -335,6 +335,7 @@ class Reaching:
         told = await self._identify(connection)
         if told is None:
             return
+        connection.agent = told.agent
         if told.observed is not None and connection.muxer.is_open:
             self._sights[connection.number] = told.observed
         if told.observed is not None and connection.route.from_listening and is_public(told.observed):

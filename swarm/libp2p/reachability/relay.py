@@ -8,6 +8,8 @@ Invariants:
 - No circuit leads through another one.
 - A circuit ends with its time, its bytes, or either end, and both ends then know.
 - What it carries is encrypted between its ends.
+- MAX_EARLY_BYTES at most of a circuit reach its far end before that has taken it, which spares both ends half a round
+  trip: the first words of a handshake, which are public. Who may not keep them behind our question is sent none.
 
 Specification: https://github.com/libp2p/specs/blob/master/relay/circuit-v2.md.
 """
@@ -27,6 +29,8 @@ from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 
 from protocol.core.errors import PeerError
 from protocol.core.ids import PeerId
+from swarm.libp2p.connection import Connection
+from swarm.libp2p.identify import AGENT
 from swarm.libp2p.reachability.carried import Carried
 from swarm.libp2p.reachability.hosting import Hosting
 from swarm.libp2p.reachability.multiaddrs import to_bytes
@@ -48,6 +52,10 @@ ANSWER_S = 10.0
 
 COPY_BYTES = 16 * 1024
 """Moved at a time: introductions are small, and bulk takes turns with all else that its lines carry."""
+
+MAX_EARLY_BYTES = 4096
+"""Sent with the question whether a peer wants a circuit: a first message of TLS has some 400 bytes, one with keys for
+the time of quantum computers 1700."""
 
 MAX_PEER_ID_BYTES = 64
 """A peer's id is the hash of its key, or an Ed25519 key itself: 34 or 38 bytes."""
@@ -129,17 +137,23 @@ class Relay:
 
     async def _join(self, near: Libp2pStream, target: PeerId) -> None:
         """The same, where it was granted."""
-        far = await self._reach(near.remote, target)
+        limits = self.budget.limits
+        left = math.inf if limits.allows_bulk else limits.circuit_bytes
+        connection = self.host.open_connection(target)
+        keeps_early = connection is not None and connection.agent == AGENT
+        early = near.take_arrived(int(min(MAX_EARLY_BYTES, left))) if keeps_early else b""
+        far = None if connection is None else await self._reach(near.remote, connection, early)
         if far is None:
             await near.send_all(_answer(Status.CONNECTION_FAILED))
             return
+        if early:
+            self._count(near, far, len(early))
         try:
             await near.send_all(_answer(Status.OK, limit=self._limit()))
-            limits = self.budget.limits
             with trio.fail_after(math.inf if limits.allows_bulk else limits.circuit_s), first_cause():
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._carry, near, far)
-                    nursery.start_soon(self._carry, far, near)
+                    nursery.start_soon(self._carry, near, far, left - len(early))
+                    nursery.start_soon(self._carry, far, near, left)
         except trio.TooSlowError:
             raise StreamBroken("a circuit's time is over") from None
         except BaseException:  # also where it was cancelled: the far end must not wait for more
@@ -148,16 +162,13 @@ class Relay:
             raise
         await far.aclose()
 
-    async def _reach(self, source: PeerId, target: PeerId) -> Libp2pStream | None:
-        """A stream to `target` that it took for a circuit from `source`."""
-        connection = self.host.open_connection(target)
-        if connection is None:
-            return None
+    async def _reach(self, source: PeerId, connection: Connection, early: bytes) -> Libp2pStream | None:
+        """A stream that the peer of a connection took for a circuit from `source`, with `early` on it."""
         offer = pb.StopMessage(
             type=pb.StopMessage.CONNECT, peer=pb.PeerId(id=ID.from_base58(source).to_bytes()), limit=self._limit()
         )
         try:
-            far = await self.host.open_stream_on(connection, STOP, framed(offer))
+            far = await self.host.open_stream_on(connection, STOP, framed(offer) + early)
             try:
                 with trio.fail_after(ANSWER_S):
                     answer = await receive(far, pb.StopMessage)
@@ -172,10 +183,9 @@ class Relay:
         await far.aclose()
         return None
 
-    async def _carry(self, source: Libp2pStream, target: Libp2pStream) -> None:
-        """Move bytes one way until their end. Raises StreamBroken, also after the last one that is allowed."""
-        limits, flow = self.budget.limits, next(_flows)
-        left = math.inf if limits.allows_bulk else limits.circuit_bytes
+    async def _carry(self, source: Libp2pStream, target: Libp2pStream, left: float) -> None:
+        """Move `left` bytes one way at most, until their end. Raises StreamBroken, also after the last one."""
+        flow = next(_flows)
         while data := await source.receive_some(COPY_BYTES):
             if len(data) > left:
                 raise StreamBroken("a circuit's bytes are used up")
@@ -183,9 +193,12 @@ class Relay:
             if self.pacer is not None:
                 await self.pacer.take(len(data), flow=flow, small=len(data) <= SMALL_BYTES)
             await target.send_all(data)
-            self.relayed_bytes += len(data)
-            self.carried.add(source.remote, target.remote, len(data))
+            self._count(source, target, len(data))
         await target.send_eof()
+
+    def _count(self, source: Libp2pStream, target: Libp2pStream, num_bytes: int) -> None:
+        self.relayed_bytes += num_bytes
+        self.carried.add(source.remote, target.remote, num_bytes)
 
     def _limit(self) -> pb.Limit | None:
         limits = self.budget.limits

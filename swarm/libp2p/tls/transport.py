@@ -10,17 +10,22 @@ What always holds:
 * What a peer sends is bounded before it is understood: a record by TLS, a certificate by `verify`, and what waits to be
   decrypted by one read of the connection below.
 * Reads are large: what has arrived is decrypted together.
+* A muxer that both sides know is agreed upon by ALPN, within the handshake, so nobody between them can change it.
 
-Fits py-libp2p's `sec_opt`, and any other place that takes an `ISecureTransport`.
-Specification: https://github.com/libp2p/specs/blob/master/tls/tls.md.
+Fits py-libp2p's `sec_opt`, and any other place that takes an `ISecureTransport`; who passes `muxers` must look at
+`TlsConnection.muxer` before it negotiates one.
+Specifications: https://github.com/libp2p/specs/blob/master/tls/tls.md and
+https://github.com/libp2p/specs/blob/master/connections/inlined-muxer-negotiation.md.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import trio
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -46,7 +51,7 @@ from swarm.libp2p.tls.records import RecordTracker
 TLS_PROTOCOL = TProtocol("/tls/1.0.0")
 
 ALPN = b"libp2p"
-"""The muxer is negotiated afterwards. Who offers "/yamux/1.0.0" here as well must be ready to skip that."""
+"""The muxer is negotiated afterwards: for those who know no better. It comes last, behind the muxers' own names."""
 
 CIPHERS = b"TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
 """All of TLS 1.3's customary ones, the fastest first: AES-128 has two thirds of the rounds of AES-256."""
@@ -74,6 +79,10 @@ CLOSE_S = 0.05
 """How long closing waits for the goodbye to fit into the socket. It always does, unless the peer reads nothing."""
 
 
+Send = Callable[[bytes], Awaitable[None]]
+"""Sends bytes to the peer."""
+
+
 class TlsHandshakeFailed(HandshakeFailure):
     """The peer does not speak this TLS, showed no certificate that we believe, or is another peer: see the message."""
 
@@ -83,21 +92,25 @@ class PeerIsClientToo(TlsHandshakeFailed):
 
 
 class TlsTransport(ISecureTransport):
-    """Secures connections in the name of `key_pair`, an Ed25519 key."""
+    """Secures connections in the name of `key_pair`, an Ed25519 key; `muxers` are agreed upon as well, best first."""
 
-    def __init__(self, key_pair: KeyPair) -> None:
+    def __init__(self, key_pair: KeyPair, muxers: Sequence[str] = ()) -> None:
         self._key_pair = key_pair
-        self._context = _context(key_pair)
+        self._above = [*(muxer.encode() for muxer in muxers), ALPN]
+        self._context = _context(key_pair, self._above)
 
     async def secure_inbound(self, conn: IRawConnection) -> ISecureConn:
         """Shake hands with whoever dialled us. Raises TlsHandshakeFailed, and what `conn` raises."""
         return await self._shake_hands(conn, None)
 
-    async def secure_outbound(self, conn: IRawConnection, peer_id: ID) -> ISecureConn:
-        """Shake hands with `peer_id`, whom we dialled. Raises TlsHandshakeFailed, and what `conn` raises."""
-        return await self._shake_hands(conn, peer_id)
+    async def secure_outbound(self, conn: IRawConnection, peer_id: ID, begin: Send | None = None) -> ISecureConn:
+        """Shake hands with `peer_id`, whom we dialled. Raises TlsHandshakeFailed, and what `conn` and `begin` raise.
 
-    async def _shake_hands(self, conn: IRawConnection, wanted: ID | None) -> TlsConnection:
+        `begin` sends our first message in place of `conn`, and returns when the answer to it can be read from there.
+        """
+        return await self._shake_hands(conn, peer_id, begin)
+
+    async def _shake_hands(self, conn: IRawConnection, wanted: ID | None, begin: Send | None = None) -> TlsConnection:
         tls = SSL.Connection(self._context, None)
         if wanted is None:
             tls.set_accept_state()
@@ -105,7 +118,9 @@ class TlsTransport(ISecureTransport):
             tls.set_connect_state()
         records = RecordTracker()
         first = b""
-        while not await _step(tls, conn):
+        send = begin or conn.write
+        while not await _step(tls, send):
+            send = conn.write
             data = await _receive(conn)
             first += data[: HEAD_BYTES - len(first)]
             if wanted is not None and CLIENT_HELLO.match(first):
@@ -113,13 +128,21 @@ class TlsTransport(ISecureTransport):
             records.feed(data)
             tls.bio_write(data)
         remote = _remote_key(tls, is_initiator=wanted is not None)
+        muxer = self._muxer(tls)
         found = ID.from_pubkey(remote)
         if wanted is not None and found != wanted:
             raise TlsHandshakeFailed(f"{found.to_base58()} answered instead of {wanted.to_base58()}")
-        await _flush(tls, conn)
+        await _flush(tls, conn.write)
         return TlsConnection(
-            conn, tls, records, key_pair=self._key_pair, remote=remote, is_initiator=wanted is not None
+            conn, tls, records, key_pair=self._key_pair, remote=remote, is_initiator=wanted is not None, muxer=muxer
         )
+
+    def _muxer(self, tls: SSL.Connection) -> str:
+        """Return the muxer that was agreed upon, "" if that is still to be done. Raises TlsHandshakeFailed."""
+        agreed = tls.get_alpn_proto_negotiated()
+        if agreed not in self._above:
+            raise TlsHandshakeFailed(f"the peer did not agree on {_either(self._above)} above TLS")
+        return "" if agreed == ALPN else agreed.decode()
 
 
 class TlsConnection(BaseSession):
@@ -134,6 +157,7 @@ class TlsConnection(BaseSession):
         key_pair: KeyPair,
         remote: Ed25519PublicKey,
         is_initiator: bool,
+        muxer: str = "",
     ) -> None:
         super().__init__(
             local_peer=ID.from_pubkey(key_pair.public_key),
@@ -142,6 +166,8 @@ class TlsConnection(BaseSession):
             remote_permanent_pubkey=remote,
             is_initiator=is_initiator,
         )
+        self.muxer = muxer
+        """Agreed upon in the handshake; "": it is to be negotiated."""
         self._conn = conn
         self._tls = tls
         self._records = records
@@ -168,14 +194,14 @@ class TlsConnection(BaseSession):
                 self._tls.sendall(view[start : start + WRITE_BYTES])
             except SSL.Error as error:
                 raise ConnectionClosedError(_reason(error), transport="tls") from error
-            await _flush(self._tls, self._conn)
+            await _flush(self._tls, self._conn.write)
 
     async def close(self) -> None:
         """Say good-bye if there is room and somebody to hear it, and close."""
         try:
             with suppress(SSL.Error, BaseLibp2pError, OSError), trio.move_on_after(CLOSE_S):
                 self._tls.shutdown()
-                await _flush(self._tls, self._conn)
+                await _flush(self._tls, self._conn.write)
         finally:
             await self._conn.close()
 
@@ -231,7 +257,7 @@ class TlsConnection(BaseSession):
         return plaintext
 
 
-def _context(key_pair: KeyPair) -> SSL.Context:
+def _context(key_pair: KeyPair, above: Sequence[bytes]) -> SSL.Context:
     key = ec.generate_private_key(ec.SECP256R1())
     host = PublicKey(key_pair.public_key.to_bytes())
     context = SSL.Context(SSL.TLS_METHOD)
@@ -243,33 +269,49 @@ def _context(key_pair: KeyPair) -> SSL.Context:
     context.use_certificate(issue(key, host, key_pair.private_key.sign))
     context.use_privatekey(key)
     context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, _judge)
-    context.set_alpn_protos([ALPN])
-    context.set_alpn_select_callback(_select)
+    context.set_alpn_protos(list(above))
+    context.set_alpn_select_callback(partial(_select, above))
     return context
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judged:
+    """A certificate that was believed, and the host key that it names."""
+
+    certificate: bytes
+    host: PublicKey
 
 
 def _judge(tls: SSL.Connection, certificate: crypto.X509, _error: int, _depth: int, _ok: int) -> bool:
     """Answer OpenSSL about a certificate. CertificateRefused leaves through `do_handshake`; the peer gets an alert."""
-    tls.set_app_data(verify(crypto.dump_certificate(crypto.FILETYPE_ASN1, certificate), datetime.now(UTC)))
+    shown = crypto.dump_certificate(crypto.FILETYPE_ASN1, certificate)
+    judged: _Judged | None = tls.get_app_data()
+    if judged is None or judged.certificate != shown:  # it asks twice, and each answer takes half a millisecond
+        tls.set_app_data(_Judged(certificate=shown, host=verify(shown, datetime.now(UTC))))
     return True
 
 
-def _select(_tls: SSL.Connection, offered: Sequence[bytes]) -> bytes:
-    """Choose from what a client offers. Anything but ALPN is refused: it would not skip the muxer's negotiation."""
-    if ALPN not in offered:
-        raise TlsHandshakeFailed(f"the peer speaks {b', '.join(offered)!r} above TLS, not {ALPN!r}")
-    return ALPN
+def _select(above: Sequence[bytes], _tls: SSL.Connection, offered: Sequence[bytes]) -> bytes:
+    """Choose what a client would like best of what we speak. Raises TlsHandshakeFailed where that is nothing."""
+    chosen = next((one for one in offered if one in above), None)
+    if chosen is None:
+        raise TlsHandshakeFailed(f"the peer speaks {b', '.join(offered)!r} above TLS, not {_either(above)}")
+    return chosen
 
 
-async def _step(tls: SSL.Connection, conn: IRawConnection) -> bool:
+def _either(above: Sequence[bytes]) -> str:
+    return " or ".join(map(repr, above))
+
+
+async def _step(tls: SSL.Connection, send: Send) -> bool:
     """Go on with the handshake as far as the bytes at hand allow; whether it is done. The last flight is not sent."""
     try:
         tls.do_handshake()
     except SSL.WantReadError:
-        await _flush(tls, conn)
+        await _flush(tls, send)
         return False
     except (SSL.Error, CertificateRefused, TlsHandshakeFailed) as error:
-        await _flush(tls, conn)  # the alert
+        await _flush(tls, send)  # the alert
         raise TlsHandshakeFailed(_reason(error)) from error
     return True
 
@@ -279,12 +321,10 @@ def _remote_key(tls: SSL.Connection, *, is_initiator: bool) -> Ed25519PublicKey:
     num_others = len(tls.get_peer_cert_chain() or []) - is_initiator  # OpenSSL leaves the first one out for a server
     if num_others:
         raise TlsHandshakeFailed(f"the peer showed {num_others + 1} certificates, not one")
-    host: PublicKey | None = tls.get_app_data()
-    if host is None:
+    judged: _Judged | None = tls.get_app_data()
+    if judged is None:
         raise TlsHandshakeFailed("the peer showed no certificate")
-    if tls.get_alpn_proto_negotiated() != ALPN:
-        raise TlsHandshakeFailed(f"the peer did not agree on {ALPN!r} above TLS")
-    return Ed25519PublicKey.from_bytes(host)
+    return Ed25519PublicKey.from_bytes(judged.host)
 
 
 async def _receive(conn: IRawConnection) -> bytes:
@@ -294,7 +334,7 @@ async def _receive(conn: IRawConnection) -> bytes:
     return data
 
 
-async def _flush(tls: SSL.Connection, conn: IRawConnection) -> None:
+async def _flush(tls: SSL.Connection, send: Send) -> None:
     """Send what OpenSSL has ready."""
     data = b""
     while not data or len(data) == FLUSH_BYTES:
@@ -302,7 +342,7 @@ async def _flush(tls: SSL.Connection, conn: IRawConnection) -> None:
             data = tls.bio_read(FLUSH_BYTES)
         except SSL.WantReadError:
             return
-        await conn.write(data)
+        await send(data)
 
 
 def _reason(error: Exception) -> str:

@@ -231,14 +231,14 @@ class YamuxStream:
         while not self._receivable():
             self._received = trio.Event()
             await self._received.wait()
-        self._wanted = 1
-        data = self._buffer.take(max_bytes)
-        self.meter.received += len(data)
-        self._consumed += len(data)
-        self._count()
-        is_wide = self._consumed >= INITIAL_WINDOW // 2 and self._connection.widens(self.id)
-        self._grant(RECEIVE_WINDOW if is_wide else INITIAL_WINDOW)
-        return data
+        return self._take_received(max_bytes)
+
+    def take_arrived(self, max_bytes: int) -> bytes:
+        """Return up to `max_bytes` bytes of what has arrived, without waiting; b"" where that is nothing.
+
+        Raises StreamBroken.
+        """
+        return self._take_received(max_bytes) if self._receivable() else b""
 
     def expect(self, size: int) -> None:
         """Let the next `receive_some` wait until `size` bytes are there, or MAX_WANTED_BYTES."""
@@ -358,6 +358,16 @@ class YamuxStream:
         if delta := held - self._held:
             self._held = held
             self._connection.account.hold(delta)
+
+    def _take_received(self, max_bytes: int) -> bytes:
+        self._wanted = 1
+        data = self._buffer.take(max_bytes)
+        self.meter.received += len(data)
+        self._consumed += len(data)
+        self._count()
+        is_wide = self._consumed >= INITIAL_WINDOW // 2 and self._connection.widens(self.id)
+        self._grant(RECEIVE_WINDOW if is_wide else INITIAL_WINDOW)
+        return data
 
     def _receivable(self) -> bool:
         if self._closed_at != math.inf:

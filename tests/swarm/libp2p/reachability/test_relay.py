@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import cast
 
 import pytest
@@ -20,11 +20,12 @@ from swarm.libp2p.connection import Connection
 from swarm.libp2p.host import Host
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL
 from swarm.libp2p.reachability.circuits import NoCircuit
-from swarm.libp2p.reachability.relay import HOP, REQUESTS, sign_voucher
+from swarm.libp2p.reachability.relay import HOP, REQUESTS, STOP, sign_voucher
 from swarm.libp2p.reachability.relay_budget import RelayBudget, RelayLimits
 from swarm.libp2p.reachability.wire import framed, receive
-from swarm.libp2p.security import Identity
+from swarm.libp2p.security import NOISE, Identity, security_table
 from swarm.libp2p.sockets.addresses import circuit_address, parse_address
+from swarm.libp2p.stream import Libp2pStream
 from swarm.testing.transport_conformance import ECHO, echo, pattern, read_exactly
 from swarm.transport.interface import Stream, StreamBroken, StreamRefused
 from tests.support.learner_fixture import until
@@ -100,6 +101,118 @@ async def test_where_the_operator_allows_bulk_a_circuit_is_a_connection() -> Non
         assert dict(relay.take_carried()) == {(min(ends), max(ends)): relay.reaching.relay.relayed_bytes}
         assert not source.take_carried(), "an end carries nothing for others"
         assert [one.way for one in source.reached().met if one.peer == target.peer_id] == [Way.RELAYED]
+
+
+async def until_known(*hosts: Host) -> None:
+    """Wait until they know what all who are connected to them are."""
+    await until(lambda: all(one.agent for host in hosts for one in host.connections()))
+
+
+async def ask(host: Host, relay: Host, target: Host, behind: bytes) -> Libp2pStream:
+    """Ask a relay for a circuit, with something behind the question."""
+    connection = host.open_connection(relay.peer_id)
+    assert connection is not None
+    peer = pb.PeerId(id=ID.from_base58(target.peer_id).to_bytes())
+    asked = framed(pb.HopMessage(type=pb.HopMessage.CONNECT, peer=peer))
+    return await host.open_stream_on(connection, HOP, asked + behind)
+
+
+async def test_the_first_words_reach_a_peer_that_keeps_them_before_it_takes_the_circuit() -> None:
+    async with swarm() as (relay, source, target):
+        await until_known(relay)
+        heard: list[bytes] = []
+
+        async def take(stream: Stream) -> None:
+            await receive(stream, pb.StopMessage)
+            heard.append(await read_exactly(stream, 11))
+            await stream.send_all(framed(pb.StopMessage(type=pb.StopMessage.STATUS, status=pb.OK)) + b"hear you")
+            heard.append(await stream.receive_some(100))
+
+        target.handle(STOP, take)
+        stream = await ask(source, relay, target, b"first words")
+        await until(lambda: heard == [b"first words"])
+        assert (await receive(stream, pb.HopMessage)).status == pb.OK
+        assert await read_exactly(stream, 8) == b"hear you"
+        await stream.send_all(b"and more")
+        await until(lambda: heard == [b"first words", b"and more"])
+        assert relay.reaching.relay.relayed_bytes == len(b"first words" + b"hear you" + b"and more")
+        await stream.aclose()
+
+
+async def test_whoever_may_not_keep_them_gets_the_first_words_with_the_rest() -> None:
+    async with swarm() as (relay, source, target):
+        await until_known(relay)
+        for connection in relay.connections_to(target.peer_id):
+            connection.agent = "another program"
+        taken, heard = trio.Event(), list[bytes]()
+
+        async def take(stream: Stream) -> None:
+            assert isinstance(stream, Libp2pStream)
+            await receive(stream, pb.StopMessage)
+            heard.append(stream.take_arrived(100))
+            await taken.wait()
+            await stream.send_all(framed(pb.StopMessage(type=pb.StopMessage.STATUS, status=pb.OK)))
+            heard.append(await read_exactly(stream, 11))
+
+        target.handle(STOP, take)
+        stream = await ask(source, relay, target, b"first words")
+        await until(lambda: heard == [b""])
+        taken.set()
+        assert (await receive(stream, pb.HopMessage)).status == pb.OK
+        await until(lambda: heard == [b"", b"first words"])
+        await stream.aclose()
+
+
+async def test_first_words_without_end_count_as_all_bytes_do() -> None:
+    async with swarm(RelayLimits(circuit_bytes=1000)) as (relay, source, target):
+        await until_known(relay)
+        heard = bytearray()
+
+        async def take(stream: Stream) -> None:
+            await receive(stream, pb.StopMessage)
+            await stream.send_all(framed(pb.StopMessage(type=pb.StopMessage.STATUS, status=pb.OK)))
+            while data := await stream.receive_some(100_000):
+                heard.extend(data)
+
+        target.handle(STOP, take)
+        stream = await ask(source, relay, target, bytes(100_000))
+        with suppress(StreamBroken):
+            while await stream.receive_some(1000):
+                pass
+        await until(lambda: relay.reaching.relay.budget.num_circuits == 0)
+        assert len(heard) <= relay.reaching.relay.relayed_bytes <= 1000
+
+
+async def test_whoever_is_refused_hears_why_whatever_came_behind_the_question() -> None:
+    async with swarm() as (relay, source, target):
+        await until_known(relay)
+
+        async def refuse(stream: Stream) -> None:
+            await receive(stream, pb.StopMessage)
+            await stream.send_all(framed(pb.StopMessage(type=pb.StopMessage.STATUS, status=pb.PERMISSION_DENIED)))
+
+        target.handle(STOP, refuse)
+        stream = await ask(source, relay, target, b"first words")
+        assert (await receive(stream, pb.HopMessage)).status == pb.CONNECTION_FAILED
+        assert await stream.receive_some(1) == b""
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_peer_that_speaks_noise_alone_is_reached_as_well(is_known: bool) -> None:
+    async with swarm() as (relay, source, target):
+        target.security = security_table(target.identity, (NOISE,))
+        await until_known(relay, source)
+        if not is_known:
+            for host in (relay, source):
+                for connection in host.connections():
+                    connection.agent = "another program"
+        assert source.haste.suits(target.peer_id)
+        for _ in range(2):
+            circuit = await connect(relay, source, target)
+            ping = await source.open_stream_on(circuit, PING_PROTOCOL, b"p" * 32)
+            assert await ping.receive_some(32) == b"p" * 32
+            assert not source.haste.suits(target.peer_id)
+            await circuit.aclose()
 
 
 async def test_the_ends_of_a_circuit_that_is_over_know_it() -> None:

@@ -265,6 +265,7 @@ def stranger(
     *certificates: x509.Certificate,
     key: ec.EllipticCurvePrivateKey = TLS_KEY,
     alpn: tuple[bytes, ...] = (ALPN,),
+    insists: bytes | None = None,
     highest: int = SSL.TLS1_3_VERSION,
 ) -> SSL.Context:
     """A TLS context that does as it likes."""
@@ -276,7 +277,9 @@ def stranger(
         context.use_privatekey(key)
         for more in certificates[1:]:
             context.add_extra_chain_cert(more)
-    if alpn:
+    if insists is not None:
+        context.set_alpn_select_callback(lambda *_: insists)
+    elif alpn:
         context.set_alpn_protos(list(alpn))
         context.set_alpn_select_callback(
             lambda _, offered: alpn[0] if alpn[0] in offered else SSL.NO_OVERLAPPING_PROTOCOLS
@@ -376,6 +379,37 @@ async def test_who_prefers_another_muxer_negotiation_but_takes_ours_is_served() 
             connection = await B.secure_inbound(other)
             nursery.cancel_scope.cancel()
     assert str(connection.get_remote_peer()) == HOST.peer_id
+
+
+YAMUX, MPLEX = "/yamux/1.0.0", "/mplex/6.7.0"
+
+
+@pytest.mark.parametrize(
+    ("dialler", "listener", "muxer"),
+    [
+        ([YAMUX], [YAMUX], YAMUX),
+        ([MPLEX, YAMUX], [YAMUX, MPLEX], MPLEX),
+        ([MPLEX, YAMUX], [YAMUX], YAMUX),
+        ([MPLEX], [YAMUX], ""),
+        ([YAMUX], [], ""),
+        ([], [YAMUX], ""),
+        ([], [], ""),
+    ],
+)
+async def test_the_muxer_is_what_the_dialler_likes_best_of_what_both_speak(
+    dialler: list[str], listener: list[str], muxer: str
+) -> None:
+    outcomes = await shake(TlsTransport(KEYS_A, dialler), TlsTransport(KEYS_B, listener))
+    for outcome in outcomes:
+        assert isinstance(outcome, TlsConnection), outcome
+        assert outcome.muxer == muxer
+
+
+async def test_a_listener_that_chooses_what_was_not_offered_is_refused() -> None:
+    """OpenSSL sees to it."""
+    told, result = await meet(stranger(GOOD, insists=b"/mplex/6.7.0"), stranger_dials=False)
+    assert isinstance(result, TlsHandshakeFailed)
+    assert told
 
 
 # Hostile bytes.

@@ -7,6 +7,7 @@ Invariants:
 - Of two peers that can both be dialled the one with the smaller id dials, or each pair would dial twice. Of two of
   which one can be dialled, the other one dials. Whoever has lost the other dials again, whichever it is.
 - Addresses that lie inside somebody else's network are not dialled, whoever named them.
+- A dial goes to all addresses that are known: it begins anew when another one becomes known.
 - At most MAX_DIALS peers are dialled at a time, and after a learner's restart not all at once.
 """
 
@@ -35,6 +36,14 @@ LOOK_S = 10.0
 OPEN = frozenset({ReachKind.DIRECTLY, ReachKind.MAPPED})
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Dial:
+    """One that goes on, to these addresses."""
+
+    addresses: tuple[str, ...]
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+
 @dataclass(kw_only=True)
 class Neighbours:
     """See the module's paragraph. `rng` spreads what would happen at once."""
@@ -43,7 +52,7 @@ class Neighbours:
     events: EventLog
     rng: Random = field(default_factory=Random)
     _plan: DialPlan = field(init=False)
-    _dialling: set[PeerId] = field(default_factory=set)
+    _dialling: dict[PeerId, _Dial] = field(default_factory=dict)
     _news: trio.Event = field(default_factory=trio.Event)
 
     def __post_init__(self) -> None:
@@ -61,6 +70,9 @@ class Neighbours:
         self._plan.introduce(told, trio.current_time())
         for peer in self.transport.connected_peers():
             self._plan.note_met(peer)
+        for peer, dial in self._dialling.items():
+            if set(self._usable(peer)) - set(dial.addresses):  # a way may lead there where none did
+                dial.scope.cancel()
         self._stir()
 
     async def run(self) -> None:
@@ -71,8 +83,8 @@ class Neighbours:
                 now = trio.current_time()
                 for peer in [peer for peer in self._plan.peers() if self._is_due(peer, now)]:
                     if len(self._dialling) < MAX_DIALS:
-                        self._dialling.add(peer)
-                        nursery.start_soon(self._meet, peer)
+                        dial = self._dialling[peer] = _Dial(addresses=self._usable(peer))
+                        nursery.start_soon(self._meet, peer, dial)
                 with trio.move_on_at(min(self._plan.next_s(now), now + LOOK_S)):
                     await self._news.wait()
 
@@ -101,16 +113,16 @@ class Neighbours:
         own = (*self.transport.addresses(), *reached.relays)
         return Place(addresses=tuple(addresses), kind=reached.kind, own=own)
 
-    async def _meet(self, peer: PeerId) -> None:
-        addresses = self._usable(peer)
-        began = self._place(addresses)
+    async def _meet(self, peer: PeerId, dial: _Dial) -> None:
+        began = self._place(dial.addresses)
         try:
-            await self.transport.dial(addresses, named_by_others=True)
+            with dial.scope:
+                await self.transport.dial(dial.addresses, named_by_others=True)
         except DialFailed as error:
             self._plan.note_failed(peer, began, self._place(self._usable(peer)), trio.current_time())
             self.events.emit("neighbour_not_met", peer=peer, reason=str(error))
         finally:
-            self._dialling.discard(peer)
+            del self._dialling[peer]
             self._stir()
 
     async def _hear_of_connections(self) -> None:

@@ -22,6 +22,7 @@ from protocol.core.ids import PeerId
 from protocol.reach import Reach, ReachKind
 from swarm.transport.flood import Flooding
 from swarm.transport.interface import (
+    DIAL_TIMEOUT_S,
     STREAM_OPEN_TIMEOUT_S,
     DialFailed,
     PeerConnected,
@@ -60,6 +61,7 @@ class MemoryNetwork:
         self._names: dict[str, PeerId] = {}
         self._links: dict[frozenset[PeerId], _Link] = {}
         self._blocked: set[frozenset[PeerId]] = set()
+        self._swallowed: set[str] = set()
         self._faults: dict[tuple[PeerId, PeerId], FaultHook] = {}
 
     @asynccontextmanager
@@ -103,6 +105,10 @@ class MemoryNetwork:
         """Let the two dial each other again."""
         self._blocked.discard(frozenset((one, other)))
 
+    def swallow(self, address: str) -> None:
+        """From now on what is sent to this address vanishes: who dials it has no answer, as behind most routers."""
+        self._swallowed.add(address)
+
     def set_fault(self, source: PeerId, target: PeerId, hook: FaultHook | None) -> None:
         """Pass everything that `source` sends to `target` through `hook`; None removes it."""
         if hook is None:
@@ -141,6 +147,10 @@ class MemoryNetwork:
                 return wanted
         raise DialFailed("; ".join(failures))
 
+    def has_no_answer(self, addresses: Sequence[str]) -> bool:
+        """Whether a dial to `addresses`, of whom none was reached, takes as long as it may."""
+        return not self._swallowed.isdisjoint(addresses)
+
     def link(self, one: PeerId, other: PeerId) -> _Link | None:
         """The connection between two nodes."""
         return self._links.get(frozenset((one, other)))
@@ -167,7 +177,12 @@ class MemoryTransport(Flooding):
 
     async def dial(self, addresses: Sequence[str], *, named_by_others: bool = False) -> PeerId:
         await trio.lowlevel.checkpoint()
-        peer = self.network.connect(self, addresses)
+        try:
+            peer = self.network.connect(self, addresses)
+        except DialFailed:
+            if self.network.has_no_answer(addresses):
+                await trio.sleep(DIAL_TIMEOUT_S)
+            raise
         self.dialled.add(peer)
         return peer
 

@@ -106,6 +106,13 @@ LINGER_S = 1.0
 PROTOCOLS = frozenset({IDENTIFY_PROTOCOL, PING_PROTOCOL, HOP, STOP, DCUTR, DIAL_REQUEST, DIAL_BACK})
 """What nodes say to each other to find out how they are reached, and to meet."""
 
+DIALLED, DIALLED_BY_KNOWN = "others dialled it", "others dialled it, to whom it had spoken before"
+"""A router that lets in whom one has spoken to is not told apart from one that lets in everybody. So who is introduced
+is told of circuits as well."""
+
+SHOWS_ALL_THE_SAME = "its router shows everybody the same port, and lets nobody in uncalled"
+SEEN_BY_ONE = "its router lets nobody in uncalled, and one peer alone has said which port it shows"
+
 TellPort = Callable[[PortMapped | PortMappingFailed], None]
 """Told what came of asking a router for a port."""
 
@@ -231,7 +238,8 @@ class Reaching:
     def _verdict(self) -> tuple[ReachKind, str]:
         reachable = self.own.reachable()
         if any(one.sources - {Source.MAPPED} for one in reachable):
-            return ReachKind.DIRECTLY, "others dialled it"
+            seen = all(one.sources <= {Source.MAPPED, Source.OBSERVED} for one in reachable)
+            return ReachKind.DIRECTLY, DIALLED_BY_KNOWN if seen else DIALLED
         if reachable:
             return ReachKind.MAPPED, "its router passes a port on"
         if not self._host.listeners:
@@ -239,7 +247,7 @@ class Reaching:
         if self.observed.is_mapped_anew():
             return ReachKind.NOT, "its router shows everybody another port"
         if self.observed.candidates():
-            return ReachKind.BY_PUNCHING, "its router shows everybody the same port, and lets nobody in uncalled"
+            return ReachKind.BY_PUNCHING, SHOWS_ALL_THE_SAME if self.observed.believed() else SEEN_BY_ONE
         return ReachKind.UNKNOWN, "nobody has said where it is seen"
 
     def may_dial(self, text: str) -> bool:

@@ -19,6 +19,7 @@ from protocol.versions.exchange import PeerAddresses
 from protocol.work import Introduction
 from swarm.libp2p import circuit_address
 from swarm.testing.memory_transport import MemoryNetwork, MemoryTransport
+from swarm.transport.interface import DIAL_TIMEOUT_S
 
 A, B, C = PeerId("12D3KooW" + "a" * 44), PeerId("12D3KooW" + "b" * 44), PeerId("12D3KooW" + "c" * 44)
 
@@ -100,6 +101,23 @@ async def test_who_was_not_met_is_tried_again_when_it_is_elsewhere(mock_clock: M
             a.hear(at(b))
             await wait_all_tasks_blocked()
             assert a.transport.connected_peers() == {B}
+
+
+async def test_another_way_is_tried_at_once_where_the_first_one_has_no_answer(mock_clock: MockClock) -> None:
+    network = MemoryNetwork()
+    nowhere = f"/memory/nowhere/p2p/{B}"
+    network.swallow(nowhere)
+    async with member(network, A) as a, member(network, B) as b:
+        a.hear(PeerAddresses(peer=B, addresses=[nowhere]))
+        await pass_time(mock_clock, 1.0)
+        a.hear(PeerAddresses(peer=B, addresses=[nowhere]))  # nothing new
+        await wait_all_tasks_blocked()
+        assert not a.transport.connected_peers()
+        a.hear(PeerAddresses(peer=B, addresses=[nowhere, *b.transport.addresses()]))
+        await wait_all_tasks_blocked()
+        assert a.transport.connected_peers() == {B}
+        await pass_time(mock_clock, DIAL_TIMEOUT_S)
+        assert a.said == [], "nothing has failed"
 
 
 async def test_a_neighbour_that_was_lost_is_dialled_again(mock_clock: MockClock) -> None:

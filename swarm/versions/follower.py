@@ -1,7 +1,7 @@
 """Keeping a node at the newest version: hear of it, fetch its manifest and chunks, hand it over.
 
-Announcements come by gossip and are repaired by asking: every newly connected peer, and one peer at random every few
-seconds. What always holds: nothing is believed before the operator's word for its signer was checked; nothing older
+Announcements come by gossip and are repaired by asking: every newly connected peer, and one peer at random now and
+then, the seldomer the longer nothing was new. What always holds: nothing is believed before the operator's word for its signer was checked; nothing older
 than what this node knew or held before it was restarted is news; a version is handed over only when every chunk was
 verified and the store has made it complete; what was in service before stays there whatever fails here.
 
@@ -35,7 +35,11 @@ from swarm.versions.fetcher import Obtained, VersionFetcher
 from swarm.versions.manifest_search import ManifestSearch, ask
 
 ASK_EVERY_S = 3.0
-"""Repair of lost gossip, and pause before a failed fetch is tried again: a lost announcement costs half of it."""
+"""Repair of lost gossip after there was news, and pause before a failed fetch is tried again."""
+
+ASK_SELDOM_S = 8 * ASK_EVERY_S
+"""The longest pause between two questions, each of which costs 1.3 KB both ways. Gossip travels over streams that lose
+nothing, by two dozen neighbours: it is lost where all of them have queues that are full."""
 
 QUESTION_TIMEOUT_S = 5.0
 """An answer of 1 KiB takes a round trip; one silent peer must not hold up the asking."""
@@ -89,6 +93,7 @@ class VersionFollower:
     _fetching: trio.CancelScope = field(default_factory=trio.CancelScope)
     _begun: trio.Event = field(default_factory=trio.Event)
     _news: trio.Event = field(default_factory=trio.Event)
+    _ask_pause_s: float = ASK_EVERY_S
     _said: str = ""
     _manifest: SignedManifest | None = None
 
@@ -173,6 +178,7 @@ class VersionFollower:
                     self._fetching.cancel()
                 case Relay():
                     self._news.set()
+                    self._ask_pause_s = ASK_EVERY_S
                 case Equivocation(version=version, first=first, second=second):
                     self._say(
                         f"The learner signed two different manifests for version {version} ({first.hex()[:8]} and "
@@ -191,10 +197,15 @@ class VersionFollower:
                     nursery.start_soon(self._ask_newest, event.peer)
 
     async def _ask_now_and_then(self) -> None:
+        """Try again what failed; ask somebody, after pauses that double up to ASK_SELDOM_S until there is news."""
+        asked_at = trio.current_time()
         while True:
             await trio.sleep(ASK_EVERY_S)
             self._perform(self.core.retry())
-            if peers := sorted(self.transport.connected_peers()):
+            peers = sorted(self.transport.connected_peers())
+            if peers and trio.current_time() >= asked_at + self._ask_pause_s:
+                self._ask_pause_s = min(2 * self._ask_pause_s, ASK_SELDOM_S)
+                asked_at = trio.current_time()
                 await self._ask_newest(self.rng.choice(peers))
 
     async def _ask_newest(self, peer: PeerId) -> None:

@@ -90,11 +90,16 @@ little."""
 MAX_SEND_WINDOW = 1 << 32
 """Credit beyond this is nonsense, and adding it up for ever would be a slow leak."""
 
-KEEPALIVE_S = 10.0
-"""Silence after which we ask whether the peer is there."""
+KEEPALIVE_S = 20.0
+"""Silence after which the initiator asks whether the peer is there: a question and its answer take 330 bytes of a line,
+and a node has two dozen neighbours. Routers keep a connection that is silent for two hours (RFC 5382)."""
 
-SILENCE_S = 30.0
-"""Silence after which it is not: three unanswered questions."""
+ASK_AGAIN_S = 5.0
+"""Pause before an unanswered question is asked again. The other end waits so much longer with its first: else both ask
+at once, and pay twice."""
+
+SILENCE_S = 35.0
+"""Silence after which the peer is not there: three unanswered questions."""
 
 MAX_WANTED_BYTES = INITIAL_WINDOW // 2
 """A reader's wishes end here. Unread bytes and window together are never less, or both ends would wait for ever."""
@@ -560,14 +565,16 @@ class YamuxConnection:
                 await self._wake.wait()
 
     async def _keep_alive(self) -> None:
+        """Ask when nothing is heard, until nothing was heard for too long."""
         value = 0
+        ask_after_s = KEEPALIVE_S if self._initiator else KEEPALIVE_S + ASK_AGAIN_S
         while True:
-            await trio.sleep(KEEPALIVE_S)
+            await trio.sleep(ASK_AGAIN_S)
             now = trio.current_time()
             if now - self._heard_at > SILENCE_S:
                 self.end_reason = f"nothing was heard from the peer for {SILENCE_S:.0f} s"
                 return
-            if now - self._heard_at > KEEPALIVE_S / 2:
+            if now - self._heard_at >= ask_after_s:
                 self._connection.hurry()
                 value += 1
                 self.control(FrameType.PING, Flag.SYN, 0, value)

@@ -151,10 +151,13 @@ class VersionFollower:
                 self._say(f"The newest announcement could not be remembered: {error}")
 
     def _is_welcome(self, broadcast: Broadcast) -> bool:
-        """Whether to take a broadcast and pass it on: genuine, and no older than what we know."""
+        """Whether to take a broadcast and pass it on: genuine, no older than what we know, and not the same again, which
+        the learner repeats for those beside it: two dozen neighbours would pass each word on two dozen times."""
         announcement = self._judge(broadcast.data, broadcast.source)
         newest = self.core.newest
-        return announcement is not None and (newest is None or announcement.version >= newest.version)
+        return announcement is not None and (
+            newest is None or (announcement.version >= newest.version and announcement is not newest)
+        )
 
     def _take(self, raw: bytes, source: PeerId) -> None:
         if (announcement := self._judge(raw, source)) is not None:

@@ -49,8 +49,9 @@ from protocol.versions.safetensors_header import LayoutError
 from swarm.store import StoreError, StoreFull
 from swarm.transport.interface import Transport
 
-REANNOUNCE_S = 5.0
-"""The newest version is announced again this often: gossip may lose a message, and repetition is harmless."""
+REANNOUNCE_S, REANNOUNCE_SELDOM_S = 5.0, 60.0
+"""The newest version is announced again after pauses that double from the one to the other: gossip may lose a message.
+"""
 
 AHEAD = "ahead"
 """In `exports`: what was exported before it was published."""
@@ -171,11 +172,16 @@ class VersionPublisher(Service):
         self.state.announcement = announce(self.identity.keypair, self.identity.authority, said)
 
     async def announce_again(self) -> None:
-        """Repeat the newest announcement until cancelled."""
+        """Repeat the newest announcement until cancelled, ever more seldom until there is another one."""
+        repeated, pause_s, due_s = b"", REANNOUNCE_S, 0.0
         while True:
             await trio.sleep(REANNOUNCE_S)
-            if self.state.announcement:
-                await self.transport.publish(topic_of(self.identity.swarm), self.state.announcement)
+            newest, now_s = self.state.announcement, trio.current_time()
+            if newest != repeated:
+                repeated, pause_s, due_s = newest, REANNOUNCE_S, now_s
+            if newest and now_s >= due_s:
+                await self.transport.publish(topic_of(self.identity.swarm), newest)
+                due_s, pause_s = now_s + pause_s, min(2 * pause_s, REANNOUNCE_SELDOM_S)
 
     def is_due(self, step: int, *, last: bool) -> bool:
         """Whether the state after training step `step` is one to publish: every kappa-th is, and the `last`."""

@@ -2,7 +2,7 @@
 
 What always holds: the clock runs from GO to the last peer's DONE; what a peer received is compared with what was sent,
 byte for byte, before its time counts; a node that ends early, or a run that takes too long, is a RunFailed with the end
-of that node's output; when this returns, no process of the run is left.
+of that node's output; routers are looked at before a node starts; when this returns, no process of the run is left.
 """
 
 from __future__ import annotations
@@ -13,19 +13,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import trio
 
 from benchmarks.harness import ROOT, machine_seconds
-from benchmarks.network.emulation import Network, open_network
+from benchmarks.network.emulation import open_network
+from benchmarks.network.home import Home
+from benchmarks.network.homes import open_homes
 from benchmarks.network.line import Assignment, Report, report_of, to_json
 from benchmarks.network.payload import write_payload
 from benchmarks.network.profiles import SUFFIX
+from benchmarks.network.router_probe import check
 from benchmarks.network.sampler import SAMPLES
 from benchmarks.network.scenarios import Scenario
 from swarm.transport.error_groups import first_cause
@@ -33,8 +37,12 @@ from swarm.transport.error_groups import first_cause
 PROGRAMS = {"volery": "benchmarks.network.node_volery", "libtorrent": "benchmarks.network.node_libtorrent"}
 """The systems that are measured, and the modules that are their nodes."""
 
-READY_S = 90.0
-"""Nine interpreters that import a network stack each, on two busy cores."""
+UNPUNCHED = "unpunched"
+HOME_PROGRAMS = dict.fromkeys(["volery", UNPUNCHED], "benchmarks.network.node_member")
+"""Those behind routers: ours, and ours where nobody looks for a way through a router."""
+
+READY_S = 150.0
+"""Nine interpreters that import a network stack each, on two busy cores, and a minute in which they meet."""
 
 SETTLE_S = 0.5
 """From the last READY to GO: conversations open, and the machine is quiet again."""
@@ -99,6 +107,24 @@ class Ran:
         return 100 * (received - self.delivered_bytes) / self.delivered_bytes
 
     @property
+    def source_copies(self) -> float:
+        """How often the source sent all of it."""
+        return sum(self.reports[0].up.values()) / self.scenario.size_bytes
+
+    @property
+    def met_pct(self) -> float:
+        """Of the pairs that can exchange bytes behind their routers, how many had met; all where there are none."""
+        met = sum(len(report.met) for report in self.reports) / 2
+        return 100 * met / self.scenario.num_bulk_pairs if self.scenario.num_bulk_pairs else 100.0
+
+    @property
+    def circuits_pct(self) -> float:
+        """Bytes that relays carried so that peers could meet, of all bytes, since the nodes started."""
+        carried = sum(report.circuit_bytes for report in self.reports)
+        received = sum(sum(report.down.values()) for report in self.reports)
+        return 100 * carried / (carried + received)
+
+    @property
     def nodes_share(self) -> float:
         """The part of this machine's processor time, until the last peer was done, that the nodes had."""
         return self.node_cpu_s / self._available_s
@@ -113,17 +139,43 @@ class Ran:
         return self.last_s * (os.cpu_count() or 1)
 
 
+class Place(Protocol):
+    """Where nodes run."""
+
+    def address(self, name: str) -> str: ...
+
+    def inside(self, name: str, argv: Sequence[str]) -> list[str]: ...
+
+
+@contextmanager
+def open_place(scenario: Scenario) -> Iterator[Place]:
+    """The links of a scenario, and its routers, each of which is looked at first. Raises NetworkUnavailable,
+    ProbeFailed.
+    """
+    if not scenario.kinds:
+        with open_network(scenario.nodes) as network:
+            yield network
+        return
+    homes = [
+        Home(name=peer.name, kind=kind, up=peer.up, down=peer.down, delay_ms=peer.delay_ms)
+        for peer, kind in zip(scenario.peers, scenario.kinds, strict=True)
+    ]
+    with open_homes(homes, [scenario.source]) as lab:
+        check(lab)
+        yield lab
+
+
 def run_once(scenario: Scenario, system: str, out: Path, *, seed: int, profile: Path | None = None) -> Ran:
     """Run `system` in `scenario` once; `out`, a new directory, takes what is written.
 
-    With `profile`, a directory, nodes leave there samples of where their time went. Raises RunFailed or
-    NetworkUnavailable.
+    With `profile`, a directory, nodes leave there samples of where their time went. Raises RunFailed,
+    NetworkUnavailable, or ProbeFailed when a router does not behave as its kind does.
     """
     sent = out / "sent"
     sent.mkdir(parents=True)
     payload = write_payload(sent, scenario.size_bytes, seed=seed)
-    with open_network(scenario.nodes) as network:
-        ran = trio.run(partial(_conduct, network, scenario, PROGRAMS[system], payload, out, profile))
+    with open_place(scenario) as place:
+        ran = trio.run(partial(_conduct, place, scenario, system, payload, out, profile))
     for node, report in zip(scenario.peers, ran.reports[1:], strict=True):
         if not filecmp.cmp(payload, report.file, shallow=False):
             raise RunFailed(f"{system}, {scenario.name}: {node.name} holds other bytes than were sent.")
@@ -131,10 +183,12 @@ def run_once(scenario: Scenario, system: str, out: Path, *, seed: int, profile: 
 
 
 async def _conduct(
-    network: Network, scenario: Scenario, module: str, payload: Path, out: Path, profile: Path | None
+    place: Place, scenario: Scenario, system: str, payload: Path, out: Path, profile: Path | None
 ) -> Ran:
     names = [node.name for node in scenario.nodes]
-    addresses = [network.address(name) for name in names]
+    addresses = [place.address(name) for name in names]
+    module = (HOME_PROGRAMS if scenario.kinds else PROGRAMS)[system]
+    punches = bool(scenario.kinds) and system != UNPUNCHED
     with first_cause():
         async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
             nursery.start_soon(_stop_when_told)
@@ -143,10 +197,17 @@ async def _conduct(
                 directory = out / name
                 directory.mkdir()
                 assignment = Assignment(
-                    index=index, names=names, addresses=addresses, directory=directory, shared=out, payload=payload
+                    index=index,
+                    names=names,
+                    addresses=addresses,
+                    directory=directory,
+                    shared=out,
+                    payload=payload,
+                    partners=scenario.partners(name, punches=punches),
+                    punches=punches,
                 )
                 command = [sys.executable, "-m", module, to_json(assignment)]
-                inside = network.inside(name, command)
+                inside = place.inside(name, command)
                 samples = {} if profile is None else {SAMPLES: str(profile / f"{name}{SUFFIX}")}
                 member = _start(name, inside, {**os.environ, **samples}, out / f"{name}.log")
                 members.append(await stack.enter_async_context(member))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,7 +26,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Who a program is and what it works with.
 
     `index` is 0 for the source; `names` and `addresses` are everybody's. `directory` is its own; `shared` is
-    everybody's, and `payload`, the file that the source is to send, lies there.
+    everybody's, and `payload`, the file that the source is to send, lies there. Behind routers, `partners` are the
+    peers that are to be met before GO, and `punches` whether a way through routers is looked for.
     """
 
     index: int
@@ -34,6 +36,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     directory: Path
     shared: Path
     payload: Path
+    partners: list[str] = []
+    punches: bool = False
 
     @property
     def is_source(self) -> bool:
@@ -46,7 +50,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What a program says at its end, from GO on: bytes by neighbour ("all" when it cannot tell), processor seconds
-    of all threads. `file` is what it received, or sent.
+    of all threads. `file` is what it received, or sent; `met` are the partners it met before GO, and `circuit_bytes`
+    what it carried for others who were to meet, each byte once, since it started.
     """
 
     file: Path
@@ -54,6 +59,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     down: dict[str, int]
     user_s: float
     system_s: float
+    met: list[str] = []
+    circuit_bytes: int = 0
 
     @property
     def cpu_s(self) -> float:
@@ -104,12 +111,28 @@ class Line:
     def wait_end(self) -> None:
         sys.stdin.read()
 
-    def report(self, file: Path, *, up: dict[str, int], down: dict[str, int]) -> None:
+    def report(
+        self,
+        file: Path,
+        *,
+        up: dict[str, int],
+        down: dict[str, int],
+        met: Sequence[str] = (),
+        circuit_bytes: int = 0,
+    ) -> None:
         """The last word. To be called in the main thread."""
         if self._sampler is not None:
             self._sampler.stop()
         user_s, system_s = (now - then for now, then in zip(_used_s(), self._used_at_go, strict=True))
-        report = Report(file=file, up=up, down=down, user_s=user_s, system_s=system_s)
+        report = Report(
+            file=file,
+            up=up,
+            down=down,
+            user_s=user_s,
+            system_s=system_s,
+            met=list(met),
+            circuit_bytes=circuit_bytes,
+        )
         _say(f"REPORT {to_json(report)}")
 
 

@@ -307,6 +307,9 @@ class _Source(_Node):
     def num_holders(self, chunk: int) -> int:
         return self.core.num_holders(chunk)
 
+    def num_held_by(self, peer: PeerId) -> int:
+        return self.core.num_held(peer)
+
     def is_promised(self, peer: PeerId, chunk: int) -> bool:
         return self.core.is_promised(peer, chunk)
 

@@ -62,7 +62,7 @@ class VersionSeed(ExchangedVersion):
         return self.core.num_holders(chunk)
 
     def num_held(self, peer: PeerId) -> int:
-        return 0  # we hear of few, and all are served in turn
+        return self.core.num_held(peer)
 
     def is_promised(self, peer: PeerId, chunk: int) -> bool:
         return self.core.is_promised(peer, chunk)

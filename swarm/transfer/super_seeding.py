@@ -10,7 +10,8 @@ asks for at once. What always holds: a chunk is offered to one peer only, until 
 or the uplink has nothing better to do; a peer has at most its credit of chunks that it was given and nobody else has
 announced, so one that never passes anything on is starved of offers by itself; a chunk whose every holder has left is
 given again; once every chunk was given, or was offered and the uplink waits for those who are to take it, everything
-is shown to everybody (`opened`).
+is shown to everybody (`opened`), and whoever holds least is served first: it may reach few others (eight peers behind
+routers of all kinds were done at 1.22 of the bound in the simulation instead of 1.26).
 
 The peer chosen has the least (chunks given to it and not yet passed on + 1) x lag, where lag is how long it usually
 takes from a chunk's being sent to it until somebody else announces it. That measures uplink, downlink, processor and
@@ -147,6 +148,11 @@ class SuperSeeder:
     def num_holders(self, chunk: int) -> int:
         """How many targets are known to hold `chunk`."""
         return self._holders.get(chunk, 0)
+
+    def num_held(self, peer: PeerId) -> int:
+        """How many of the chunks `peer` is known to hold; 0 unless we hear of all followers, who are equal then."""
+        relay = self._relays.get(peer)
+        return 0 if relay is None or len(self._relays) < len(self._followers) else len(relay.holds)
 
     def is_promised(self, peer: PeerId, chunk: int) -> bool:
         """Whether `chunk` was offered to `peer` and has not been sent yet."""

@@ -205,6 +205,27 @@ def test_when_everything_was_given_everything_is_shown() -> None:
     assert all(scatter.shows(chunk) for chunk in range(4))
 
 
+def test_of_followers_that_are_all_heard_it_is_known_who_holds_how_much() -> None:
+    scatter = scatter_of(10)
+    following(scatter, A, B)
+    scatter.handle(PeerHas(peer=A, chunks=frozenset({1, 2})), 0.0)
+    scatter.handle(PeerGained(peer=A, chunks=(2, 3)), 0.0)
+    assert [scatter.num_held(peer) for peer in (A, B, C)] == [3, 0, 0]
+
+
+def test_where_some_followers_are_not_heard_all_are_equal() -> None:
+    scatter = scatter_of(10)
+    peers = [PeerId(f"p{number}") for number in range(MAX_TARGETS + 1)]
+    following(scatter, *peers)
+    for peer in peers:
+        scatter.handle(PeerHas(peer=peer, chunks=frozenset({1})), 0.0)
+    assert {scatter.num_held(peer) for peer in peers} == {0}
+    scatter.handle(Unfollowed(peer=peers[0]), 0.0)
+    for peer in peers[1:]:
+        scatter.handle(PeerHas(peer=peer, chunks=frozenset({1})), 0.0)
+    assert {scatter.num_held(peer) for peer in peers[1:]} == {1}
+
+
 def test_an_uplink_that_waits_when_everything_was_offered_is_open_to_everybody() -> None:
     scatter = scatter_of(3)
     made = following(scatter, A, B)

@@ -4,10 +4,18 @@ A source and its peers, each in a network namespace with links of its own (`benc
 the real transport, store and distribution (encrypted, verified, written to disk and synced) take turns with libtorrent
 on the same links and bytes. Bars: last peer's time over the lower bound, by scenario; the mean peer's seconds in mix4;
 bytes received beyond the payload; processor seconds of all nodes for each GiB delivered (the worse of n4 and n8, at
-full rates); and our time over libtorrent's where no downlink is the bound. What always holds: times are medians, and
-count only after every received file was compared byte for byte; a run that failed counts as one that never ended;
-processes on one machine share its cores, so where these and not the links were the limit, the same is run with slower
-links as well, and judged there. Needs Linux and root.
+full rates); and our time over libtorrent's where no downlink is the bound.
+
+In nat8 and nat8mix peers sit behind home routers (`benchmarks/network/homes.py`), know nobody but the source, and are
+introduced to each other. The bound is that of the pairs that can meet. Ours take turns with ours where nobody says how
+it is reached (`unpunched`): then peers meet only those in the open, and where there are none each fetches from the
+source. Bars there: bytes that relays carry so that peers can meet, of all bytes (`circuits_pct`), and what a node of a
+whole swarm that has nothing to do sends and receives (`idle_bytes_per_s`, see `benchmarks/live/idle.py`).
+
+What always holds: times are medians, and count only after every received file was compared byte for byte; a run that
+failed counts as one that never ended; every router is probed before each run, and one that does not behave as its kind
+ends the benchmark; processes on one machine share its cores, so where these and not the links were the limit, the same
+is run with slower links as well, and judged there. Needs Linux and root.
 """
 
 from __future__ import annotations
@@ -32,7 +40,9 @@ from benchmarks.harness import (
     scratch,
     table,
 )
-from benchmarks.network.conductor import PROGRAMS, Ran, RunFailed, run_once
+from benchmarks.live.idle import FEWEST_MET_PCT, Idle, measure_idle
+from benchmarks.network.conductor import HOME_PROGRAMS, PROGRAMS, UNPUNCHED, Ran, RunFailed, run_once
+from benchmarks.network.ports import ProbeFailed
 from benchmarks.network.profiles import (
     own_by_function,
     own_by_module,
@@ -44,12 +54,18 @@ from benchmarks.network.scenarios import MIB, SCENARIOS, Scenario
 
 OURS, THEIRS = "volery", "libtorrent"
 REPS = 3
-MEASURED = ("n4", "n8", "n8rtt30", "up8", "mix4")
-RATIO_AT_MOST = {"n4": 1.08, "n8": 1.12, "n8rtt30": 1.15, "up8": 1.15}
+MEASURED = ("n4", "n8", "n8rtt30", "up8", "mix4", "nat8", "nat8mix")
+IDLE = "idle"
+"""The swarm that has nothing to do, by the name under which it is asked for."""
+
+RATIO_AT_MOST = {"n4": 1.08, "n8": 1.12, "n8rtt30": 1.15, "up8": 1.15, "nat8": 1.15, "nat8mix": 1.30}
 MIX4_MEAN_S_AT_MOST = 13.6
 DUPLICATES_PCT_AT_MOST = 1.0
 CPU_S_PER_GIB_AT_MOST = 20.0
 VS_LIBTORRENT_AT_MOST = 0.85
+CIRCUITS_PCT_AT_MOST = 0.1
+IDLE_BYTES_PER_S_AT_MOST = 1024
+"""Both ways, as a router counts them: headers of Ethernet, IP and TCP included."""
 
 CORES_BUSY, NODES_BUSY = 0.7, 0.3
 """Parts of the cores in use, by all and by the nodes, from which the processor was the limit. With two cores that busy,
@@ -93,6 +109,18 @@ class Cell:
         return self._median(lambda run: run.cpu_s_per_gib)
 
     @property
+    def source_copies(self) -> float | None:
+        return self._median(lambda run: run.source_copies)
+
+    @property
+    def met_pct(self) -> float | None:
+        return self._median(lambda run: run.met_pct)
+
+    @property
+    def circuits_pct(self) -> float | None:
+        return self._median(lambda run: run.circuits_pct)
+
+    @property
     def system_part(self) -> float | None:
         """The kernel's part of the nodes' processor time."""
         return self._median(lambda run: run.system_cpu_s / run.node_cpu_s)
@@ -123,25 +151,38 @@ class Cell:
 def benchmark() -> int:
     """Run everything that was asked for, print the table and the verdict."""
     options = parser().parse_args()
-    scenarios = [SCENARIOS[name] for name in options.scenario or (["n8"] if options.profile else MEASURED)]
+    names = options.scenario or (["n8"] if options.profile else [*MEASURED, IDLE])
+    scenarios = [SCENARIOS[name] for name in names if name != IDLE]
     if options.mib:
         scenarios = [scenario.sized(round(options.mib * MIB)) for scenario in scenarios]
-    systems = [OURS] if options.profile else options.system or list(PROGRAMS)
-    prepare(scenarios, systems)
+    systems = [OURS] if options.profile else options.system or [*PROGRAMS, UNPUNCHED]
+    prepare(scenarios, systems, with_homes=IDLE in names)
+    idle: Idle | None = None
     with scratch(options.keep) as out:
-        if options.profile:
-            return profile(scenarios, options, out)
-        cells: list[Cell] = []
-        for scenario in scenarios:
-            cells += measure(scenario, systems, options, out)
-    return report(cells)
+        try:
+            if options.profile:
+                return profile(scenarios, options, out)
+            cells: list[Cell] = []
+            for scenario in scenarios:
+                cells += measure(scenario, systems_in(scenario, systems), options, out)
+            if IDLE in names:
+                idle = measure_idle(out / IDLE)
+        except (NetworkUnavailable, ProbeFailed) as error:
+            raise BenchmarkError(str(error)) from error
+    return report(cells, idle)
+
+
+def systems_in(scenario: Scenario, systems: Sequence[str]) -> list[str]:
+    """Those of the systems that can be run there."""
+    return [system for system in systems if system in (HOME_PROGRAMS if scenario.kinds else PROGRAMS)]
 
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
     parser = arguments(__doc__ or "", reps=REPS)
-    parser.add_argument("--scenario", action="append", choices=list(SCENARIOS), help=f"only this one; else {MEASURED}")
-    parser.add_argument("--system", action="append", choices=list(PROGRAMS), help="only this one; else both")
+    choices = [*SCENARIOS, IDLE]
+    parser.add_argument("--scenario", action="append", choices=choices, help=f"only this one; else {MEASURED}, {IDLE}")
+    parser.add_argument("--system", action="append", choices=[*PROGRAMS, UNPUNCHED], help="only this one; else all")
     parser.add_argument("--scale", type=float, metavar="X", help="all rates times X, and no second run")
     parser.add_argument("--mib", type=float, metavar="N", help="size of what is sent, else that of the scenario")
     parser.add_argument(
@@ -150,13 +191,17 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def prepare(scenarios: Iterable[Scenario], systems: Iterable[str]) -> None:
+def prepare(scenarios: Sequence[Scenario], systems: Iterable[str], *, with_homes: bool = False) -> None:
     """Raise BenchmarkError unless everything is here."""
+    with_homes = with_homes or any(scenario.kinds for scenario in scenarios)
     try:
-        require_network(delays=any(node.delay_ms for scenario in scenarios for node in scenario.nodes))
+        require_network(
+            delays=any(node.delay_ms for scenario in scenarios for node in scenario.nodes),
+            routers=["nft"] if with_homes else [],
+        )
     except NetworkUnavailable as error:
         raise BenchmarkError(str(error)) from error
-    if THEIRS in systems and find_spec("libtorrent") is None:
+    if THEIRS in systems and any(not scenario.kinds for scenario in scenarios) and find_spec("libtorrent") is None:
         raise BenchmarkError(
             f"libtorrent is not installed; it has wheels for CPython up to 3.13. --system {OURS} measures without it."
         )
@@ -168,7 +213,8 @@ def measure(scenario: Scenario, systems: Sequence[str], options: argparse.Namesp
     ours = next((cell for cell in cells if cell.system == OURS), None)
     if options.scale is None and ours is not None and ours.processor_limited:
         say(f"{scenario.name}: the processor was the limit; again, with rates times {SLOWER}")
-        cells += compare(scenario, SLOWER, systems, options, out)
+        slow = [system for system in systems if system != UNPUNCHED]  # many times as long, and it is no contest
+        cells += compare(scenario, SLOWER, slow, options, out)
     return cells
 
 
@@ -193,8 +239,6 @@ def attempt(scenario: Scenario, system: str, directory: Path, *, seed: int, prof
     except RunFailed as failed:
         say(f"FAILED: {failed}")
         return None
-    except NetworkUnavailable as error:
-        raise BenchmarkError(str(error)) from error
     finally:
         for path in directory.iterdir():
             if path.is_dir():
@@ -211,11 +255,11 @@ def tell(scenario: Scenario, factor: float, system: str, ran: Ran | None) -> Non
 
 
 HEADER = [
-    "scenario", "rates", "system", "last [s]", "bound [s]", "ratio", "spread [s]", "mean [s]", "dup. [%]",
+    "scenario", "rates", "system", "last [s]", "bound [s]", "ratio", "spread [s]", "mean [s]", "copies", "dup. [%]",
     "CPU [s/GiB]", "nodes [%]", "others [%]",
 ]  # fmt: skip
-"""Last and mean peer; bytes received beyond the payload; processor seconds of all nodes for each GiB delivered; shares
-of all cores from GO to the last DONE, the emulation's own work among the others'.
+"""Last and mean peer; copies that the source sent; bytes received beyond the payload; processor seconds of all nodes
+for each GiB delivered; shares of all cores from GO to the last DONE, the emulation's own work among the others'.
 """
 
 
@@ -230,6 +274,7 @@ def row(cell: Cell) -> list[str]:
         number(cell.over_bound, 3),
         cell.spread,
         number(cell.mean_s),
+        number(cell.source_copies),
         number(cell.duplicates_pct),
         number(cell.cpu_s_per_gib, 1),
         percent(cell.nodes_share),
@@ -241,14 +286,18 @@ def percent(share: float | None) -> str:
     return number(None if share is None else 100 * share, 0)
 
 
-def report(cells: Sequence[Cell]) -> int:
+def report(cells: Sequence[Cell], idle: Idle | None = None) -> int:
     """Print every cell and the bars; return the exit code."""
-    say("\n" + table(HEADER, [row(cell) for cell in cells]))
+    if cells:
+        say("\n" + table(HEADER, [row(cell) for cell in cells]))
     at_full_rates = first_measured(cells, OURS)
     if slow := [name for name, cell in judged(cells, OURS).items() if cell is not at_full_rates[name]]:
         say(f"\nJudged with rates times {SLOWER}, since the processor was the limit above: {', '.join(slow)}.")
     congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
-    return conclude("relay", bars(cells), {"tcp_congestion_control": congestion, **figures(cells)})
+    around = {"tcp_congestion_control": congestion, **figures(cells)}
+    if idle is not None:
+        around |= {"idle_bytes_per_s_typical": idle.typical_bytes_per_s, "idle_met_pct": idle.met_pct}
+    return conclude("relay", [*bars(cells), *idle_bars(idle)], around)
 
 
 def judged(cells: Iterable[Cell], system: str) -> dict[str, Cell]:
@@ -272,6 +321,10 @@ def bars(cells: Sequence[Cell]) -> list[Bar]:
     if (mix4 := ours.get("mix4")) is not None:
         seconds = None if mix4.mean_s is None else mix4.mean_s * mix4.factor
         found.append(Bar(name="mix4_mean_s", value=seconds, at_most=MIX4_MEAN_S_AT_MOST))
+    homes = [cell for cell in ours.values() if cell.scenario.kinds]
+    if homes:
+        carried = worst(cell.circuits_pct for cell in homes)
+        found.append(Bar(name="circuits_pct", value=carried, at_most=CIRCUITS_PCT_AT_MOST))
     if wasted := [cell.duplicates_pct for cell in cells if cell.system == OURS]:
         found.append(Bar(name="duplicates_pct", value=worst(wasted), at_most=DUPLICATES_PCT_AT_MOST))
     at_full_rates = first_measured(cells, OURS)
@@ -280,6 +333,15 @@ def bars(cells: Sequence[Cell]) -> list[Bar]:
     if contests := [versus(ours[name], theirs[name]) for name in RATIO_AT_MOST if name in ours and name in theirs]:
         found.append(Bar(name="vs_libtorrent", value=worst(contests), at_most=VS_LIBTORRENT_AT_MOST))
     return found
+
+
+def idle_bars(idle: Idle | None) -> list[Bar]:
+    """The bar of a swarm that has nothing to do; it says nothing where nodes have too few neighbours."""
+    if idle is None:
+        return []
+    why = "" if idle.met_pct >= FEWEST_MET_PCT else f"only {idle.met_pct:.0f} % of its pairs had met"
+    value = None if why else idle.most_bytes_per_s
+    return [Bar(name="idle_bytes_per_s", value=value, at_most=IDLE_BYTES_PER_S_AT_MOST, why=why)]
 
 
 def versus(ours: Cell, theirs: Cell) -> float | None:
@@ -308,6 +370,10 @@ def figures(cells: Iterable[Cell]) -> Mapping[str, Any]:
         found[f"{name}_cpu_system_part"] = cell.system_part
         found[f"{name}_nodes_share"] = cell.nodes_share
         found[f"{name}_others_share"] = cell.others_share
+        if cell.scenario.kinds:
+            found[f"{name}_source_copies"] = cell.source_copies
+            found[f"{name}_met_pct"] = cell.met_pct
+            found[f"{name}_circuits_pct"] = cell.circuits_pct
     return found
 
 

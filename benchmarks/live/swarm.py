@@ -48,7 +48,7 @@ state = "state"
 
 [network]
 listen = ["/ip4/{address}/tcp/{port}"]
-heartbeat_s = 2.0
+heartbeat_s = {heartbeat_s}
 
 [model]
 directory = "model"
@@ -103,6 +103,7 @@ class Plant:
     learner_mbit: float = 22.0
     node_up_mbit: float = 50.0
     node_down_mbit: float = 100.0
+    heartbeat_s: float = 2.0
 
     @property
     def rollouts(self) -> int:
@@ -193,6 +194,7 @@ def swarm_toml(plant: Plant, run: Run, address: str) -> str:
         group=plant.group,
         tokens=plant.tokens,
         seed=run.seed,
+        heartbeat_s=plant.heartbeat_s,
     )
 
 

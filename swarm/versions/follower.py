@@ -1,9 +1,10 @@
 """Keeping a node at the newest version: hear of it, fetch its manifest and chunks, hand it over.
 
 Announcements come by gossip and are repaired by asking: every newly connected peer, and one peer at random now and
-then, the seldomer the longer nothing was new. What always holds: nothing is believed before the operator's word for its signer was checked; nothing older
-than what this node knew or held before it was restarted is news; a version is handed over only when every chunk was
-verified and the store has made it complete; what was in service before stays there whatever fails here.
+then, the more seldom the longer nothing was new. What always holds: nothing is believed before the operator's word for
+its signer was checked; nothing older than what this node knew or held before it was restarted is news; a version is
+handed over only when every chunk was verified and the store has made it complete; what was in service before stays
+there whatever fails here.
 
 Loops: `run` consumes broadcasts; one task asks newcomers, one asks now and then; one fetches a version after the
 other and is woken when there is one; one writes the newest announcement to disk, woken by news.
@@ -151,8 +152,8 @@ class VersionFollower:
                 self._say(f"The newest announcement could not be remembered: {error}")
 
     def _is_welcome(self, broadcast: Broadcast) -> bool:
-        """Whether to take a broadcast and pass it on: genuine, no older than what we know, and not the same again, which
-        the learner repeats for those beside it: two dozen neighbours would pass each word on two dozen times."""
+        """Whether to take a broadcast and pass it on: genuine, no older than what we know, and not the same again. The
+        learner repeats that for those beside it, and two dozen neighbours would pass it on two dozen times."""
         announcement = self._judge(broadcast.data, broadcast.source)
         newest = self.core.newest
         return announcement is not None and (

@@ -37,7 +37,8 @@ from benchmarks.live.swarm import (
     wait_until,
 )
 from benchmarks.network.emulation import Node
-from benchmarks.network.homes import Home, Laboratory, open_homes
+from benchmarks.network.home import Home
+from benchmarks.network.homes import Laboratory, open_homes
 from benchmarks.network.namespaces import inside, ip, run
 from benchmarks.network.payload import write_payload
 from benchmarks.network.router_probe import check

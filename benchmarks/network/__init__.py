@@ -17,6 +17,7 @@
     line.py          what a node's program says on its standard output, and hears on its input
     conductor.py     one run: start the nodes, say GO, collect, compare every byte
     node_volery.py, node_libtorrent.py    the programs of the nodes
+    node_member.py   ours behind a router, who is introduced by introducer.py, the learner's part of that
     sampler.py       samples where a node's processor time goes; profiles.py adds them up
 
 Linux only, as root. Tests of faults on real connections use it as well.

@@ -57,7 +57,7 @@ class Member(Node):
             authority=self.authority,
             learner=[f"/ip4/{self.task.addresses[0]}/tcp/{PORT}/p2p/{key_of(source).peer_id}"],
             hello=self._hello,
-            heartbeat=lambda: Heartbeat(ext=self._reach()),
+            heartbeat=lambda: Heartbeat(ext=self._said_of_reach()),
             now_ms=now_ms,
             on_event=line_reporter(events, self.neighbours.hear, lambda _: None, lambda _: None),
             report=complain,
@@ -85,10 +85,10 @@ class Member(Node):
             name=self.task.names[self.task.index],
             addresses=self.transport.addresses(),
             price=Price(micros_per_hour=0, currency="USD"),
-            ext=self._reach(),
+            ext=self._said_of_reach(),
         )
 
-    def _reach(self) -> dict[str, bytes]:
+    def _said_of_reach(self) -> dict[str, bytes]:
         return {REACH: encode(self.transport.reached())} if self.task.punches else {}
 
 

@@ -50,8 +50,10 @@ class Scenario:
         return sum(len(self.partners(peer.name)) for peer in self.peers) // 2
 
     def partners(self, name: str, *, punches: bool = True) -> list[str]:
-        """Which peers the one of this name can meet; where nobody `punches`, one of both must be in the open."""
-        kinds = dict(zip([peer.name for peer in self.peers], self.kinds, strict=True))
+        """Which peers the one of this name can meet behind their routers, none where there are none; where nobody
+        `punches`, one of both must be in the open.
+        """
+        kinds = dict(zip([peer.name for peer in self.peers], self.kinds, strict=True)) if self.kinds else {}
         return [
             other
             for other, kind in kinds.items()

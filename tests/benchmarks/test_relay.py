@@ -9,16 +9,19 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.harness import ROOT, BenchmarkError
+from benchmarks.live.idle import FEWEST_MET_PCT, Idle
 from benchmarks.network import requirements
-from benchmarks.network.bound import all_peers_bound_s, peer_bound_s
-from benchmarks.network.conductor import Ran
+from benchmarks.network.bound import all_peers_bound_s, met_peers_bound_s, peer_bound_s
+from benchmarks.network.conductor import UNPUNCHED, Ran
 from benchmarks.network.line import Report
 from benchmarks.network.payload import FILE_NAME, write_payload
 from benchmarks.network.profiles import own_by_function, own_by_module, read_samples, within_module
 from benchmarks.network.scenarios import MIB, SCENARIOS
-from benchmarks.relay import OURS, SLOWER, THEIRS, Cell, bars, prepare
+from benchmarks.relay import OURS, SLOWER, THEIRS, Cell, bars, idle_bars, prepare, systems_in
 from protocol.versions.safetensors_header import read_table
 
 # Bounds
@@ -39,6 +42,60 @@ def test_peers_that_upload_nothing_leave_all_of_it_to_the_source() -> None:
 def test_a_peer_is_bound_by_the_sources_uplink_or_its_own_downlink() -> None:
     assert peer_bound_s(MIB, 50, 100) == pytest.approx(MIB * 8 / 50e6)
     assert peer_bound_s(MIB, 50, 10) == pytest.approx(MIB * 8 / 10e6)
+
+
+def everybody(one: str, other: str) -> bool:
+    return True
+
+
+def bound_of(ups: dict[str, list[float]], *, down: float = 50, pairs: str = "") -> float:
+    """In seconds, of a MiB at 50 Mbit/s of the source, where those of `pairs` can meet ("ab bb")."""
+    allowed = {frozenset(pair) for pair in pairs.split()}
+    return met_peers_bound_s(MIB, 50, ups, down, lambda one, other: frozenset([one, other]) in allowed)
+
+
+@given(st.lists(st.floats(0, 200), min_size=1, max_size=8), st.floats(1, 200), st.floats(1, 200), st.integers(0, 8))
+def test_where_all_can_meet_it_is_the_bound_of_all(ups: list[float], source_up: float, down: float, cut: int) -> None:
+    groups = {"a": ups[:cut], "b": ups[cut:]}
+    found = met_peers_bound_s(MIB, source_up, groups, down, everybody)
+    assert found == pytest.approx(all_peers_bound_s(MIB, source_up, ups, [down] * len(ups)))
+
+
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.lists(st.floats(1, 200), max_size=4), min_size=1),
+    st.sets(st.sampled_from(["aa", "ab", "ac", "bb", "bc", "cc"])),
+    st.sampled_from(["aa", "ab", "ac", "bb", "bc", "cc"]),
+)
+def test_who_can_meet_more_is_never_bound_more(ups: dict[str, list[float]], pairs: set[str], more: str) -> None:
+    fewer, one_more = bound_of(ups, pairs=" ".join(pairs)), bound_of(ups, pairs=" ".join({*pairs, more}))
+    assert bound_of(ups, pairs="aa ab ac bb bc cc") <= one_more <= fewer
+
+
+def test_where_nobody_meets_the_source_sends_a_copy_to_each() -> None:
+    assert bound_of({"a": [50.0] * 8}) == pytest.approx(8 * MIB * 8 / 50e6)
+
+
+def test_peers_that_meet_few_are_bound_by_what_these_can_send() -> None:
+    """Twenty that meet only the one in the open: 20 files, from 50 Mbit/s of the source and 10 of that one."""
+    ups = {"open": [10.0], "hard": [100.0] * 20}
+    found = met_peers_bound_s(MIB, 50, ups, 100, lambda one, other: "open" in (one, other))
+    assert found == pytest.approx(20 * MIB * 8 / 60e6)
+
+
+@pytest.mark.parametrize("name", ["nat8", "nat8mix"])
+def test_behind_routers_one_copy_of_the_source_is_the_bound(name: str) -> None:
+    assert SCENARIOS[name].bound_s == pytest.approx(64 * MIB * 8 / 50e6)
+
+
+def test_whom_a_peer_can_meet_follows_from_the_routers_of_both() -> None:
+    mix = SCENARIOS["nat8mix"]
+    assert mix.partners("p1") == ["p2", "p3", "p4", "p5", "p6", "p7", "p8"]
+    assert mix.partners("p3") == ["p1", "p2", "p4", "p5", "p6"]
+    assert mix.partners("p8") == ["p1", "p2"]
+    assert mix.partners("s") == []
+    assert mix.num_bulk_pairs == 1 + 2 * 6 + 6
+    assert mix.partners("p3", punches=False) == mix.partners("p8", punches=False) == ["p1", "p2"]
+    assert SCENARIOS["nat8"].partners("p1", punches=False) == SCENARIOS["n8"].partners("p1") == []
 
 
 def test_slower_links_move_the_bound_as_much() -> None:
@@ -117,6 +174,63 @@ def test_the_processors_time_is_that_of_all_nodes_for_each_gib_delivered() -> No
 def test_shares_are_of_all_cores_until_the_last_is_done() -> None:
     run = ran("n4", 2.0, share=0.5, others=0.2)
     assert (run.nodes_share, run.others_share) == (pytest.approx(0.5), pytest.approx(0.2))
+
+
+def home_ran(name: str, *, met: float = 1.0, circuit_bytes: int = 0, copies: float = 1.0) -> Ran:
+    """A run behind routers at its bound: which part of the pairs met, what circuits carried, and the source sent."""
+    scenario = SCENARIOS[name]
+    size, peers = scenario.size_bytes, [peer.name for peer in scenario.peers]
+    source = Report(
+        file=Path("sent"), up={"p1": round(copies * size)}, down={}, user_s=1, system_s=0, circuit_bytes=circuit_bytes
+    )
+    reports = [
+        Report(
+            file=Path("got"),
+            up={},
+            down={"s": size},
+            user_s=0,
+            system_s=0,
+            met=scenario.partners(peer)[: round(met * len(scenario.partners(peer)))],
+        )
+        for peer in peers
+    ]
+    seconds = (scenario.bound_s,) * len(peers)
+    return Ran(scenario=scenario, seconds=seconds, reports=(source, *reports), machine_cpu_s=1)
+
+
+def test_behind_routers_it_is_told_who_met_and_what_circuits_and_the_source_carried() -> None:
+    run = home_ran("nat8", circuit_bytes=512 * 1024, copies=1.25)
+    assert (run.met_pct, run.source_copies) == (100, 1.25)
+    assert run.circuits_pct == pytest.approx(100 * 0.5 / 512.5)
+    assert home_ran("nat8mix", met=0.0).met_pct == 0
+    assert ran("n4", 1.0).met_pct == 100
+
+
+def test_the_worst_of_the_routers_is_judged_by_what_circuits_carried() -> None:
+    cells = [
+        Cell(scenario=SCENARIOS[name], factor=1.0, system=OURS, runs=(home_ran(name, circuit_bytes=size),))
+        for name, size in (("nat8", MIB), ("nat8mix", 2 * MIB))
+    ]
+    assert values(*cells)["circuits_pct"] == pytest.approx(100 * 2 / 514)
+    assert {bar.name for bar in bars(cells) if not bar.met} == {"circuits_pct"}
+    assert "circuits_pct" not in values(cell("n4", OURS, 1.0))
+
+
+def test_each_scenario_has_the_systems_that_run_there() -> None:
+    systems = [OURS, THEIRS, UNPUNCHED]
+    assert systems_in(SCENARIOS["n8"], systems) == [OURS, THEIRS]
+    assert systems_in(SCENARIOS["nat8"], systems) == [OURS, UNPUNCHED]
+
+
+def test_an_idle_node_is_judged_by_the_worst_where_nearly_all_have_met() -> None:
+    idle = Idle(bytes_per_s={"a": 500.0, "b": 900.0}, num_connections={"a": 2, "b": 2})
+    (bar,) = idle_bars(idle)
+    assert (bar.value, bar.met) == (900.0, True)
+    few = Idle(bytes_per_s={"a": 500.0, "b": 900.0}, num_connections={"a": 1, "b": 2})
+    assert few.met_pct < FEWEST_MET_PCT
+    (bar,) = idle_bars(few)
+    assert (bar.value, bar.met, bar.why) == (None, False, "only 75 % of its pairs had met")
+    assert idle_bars(None) == []
 
 
 def test_where_the_processor_was_the_limit_slower_links_are_judged() -> None:

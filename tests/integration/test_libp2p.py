@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
@@ -30,6 +31,7 @@ from swarm.libp2p.sockets.addresses import BadAddress, list_advertised, parse_ad
 from swarm.libp2p.sockets.tcp import TcpConnection
 from swarm.libp2p.yamux.connection import (
     FRAME_PAYLOAD,
+    KEEPALIVE_S,
     MAX_CONTROL_FRAMES,
     MAX_INBOUND_STREAMS,
     MAX_WRITE_BYTES,
@@ -155,10 +157,10 @@ class Wire:
 
 
 @asynccontextmanager
-async def muxer() -> AsyncIterator[tuple[YamuxConnection, Wire, list[YamuxStream]]]:
-    """A muxer that was dialled (its own ids are even), its wire, and the streams it accepts."""
+async def muxer(*, initiator: bool = False) -> AsyncIterator[tuple[YamuxConnection, Wire, list[YamuxStream]]]:
+    """A muxer, dialled (its own ids are even) unless it is the `initiator`; its wire, and the streams it accepts."""
     wire, accepted = Wire(), list[YamuxStream]()
-    connection = YamuxConnection(wire, initiator=False, accept=accepted.append)
+    connection = YamuxConnection(wire, initiator=initiator, accept=accepted.append)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.run)
         yield connection, wire, accepted
@@ -451,6 +453,26 @@ async def test_a_silent_peer_is_asked_and_then_gone(autojump_clock: trio.testing
                 await stream.receive_some(1)
         assert wire.hurried >= 2
         assert SILENCE_S <= trio.current_time() <= 2 * SILENCE_S
+
+
+@pytest.mark.trio
+async def test_on_an_idle_connection_one_end_asks_for_both(autojump_clock: trio.testing.MockClock) -> None:
+    asked: Counter[str] = Counter()
+
+    async def carry(name: str, source: Wire, target: Wire) -> None:
+        async for data in source.from_muxer:
+            await trio.sleep(0.05)  # on its way
+            frames = source.parser.feed(data)
+            asked[name] += sum(frame.type is FrameType.PING and frame.flags == Flag.SYN for frame in frames)
+            target.to_muxer.send_nowait(data)
+
+    async with muxer(initiator=True) as (_, one, _), muxer() as (_, other, _), trio.open_nursery() as nursery:
+        nursery.start_soon(carry, "initiator", one, other)
+        nursery.start_soon(carry, "other", other, one)
+        await trio.sleep(20 * KEEPALIVE_S)
+        nursery.cancel_scope.cancel()
+    assert asked["other"] == 0
+    assert 10 <= asked["initiator"] <= 20
 
 
 @pytest.mark.trio

@@ -95,11 +95,11 @@ KEEPALIVE_S = 20.0
 and a node has two dozen neighbours. Routers keep a connection that is silent for two hours (RFC 5382)."""
 
 ASK_AGAIN_S = 5.0
-"""Pause before an unanswered question is asked again. The other end waits so much longer with its first: else both ask
-at once, and pay twice."""
+"""Pause before an unanswered question is asked again. The other end waits two pauses longer with its first: else both
+ask at once, and pay twice."""
 
 SILENCE_S = 35.0
-"""Silence after which the peer is not there: three unanswered questions."""
+"""Silence after which the peer is not there: three unanswered questions of the initiator."""
 
 MAX_WANTED_BYTES = INITIAL_WINDOW // 2
 """A reader's wishes end here. Unread bytes and window together are never less, or both ends would wait for ever."""
@@ -567,7 +567,7 @@ class YamuxConnection:
     async def _keep_alive(self) -> None:
         """Ask when nothing is heard, until nothing was heard for too long."""
         value = 0
-        ask_after_s = KEEPALIVE_S if self._initiator else KEEPALIVE_S + ASK_AGAIN_S
+        ask_after_s = KEEPALIVE_S if self._initiator else KEEPALIVE_S + 2 * ASK_AGAIN_S
         while True:
             await trio.sleep(ASK_AGAIN_S)
             now = trio.current_time()

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,42 @@ async def test_gossip_that_was_lost_is_repaired_by_asking_now_and_then(swarm: Sw
     await publish(learner, signed, files, gossip=False)
     await node.arrival_of(signed)
     assert trio.current_time() < 10 + ASK_SELDOM_S + ASK_EVERY_S
+
+
+async def test_where_nothing_is_new_questions_become_rare(swarm: Swarm, autojump_clock: MockClock) -> None:
+    learner, node = await swarm.learner(), await swarm.follower("node")
+    asked: list[float] = []
+
+    def newest() -> bytes:
+        asked.append(trio.current_time())
+        return raw
+
+    signed, files = version(1)
+    raw = announce_manifest(SWARM, signed)
+    learner.hold(signed, files)
+    learner.serving.knowledge = type(learner.serving.knowledge)(genesis=SWARM.genesis, newest=newest, peers=lambda: [])
+    await node.dial(learner)
+    await node.arrival_of(signed)
+    await trio.sleep(100 * ASK_EVERY_S)
+    pauses = [after - before for before, after in pairwise(asked[1:])]
+    assert pauses[:3] == pytest.approx([2 * ASK_EVERY_S, 4 * ASK_EVERY_S, ASK_SELDOM_S], rel=0.01)
+    assert all(pause == pytest.approx(ASK_SELDOM_S, rel=0.01) for pause in pauses[3:])
+
+
+async def test_what_the_learner_repeats_is_not_passed_on(swarm: Swarm, autojump_clock: MockClock) -> None:
+    learner, node, beyond = await swarm.learner(), await swarm.follower("node"), await swarm.follower("beyond")
+    heard = await beyond.transport.subscribe(TOPIC, lambda broadcast: True)
+    await node.dial(learner)
+    await beyond.dial(node)
+    first, files = version(1)
+    second, more = version(2)
+    for _ in range(3):
+        await publish(learner, first, files)
+        await trio.sleep(1)
+    await publish(learner, second, more)
+    await beyond.arrival_of(second)
+    announced = [heard.receive_nowait().data for _ in range(heard.statistics().current_buffer_used)]
+    assert announced == [announce_manifest(SWARM, signed) for signed in (first, second)]
 
 
 async def test_along_a_line_everybody_gets_the_version_and_nobody_sees_trouble(

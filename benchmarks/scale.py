@@ -7,7 +7,9 @@ into; peers sit behind the home lines of LINES, busy routers and latencies of LA
 travels, LEAVING go, half of these without a word. Bars: last_over_bound_1000, when the last of a thousand that stay is
 done, over the bound that no schedule of any kind could beat; control_pct, bytes of all messages beside the chunks, the
 worst of the sizes; source_copies_1000_over_10, what the source sends to a thousand, its messages included, over what it
-sends to ten. What always holds: the same seed gives the same figures on every machine, since no clock but the simulated
+sends to ten; homes_over_bound and homes_mixed_over_bound, a hundred peers that stay, behind home routers that can all
+be punched, or that cannot all meet (`benchmarks/swarms/homes.py`), over the bound of the pairs that can. What always
+holds: the same seed gives the same figures on every machine, since no clock but the simulated
 one is read; the mix of lines is the same at every size; figures are medians over the seeds; a run in which somebody who
 stays is never done counts as one that never ended.
 """
@@ -17,7 +19,7 @@ from __future__ import annotations
 import random
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import Bar, arguments, conclude, main, median, number, say, scratch, table
 from benchmarks.swarms.chunk_simulation import Peer, Scenario, Simulation, bound_s
+from benchmarks.swarms.homes import MIXES, HomesRun, simulate_homes
 from benchmarks.swarms.virtual_links import Link, Router
 from node.reports.plots.png import BLUE, FAINT, GREEN, INK, ORANGE, draw_png
 from protocol.core.limits import MIB
@@ -67,6 +70,9 @@ JOINING, LEAVING = 0.1, 0.1
 LAST_OVER_BOUND_AT_MOST, CONTROL_PCT_AT_MOST, COPIES_AT_MOST = 1.10, 1.0, 1.25
 """Flat: a quarter more is what a source sends that serves until the end, when the last is done a quarter later."""
 
+HOMES_OVER_BOUND_AT_MOST = {"homes": 1.10, "homes_mixed": 1.25}
+"""As for a thousand; and as eight peers behind routers of all kinds have it, of which the open ones are the bound."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -103,12 +109,13 @@ def benchmark() -> int:
         for seed in range(options.seed, options.seed + options.reps):
             runs.append(simulate(scenario(num_peers, seed, options.mib)))
             tell(runs[-1], seed)
+    homes = {} if options.peers else {name: simulate_mix(name, options) for name in MIXES}
     with scratch(options.keep) as out:
         path = options.picture or out / "scale.png"
         draw(runs, path)
         if options.keep or options.picture:
             say(f"picture: {path}")
-    return report(runs, options)
+    return report(runs, homes, options)
 
 
 def parser() -> ArgumentParser:
@@ -172,6 +179,27 @@ def simulate(scenario: Scenario) -> Run:
         duplicates_pct=100 * outcome.duplicate_bytes / outcome.delivered_bytes,
         took_s=time.process_time() - began,
     )
+
+
+def simulate_mix(name: str, options: Namespace) -> list[HomesRun]:
+    """A hundred homes, with every seed."""
+    found = []
+    for seed in range(options.seed, options.seed + options.reps):
+        rng = random.Random(f"{name} {seed}")
+        lines = [(up, down) for up, down, count in LINES for _ in range(count)]
+        rng.shuffle(lines)
+        count = sum(MIXES[name].values())
+        links = [
+            Link(up=up, down=down, latency_s=rng.uniform(*LATENCY_S))
+            for up, down in (lines[index % len(lines)] for index in range(count))
+        ]
+        run = simulate_homes(MIXES[name], links, SOURCE, ROUTER, size_mib=options.mib, seed=seed)
+        found.append(run)
+        by_kind = ", ".join(f"{meets.value} {done:.3f}" for meets, done in run.done_over_bound.items())
+        say(
+            f"{name}, seed {seed}: last of each kind over the bound: {by_kind}; {run.copies:.3f} copies from the source"
+        )
+    return found
 
 
 # What is said of it.
@@ -238,7 +266,19 @@ def bars(runs: Sequence[Run]) -> list[Bar]:
     return found
 
 
-def report(runs: Sequence[Run], options: Namespace) -> int:
+def homes_bars(homes: Mapping[str, Sequence[HomesRun]]) -> list[Bar]:
+    """The bars of the hundred homes."""
+    return [
+        Bar(
+            name=f"{name}_over_bound",
+            value=median([run.last_over_bound for run in of_mix]),
+            at_most=HOMES_OVER_BOUND_AT_MOST[name],
+        )
+        for name, of_mix in homes.items()
+    ]
+
+
+def report(runs: Sequence[Run], homes: Mapping[str, Sequence[HomesRun]], options: Namespace) -> int:
     """Print every size and the bars; return the exit code."""
     sizes = by_size(runs)
     say("\n" + table(HEADER, [row(of_size) for of_size in sizes.values()]))
@@ -250,7 +290,8 @@ def report(runs: Sequence[Run], options: Namespace) -> int:
             f"source_copies_{size}": typical(of_size, lambda run: run.copies),
             f"control_pct_{size}": typical(of_size, lambda run: run.control_pct),
         }
-    return conclude("scale", bars(runs), figures)
+    figures |= {f"{name}_source_copies": median([run.copies for run in of_mix]) for name, of_mix in homes.items()}
+    return conclude("scale", [*bars(runs), *homes_bars(homes)], figures)
 
 
 # The picture.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.core.ids import PeerId
-from swarm.work.neighbour_graph import FULL_MESH, NEIGHBOURS, RINGS, Meets, can_meet, neighbourhoods
+from swarm.work.neighbour_graph import FULL_MESH, NEIGHBOURS, OPEN_RINGS, RINGS, Meets, can_meet, neighbourhoods
 
 
 def names(count: int) -> dict[PeerId, Meets]:
@@ -74,6 +74,33 @@ def test_only_those_are_neighbours_who_can_meet_and_nobody_is_cut_off_who_can_me
     connected = [peer for peer in peers if beside[peer]]
     if connected:
         assert sum(steps_from(connected[0], beside)) == len(connected), "one mesh, not several"
+
+
+@pytest.mark.parametrize("mix", [(0, 100, 0), (20, 50, 30), (20, 80, 0), (10, 60, 30)])
+@given(seed=st.integers(0, 10_000))
+def test_a_hundred_homes_are_one_mesh_in_which_everybody_has_enough_to_fetch_from(
+    mix: tuple[int, int, int], seed: int
+) -> None:
+    kinds = [kind for kind, count in zip(Meets, mix, strict=True) for _ in range(count)]
+    peers = {PeerId(f"12D3KooW{seed}x{number}"): kind for number, kind in enumerate(kinds)}
+    beside = neighbourhoods(peers)
+    assert sum(steps_from(next(iter(peers)), beside)) == 100
+    for peer, others in beside.items():
+        assert all(can_meet(peers[peer], peers[other]) for other in others), "nobody is to punch what cannot be"
+        fewest = {Meets.ALL: OPEN_RINGS + 1, Meets.MOST: RINGS, Meets.OPEN_ONES: min(RINGS, mix[0])}
+        assert len(others) >= fewest[peers[peer]]
+    assert sum(map(len, beside.values())) / 100 <= NEIGHBOURS + 2
+
+
+def test_who_is_needed_by_those_that_meet_nobody_else_has_few_others() -> None:
+    kinds = [Meets.ALL] * 20 + [Meets.MOST] * 50 + [Meets.OPEN_ONES] * 30
+    peers = mixed(kinds)
+    beside = neighbourhoods(peers)
+    open_ones = [others for others, kind in zip(beside.values(), kinds, strict=True) if kind is Meets.ALL]
+    others = [sum(peers[other] is not Meets.OPEN_ONES for other in some) for some in open_ones]
+    assert max(others) <= NEIGHBOURS / 2
+    assert min(others) > OPEN_RINGS
+    assert sum(map(len, open_ones)) / 20 <= NEIGHBOURS + 2
 
 
 def test_a_hundred_homes_are_one_mesh() -> None:

@@ -11,14 +11,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.network.conductor import PROGRAMS, RunFailed, run_once
+from benchmarks.network.conductor import PROGRAMS, UNPUNCHED, RunFailed, run_once
 from benchmarks.network.emulation import Network, Node, open_network
 from benchmarks.network.namespaces import ip, remove_stale
 from benchmarks.network.probe import rate_mbit, round_trip_ms
-from benchmarks.network.requirements import missing_tools, obstacle
-from benchmarks.network.scenarios import MIB, SCENARIOS
+from benchmarks.network.requirements import LINKS, ROUTERS, missing_tools, obstacle
+from benchmarks.network.routers import KINDS
+from benchmarks.network.scenarios import MIB, SCENARIOS, Scenario
 
 WHY_NOT = obstacle() or (f"{', '.join(missing_tools())} not installed" if missing_tools() else "")
+
+NO_ROUTERS = missing_tools([*LINKS, *ROUTERS])
+needs_routers = pytest.mark.skipif(bool(NO_ROUTERS), reason=f"{', '.join(NO_ROUTERS)} not installed")
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)]
 
@@ -149,3 +153,29 @@ def test_a_node_that_ends_early_fails_the_run_with_its_last_words(
     with pytest.raises(RunFailed, match=r"(?s)ended before it said READY.*No module named"):
         run_once(SCENARIOS["n2"].sized(MIB), "absent", tmp_path / "run", seed=1)
     assert namespaces_of(os.getpid()) == []
+
+
+HOMES = Scenario(
+    name="homes",
+    source=Node(name="s", up=50, down=50),
+    peers=(Node(name="p1", up=50, down=50), Node(name="p2", up=50, down=50)),
+    size_bytes=MIB,
+    kinds=(KINDS["port"], KINDS["port"]),
+)
+
+
+@needs_routers
+@pytest.mark.slow
+def test_behind_routers_peers_meet_and_spare_the_source_a_copy(tmp_path: Path) -> None:
+    ran = run_once(HOMES, "volery", tmp_path / "run", seed=1)
+    assert ran.met_pct == 100
+    assert ran.source_copies < 1.9
+    assert 0 < ran.circuits_pct < 10
+
+
+@needs_routers
+@pytest.mark.slow
+def test_where_nobody_punches_each_fetches_from_the_source(tmp_path: Path) -> None:
+    ran = run_once(HOMES, UNPUNCHED, tmp_path / "run", seed=1)
+    assert ran.met_pct == ran.circuits_pct == 0
+    assert ran.source_copies >= 2

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.scale import LINES, Run, bars, draw, report, scenario, simulate
+from benchmarks.scale import LINES, ROUTER, SOURCE, Run, bars, draw, homes_bars, report, scenario, simulate
 from benchmarks.scale import parser as options
 from benchmarks.swarms.chunk_simulation import Scenario, bound_s
+from benchmarks.swarms.homes import HomesRun, simulate_homes
+from benchmarks.swarms.virtual_links import Link
+from swarm.work.neighbour_graph import Meets
 
 
 def lines_of(swarm: Scenario) -> Counter[tuple[float, float]]:
@@ -94,9 +97,27 @@ def test_only_what_was_simulated_is_judged() -> None:
     assert set(values(run_of(40))) == {"control_pct"}
 
 
+def test_homes_are_judged_by_the_median_of_whoever_was_last() -> None:
+    def homes_of(most: float, hard: float) -> HomesRun:
+        return HomesRun(bound_s=1.0, done_over_bound={Meets.MOST: most, Meets.OPEN_ONES: hard}, copies=1.0)
+
+    homes = {"homes_mixed": [homes_of(1.0, 1.2), homes_of(1.3, 1.1), homes_of(1.0, 1.0)]}
+    (bar,) = homes_bars(homes)
+    assert (bar.name, bar.value, bar.met) == ("homes_mixed_over_bound", 1.2, True)
+
+
+def test_a_few_homes_are_simulated_like_any_swarm() -> None:
+    mix = {Meets.ALL: 1, Meets.MOST: 2, Meets.OPEN_ONES: 1}
+    links = [Link(up=50.0, down=50.0, latency_s=0.001)] * 4
+    run = simulate_homes(mix, links, SOURCE, ROUTER, size_mib=8, seed=1)
+    assert run.done_over_bound.keys() == mix.keys()
+    assert 1.0 < run.last_over_bound < 3.0
+    assert run == simulate_homes(mix, links, SOURCE, ROUTER, size_mib=8, seed=1)
+
+
 def test_every_size_has_a_line_and_what_never_ended_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
     runs = [run_of(1000, None), run_of(10), run_of(40)]
-    assert report(runs, options().parse_args([])) == 1
+    assert report(runs, {}, options().parse_args([])) == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     assert [line.split("|")[1].strip() for line in lines] == ["peers", "-----", "10", "40", "1000"]
     assert lines[-1].split("|")[3].strip() == "-"

@@ -61,10 +61,10 @@ for it). Else it waits twice as long each time, so that a cable that was pulled 
 
 
 BBR, RENO = b"bbr", b"reno"
-"""In the internet the queue before a narrow line is a router's. BBR does not see it: a dozen connections fill it,
-and lose a tenth of what they send. Eight peers behind emulated home routers at 20 Mbit/s were done at 1.17 of the bound with
-BBR, and at 1.08 with Reno; behind routers of several kinds at 1.37, and at 1.23. Inside a network the queue may be our own,
-and the system's choice stands: there eight with unequal lines took 1.10 with BBR, and 1.16 with Reno."""
+"""In the internet the queue before a narrow line is a router's. BBR does not see it: a dozen connections fill it, and
+lose a tenth of what they send. Eight peers behind emulated home routers at 20 Mbit/s were done at 1.17 of the bound
+with BBR, and at 1.08 with Reno; behind routers of several kinds at 1.37, and at 1.23. Inside a network the queue may be
+our own, and the system's choice stands: there eight with unequal lines took 1.10 with BBR, and 1.16 with Reno."""
 
 
 class TcpConnection(IRawConnection):

@@ -43,6 +43,7 @@ from benchmarks.harness import (
 from benchmarks.live.idle import FEWEST_MET_PCT, Idle, measure_idle
 from benchmarks.network.conductor import HOME_PROGRAMS, PROGRAMS, UNPUNCHED, Ran, RunFailed, run_once
 from benchmarks.network.ports import ProbeFailed
+from benchmarks.network.homes import CONGESTION
 from benchmarks.network.profiles import (
     own_by_function,
     own_by_module,
@@ -294,7 +295,7 @@ def report(cells: Sequence[Cell], idle: Idle | None = None) -> int:
     if slow := [name for name, cell in judged(cells, OURS).items() if cell is not at_full_rates[name]]:
         say(f"\nJudged with rates times {SLOWER}, since the processor was the limit above: {', '.join(slow)}.")
     congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text(encoding="ascii").strip()
-    around = {"tcp_congestion_control": congestion, **figures(cells)}
+    around = {"tcp_congestion_control": congestion, "at_homes": " or ".join(CONGESTION), **figures(cells)}
     if idle is not None:
         around |= {"idle_bytes_per_s_typical": idle.typical_bytes_per_s, "idle_met_pct": idle.met_pct}
     return conclude("relay", [*bars(cells), *idle_bars(idle)], around)

@@ -26,7 +26,7 @@ from ipaddress import IPv4Network, IPv6Network
 
 from benchmarks.network.emulation import Network, Node, Subnet, open_network
 from benchmarks.network.home import Home, lan4, lan6
-from benchmarks.network.namespaces import inside, ip, open_namespaces
+from benchmarks.network.namespaces import inside, ip, open_namespaces, run
 from benchmarks.network.port_daemon import run_daemon
 from benchmarks.network.requirements import NetworkUnavailable, require_network
 from benchmarks.network.routers import KINDS
@@ -48,6 +48,11 @@ table inet deaf {{
     }}
 }}
 """
+
+CONGESTION = ("cubic", "reno")
+"""The first of these that a namespace may have. Most machines at home use CUBIC, which Linux, macOS and Windows come
+with; Reno waits for a loss as well. The machine below may use another one: BBR does not see the queue of a home's
+router, fills it, and loses much of what it sends."""
 
 MAX_NODES = 100
 """In one home: far from what its addresses allow."""
@@ -129,6 +134,8 @@ def open_homes(homes: Sequence[Home], hosts: Sequence[Node] = ()) -> Iterator[La
         network = stack.enter_context(open_network(star, INTERNET))
         namespaces = {node.name: network.namespace(node.name) for node in star}
         namespaces.update(stack.enter_context(open_namespaces(behind)) if behind else {})
+        for namespace in namespaces.values():
+            _choose_congestion_control(namespace)
         for witness in WITNESSES:
             load_rules(namespaces[witness], DEAF)
         for number, home in enumerate(homes, 1):
@@ -136,6 +143,11 @@ def open_homes(homes: Sequence[Home], hosts: Sequence[Node] = ()) -> Iterator[La
                 build(home, number, network, namespaces)
                 stack.enter_context(run_daemon(home, number, namespaces))
         yield Laboratory(network, homes, namespaces)
+
+
+def _choose_congestion_control(namespace: str) -> None:
+    tries = " || ".join(f"echo {name} > /proc/sys/net/ipv4/tcp_congestion_control" for name in CONGESTION)
+    run(*inside(namespace, ["sh", "-c", tries]))
 
 
 def main(words: Sequence[str]) -> int:

@@ -94,7 +94,14 @@ class Introducer:
         beside = neighbourhoods({peer: meets_of(guest.reach) for peer, guest in guests.items()})
         told = {
             peer: [
-                addresses_for(guests[peer].reach, other, guests[other].reach, guests[other].addresses, relays)
+                addresses_for(
+                    guests[peer].reach,
+                    other,
+                    guests[other].reach,
+                    guests[other].addresses,
+                    relays,
+                    shares_network=False,
+                )
                 for other in sorted(others)
             ]
             for peer, others in beside.items()

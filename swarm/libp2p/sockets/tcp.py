@@ -13,7 +13,6 @@ bytes on (SO_RCVLOWAT). What always holds:
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import sys
@@ -60,13 +59,6 @@ RETRY_MS, TCP_RTO_MAX_MS = 1000, 44
 for it). Else it waits twice as long each time, so that a cable that was pulled for five seconds costs up to ten."""
 
 
-BBR, RENO = b"bbr", b"reno"
-"""In the internet the queue before a narrow line is a router's. BBR does not see it: a dozen connections fill it, and
-lose a tenth of what they send. Eight peers behind emulated home routers at 20 Mbit/s were done at 1.17 of the bound
-with BBR, and at 1.08 with Reno; behind routers of several kinds at 1.37, and at 1.23. Inside a network the queue may be
-our own, and the system's choice stands: there eight with unequal lines took 1.10 with BBR, and 1.16 with Reno."""
-
-
 class TcpConnection(IRawConnection):
     """One connected socket; `read(n)` returns exactly `n` bytes. One task may write while another reads."""
 
@@ -85,9 +77,6 @@ class TcpConnection(IRawConnection):
         if sys.platform == "linux":
             with suppress(OSError):
                 stream.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, RETRY_MS)
-            if is_in_internet(self.remote.host):
-                with suppress(OSError):
-                    leave_bbr(stream)
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
 
     def expect(self, size: int) -> None:
@@ -189,15 +178,3 @@ class TcpConnection(IRawConnection):
         if size != self._low_water:
             self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
             self._low_water = size
-
-
-def is_in_internet(host: str) -> bool:
-    """Whether an address is one of the internet, and not of our own network or machine."""
-    return ipaddress.ip_address(host.partition("%")[0]).is_global
-
-
-def leave_bbr(stream: trio.SocketStream) -> None:
-    """Have a connection grow until something is lost, where the system would use BBR. Linux; raises OSError."""
-    name = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
-    if bytes(name).rstrip(b"\0") == BBR:
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, RENO)

@@ -20,7 +20,6 @@ from swarm.libp2p.sockets.tcp import (
     TCP_RTO_MAX_MS,
     WRITE_DEADLINE_S,
     TcpConnection,
-    is_in_internet,
 )
 
 
@@ -181,15 +180,3 @@ async def test_lost_bytes_are_sent_again_every_second() -> None:
             pytest.skip("an option of Linux since 6.15")
         assert longest > RETRY_MS
         assert ours._stream.getsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS) == RETRY_MS
-
-
-@pytest.mark.parametrize("host", ["8.8.8.8", "2600::1"])
-def test_public_addresses_are_in_the_internet(host: str) -> None:
-    assert is_in_internet(host)
-
-
-@pytest.mark.parametrize(
-    "host", ["192.168.1.7", "10.0.0.2", "100.64.0.1", "fd00::1", "fe80::1%eth0", "127.0.0.1", "::1"]
-)
-def test_addresses_of_a_network_are_not(host: str) -> None:
-    assert not is_in_internet(host)

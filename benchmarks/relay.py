@@ -42,8 +42,8 @@ from benchmarks.harness import (
 )
 from benchmarks.live.idle import FEWEST_MET_PCT, Idle, measure_idle
 from benchmarks.network.conductor import HOME_PROGRAMS, PROGRAMS, UNPUNCHED, Ran, RunFailed, run_once
-from benchmarks.network.ports import ProbeFailed
 from benchmarks.network.homes import CONGESTION
+from benchmarks.network.ports import ProbeFailed
 from benchmarks.network.profiles import (
     own_by_function,
     own_by_module,

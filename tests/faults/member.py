@@ -40,9 +40,9 @@ from protocol.work import Introduction
 from swarm.libp2p import open_libp2p
 from swarm.libp2p.host import Host
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL
-from swarm.libp2p.reachability import autonat_pb2
-from swarm.libp2p.reachability.autonat_client import DATA_BYTES
-from swarm.libp2p.reachability.autonat_server import DIAL_REQUEST
+from swarm.libp2p.reachability.autonat import autonat_pb2
+from swarm.libp2p.reachability.autonat.client import DATA_BYTES
+from swarm.libp2p.reachability.autonat.server import DIAL_REQUEST
 from swarm.libp2p.reachability.circuits import NoCircuit
 from swarm.libp2p.reachability.multiaddrs import to_bytes
 from swarm.libp2p.reachability.relay import HOP

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from swarm.libp2p.reachability.autonat_server import MIN_PROOF_BYTES
+from swarm.libp2p.reachability.autonat.server import MIN_PROOF_BYTES
 from swarm.libp2p.reachability.relay import REQUESTS
 from swarm.libp2p.reachability.relay_budget import RelayLimits
 from tests.faults.conftest import Figure

@@ -10,7 +10,7 @@ import pytest
 from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 
 from swarm.libp2p.identify import PING_PROTOCOL
-from swarm.libp2p.reachability.autonat_server import DIAL_REQUEST
+from swarm.libp2p.reachability.autonat.server import DIAL_REQUEST
 from swarm.libp2p.reachability.hole_punch import DCUTR, Punched
 from swarm.libp2p.reachability.relay import HOP, sign_voucher
 from swarm.libp2p.reachability.relay_budget import RelayBudget, RelayLimits

@@ -21,8 +21,8 @@ from protocol.core.ids import PeerId
 from protocol.reach import Way
 from swarm.libp2p.connection import Connection
 from swarm.libp2p.host import Host
-from swarm.libp2p.reachability.autonat_client import Verdict, Word
-from swarm.libp2p.reachability.autonat_server import DIAL_REQUEST
+from swarm.libp2p.reachability.autonat.client import Verdict, Word
+from swarm.libp2p.reachability.autonat.server import DIAL_REQUEST
 from swarm.libp2p.reachability.hole_punch import DCUTR, Punched
 from swarm.libp2p.reachability.multiaddrs import to_bytes
 from swarm.libp2p.reachability.relay import HOP, STOP, sign_voucher

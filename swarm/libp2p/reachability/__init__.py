@@ -1,8 +1,6 @@
 """How nodes behind routers reach each other: libp2p's own protocols, so that others' nodes can be relays and partners.
 
-- `autonat_client`: asks others whether we can be reached at an address
-- `autonat_pb2`: the messages of that, made of autonat.proto
-- `autonat_server`: dials back for others
+- `autonat`: whether we can be reached at an address: asked of others, and for others
 - `carried`: what circuits through us have carried, by pair
 - `circuits`: to peers through a relay, and from peers that reach us through one
 - `dial_policy`: which addresses that a stranger named may be dialled

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from swarm.libp2p.reachability.autonat_client import Word
+from swarm.libp2p.reachability.autonat.client import Word
 from swarm.libp2p.sockets.addresses import Address
 
 FAILED_BY = 2

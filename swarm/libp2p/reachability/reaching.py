@@ -33,8 +33,8 @@ from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_BYTES, PING_PROTOCOL, 
 from swarm.libp2p.multistream import GREETING, encode_message
 from swarm.libp2p.port_mapping.port_mapper import PortMapped, PortMapper, PortMappingFailed
 from swarm.libp2p.racing import race
-from swarm.libp2p.reachability.autonat_client import ReachabilityQuestions, Word
-from swarm.libp2p.reachability.autonat_server import DIAL_BACK, DIAL_REQUEST, DialBacks
+from swarm.libp2p.reachability.autonat.client import ReachabilityQuestions, Word
+from swarm.libp2p.reachability.autonat.server import DIAL_BACK, DIAL_REQUEST, DialBacks
 from swarm.libp2p.reachability.circuits import Circuits, NoCircuit, RelayBusy
 from swarm.libp2p.reachability.dial_policy import is_loopback, is_public, may_dial
 from swarm.libp2p.reachability.hole_punch import DCUTR, HolePuncher, Punched

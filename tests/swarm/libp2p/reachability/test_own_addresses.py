@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.libp2p.reachability.autonat_client import Word
+from swarm.libp2p.reachability.autonat.client import Word
 from swarm.libp2p.reachability.own_addresses import AGAIN_S, RETRY_S, OwnAddresses, Source, Standing
 from swarm.libp2p.sockets.addresses import Address
 

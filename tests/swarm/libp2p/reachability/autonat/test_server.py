@@ -13,9 +13,9 @@ import trio
 from swarm.libp2p import open_libp2p
 from swarm.libp2p.connection import Connection
 from swarm.libp2p.host import Host
-from swarm.libp2p.reachability import autonat_pb2 as pb
-from swarm.libp2p.reachability.autonat_client import Verdict, Word
-from swarm.libp2p.reachability.autonat_server import DIAL_BACK, DIAL_REQUEST, MIN_PROOF_BYTES, REQUESTS_OF_PEER
+from swarm.libp2p.reachability.autonat import autonat_pb2 as pb
+from swarm.libp2p.reachability.autonat.client import Verdict, Word
+from swarm.libp2p.reachability.autonat.server import DIAL_BACK, DIAL_REQUEST, MIN_PROOF_BYTES, REQUESTS_OF_PEER
 from swarm.libp2p.reachability.multiaddrs import to_bytes
 from swarm.libp2p.reachability.wire import framed, receive
 from swarm.libp2p.sockets.addresses import Address, parse_address

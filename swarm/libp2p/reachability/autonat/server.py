@@ -25,7 +25,7 @@ from protocol.core.errors import Fault, PeerError
 from protocol.core.ids import PeerId
 from protocol.core.limits import KIB
 from swarm.libp2p.connection import Connection
-from swarm.libp2p.reachability import autonat_pb2 as pb
+from swarm.libp2p.reachability.autonat import autonat_pb2 as pb
 from swarm.libp2p.reachability.hosting import Hosting
 from swarm.libp2p.reachability.multiaddrs import from_bytes
 from swarm.libp2p.reachability.wire import framed, receive

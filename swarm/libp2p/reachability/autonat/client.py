@@ -18,8 +18,8 @@ import trio
 
 from protocol.core.errors import PeerError
 from swarm.libp2p.connection import Connection
-from swarm.libp2p.reachability import autonat_pb2 as pb
-from swarm.libp2p.reachability.autonat_server import DIAL_REQUEST, MAX_PROOF_BYTES
+from swarm.libp2p.reachability.autonat import autonat_pb2 as pb
+from swarm.libp2p.reachability.autonat.server import DIAL_REQUEST, MAX_PROOF_BYTES
 from swarm.libp2p.reachability.hosting import Hosting
 from swarm.libp2p.reachability.multiaddrs import to_bytes
 from swarm.libp2p.reachability.wire import framed, receive

@@ -99,7 +99,7 @@ async def _play(host: Host, task: Assignment) -> None:
 
 
 async def _report(host: Host, peer: PeerId, seconds: float, error: str) -> Report:
-    punched = host.reaching.punched.get(peer)
+    punched = host.reaching.meetings.punched.get(peer)
     tries = 0 if punched is None else punched.tries
     report = Report(seconds=seconds, tries=tries, verdict=host.reached().kind.value)
     connection = host.open_connection(peer)
@@ -121,12 +121,12 @@ async def _be_at_relay(host: Host, task: Assignment) -> str:
     try:
         with trio.fail_after(READY_S):
             await host.dial(task.relay)
-            while not (host.reaching.circuits.relays() and host.reaching.observed.candidates()):
+            while not (host.reaching.circuits.relays() and host.reaching.own_reach.observed.candidates()):
                 await trio.sleep(LOOK_AGAIN_S)
     except DialFailed as error:
         return f"the relay was not reached: {error}"
     except trio.TooSlowError:
-        relays, seen = host.reaching.circuits.relays(), host.reaching.observed.candidates()
+        relays, seen = host.reaching.circuits.relays(), host.reaching.own_reach.observed.candidates()
         return f"not ready within {READY_S:.0f} s: reserved with {len(relays)} relays, seen at {len(seen)} addresses"
     return ""
 

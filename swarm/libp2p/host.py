@@ -105,7 +105,7 @@ class Host(Flooding):
         self._announce: tuple[Address, ...] = ()
         self._connections: dict[PeerId, list[Connection]] = {}
         self.reaching = Reaching(self)
-        self._dialler = Dialler(self, self.reaching.through, self.reaching.may_dial_named)
+        self._dialler = Dialler(self, self.reaching.meetings.through, self.reaching.may_dial_named)
         self._circuits: dict[PeerId, list[Connection]] = {}
         self._unless_met: dict[PeerId, list[trio.CancelScope]] = {}
         self.listeners: tuple[trio.SocketListener, ...] = ()
@@ -147,7 +147,7 @@ class Host(Flooding):
         return self.reaching.relay.carried.take()
 
     def reach_evidence(self) -> ReachEvidence:
-        return self.reaching.evidence()
+        return self.reaching.own_reach.evidence()
 
     def may_dial(self, address: str) -> bool:
         return self.reaching.may_dial(address)

@@ -109,6 +109,8 @@ def _ran(machine: Machine, config: Path, learner: Path, node: Path, node_config:
         "learn --dry-run": ("learn", config, "--dry-run", "--quick"),
         "learn --resume --dry-run": ("learn", config, "--dry-run", "--quick", "--resume"),
         "join --dry-run": ("join", invite, "--config", given / "node.toml", "--state", node, "--dry-run", "--wait", 0),
+        "doctor": ("doctor", "--config", given / "node.toml", "--state", node),
+        "doctor --json": ("doctor", "--config", given / "node.toml", "--state", node, "--json"),
         "simulate": ("simulate", given / "pool.toml", "--steps", 3, *TERMS),
         "simulate --from": ("simulate", "--from", learner, "--steps", 3),
         "plan": ("plan", given / "pool.toml", *TERMS),

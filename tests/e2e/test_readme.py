@@ -33,7 +33,9 @@ def called(name: str) -> list[str]:
 
 
 def test_every_line_is_tried_here() -> None:
-    assert [command[0] for command in COMMANDS] == ["init", "learn", "join", "status", "report", "export"]
+    assert [command[0] for command in COMMANDS] == [
+        "init", "learn", "join", "status", "report", "export", "doctor",
+    ]  # fmt: skip
 
 
 def test_what_init_writes_fits_the_demos_model(clone: Machine) -> None:
@@ -51,6 +53,10 @@ def test_the_first_page_works_as_it_stands(clone: Machine) -> None:
     assert clone.call(*called("init")).code == 0
     learner = start("learn", clone.root / STATE)
     wait_for("an invite", (clone.root / STATE / "invite").exists, learner)
+    [_, invite] = called("doctor")
+    assert invite == "INVITE"
+    looked = clone.call("doctor", clone.root / STATE / "invite")
+    assert looked.code == 0, looked
     node = start("join")
     wait_for("two training steps", lambda: len(learner.events("step")) >= 2, learner, node)
     for name in ("status", "report", "export"):

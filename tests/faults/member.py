@@ -45,7 +45,7 @@ from swarm.libp2p.reachability.autonat.client import DATA_BYTES
 from swarm.libp2p.reachability.autonat.server import DIAL_REQUEST
 from swarm.libp2p.reachability.circuits import NoCircuit
 from swarm.libp2p.reachability.multiaddrs import to_bytes
-from swarm.libp2p.reachability.relay import HOP
+from swarm.libp2p.reachability.relaying.relay import HOP
 from swarm.libp2p.reachability.wire import framed, receive
 from swarm.libp2p.sockets.addresses import parse_address
 from swarm.transport.interface import DialFailed, PeerConnected, PeerDisconnected, Stream, TransportError
@@ -124,7 +124,7 @@ class Member:
             "reach": {"kind": reach.kind.value, "addresses": reach.addresses, "relays": reach.relays},
             "addresses": self.told or self.host.addresses(),
             "origins": self.host.origins(),
-            "seen_at": [str(one) for one in self.host.reaching.seen_at()],
+            "seen_at": [str(one) for one in self.host.reaching.own_reach.seen_at()],
             "circuits": self.host.reaching.relay.budget.num_circuits,
             "relayed": self.host.reaching.relay.relayed_bytes,
             "resident": int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
@@ -185,8 +185,8 @@ class Member:
     def _lie(self, addresses: list[str]) -> None:
         """Say to be at other addresses: to the learner, in identify and before punching."""
         self.told = [f"{one}/p2p/{self.host.peer_id}" for one in addresses]
-        self.host.reaching.seen_at = lambda: [parse_address(one) for one in addresses]  # type: ignore[method-assign]
-        self.host.reaching.puncher.seen_at = self.host.reaching.seen_at
+        self.host.reaching.own_reach.seen_at = lambda: [parse_address(one) for one in addresses]  # type: ignore[method-assign]
+        self.host.reaching.meetings.puncher.seen_at = self.host.reaching.own_reach.seen_at
         self._introduce_as(addresses, "")
         say("lied")
 

@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from swarm.libp2p.reachability.autonat.server import MIN_PROOF_BYTES
-from swarm.libp2p.reachability.relay import REQUESTS
-from swarm.libp2p.reachability.relay_budget import RelayLimits
+from swarm.libp2p.reachability.relaying.relay import REQUESTS
+from swarm.libp2p.reachability.relaying.relay_budget import RelayLimits
 from tests.faults.conftest import Figure
 from tests.faults.stage import MIB, Player
 from tests.faults.village import LEARNER, open_village

@@ -12,8 +12,8 @@ from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 from swarm.libp2p.identify import PING_PROTOCOL
 from swarm.libp2p.reachability.autonat.server import DIAL_REQUEST
 from swarm.libp2p.reachability.hole_punch import DCUTR, Punched
-from swarm.libp2p.reachability.relay import HOP, sign_voucher
-from swarm.libp2p.reachability.relay_budget import RelayBudget, RelayLimits
+from swarm.libp2p.reachability.relaying.relay import HOP, sign_voucher
+from swarm.libp2p.reachability.relaying.relay_budget import RelayBudget, RelayLimits
 from swarm.libp2p.reachability.wire import framed, receive
 from swarm.libp2p.security import Identity
 from swarm.libp2p.stream import Libp2pStream
@@ -123,6 +123,6 @@ async def test_go_does_not_punch() -> None:
         assert not {DCUTR, DIAL_REQUEST} & set(told.protocols)
         with pytest.raises(StreamRefused):
             await host.open_stream_on(circuit, DCUTR)
-        said = await host.reaching.puncher.upgrade(circuit)
+        said = await host.reaching.meetings.puncher.upgrade(circuit)
         assert said == Punched(tries=1, why=f"{go.peer} does not say where it can be seen")
         await ping(host, circuit)

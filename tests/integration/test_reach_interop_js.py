@@ -25,7 +25,7 @@ from swarm.libp2p.reachability.autonat.client import Verdict, Word
 from swarm.libp2p.reachability.autonat.server import DIAL_REQUEST
 from swarm.libp2p.reachability.hole_punch import DCUTR, Punched
 from swarm.libp2p.reachability.multiaddrs import to_bytes
-from swarm.libp2p.reachability.relay import HOP, STOP, sign_voucher
+from swarm.libp2p.reachability.relaying.relay import HOP, STOP, sign_voucher
 from swarm.libp2p.reachability.wire import framed
 from swarm.libp2p.security import Identity
 from swarm.libp2p.sockets.addresses import Address, from_socket
@@ -147,7 +147,7 @@ async def test_js_dials_us_back() -> None:
     """It sees us at another address, so we pay for the dial."""
     async with js_peer(JS) as js, ours(1, listen=PUBLIC_LISTENING) as host:
         connection = await connection_to(host, js.addresses[0])
-        said = await host.reaching.questions.ask(connection, [public_address(host)])
+        said = await host.reaching.own_reach.questions.ask(connection, [public_address(host)])
         assert said == Verdict(address=public_address(host), word=Word.REACHED)
 
 
@@ -155,14 +155,14 @@ async def test_js_finds_nobody_where_nobody_is() -> None:
     async with js_peer(JS) as js, ours(1) as host:
         connection = await connection_to(host, js.addresses[0])
         nobody = Address(kind="ip4", host=PUBLIC, port=1)
-        said = await host.reaching.questions.ask(connection, [nobody])
+        said = await host.reaching.own_reach.questions.ask(connection, [nobody])
         assert said == Verdict(address=nobody, word=Word.NOT_REACHED)
 
 
 async def test_js_dials_back_to_no_address_that_is_not_public() -> None:
     async with js_peer(JS) as js, ours(1) as host:
         connection = await connection_to(host, js.addresses[0])
-        said = await host.reaching.questions.ask(connection, [Address(kind="ip4", host="127.0.0.1", port=1)])
+        said = await host.reaching.own_reach.questions.ask(connection, [Address(kind="ip4", host="127.0.0.1", port=1)])
         assert said == Verdict(address=None, word=Word.NONE)
 
 
@@ -189,8 +189,8 @@ async def behind_a_relay(
     With `answer`, that is what becomes of the peer's streams of DCUtR.
     """
     async with ours(1, members=[js_name(JS)]) as relay, ours(2, listen=PUBLIC_LISTENING, announce=UNANNOUNCED) as host:
-        host.reaching.puncher.seen_at = lambda: [public_address(host)]
-        host.reaching.puncher.may_dial = lambda address: address.host == PUBLIC
+        host.reaching.meetings.puncher.seen_at = lambda: [public_address(host)]
+        host.reaching.meetings.puncher.may_dial = lambda address: address.host == PUBLIC
         if answer is not None:
             host.handle(DCUTR, partial(answer, host))
         await reserve(host, relay)
@@ -260,7 +260,7 @@ async def test_messages_of_dcutr_are_those_of_js_byte_for_byte_where_it_reaches_
 
 async def test_a_circuit_from_js_becomes_a_direct_connection() -> None:
     async with behind_a_relay(is_reached=True) as (host, js, circuit):
-        assert await host.reaching.puncher.upgrade(circuit) == Punched(tries=1)
+        assert await host.reaching.meetings.puncher.upgrade(circuit) == Punched(tries=1)
         await ping(host, await connection_to(host, f"{public_address(host)}/p2p/{js.peer}"))
         assert await directly(js, host.peer_id)
 
@@ -293,8 +293,8 @@ async def test_a_try_that_fails_is_followed_by_another_one() -> None:
     nobody = Address(kind="ip4", host=PUBLIC, port=1)
     async with behind_a_relay(is_reached=True) as (host, js, circuit):
         said = iter([nobody])
-        host.reaching.puncher.seen_at = lambda: [next(said, public_address(host))]
-        assert await host.reaching.puncher.upgrade(circuit) == Punched(tries=2)
+        host.reaching.meetings.puncher.seen_at = lambda: [next(said, public_address(host))]
+        assert await host.reaching.meetings.puncher.upgrade(circuit) == Punched(tries=2)
         assert await directly(js, host.peer_id)
 
 

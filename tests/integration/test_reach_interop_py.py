@@ -12,7 +12,7 @@ from libp2p.peer.id import ID
 
 from swarm.libp2p.host import Host
 from swarm.libp2p.reachability.hole_punch import Punched
-from swarm.libp2p.reachability.relay import sign_voucher
+from swarm.libp2p.reachability.relaying.relay import sign_voucher
 from swarm.libp2p.security import NOISE, TLS, Identity
 from swarm.libp2p.sockets.addresses import Address, from_socket
 from tests.support.partners.circuits import (
@@ -68,8 +68,8 @@ def knocking_at_loopback(host: Host) -> None:
     def bound() -> list[Address]:
         return [from_socket(listener.socket.getsockname()) for listener in host.listeners]
 
-    host.reaching.puncher.seen_at = bound
-    host.reaching.puncher.may_dial = lambda address: True
+    host.reaching.meetings.puncher.seen_at = bound
+    host.reaching.meetings.puncher.may_dial = lambda address: True
 
 
 async def test_a_circuit_from_the_stock_peer_becomes_a_direct_connection() -> None:
@@ -79,7 +79,7 @@ async def test_a_circuit_from_the_stock_peer_becomes_a_direct_connection() -> No
         await reserve(host, relay)
         await stock.circuit_to(through(relay, host.peer_id))
         circuit = await circuit_from(host, stock.peer)
-        assert await host.reaching.puncher.upgrade(circuit) == Punched(tries=1)
+        assert await host.reaching.meetings.puncher.upgrade(circuit) == Punched(tries=1)
         connection = host.open_connection(stock.peer)
         assert connection is not None
         await ping(host, connection)

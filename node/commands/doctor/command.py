@@ -24,10 +24,9 @@ async def doctor(invite: str, *, config: Path | None, state: Path | None, as_jso
     try:
         return await _examine(invite, config, state, as_json=as_json)
     except NodeError as error:
-        if not as_json:
-            raise
-        say(json.dumps({"error": str(error), "verdict": {"can_take_part": False}}, indent=2))
-        return error.exit_code
+        if as_json:
+            say(json.dumps({"error": str(error), "verdict": {"can_take_part": False}}, indent=2))
+        raise
 
 
 async def _examine(invite: str, config: Path | None, state: Path | None, *, as_json: bool) -> int:

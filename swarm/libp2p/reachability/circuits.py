@@ -30,7 +30,7 @@ from swarm.libp2p.circuit import CircuitConnection
 from swarm.libp2p.connection import Connection, Route
 from swarm.libp2p.identify import AGENT
 from swarm.libp2p.reachability.hosting import Hosting
-from swarm.libp2p.reachability.relay import ANSWER_S, HOP, peer_of
+from swarm.libp2p.reachability.relaying.relay import ANSWER_S, HOP, peer_of
 from swarm.libp2p.reachability.wire import framed, receive
 from swarm.libp2p.security import HandshakeFailed, NotTakenAtOnce, secure_inbound, secure_outbound
 from swarm.libp2p.stream import Libp2pStream

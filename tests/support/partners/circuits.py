@@ -20,7 +20,7 @@ from swarm.libp2p.connection import Connection
 from swarm.libp2p.host import Host
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, MAX_IDENTIFY_BYTES, PING_BYTES, PING_PROTOCOL
 from swarm.libp2p.reachability.circuits import NoCircuit
-from swarm.libp2p.reachability.relay import HOP
+from swarm.libp2p.reachability.relaying.relay import HOP
 from swarm.libp2p.reachability.wire import framed, receive, uvarint
 from swarm.libp2p.security import NOISE, TLS
 from swarm.testing.transport_conformance import read_exactly

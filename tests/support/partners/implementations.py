@@ -13,7 +13,7 @@ from libp2p.relay.circuit_v2.pb import circuit_pb2 as pb
 from protocol.core.ids import PeerId
 from swarm.libp2p.identify import PING_PROTOCOL
 from swarm.libp2p.reachability.autonat.server import DIAL_REQUEST
-from swarm.libp2p.reachability.relay import HOP, STOP
+from swarm.libp2p.reachability.relaying.relay import HOP, STOP
 from swarm.libp2p.security import NOISE, TLS, Identity
 from tests.support.partners.go_peer import GoError, GoPeer, go_behind, go_peer, go_pings
 from tests.support.partners.js_peer import JsError, JsPeer, js_peer

@@ -170,7 +170,9 @@ async def main(act: str) -> None:
             await stack.enter_async_context(ours(number, listen=[f"/ip4/{address}/tcp/0"]))
             for number, address in enumerate(OBSERVERS, 20)
         ]
-        host.reaching.puncher.seen_at = lambda: [from_socket(one.socket.getsockname()) for one in host.listeners]
+        host.reaching.meetings.puncher.seen_at = lambda: [
+            from_socket(one.socket.getsockname()) for one in host.listeners
+        ]
         relay.trust(host.peer_id)
         relay.trust(PeerId(identity(9)["PeerID"]))
         await host.dial(relay.addresses())

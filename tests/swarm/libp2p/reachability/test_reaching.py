@@ -14,7 +14,7 @@ from protocol.core.ids import PeerId
 from protocol.reach import Meeting, ReachKind, Way
 from swarm.libp2p import open_libp2p
 from swarm.libp2p.host import Host
-from swarm.libp2p.reachability.relay_budget import RelayBudget, RelayLimits, Status
+from swarm.libp2p.reachability.relaying.relay_budget import RelayBudget, RelayLimits, Status
 from swarm.libp2p.sockets.addresses import circuit_address, parse_address
 from swarm.transport.interface import DialFailed
 from swarm.transport.reach_evidence import ReachEvidence

@@ -51,14 +51,16 @@ def own_address(one: Host) -> Address:
 async def test_an_address_at_which_we_are_is_reached() -> None:
     async with asking() as (server, asker, connection):
         address = own_address(asker)
-        assert await asker.reaching.questions.ask(connection, [address]) == Verdict(address=address, word=Word.REACHED)
+        assert await asker.reaching.own_reach.questions.ask(connection, [address]) == Verdict(
+            address=address, word=Word.REACHED
+        )
         assert server.connected_peers() == {asker.peer_id}
         assert not server._circuits, "what was connected for the purpose is closed"
 
 
 async def test_an_address_at_which_nobody_is_is_not_reached() -> None:
     async with asking() as (_, asker, connection):
-        assert await asker.reaching.questions.ask(connection, [NOBODY]) == Verdict(
+        assert await asker.reaching.own_reach.questions.ask(connection, [NOBODY]) == Verdict(
             address=NOBODY, word=Word.NOT_REACHED
         )
 
@@ -66,7 +68,7 @@ async def test_an_address_at_which_nobody_is_is_not_reached() -> None:
 async def test_an_address_at_which_somebody_else_is_is_not_reached() -> None:
     async with asking() as (server, asker, connection):
         address = own_address(server)
-        assert await asker.reaching.questions.ask(connection, [address]) == Verdict(
+        assert await asker.reaching.own_reach.questions.ask(connection, [address]) == Verdict(
             address=address, word=Word.NOT_REACHED
         )
 
@@ -74,7 +76,7 @@ async def test_an_address_at_which_somebody_else_is_is_not_reached() -> None:
 async def test_the_first_address_that_may_be_dialled_is_dialled_and_no_other() -> None:
     async with asking() as (_, asker, connection):
         addresses = [Address(kind="ip4", host="127.0.0.1", port=0), NOBODY, own_address(asker)]
-        assert await asker.reaching.questions.ask(connection, addresses) == Verdict(
+        assert await asker.reaching.own_reach.questions.ask(connection, addresses) == Verdict(
             address=NOBODY, word=Word.NOT_REACHED
         )
 
@@ -82,7 +84,7 @@ async def test_the_first_address_that_may_be_dialled_is_dialled_and_no_other() -
 async def test_where_nothing_may_be_dialled_nothing_is_said() -> None:
     async with asking() as (server, asker, connection):
         server.reaching.dial_backs.may_dial = lambda address: False
-        verdict = await asker.reaching.questions.ask(connection, [own_address(asker)])
+        verdict = await asker.reaching.own_reach.questions.ask(connection, [own_address(asker)])
         assert verdict == Verdict(address=None, word=Word.NONE)
 
 
@@ -104,7 +106,7 @@ async def test_who_has_us_dial_elsewhere_sends_more_than_that_costs_first() -> N
 async def test_our_own_questions_pay_that_price() -> None:
     async with asking() as (_, asker, connection):
         elsewhere = Address(kind="ip4", host="127.0.0.2", port=1)
-        said = await asker.reaching.questions.ask(connection, [elsewhere])
+        said = await asker.reaching.own_reach.questions.ask(connection, [elsewhere])
         assert said == Verdict(address=elsewhere, word=Word.NOT_REACHED)
 
 
@@ -120,7 +122,7 @@ async def test_a_bill_for_nothing_ends_the_request() -> None:
 
 async def test_a_peer_may_not_ask_for_ever() -> None:
     async with asking() as (_, asker, connection):
-        words = [(await asker.reaching.questions.ask(connection, [NOBODY])).word for _ in range(20)]
+        words = [(await asker.reaching.own_reach.questions.ask(connection, [NOBODY])).word for _ in range(20)]
         assert words.count(Word.NOT_REACHED) <= REQUESTS_OF_PEER.burst + 1
         assert words[-1] is Word.NONE
 
@@ -134,7 +136,7 @@ async def test_a_dial_that_is_claimed_and_brings_no_number_is_not_believed() -> 
             await stream.send_all(framed(pb.Message(dialResponse=response)))
 
         server.handle(DIAL_REQUEST, claim)
-        said = await asker.reaching.questions.ask(connection, [own_address(asker)])
+        said = await asker.reaching.own_reach.questions.ask(connection, [own_address(asker)])
         assert said.word is Word.NONE
 
 

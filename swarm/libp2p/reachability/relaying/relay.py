@@ -31,10 +31,10 @@ from protocol.core.errors import PeerError
 from protocol.core.ids import PeerId
 from swarm.libp2p.connection import Connection
 from swarm.libp2p.identify import AGENT
-from swarm.libp2p.reachability.carried import Carried
 from swarm.libp2p.reachability.hosting import Hosting
 from swarm.libp2p.reachability.multiaddrs import to_bytes
-from swarm.libp2p.reachability.relay_budget import RelayBudget, Status
+from swarm.libp2p.reachability.relaying.carried import Carried
+from swarm.libp2p.reachability.relaying.relay_budget import RelayBudget, Status
 from swarm.libp2p.reachability.wire import framed, receive, uvarint
 from swarm.libp2p.security import Identity
 from swarm.libp2p.sockets.fair_rate_limit import SMALL_BYTES

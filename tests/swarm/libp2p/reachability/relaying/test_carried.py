@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.core.ids import PeerId
-from swarm.libp2p.reachability import carried as module
-from swarm.libp2p.reachability.carried import OTHERS, Carried
+from swarm.libp2p.reachability.relaying import carried as module
+from swarm.libp2p.reachability.relaying.carried import OTHERS, Carried
 
 peers = st.sampled_from([PeerId(name) for name in "abcdef"])
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from protocol.core.ids import PeerId
-from swarm.libp2p.reachability.relay_budget import RelayBudget, RelayLimits, Status
+from swarm.libp2p.reachability.relaying.relay_budget import RelayBudget, RelayLimits, Status
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
 LIMITS = RelayLimits(reservations=4, reservations_of_origin=2, circuits=3, circuits_of_peer=2)

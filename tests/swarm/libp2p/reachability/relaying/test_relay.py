@@ -20,8 +20,8 @@ from swarm.libp2p.connection import Connection
 from swarm.libp2p.host import Host
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL
 from swarm.libp2p.reachability.circuits import NoCircuit
-from swarm.libp2p.reachability.relay import HOP, REQUESTS, STOP, sign_voucher
-from swarm.libp2p.reachability.relay_budget import RelayBudget, RelayLimits
+from swarm.libp2p.reachability.relaying.relay import HOP, REQUESTS, STOP, sign_voucher
+from swarm.libp2p.reachability.relaying.relay_budget import RelayBudget, RelayLimits
 from swarm.libp2p.reachability.wire import framed, receive
 from swarm.libp2p.security import NOISE, Identity, security_table
 from swarm.libp2p.sockets.addresses import circuit_address, parse_address

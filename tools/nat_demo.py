@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -26,6 +25,7 @@ from benchmarks.network.home import Home
 from benchmarks.network.homes import Laboratory, open_homes
 from benchmarks.network.requirements import NetworkUnavailable, obstacle
 from benchmarks.network.routers import KINDS
+from node.cli.demo_commands import OUT, STEPS, Engines, Objective, Out, Plain, Seed, Staleness, Steps
 from node.cli.options import run_program
 from node.commands.demo.command import Site, Sites, run_demo
 from node.runtime.errors import NodeError, UsageError
@@ -40,17 +40,15 @@ RATE_MBIT, DELAY_MS = 50.0, 5.0
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where results go; an earlier demo there is replaced.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of model, data and sampling.")] = 0,
+    out: Out = OUT,
+    seed: Seed = 0,
     routers: Annotated[str, typer.Option(help=f"A node behind each of these: {', '.join(KINDS)}.")] = ",".join(ROUTERS),
-    staleness: Annotated[int, typer.Option(min=0, max=16, help="S, in training steps; 0: sequential mode.")] = 3,
-    engine: Annotated[
-        Literal["transformers", "vllm", "mixed"], typer.Option(help="What generates on the rollout nodes.")
-    ] = "transformers",
-    objective: Annotated[str, typer.Option(help="What is minimised: a preset, see docs/objectives.md.")] = "topr",
-    steps: Annotated[int, typer.Option(min=1, help="Training steps; fewer for a shorter look.")] = 340,
+    staleness: Staleness = 3,
+    engine: Engines = "transformers",
+    objective: Objective = "topr",
+    steps: Steps = STEPS,
     cheater: Annotated[bool, typer.Option("--cheater", help="Add a node that cheats, in the internet.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
+    plain: Plain = False,
 ) -> None:
     """Run the demo's swarm with each node behind a home router, and see who reaches whom, and how."""
     homes = homes_behind(routers)

@@ -20,8 +20,7 @@ import trio
 from benchmarks.network.founding import PORT, found, key_of, now_ms
 from benchmarks.network.introducer import Introducer
 from benchmarks.network.line import Line
-from benchmarks.network.node_volery import Node, complain, since
-from benchmarks.network.payload import FILE_NAME
+from benchmarks.network.node_volery import Node, complain, follow
 from node.config.node_config import NodeNetworkSection
 from node.config.swarm_config import NetworkSection
 from node.network.introductions import Neighbours
@@ -116,35 +115,11 @@ async def play(line: Line) -> None:
                 nursery.start_soon(member.work.run)
                 nursery.start_soon(member.neighbours.run)
             member.serving.start()
-            await _follow(line, member, cast(Host, transport), nursery)
+            met = await member.meet_partners()
+            file, up, down = await follow(line, member, nursery)
+            carried = cast(Host, transport).reaching.relay.relayed_bytes
+            line.report(file, up=up, down=down, met=met, circuit_bytes=carried)
             nursery.cancel_scope.cancel()
-
-
-async def _follow(line: Line, member: Member, host: Host, nursery: trio.Nursery) -> None:
-    """From the start of a node that serves, to its report."""
-    file = member.task.payload
-    met = await member.meet_partners()
-    if not member.task.is_source:
-        signed = await member.learn_version()
-    nursery.start_soon(member.distribution.run)
-    line.ready()
-    await trio.to_thread.run_sync(line.wait_go)
-    up, down = member.traffic()
-    if member.published is not None:
-        member.distribution.seed(member.published)
-    else:
-        await member.fetch(signed)
-        line.done()
-        file = member.store.directory(signed.hash) / FILE_NAME
-    await trio.to_thread.run_sync(line.wait_end)
-    up_now, down_now = member.traffic()
-    line.report(
-        file,
-        up=since(up_now, up),
-        down=since(down_now, down),
-        met=met,
-        circuit_bytes=host.reaching.relay.relayed_bytes,
-    )
 
 
 def _log(event: str, fields: Fields) -> None:

@@ -8,6 +8,8 @@ is written or passed on; DONE means that the version is complete, on the disk, u
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import trio
 
 from benchmarks.network.founding import PORT, announcement_of, found, key_of, now_ms, publisher_of
@@ -131,12 +133,14 @@ async def play(line: Line) -> None:
             node.serving.start()
             async with trio.open_nursery() as nursery:
                 await node.meet_all()
-                await follow(line, node, nursery)
+                file, up, down = await follow(line, node, nursery)
+                line.report(file, up=up, down=down)
                 nursery.cancel_scope.cancel()
 
 
-async def follow(line: Line, node: Node, nursery: trio.Nursery) -> None:
-    """From the moment that all are connected."""
+async def follow(line: Line, node: Node, nursery: trio.Nursery) -> tuple[Path, dict[str, int], dict[str, int]]:
+    """From the moment that all are connected to the end; returns the file, and the bytes sent and received since GO by
+    neighbour."""
     file = node.task.payload
     if not node.task.is_source:
         signed = await node.learn_version()
@@ -152,7 +156,7 @@ async def follow(line: Line, node: Node, nursery: trio.Nursery) -> None:
         file = node.store.directory(signed.hash) / FILE_NAME
     await trio.to_thread.run_sync(line.wait_end)
     up_now, down_now = node.traffic()
-    line.report(file, up=since(up_now, up), down=since(down_now, down))
+    return file, since(up_now, up), since(down_now, down)
 
 
 if __name__ == "__main__":

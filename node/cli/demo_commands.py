@@ -10,19 +10,27 @@ import typer
 from node.cli.options import Json, run_program
 from node.commands.drill.attacks import Attack
 
+Out = Annotated[Path, typer.Option(help="Where results go; an earlier demo there is replaced.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of model, data and sampling.")]
+Staleness = Annotated[int, typer.Option(min=0, max=16, help="S, in training steps; 0: sequential mode.")]
+Engines = Annotated[Literal["transformers", "vllm", "mixed"], typer.Option(help="What generates on the rollout nodes.")]
+Objective = Annotated[str, typer.Option(help="What is minimised: a preset, see docs/objectives.md.")]
+Steps = Annotated[int, typer.Option(min=1, help="Training steps; fewer for a shorter look.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")]
+
+OUT, STEPS = Path("runs/demo"), 340
+
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where results go; an earlier demo there is replaced.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of model, data and sampling.")] = 0,
+    out: Out = OUT,
+    seed: Seed = 0,
     nodes: Annotated[int, typer.Option(min=1, max=16, help="Rollout nodes to start.")] = 3,
-    staleness: Annotated[int, typer.Option(min=0, max=16, help="S, in training steps; 0: sequential mode.")] = 3,
-    engine: Annotated[
-        Literal["transformers", "vllm", "mixed"], typer.Option(help="What generates on the rollout nodes.")
-    ] = "transformers",
-    objective: Annotated[str, typer.Option(help="What is minimised: a preset, see docs/objectives.md.")] = "topr",
-    steps: Annotated[int, typer.Option(min=1, help="Training steps; fewer for a shorter look.")] = 340,
+    staleness: Staleness = 3,
+    engine: Engines = "transformers",
+    objective: Objective = "topr",
+    steps: Steps = STEPS,
     cheater: Annotated[bool, typer.Option("--cheater", help="Add a node that cheats, and see it found.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
+    plain: Plain = False,
 ) -> None:
     """Run a whole swarm on this machine: a learner and three rollout nodes teach a small model to reverse words."""
     from node.commands.demo.command import run_demo

@@ -152,16 +152,38 @@ class Player:
 
 
 @dataclass(kw_only=True, eq=False)
-class Stage:
-    """Where nodes play. Get one from `open_stage`."""
+class Company:
+    """Whoever was started, by name; all are gone when `stack` is closed."""
 
     root: Path
-    network: Network | None
     nursery: trio.Nursery
     stack: AsyncExitStack
     bell: Bell = field(default_factory=Bell)
     players: dict[str, Player] = field(default_factory=dict)
     started: list[Player] = field(default_factory=list)
+
+    async def open_player(self, name: str, command: Sequence[str], *, kind: str, store: Path) -> Player:
+        """Run a command, and do not wait until it says anything."""
+        log = self.root / f"{len(self.started)}-{name}.log"
+        with log.open("wb") as output:
+            process = await trio.lowlevel.open_process(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, cwd=ROOT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
+        player = self.players[name] = Player(
+            name=name, kind=kind, store=store, process=process, log=log, bell=self.bell
+        )
+        self.started.append(player)
+        self.stack.push_async_callback(_end, process)
+        self.nursery.start_soon(player.listen)
+        return player
+
+
+@dataclass(kw_only=True, eq=False)
+class Stage(Company):
+    """Where nodes play. Get one from `open_stage`."""
+
+    network: Network | None
     models: dict[int, Path] = field(default_factory=dict)
 
     async def start(self, name: str, *, kind: str = "honest", store: Path | None = None) -> Player:
@@ -180,19 +202,7 @@ class Stage:
         command = [sys.executable, "-m", "tests.faults.program", msgspec.json.encode(task).decode()]
         if self.network is not None:
             command = self.network.inside(name, command)
-        log = self.root / f"{len(self.started)}-{name}.log"
-        with log.open("wb") as output:
-            process = await trio.lowlevel.open_process(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, cwd=ROOT,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )  # fmt: skip
-        player = self.players[name] = Player(
-            name=name, kind=kind, store=store, process=process, log=log, bell=self.bell
-        )
-        self.started.append(player)
-        self.stack.push_async_callback(_end, process)
-        self.nursery.start_soon(player.listen)
-        return player
+        return await self.open_player(name, command, kind=kind, store=store)
 
     async def troupe(self, *names: str, kinds: Mapping[str, str] | None = None) -> list[Player]:
         """Start the source and these nodes at once, and connect each to each; the source comes first."""

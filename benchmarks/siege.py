@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, median, number, say, scratch, table
-from benchmarks.live.swarm import Plant, count_events, open_program, wait_until
+from benchmarks.live.swarm import Plant, count_events, fake_node_toml, open_program, wait_until
 from benchmarks.network.payload import write_payload
 from learner.provisioning.estimation.recording import FILE
 from node.config.invite_text import INVITE_FILE
@@ -75,20 +75,6 @@ lease_timeout_s = 60.0
 
 [trust]
 audits = false
-"""
-
-NODE_TOML = """\
-name = "{name}"
-
-[network]
-listen = ["/ip4/127.0.0.1/tcp/0"]
-
-[engine]
-kind = "fake"
-batch_rollouts = {plant.group}
-
-[testing]
-fake_token_s = {token_s}
 """
 
 
@@ -184,7 +170,7 @@ class Siege:
     def _node(self, name: str) -> Iterator[None]:
         config = self.out / f"{name}.toml"
         token_s = PLANT.generation_s / PLANT.tokens
-        config.write_text(NODE_TOML.format(name=name, token_s=token_s, plant=PLANT), encoding="utf-8")
+        config.write_text(fake_node_toml(name, group=PLANT.group, token_s=token_s), encoding="utf-8")
         options = ["--config", str(config), "--state", str(self.out / name), "--plain"]
         argv = [sys.executable, "-m", "node", "join", self._invite(), *options]
         with open_program(name, argv, self.out):

@@ -4,11 +4,13 @@ This package composes `swarm`, `learner` and `protocol`. Its process never impor
 training are child processes (`node.processes`). A room imports only rooms further down this list.
 
 - `cli`: the command line: options, and which function each command calls
-- `commands`: all that is no role: demo, doctor, drill, export, init, plan, samples, simulate, statements
+- `commands`: all that is no role: chat, demo, doctor, drill, export, init, plan, samples, serve,
+  simulate, statements
 - `learner_role`: the learner: sessions with peers, training, trust, metrics
 - `rollout_role`: the rollout node: work, versions, its owner's wishes
 - `doctor`: how this machine is connected, and what it can do for a swarm
 - `ui`: the live view in a terminal
+- `serving`: a model in service, for people and programs that speak with it
 - `verifiers`: where rewards are computed: here, or in processes of their own
 - `reports`: what people read about a run
 - `engine`: what turns a prompt, a seed and a version into tokens

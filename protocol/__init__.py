@@ -4,6 +4,7 @@ Nothing here opens a file or a socket, asks for the time, or knows trio, torch o
 of its arguments, so two implementations that agree on `docs/protocol.md` agree on every result.
 
 - `work`: leases, records, verdicts and receipts: what a rollout node and the learner say about work
+- `experts`: which experts of a mixture made each token, as a record carries them
 - `trouble`: what a rollout node cannot do, as it tells the learner in each heartbeat
 - `reach`: how a rollout node is reached, as it tells the learner
 - `sampling`: the seeded sampler; engine workers load this file by its path

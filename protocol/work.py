@@ -48,6 +48,7 @@ from protocol.core.ids import PeerId, PolicyVersion, RecordId, SwarmId
 from protocol.core.limits import (
     MAX_ADDRESSES,
     MAX_COMPLETION_TOKENS,
+    MAX_EXPERT_BYTES,
     MAX_GROUP_SIZE,
     MAX_LEASES_PER_GRANT,
     MAX_PEERS_TOLD,
@@ -74,7 +75,9 @@ def lease_bytes(prompt_tokens: int, completions: int) -> int:
 
 
 MAX_LEASE_BYTES = lease_bytes(MAX_PROMPT_TOKENS, MAX_GROUP_SIZE)
-MAX_RECORD_BYTES = 8 * MAX_COMPLETION_TOKENS + 64 * MAX_SPANS + 4096
+MAX_PLAIN_RECORD_BYTES = 8 * MAX_COMPLETION_TOKENS + 64 * MAX_SPANS + 4096
+"""Of a record whose lease asks for no experts."""
+MAX_RECORD_BYTES = MAX_PLAIN_RECORD_BYTES + MAX_EXPERT_BYTES
 MAX_RECEIPT_BYTES = (MAX_GROUP_SIZE + 1) * 768
 MAX_LEASES_HELD = 1024
 """Leases one node works on at a time."""
@@ -91,6 +94,12 @@ MAX_NOTES = 64
 """Credit notes in one answer: of 255 relays each they take 1.3 MB."""
 RECEIPT_REVISIONS = "volery.receipt-revisions"
 """The extension of Hello, empty, by which a rollout node says that it understands Revised."""
+PARTS = "volery.parts"
+"""The extension of Welcome, empty, by which a learner says that it takes Handback, and of Hello, by which a node says
+that it goes on with completions that others began (`Lease.start`)."""
+EXPERTS = "volery.experts"
+"""The extension, empty, of Lease, by which a learner asks for RolloutRecord's `experts`; of Hello, by which a rollout
+node says that its engine can tell them; and of TellTerms, by which a learner says that it leases only to such nodes."""
 INSTANCE = "volery.instance"
 """The extension of Hello by which a rollout node tells its process from others with the same key: INSTANCE_BYTES that
 it drew when it started."""
@@ -118,7 +127,8 @@ class Lease(Signable, frozen=True, kw_only=True):
 
     `prompt` is packed token ids; completion i uses `seeds[i]`, ends with one of `stop_ids` or after `max_new_tokens`,
     and comes from a version not older than `minimum`. `issued_ms` and `deadline_ms` are on the learner's clock;
-    `Grant.now_ms` tells what it says.
+    `Grant.now_ms` tells what it says. `start`: the completions were begun by others, and the prompt ends with so many
+    tokens of theirs, so that the first token of each is drawn at this position; only for who says PARTS.
     """
 
     KIND: ClassVar[Kind] = Kind.LEASE
@@ -134,6 +144,7 @@ class Lease(Signable, frozen=True, kw_only=True):
     minimum: PolicyVersion
     issued_ms: Millis
     deadline_ms: Millis
+    start: Annotated[int, Meta(ge=0, lt=MAX_COMPLETION_TOKENS)] = 0
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
@@ -155,7 +166,8 @@ class Timing(Message, frozen=True, kw_only=True):
 class RolloutRecord(Signable, frozen=True, kw_only=True):
     """One completion: packed token ids, packed behaviour logprobs, spans, claims.
 
-    A behaviour logprob is log_softmax(logits / T) of the chosen token under the version that made it.
+    A behaviour logprob is log_softmax(logits / T) of the chosen token under the version that made it. `experts` is what
+    a lease with EXPERTS asks for, of a mixture of experts (`protocol.experts`); else there is none.
     """
 
     KIND: ClassVar[Kind] = Kind.RECORD
@@ -169,6 +181,7 @@ class RolloutRecord(Signable, frozen=True, kw_only=True):
     timing: Timing
     cost: CostClaim
     reward: Reward | None = None
+    experts: Annotated[bytes, Meta(max_length=MAX_EXPERT_BYTES)] = b""
 
 
 class Rule(OpenEnum):
@@ -303,6 +316,18 @@ class Delivery(Message, frozen=True, kw_only=True, tag="delivery"):
     records: Annotated[list[bytes], Meta(max_length=MAX_RECORDS_PER_DELIVERY)]
 
 
+class Handback(Message, frozen=True, kw_only=True, tag="handback"):
+    """What was made of a lease that its node does not finish, as signed envelopes: records of completions that ended,
+    and of those that were begun, as far as they came. Of those that were not begun there is none.
+
+    Sent again until acknowledged, as a Delivery is, and only to a learner that says PARTS.
+    """
+
+    lease: Bytes16
+    records: Annotated[list[bytes], Meta(min_length=1, max_length=MAX_RECORDS_PER_DELIVERY)]
+    reason: Reason = ""
+
+
 class Relayed(Message, frozen=True, kw_only=True, tag="relayed"):
     """Who relayed a version to us: the envelope of a RelayReceipt. Said again on every new line, counted once."""
 
@@ -434,7 +459,9 @@ class Farewell(Message, frozen=True, kw_only=True, tag="farewell"):
     reason: Reason = ""
 
 
-FromNode = Hello | Heartbeat | LeaseRequest | Started | LeaseReturn | Delivery | Relayed | ProofRequest | Goodbye
+FromNode = (
+    Hello | Heartbeat | LeaseRequest | Started | LeaseReturn | Delivery | Handback | Relayed | ProofRequest | Goodbye
+)
 FromLearner = (
     Welcome | Refused | Grant | LeaseRecall | Acknowledgement | InboxFull | Proofs | Revised | Introduction | Farewell
 )
@@ -470,13 +497,13 @@ def open_lease(raw: bytes, swarm: SwarmId, *, learner: PeerId) -> Lease:
     return lease
 
 
-def read_record(raw: bytes, swarm: SwarmId) -> SignedRecord:
+def read_record(raw: bytes, swarm: SwarmId, limit: int = MAX_RECORD_BYTES) -> SignedRecord:
     """Parse a record and check its shape: as many logprobs as tokens, spans that cover all tokens in order.
 
     The signature is left to the caller, who asks cheaper questions first. Raises PeerError.
     """
-    envelope = read_envelope(raw, kind=Kind.RECORD, swarm=swarm, limit=MAX_RECORD_BYTES)
-    record: RolloutRecord = decode(RolloutRecord, envelope.payload, MAX_RECORD_BYTES)
+    envelope = read_envelope(raw, kind=Kind.RECORD, swarm=swarm, limit=limit)
+    record: RolloutRecord = decode(RolloutRecord, envelope.payload, limit)
     tokens, logprobs = unpack_tokens(record.tokens), unpack_logprobs(record.logprobs)
     if len(tokens) != len(logprobs):
         raise PeerError(Fault.MALFORMED, f"record: {len(tokens)} tokens but {len(logprobs)} logprobs")

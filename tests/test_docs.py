@@ -31,6 +31,8 @@ from node.learner_role.metrics.collect import BY_EVENT, ONCE
 from node.learner_role.training.warm_start import WarmStartTerms
 from node.reports import summary, swarm_report
 from node.reports.model.verdict_meanings import BLAMED
+from node.tasks.api.interface import TaskKind
+from node.tasks.registry import BUILT_IN
 from node.ui.view_updates import AT_ZERO, SENTENCES
 from protocol.work import Rule
 from tests.support.ledgers import demo_run
@@ -68,6 +70,16 @@ def table(text: str) -> list[list[str]]:
     lines = [line.strip()[1:-1] for line in text.splitlines() if line.startswith("| `")]
     rows = [[cell.strip() for cell in line.split("|")] for line in lines]
     return [[cell.strip("`") if cell.count("`") == 2 else cell for cell in row] for row in rows]
+
+
+# Tasks
+
+
+@pytest.mark.parametrize("kind", BUILT_IN.values(), ids=BUILT_IN)
+def test_every_task_and_each_of_its_keys_is_told(kind: TaskKind) -> None:
+    page = text_of(ROOT / "docs" / "tasks.md")
+    assert re.search(rf"^\| `{kind.name}[:`\[]", page, flags=re.MULTILINE), kind.name
+    assert [option.key for option in kind.options if not re.search(rf"\b{option.key}\b", page)] == []
 
 
 # Links
@@ -269,7 +281,7 @@ def test_the_demos_options_are_told_with_their_defaults() -> None:
     for name, shown in rows.items():
         default = params[name].default
         default = getattr(default, "value", default)
-        assert shown == ("" if isinstance(default, bool) else str(default)), name
+        assert shown == ("" if default is None or isinstance(default, bool) else str(default)), name
 
 
 @every_page
@@ -344,7 +356,8 @@ def test_every_rule_is_explained_and_blames_as_told() -> None:
 def test_the_recipe_is_told_as_it_is(heading: str, kind: type[Any]) -> None:
     text = section(DEMO, "## The recipe")
     rows = table(text[text.index(heading) :].split("\n\n")[0])[1:]
-    assert {row[0]: float(row[1]) for row in rows} == {field.name: field.default for field in fields(kind)}
+    told = {row[0]: row[1] if row[0] == "by" else float(row[1]) for row in rows}
+    assert told == {field.name: field.default for field in fields(kind)}
 
 
 def test_every_key_of_the_summary_is_explained(tmp_path: Path) -> None:

@@ -86,6 +86,8 @@ def test_wheel_holds_every_module(wheel: list[str]) -> None:
 
 def test_wheel_holds_what_modules_read_beside_them(wheel: list[str]) -> None:
     assert {"node/reports/html/page.css", "node/reports/html/page.js"} <= set(wheel)
+    templates = (ROOT / "node" / "commands" / "new" / "template").iterdir()
+    assert {path.relative_to(ROOT).as_posix() for path in templates} <= set(wheel)
 
 
 def test_constraints_pin_every_direct_dependency() -> None:

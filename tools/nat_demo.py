@@ -25,7 +25,7 @@ from benchmarks.network.home import Home
 from benchmarks.network.homes import Laboratory, open_homes
 from benchmarks.network.requirements import NetworkUnavailable, obstacle
 from benchmarks.network.routers import KINDS
-from node.cli.demo_commands import OUT, STEPS, Engines, Objective, Out, Plain, Seed, Staleness, Steps
+from node.cli.demo_commands import OUT, Engines, Lesson, Objective, Out, Plain, Seed, Staleness, Steps
 from node.cli.options import run_program
 from node.commands.demo.command import Site, Sites, run_demo
 from node.runtime.errors import NodeError, UsageError
@@ -41,12 +41,13 @@ RATE_MBIT, DELAY_MS = 50.0, 5.0
 
 def demo(
     out: Out = OUT,
+    task: Lesson = "reverse",
     seed: Seed = 0,
     routers: Annotated[str, typer.Option(help=f"A node behind each of these: {', '.join(KINDS)}.")] = ",".join(ROUTERS),
     staleness: Staleness = 3,
     engine: Engines = "transformers",
     objective: Objective = "topr",
-    steps: Steps = STEPS,
+    steps: Steps = None,
     cheater: Annotated[bool, typer.Option("--cheater", help="Add a node that cheats, in the internet.")] = False,
     plain: Plain = False,
 ) -> None:
@@ -61,6 +62,7 @@ def demo(
             run_program(
                 run_demo,
                 out,
+                task=task,
                 seed=seed,
                 num_nodes=len(homes),
                 staleness=staleness,

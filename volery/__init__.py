@@ -1,5 +1,22 @@
 """What authors of tasks, rewards and objectives import. The only names of the program that are public.
 
+`volery new task my-task` writes a task to start from. These names are what one is made of; `help(volery.Problem)` and
+the like say more.
+
+- A task is any object with the attributes of `Task`: a name, a fingerprint, problems by index, rewards. An index asks
+  the same for ever. `CheapTask`, `NeedyTask`, `FiniteTask`, `FormTask` and `TurnTask` are what it may be besides.
+- A `Problem` is what one index asks: a prompt of text, or of `ChatMessage`s, and perhaps a reference answer. `Chat`
+  says whether text passes through the model's chat template.
+- A `Completion` is what the policy said. In a task of several turns it has a `Turn` for each thing said before, with
+  the `Answer` to it: text or messages.
+- A reward is a number of at most `MAX_REWARD` either way; 1.0 is fully right. `CANNOT_SAY` is the reward of which
+  nobody can say what it is. `Reward` is what `reward` returns: one, or several by their names.
+- `reward` may be `async def`. A `Judge` is a language model, and a `RewardService` an HTTP service, to ask there.
+- A `TaskKind` is what a `swarm.toml` names: it builds the task from `TaskArguments`, and declares each `Option`.
+- `TaskError` is for what a person can correct. Say what failed, why, and what to do next.
+- An objective is made of functions of `Terms`, `Totals` and `Bounds` that return `Corrected`; see docs/objectives.md.
+- `volery.testing` tries out whether a task keeps its promises.
+
 Nothing is defined here: each name is loaded from where it lives when it is first used, so that `import volery` is quick
 and never imports torch. Names of objectives import torch when they are used, which is in the trainer alone.
 
@@ -17,28 +34,58 @@ if TYPE_CHECKING:
     from learner.training.objective.objective_inputs import Corrected as Corrected
     from learner.training.objective.objective_inputs import Terms as Terms
     from learner.training.objective.objective_inputs import Totals as Totals
+    from node.tasks.api.environment import Environment as Environment
+    from node.tasks.api.environment import EnvironmentTask as EnvironmentTask
+    from node.tasks.api.environment import Observation as Observation
+    from node.tasks.api.interface import CANNOT_SAY as CANNOT_SAY
     from node.tasks.api.interface import MAX_REWARD as MAX_REWARD
     from node.tasks.api.interface import Answer as Answer
+    from node.tasks.api.interface import CannotSay as CannotSay
     from node.tasks.api.interface import Chat as Chat
     from node.tasks.api.interface import ChatMessage as ChatMessage
     from node.tasks.api.interface import CheapTask as CheapTask
     from node.tasks.api.interface import Completion as Completion
     from node.tasks.api.interface import FiniteTask as FiniteTask
+    from node.tasks.api.interface import FormTask as FormTask
     from node.tasks.api.interface import NeedyTask as NeedyTask
     from node.tasks.api.interface import Option as Option
     from node.tasks.api.interface import Problem as Problem
+    from node.tasks.api.interface import Reward as Reward
+    from node.tasks.api.interface import Spoken as Spoken
     from node.tasks.api.interface import Task as Task
     from node.tasks.api.interface import TaskArguments as TaskArguments
     from node.tasks.api.interface import TaskError as TaskError
     from node.tasks.api.interface import TaskKind as TaskKind
+    from node.tasks.api.interface import Tool as Tool
+    from node.tasks.api.interface import ToolCall as ToolCall
     from node.tasks.api.interface import Turn as Turn
     from node.tasks.api.interface import TurnTask as TurnTask
+    from node.tasks.services.judge import Judge as Judge
+    from node.tasks.services.reward_service import RewardService as RewardService
 
 _HOMES = {
     "node.tasks.api.interface": (
-        *("MAX_REWARD", "Answer", "Chat", "ChatMessage", "CheapTask", "Completion", "FiniteTask", "NeedyTask"),
-        *("Option", "Problem", "Task", "TaskArguments", "TaskError", "TaskKind", "Turn", "TurnTask"),
+        *("CANNOT_SAY", "MAX_REWARD", "Answer", "CannotSay", "Chat", "ChatMessage", "CheapTask", "Completion"),
+        *(
+            "FiniteTask",
+            "FormTask",
+            "NeedyTask",
+            "Option",
+            "Problem",
+            "Reward",
+            "Spoken",
+            "Task",
+            "TaskArguments",
+            "TaskError",
+            "TaskKind",
+            "Tool",
+            "ToolCall",
+        ),
+        *("Turn", "TurnTask"),
     ),
+    "node.tasks.api.environment": ("Environment", "EnvironmentTask", "Observation"),
+    "node.tasks.services.judge": ("Judge",),
+    "node.tasks.services.reward_service": ("RewardService",),
     "learner.trainer_api.presets": ("Bounds",),
     "learner.training.objective.objective_inputs": ("Corrected", "Terms", "Totals"),
 }

@@ -201,7 +201,12 @@ def swarm_toml(plant: Plant, run: Run, address: str) -> str:
 def node_toml(plant: Plant, name: str, address: str) -> str:
     """A node's configuration."""
     token_s = plant.generation_s / plant.tokens
-    return NODE_TOML.format(name=name, address=address, port=PORT, token_s=token_s, group=plant.group)
+    return fake_node_toml(name, group=plant.group, token_s=token_s, address=address, port=PORT)
+
+
+def fake_node_toml(name: str, *, group: int, token_s: float, address: str = "127.0.0.1", port: int = 0) -> str:
+    """The configuration of a node whose engine is the fake one, and takes `token_s` for a token."""
+    return NODE_TOML.format(name=name, address=address, port=port, token_s=token_s, group=group)
 
 
 def _join(plant: Plant, name: str, address: str, invite: str, out: Path) -> list[str]:

@@ -87,9 +87,13 @@ def _directory(text: str) -> Path:
 
 def main(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answer until nobody asks any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     train_s, size_bytes, begin = sys.argv[1:]
-    trainer = SleepingTrainer(train_s=float(train_s), size_bytes=int(size_bytes), begin=Path(begin))
+    serve(SleepingTrainer(train_s=float(train_s), size_bytes=int(size_bytes), begin=Path(begin)), requests, replies)
+
+
+def serve(trainer: SleepingTrainer, requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer with this trainer until nobody asks any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def send(header: Header) -> None:
         replies.write(encode_frame(header))

@@ -9,6 +9,7 @@
     router_probe.py  looks whether each router behaves as its kind does; meeting_probe.py whether two nodes come
                      together, daemon_probe.py whether a port is opened; ports.py is what they connect with
     introduction.py  has two nodes in homes be introduced by a relay; node_reach.py is their program
+    go_introduction.py    the same with go-libp2p; node_kubo.py is its program, node_observers.py tells where it is seen
     requirements.py  what the machine must offer, and how it gets it
     probe.py         measures a link, to check the emulation itself
     bound.py         how soon a file can reach everybody, whatever the method

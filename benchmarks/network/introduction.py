@@ -10,7 +10,7 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -30,6 +30,9 @@ PORTS = 10_000
 
 ANSWER_S = 120.0
 """For a program's next line: an attempt that leads to nothing takes three tries, and whatever they wait for."""
+
+
+NOBODY = PeerId("")
 
 
 class IntroductionFailed(Exception):
@@ -56,6 +59,15 @@ class Introduction:
     reports: tuple[Report, Report]
 
     @property
+    def met(self) -> bool:
+        return self.way is not Way.NOTHING
+
+    @property
+    def tries(self) -> int:
+        """The most of both."""
+        return max(report.tries for report in self.reports)
+
+    @property
     def is_false(self) -> bool:
         """Whether an end takes itself for connected, and the other does not."""
         return self.reports[0].direct != self.reports[1].direct
@@ -72,27 +84,56 @@ class Programs:
 
     def introduce(self, one: str, other: str) -> Introduction:
         """Have `one` dial `other` through the relay. Raises IntroductionFailed."""
-        number = next(self._numbers)
-        seeds = {name: os.urandom(32) for name in (self.relay, one, other)}
+        number = self.next_number()
+        seeds = {name: os.urandom(32) for name in (one, other)}
         peers = {name: PeerId(Identity.from_seed(seed).peer_id) for name, seed in seeds.items()}
-        relay_at = [f"{address}/p2p/{peers[self.relay]}" for address in self._addresses(self.relay, number)]
-        for name in (self.relay, one, other):
-            is_relay = name == self.relay
-            task = Assignment(
-                seed=seeds[name].hex(),
-                listen=[f"{host}/tcp/{self._port(number, name == other)}" for host in ("/ip4/0.0.0.0", "/ip6/::")],
-                trusted=[peers[one], peers[other]] if is_relay else [peers[self.relay]],
-                relay=[] if is_relay else relay_at,
-                peer=PeerId("") if is_relay else peers[other if name == one else one],
-            )
-            self._ask(name, msgspec.json.encode(task).decode())
+        relay_at = self.open_relay(number, [peers[one], peers[other]])
+        relay = PeerId(relay_at[0].rpartition("/")[2])
+        for name, peer in ((one, peers[other]), (other, peers[one])):
+            self._assign(name, number, seeds[name], shift=name == other, trusted=[relay], relay=relay_at, peer=peer)
         self._ask(one, "GO")
         first, second = (msgspec.json.decode(self._ask(name, "TELL"), type=Report) for name in (one, other))
-        for name in (one, other, self.relay):
+        for name in (one, other):
             self._ask(name, "END")
+        self.close_relay()
         return Introduction(
             one=one, other=other, way=_way(first, second), seconds=first.seconds, reports=(first, second)
         )
+
+    def next_number(self) -> int:
+        """That of the next attempt."""
+        return next(self._numbers)
+
+    def open_relay(self, number: int, trusted: list[PeerId]) -> list[str]:
+        """Have the relay be a new node, for these; return its addresses. Raises IntroductionFailed."""
+        seed = os.urandom(32)
+        self._assign(self.relay, number, seed, trusted=trusted)
+        hosts = [f"/ip4/{self.lab.address(self.relay)}", f"/ip6/{self.lab.address6(self.relay)}"]
+        return [f"{host}/tcp/{self.port(number)}/p2p/{Identity.from_seed(seed).peer_id}" for host in hosts]
+
+    def close_relay(self) -> None:
+        """End what `open_relay` began. Raises IntroductionFailed."""
+        self._ask(self.relay, "END")
+
+    def port(self, number: int, *, shift: bool = False) -> int:
+        """Where to listen in an attempt; `shift` is that of the end that is dialled."""
+        return self._first_port + (2 * number + shift) % PORTS
+
+    def _assign(
+        self,
+        name: str,
+        number: int,
+        seed: bytes,
+        *,
+        shift: bool = False,
+        trusted: list[PeerId],
+        relay: Sequence[str] = (),
+        peer: PeerId = NOBODY,
+    ) -> None:
+        """Have a program be a new node, and wait until it is ready."""
+        listen = [f"{host}/tcp/{self.port(number, shift=shift)}" for host in ("/ip4/0.0.0.0", "/ip6/::")]
+        task = Assignment(seed=seed.hex(), listen=listen, trusted=trusted, relay=[*relay], peer=peer)
+        self._ask(name, msgspec.json.encode(task).decode())
 
     def _ask(self, name: str, word: str) -> str:
         """Tell a program a word, and return its next line. Raises IntroductionFailed."""
@@ -110,14 +151,6 @@ class Programs:
             ended = "said nothing" if process.poll() is None else f"ended with code {process.returncode}"
             raise IntroductionFailed(f"the program of {name} {ended} after {word.split()[0]!r}; its log says why")
         return line
-
-    def _addresses(self, name: str, number: int) -> list[str]:
-        """Where a public host listens."""
-        hosts = [f"/ip4/{self.lab.address(name)}", f"/ip6/{self.lab.address6(name)}"]
-        return [f"{host}/tcp/{self._port(number)}" for host in hosts]
-
-    def _port(self, number: int, shift: bool = False) -> int:
-        return self._first_port + (2 * number + shift) % PORTS
 
     def _start(self, name: str) -> subprocess.Popen[bytes]:
         argv = [sys.executable, "-m", "benchmarks.network.node_reach", *(["debug"] if self._log is not None else [])]

@@ -5,6 +5,7 @@ first. No torch.
 - `checkpoint_retention`: which checkpoints stay: the newest, and milestones
 - `chunk_names`: names of a directory's chunks, remembered for files that stay as they are
 - `config_bounds`: a config.json asks for no more than its weights hold
+- `expert_routing`: how a mixture of experts routes, and the routers of a loaded model
 - `file_digests`: files hashed in blocks while they are written, or by samples
 - `lora_targets`: which layers the names in `lora_targets` mean
 - `model_directory`: a model directory: configuration, weight files, and what travels with them
@@ -12,4 +13,5 @@ first. No torch.
 - `regular_file`: opens files on a disk, whatever has become of them
 - `text_files`: text and JSON that people hand in
 - `version_builder`: a model directory becomes chunks, patches and a signed manifest
+- `weight_values`: values of tensors as numpy arrays
 """

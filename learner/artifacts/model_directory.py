@@ -7,12 +7,12 @@ here, by name, before any weight is loaded. No torch: tensors are known by the h
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from learner.artifacts.atomic_directory import table_of
+from learner.artifacts.atomic_directory import json_bytes, table_of
 from learner.artifacts.regular_file import read_file
 from learner.artifacts.text_files import NotText, parse_config, parse_json
 from protocol.versions.safetensors_header import LayoutError, Table
@@ -22,14 +22,16 @@ GENERATION_CONFIG = "generation_config.json"
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 
+TEMPLATE, OLD_TEMPLATE = "chat_template.jinja", "chat_template.json"
+
 COMPANIONS = (
     GENERATION_CONFIG,
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
+    TEMPLATE,
+    OLD_TEMPLATE,
     "vocab.json",
     "vocab.txt",
     "merges.txt",
@@ -74,6 +76,19 @@ class ModelDirectory:
             changed["dtype"] = dtype
         return changed
 
+    def spoken_to(self, chat_template: str | None, stop_ids: Sequence[int]) -> ModelDirectory:
+        """The same with companions that say so; None, and no ids: as they are. Raises BadModel."""
+        companions = dict(self.companions)
+        if chat_template is not None:
+            companions.pop(OLD_TEMPLATE, None)  # which some loaders take first
+            companions[TEMPLATE] = chat_template.encode()
+        if stop_ids:
+            generation: dict[str, Any] = {}
+            if GENERATION_CONFIG in companions:
+                generation = _object(self.path / GENERATION_CONFIG, lambda path: companions[path.name])
+            companions[GENERATION_CONFIG] = json_bytes({**generation, "eos_token_id": list(stop_ids)})
+        return replace(self, companions=companions)
+
 
 def read_directory(directory: Path) -> ModelDirectory:
     """Look at a causal LM directory (config.json and safetensors, sharded or not). Raises BadModel."""
@@ -91,15 +106,9 @@ def _read_config(directory: Path) -> dict[str, Any]:
     if not directory.is_dir():
         raise BadModel(f"{directory} is not a directory; give the path of a Hugging Face model directory")
     try:
-        config = parse_config(read_file(directory / CONFIG))
+        config = _object(directory / CONFIG, read_file)
     except FileNotFoundError:
         raise BadModel(f"{directory} has no {CONFIG}; give a directory written by save_pretrained") from None
-    except NotText as error:
-        raise BadModel(f"{directory / CONFIG} {error}") from None
-    except (OSError, ValueError) as error:
-        raise BadModel(f"{directory / CONFIG} cannot be read as JSON ({one_line(error)}); copy it again") from error
-    if not isinstance(config, dict):
-        raise BadModel(f"{directory / CONFIG} is not a JSON object; copy it again")
     if "auto_map" in config:
         raise BadModel(
             f"{directory / CONFIG} asks for code of its own (auto_map), which is never run; "
@@ -110,6 +119,21 @@ def _read_config(directory: Path) -> dict[str, Any]:
     if "quantization_config" in config:
         raise BadModel(f"{directory} holds quantised weights, which cannot be trained; use the model they came from")
     return config
+
+
+def _object(file: Path, read: Callable[[Path], bytes]) -> dict[str, Any]:
+    """What a file of JSON holds. Raises BadModel, FileNotFoundError."""
+    try:
+        found = parse_config(read(file))
+    except FileNotFoundError:
+        raise
+    except NotText as error:
+        raise BadModel(f"{file} {error}") from None
+    except (OSError, ValueError) as error:
+        raise BadModel(f"{file} cannot be read as JSON ({one_line(error)}); copy it again") from error
+    if not isinstance(found, dict):
+        raise BadModel(f"{file} is not a JSON object; copy it again")
+    return found
 
 
 def _table(file: Path) -> Table:

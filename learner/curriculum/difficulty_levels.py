@@ -75,6 +75,10 @@ class LevelCursor:
         """The highest pass rate that the level of that problem has had, its first groups aside."""
         return self.best.get(place_of(index, self.levels)[1])
 
+    def alike(self, index: int) -> tuple[int, int]:
+        """No problem comes twice; those of a level are of one kind."""
+        return index, place_of(index, self.levels)[1]
+
     def state(self) -> dict[str, Any]:
         """All of it, for a checkpoint: at most WINDOW numbers and three for each level."""
         return {

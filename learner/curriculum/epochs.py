@@ -138,6 +138,10 @@ class PassCursor:
             return None
         return int(self._best[problem]) / STEPS
 
+    def alike(self, index: int) -> tuple[int, int]:
+        """Which problem it is, pass after pass; all are of one kind."""
+        return index % self.size, 0
+
     def state(self) -> dict[str, Any]:
         """All of it, for a checkpoint."""
         return {

@@ -39,6 +39,9 @@ class Cursor(Protocol):
         The best and not the newest, so that a policy that falls does not make its problems harder.
         """
 
+    def alike(self, index: int) -> tuple[int, int]:
+        """Which problem that index names, the same number whenever it comes, and a number of what is like it."""
+
     def state(self) -> dict[str, Any]:
         """All of it as a plain JSON object."""
 
@@ -61,19 +64,27 @@ class Part:
 
 @dataclass(kw_only=True)
 class Curriculum:
-    """See the module's paragraph. Itself a cursor, over all tasks; what is told of it is told by task."""
+    """See the module's paragraph. Itself a cursor, over all tasks; what is told of it is told by task. `again` comes
+    before all else: what was drawn before a restart and leased to nobody."""
 
     parts: Sequence[Part]
+    again: list[int] = field(default_factory=list)
     _shares: Shares = field(init=False)
 
     def __post_init__(self) -> None:
         self._shares = Shares.of([part.weight for part in self.parts])
 
     def next_index(self) -> int:
+        if self.again:
+            return self.again.pop(0)
         number = self._shares.draw()
         return index_at(self.parts[number].cursor.next_index(), number, len(self.parts))
 
     def upcoming(self, count: int) -> list[int]:
+        first = self.again[:count]
+        return first + self._fresh(count - len(first))
+
+    def _fresh(self, count: int) -> list[int]:
         shares = copy.copy(self._shares)  # a draw replaces its credits
         numbers = [shares.draw() for _ in range(count)]
         ahead = {number: iter(self.parts[number].cursor.upcoming(times)) for number, times in Counter(numbers).items()}
@@ -94,9 +105,15 @@ class Curriculum:
         inner, number = place_of(index, len(self.parts))
         return self.parts[number].cursor.expected(inner)
 
+    def alike(self, index: int) -> tuple[int, int]:
+        inner, number = place_of(index, len(self.parts))
+        problem, kind = self.parts[number].cursor.alike(inner)
+        return index_at(problem, number, len(self.parts)), index_at(kind, number, len(self.parts))
+
     def state(self) -> dict[str, Any]:
         """All of it, for a checkpoint."""
         return {
+            **({"again": list(self.again)} if self.again else {}),
             "tasks": [part.fingerprint for part in self.parts],
             "credits": list(self._shares.credits),
             "cursors": [part.cursor.state() for part in self.parts],
@@ -110,6 +127,7 @@ class Curriculum:
         self._shares.credits = [float(credit) for credit in state["credits"]]
         for part, kept in zip(self.parts, state["cursors"], strict=True):
             part.cursor.restore(kept)
+        self.again = [int(index) for index in state.get("again", ())]
 
     def standing(self) -> dict[str, dict[str, float]]:
         """Of each task a few figures to be told, by its name."""

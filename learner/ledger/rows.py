@@ -11,6 +11,7 @@ from typing import Any
 
 from learner.provisioning.estimation.learner_time import LearnerTime
 from learner.rollouts.admission import EpisodeSlots
+from learner.rollouts.reward_parts import Parts
 from learner.trust.ban_evidence import Audited, Counted
 from learner.trust.selection_test import CompletionValue, DeliveryOutcome
 from protocol.accounting.claims import EnergySource
@@ -52,7 +53,9 @@ class LeaseRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordRow:
-    """One judged record. `version` is its oldest behaviour version; `envelope` is there for admitted records only."""
+    """One judged record. `version` is its oldest behaviour version; `envelope` is there for admitted records only.
+    `cut_off`: an episode ended with it that did not come to its end. `parts`: what its reward is made of.
+    """
 
     record: RecordId
     lease: LeaseId
@@ -67,12 +70,14 @@ class RecordRow:
     generation_ms: int
     detail: str
     envelope: bytes | None
+    cut_off: bool = False
+    parts: Parts = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnconsumedRow:
     """One admitted record that waits to be trained on: of which prompt, and where in which episode if not its first
-    turn. `reward` is None where the episode went on.
+    turn. `reward` is None where the episode went on; `cut_off` and `parts` as in RecordRow.
     """
 
     prompt: int
@@ -81,6 +86,8 @@ class UnconsumedRow:
     peer: PeerId
     envelope: bytes
     place: EpisodeSlots | None
+    cut_off: bool = False
+    parts: Parts = ()
 
 
 @dataclass(frozen=True, kw_only=True)

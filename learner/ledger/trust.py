@@ -102,7 +102,7 @@ class TrustLedger(TrustQueries):
             _drop(db, dropped)
 
     def engine_used(self, what: str, seconds: float) -> None:
-        """The engine was used for so long, for "audits" or "choices"."""
+        """An engine was used for so long, for "audits" or "choices", or the teacher's for its "scores"."""
         with self.db.transaction() as db:
             db.execute(
                 "INSERT INTO engine_time VALUES (?, ?)"

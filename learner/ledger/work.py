@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from learner.ledger.queries.work import WorkQueries
@@ -71,16 +71,19 @@ class WorkLedger(WorkQueries):
         receipts: Mapping[LeaseId, bytes],
         now_ms: int,
         orphaned: Mapping[LeaseId, int] | None = None,
+        handed_back: Collection[LeaseId] = (),
     ) -> None:
         """Write verdicts and receipts of one or more deliveries, all or nothing, on disk when this returns.
 
-        `orphaned`: completion tokens that count for their authors although a restart orphaned them.
+        `orphaned`: completion tokens that count for their authors although a restart orphaned them. Leases that were
+        `handed_back` were returned, with records of what was made of them.
         Raises LocalProtocolError when a lease has a receipt already: a delivery is judged once.
         """
         with self.db.transaction() as db:
             for lease, receipt in receipts.items():
-                update = "UPDATE leases SET status = 'delivered', closed_ms = ?, receipt = ? WHERE lease = ?"
-                if not db.execute(f"{update} AND receipt IS NULL", (now_ms, receipt, lease)).rowcount:
+                status = "returned" if lease in handed_back else "delivered"
+                update = "UPDATE leases SET status = ?, closed_ms = ?, receipt = ? WHERE lease = ?"
+                if not db.execute(f"{update} AND receipt IS NULL", (status, now_ms, receipt, lease)).rowcount:
                     raise LocalProtocolError(f"lease {lease.hex()[:8]} was never issued, or was judged before")
             db.executemany("INSERT INTO orphans VALUES (?, ?)", list((orphaned or {}).items()))
             _add_records(db, rows)
@@ -124,3 +127,12 @@ def _add_records(db: sqlite3.Connection, rows: Sequence[RecordRow]) -> None:
             for r in rows
         ],
     )  # fmt: skip
+    db.executemany("INSERT OR IGNORE INTO cut_off VALUES (?, ?)", [(r.lease, r.index) for r in rows if r.cut_off])
+    db.executemany(
+        "INSERT OR IGNORE INTO reward_parts VALUES (?, ?, ?, ?, ?, ?)",
+        [
+            (r.lease, r.index, part.name, place, part.value if part.is_known else None, part.weight)
+            for r in rows
+            for place, part in enumerate(r.parts)
+        ],
+    )

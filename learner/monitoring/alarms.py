@@ -33,7 +33,7 @@ COUNTED = frozenset({Alarm.BATCHES_DROPPED, Alarm.NOTHING_LEARNT})
 OF_TOKENS = frozenset(
     {
         *("clip_share", "mean_ratio", "max_ratio", "max_log_ratio", "mismatch_kl", "entropy", "reference_kl", "ess"),
-        *("weight_ess", "loss", "grad_norm"),
+        *("weight_ess", "masked_share", "loss", "grad_norm"),
     }
 )
 """Figures of a step that are of its trained tokens: where there were none, a trainer replies 0."""

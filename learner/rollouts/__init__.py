@@ -5,6 +5,9 @@
 - `buffer`: groups that were admitted and wait to be trained on
 - `environment`: the port between episodes and tasks
 - `episodes`: episodes of several turns, and which peer makes the next one
+- `overlong`: what is trained on of completions that were cut off
 - `open_leases`: leases that are open: whose they are, and where their seeds come from
 - `prompt_choice`: which prompt is leased next
+- `reward_parts`: rewards with names, of tasks that give several
+- `router_replay`: the experts of a record on their way into a batch
 """

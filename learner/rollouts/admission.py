@@ -2,22 +2,38 @@
 
 A pure core. What always holds: nothing that the learner can compute is believed; sets of seen ids change only after the
 signature was checked, or a forger could make honest records look like duplicates; a group is admitted whole or not at
-all, so that nobody can send only the good half. The order of the rules is that of `protocol.work.Rule`.
+all, so that nobody can send only the good half. A lease that is handed back is admitted as far as it came: what is left
+of it keeps its seeds, so that leaving something out gains nobody another draw. The order of the rules is that of
+`protocol.work.Rule`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from learner.rollouts.environment import Ended, Question, Reply, Said
+from learner.rollouts.environment import Ended, Heard, Question, Reply, Said, Unfinished
+from learner.rollouts.reward_parts import Parts
+from learner.rollouts.router_replay import experts_objection
 from protocol.core.codec import unpack_tokens
 from protocol.core.digest import digest_of
 from protocol.core.errors import Fault, PeerError
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, RecordId, SwarmId, short
 from protocol.core.limits import MAX_REASON_CHARS
+from protocol.experts import Routing
+from protocol.versions.formats import STORED, format_of
 from protocol.versions.staleness import Admissibility, Chain, judge, lag_of
-from protocol.work import Lease, Rule, SignedRecord, Span, Verdict, read_record
+from protocol.work import (
+    EXPERTS,
+    MAX_PLAIN_RECORD_BYTES,
+    MAX_RECORD_BYTES,
+    Lease,
+    Rule,
+    SignedRecord,
+    Span,
+    Verdict,
+    read_record,
+)
 
 FORGOTTEN = "this learner goes on from an older copy of its ledger, which does not know the version that made it"
 ORPHANED = "the version that made it was lost when the learner restarted"
@@ -28,7 +44,8 @@ _SHAPE_FAULTS = {Fault.OVERSIZED: Rule.OVERSIZED, Fault.BAD_SIGNATURE: Rule.BAD_
 @dataclass(frozen=True, kw_only=True)
 class EpisodeSlots:
     """Which episodes a lease goes on with: those of `slots`, one for each of its seeds, of the group that the lease
-    `root` opened, whose first `turn` turns are over."""
+    `root` opened, of which `turn` records are there: one for each turn that is over, or more where some were made in
+    parts."""
 
     root: LeaseId
     turn: int
@@ -66,16 +83,26 @@ class GrantedLease:
 
 @dataclass(frozen=True, kw_only=True)
 class AdmittedRecord:
-    """A completion that passed, and is counted for its author. `reply`: what came back to it; None where nobody waits
-    for it any more."""
+    """A completion that passed, or a part of one, and is counted for its author. `reply`: what came back to it; None
+    where nobody waits for it any more."""
 
     signed: SignedRecord
-    reply: Reply | None
+    reply: Heard | None
 
     @property
     def reward(self) -> float | None:
         """The return of the episode that ended with it; None if it goes on, or is void."""
         return self.reply.reward if isinstance(self.reply, Ended) and not self.reply.void else None
+
+    @property
+    def parts(self) -> Parts:
+        """What that return is made of, where its parts have names."""
+        return self.reply.parts if isinstance(self.reply, Ended) and not self.reply.void else ()
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the episode ended with it, and did not come to its end."""
+        return isinstance(self.reply, Ended) and self.reply.cut_off
 
 
 def manifests_of(group: Sequence[AdmittedRecord]) -> set[ManifestHash]:
@@ -89,7 +116,8 @@ class JudgedDelivery:
 
     `records` pairs every verdict with the record as far as it could be read, for the ledger. `lag` is the group's, or
     that of what was refused. `orphaned_tokens` are completion tokens of a group that is not trained on, since a restart
-    of the learner orphaned what made it, and that passed every other rule.
+    of the learner orphaned what made it, and that passed every other rule. `handed_back`: of that lease nothing more
+    will come, and what `group` lacks is for another.
     """
 
     lease: LeaseId
@@ -98,6 +126,17 @@ class JudgedDelivery:
     group: tuple[AdmittedRecord, ...]
     lag: int
     orphaned_tokens: int = 0
+    handed_back: bool = False
+
+    @property
+    def by_index(self) -> dict[int, AdmittedRecord]:
+        """What was admitted, by its place in the lease."""
+        return {one.signed.record.index: one for one in self.group}
+
+    @property
+    def finished(self) -> int:
+        """Completions admitted that came to their end."""
+        return sum(not isinstance(one.reply, Unfinished) for one in self.group)
 
     @property
     def tokens(self) -> int:
@@ -115,8 +154,9 @@ class Terms:
     """What a delivery is judged against: the swarm, the chain, the window S.
 
     `manifests` holds every published version whose rollouts may still be admissible, and may have forgotten the others.
-    `vocab_size`: token ids below it exist. `forgotten`: versions up to this incarnation may be ours though nobody here
-    knows them, since the ledger is an older copy; 0 where it is not.
+    `vocab_size`: token ids below it exist. `routing`: that of the policy, where experts are replayed. `forgotten`:
+    versions up to this incarnation may be ours though nobody here knows them, since the ledger is an older copy; 0
+    where it is not. `formats`: engines may hold the weights in these.
     """
 
     swarm: SwarmId
@@ -125,12 +165,15 @@ class Terms:
     manifests: Mapping[PolicyVersion, ManifestHash]
     vocab_size: int
     forgotten: int = 0
+    formats: tuple[str, ...] = (STORED,)
+    routing: Routing | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedDelivery:
     """A delivery of which everything is known but what comes back to the completions that were admitted: `questions`,
-    one for each of them in the order of the lease's seeds, none when nobody waits for answers."""
+    one for each of them in the order of the lease's seeds, none when nobody waits for answers. Nobody is asked about
+    `unfinished` ones, which are named by their index."""
 
     lease: LeaseId
     verdicts: tuple[Verdict, ...]
@@ -139,22 +182,30 @@ class CheckedDelivery:
     questions: tuple[Question, ...]
     lag: int
     orphaned_tokens: int = 0
+    handed_back: bool = False
+    unfinished: frozenset[int] = frozenset()
+    is_awaited: bool = True
 
     def answered(self, replies: Sequence[Reply]) -> JudgedDelivery:
         """The outcome, now that the `questions` are answered, in their order."""
-        heard: Sequence[Reply | None] = replies if self.questions else [None] * len(self.admitted)
-        group = tuple(
-            AdmittedRecord(signed=record, reply=reply) for record, reply in zip(self.admitted, heard, strict=True)
-        )
-        verdicts = (_with_reward(one, group[one.index]) if one.admitted and group else one for one in self.verdicts)
-        return JudgedDelivery(
+        answers = iter(replies)
+        judged = JudgedDelivery(
             lease=self.lease,
-            verdicts=tuple(verdicts),
+            verdicts=self.verdicts,
             records=self.records,
-            group=group,
+            group=tuple(AdmittedRecord(signed=one, reply=self._heard(one, answers)) for one in self.admitted),
             lag=self.lag,
             orphaned_tokens=self.orphaned_tokens,
+            handed_back=self.handed_back,
         )
+        known = judged.by_index
+        told = (_with_reward(one, known[one.index]) if one.admitted and known else one for one in self.verdicts)
+        return replace(judged, verdicts=tuple(told))
+
+    def _heard(self, record: SignedRecord, answers: Iterator[Reply]) -> Heard | None:
+        if not self.is_awaited:
+            return None
+        return Unfinished() if record.record.index in self.unfinished else next(answers)
 
 
 def check_delivery(
@@ -166,31 +217,44 @@ def check_delivery(
     arrived_ms: int,
     lease: LeaseId,
     said: Said | None = (),
+    digests: tuple[str, ...] = (),
     begun: PolicyVersion | None = None,
+    before: tuple[int, ...] = (),
+    handed_back: bool = False,
 ) -> CheckedDelivery:
     """Judge all records of one delivery by `sender`, who says they answer `lease`, but for what they are worth.
 
     `granted` is that lease when it is open and `sender`'s own, else None. `said`: what was said before in the episodes
-    that it goes on with; None when nobody waits for them any more. `begun`: the version with which the sender said that
-    it begins, if it did. `arrived_ms`: when the delivery came.
+    that it goes on with; None when nobody waits for them any more. `digests` of what was answered there. `begun`: the
+    version with which the sender said that it begins, if it did. `arrived_ms`: when the delivery came. `before`: what
+    others made of the completions that it goes on with. `handed_back`: the sender does not finish the lease.
     """
-    judged = [_judge_record(raw, granted, sender, terms, arrived_ms, begun) for raw in raws]
+    judged = [_judge_record(raw, granted, sender, terms, arrived_ms, begun, handed_back) for raw in raws]
     records = [record for _, record in judged]
     verdicts = _forbid_duplicates([verdict for verdict, _ in judged])
     orphaned_tokens = 0
     if granted is not None:
-        verdicts = _require_complete(verdicts, granted)
-        verdicts, orphaned_tokens = _credit_orphans(verdicts, records, granted, sender, terms)
+        owed = {verdict.index for verdict in verdicts} if handed_back else set(range(len(granted.lease.seeds)))
+        verdicts = _require_complete(verdicts, owed)
+        verdicts, orphaned_tokens = _credit_orphans(verdicts, records, granted, sender, terms, owed, handed_back)
     admitted: list[SignedRecord] = []
     questions: tuple[Question, ...] = ()
+    unfinished = frozenset[int]()
     if granted is not None:
         admitted = [r for v, r in zip(verdicts, records, strict=True) if v.admitted and r is not None]
         admitted.sort(key=lambda record: record.record.index)
+        unfinished = frozenset(one.record.index for one in admitted if not is_finished(one, granted.lease))
         if said is not None:
-            before = len(unpack_tokens(granted.lease.prompt))
+            length = len(unpack_tokens(granted.lease.prompt))
             questions = tuple(
-                Question(index=granted.prompt_index, said=(*said, one.tokens), transcript=before + len(one.tokens))
+                Question(
+                    index=granted.prompt_index,
+                    said=(*said, (*before, *one.tokens)),
+                    transcript=length + len(one.tokens),
+                    digests=digests,
+                )
                 for one in admitted
+                if one.record.index not in unfinished
             )
     counted = admitted or [record for record in records if record is not None]
     lag = max((lag_of(terms.chain.head, record.behaviour) for record in counted), default=0)
@@ -202,7 +266,15 @@ def check_delivery(
         questions=questions,
         lag=lag,
         orphaned_tokens=orphaned_tokens,
+        handed_back=handed_back,
+        unfinished=unfinished,
+        is_awaited=said is not None,
     )
+
+
+def is_finished(record: SignedRecord, lease: Lease) -> bool:
+    """Whether the completion came to its end: a stop token, or the budget of its lease."""
+    return record.tokens[-1] in lease.stop_ids or len(record.tokens) >= lease.max_new_tokens
 
 
 def _judge_record(
@@ -212,9 +284,11 @@ def _judge_record(
     terms: Terms,
     arrived_ms: int,
     begun: PolicyVersion | None,
+    handed_back: bool,
 ) -> tuple[Verdict, SignedRecord | None]:
+    asked = granted is not None and EXPERTS in granted.lease.ext
     try:
-        record = read_record(raw, terms.swarm)
+        record = read_record(raw, terms.swarm, MAX_RECORD_BYTES if asked else MAX_PLAIN_RECORD_BYTES)
     except PeerError as error:
         return _verdict(RecordId(digest_of(raw)), 0, _SHAPE_FAULTS.get(error.fault, Rule.MALFORMED), error.detail), None
     try:
@@ -223,7 +297,8 @@ def _judge_record(
             or (_minimum_rule(record, granted.lease, begun) if granted else None)  # or it would pass for bad luck
             or _version_rule(record, terms)
             or _signature_rule(record, sender)
-            or (_settings_rule(record, granted.lease, terms.vocab_size) if granted else None)
+            or _format_rule(record, terms)
+            or (_settings_rule(record, granted.lease, terms, may_go_on=handed_back) if granted else None)
         )
     except PeerError as error:
         refusal = (_SHAPE_FAULTS.get(error.fault, Rule.MALFORMED), error.detail)
@@ -287,6 +362,12 @@ def _signature_rule(record: SignedRecord, sender: PeerId) -> Refusal:
     return None
 
 
+def _format_rule(record: SignedRecord, terms: Terms) -> Refusal:
+    if (form := format_of(record.record.ext)) not in terms.formats:
+        return Rule.SETTINGS, f"made with weights in the format {form}, this swarm takes {', '.join(terms.formats)}"
+    return None
+
+
 def _minimum_rule(record: SignedRecord, lease: Lease, begun: PolicyVersion | None) -> Refusal:
     if (oldest := min(record.behaviour)) < lease.minimum:
         return Rule.SETTINGS, f"made with version {oldest}, the lease asks for {lease.minimum} or newer"
@@ -295,7 +376,8 @@ def _minimum_rule(record: SignedRecord, lease: Lease, begun: PolicyVersion | Non
     return None
 
 
-def _settings_rule(record: SignedRecord, lease: Lease, vocab_size: int) -> Refusal:
+def _settings_rule(record: SignedRecord, lease: Lease, terms: Terms, *, may_go_on: bool) -> Refusal:
+    """`may_go_on`: it need not have come to its end."""
     word, tokens = record.record, record.tokens
     if word.index >= len(lease.seeds):
         return Rule.SETTINGS, f"index {word.index}, the lease has {len(lease.seeds)} seeds"
@@ -303,14 +385,14 @@ def _settings_rule(record: SignedRecord, lease: Lease, vocab_size: int) -> Refus
         return Rule.SETTINGS, f"sampled at {word.sampler.temperature}, the lease says {lease.sampler.temperature}"
     if len(tokens) > lease.max_new_tokens:
         return Rule.SETTINGS, f"{len(tokens)} tokens, the budget is {lease.max_new_tokens}"
-    if (largest := max(tokens)) >= vocab_size:
-        return Rule.SETTINGS, f"token {largest}, the vocabulary has {vocab_size}"
+    if (largest := max(tokens)) >= terms.vocab_size:
+        return Rule.SETTINGS, f"token {largest}, the vocabulary has {terms.vocab_size}"
     stops = set(lease.stop_ids)
     if any(token in stops for token in tokens[:-1]):
         return Rule.SETTINGS, "goes on after a stop token"
-    if tokens[-1] not in stops and len(tokens) < lease.max_new_tokens:
+    if not may_go_on and not is_finished(record, lease):
         return Rule.SETTINGS, f"ends after {len(tokens)} tokens with neither a stop token nor the budget used up"
-    return None
+    return experts_objection(record, lease, terms.routing)
 
 
 def _forbid_duplicates(verdicts: list[Verdict]) -> list[Verdict]:
@@ -327,10 +409,10 @@ def _forbid_duplicates(verdicts: list[Verdict]) -> list[Verdict]:
     return out
 
 
-def _require_complete(verdicts: list[Verdict], granted: GrantedLease) -> list[Verdict]:
-    """Refuse all when one is missing; a group as stale, or as orphaned, as one of its records is nobody's fault."""
-    seeds = len(granted.lease.seeds)
-    missing = set(range(seeds)) - {verdict.index for verdict in verdicts if verdict.admitted}
+def _require_complete(verdicts: list[Verdict], owed: Collection[int]) -> list[Verdict]:
+    """Refuse all when one of those at the indices `owed` is missing; a group as stale, or as orphaned, as one of its
+    records is nobody's fault."""
+    missing = set(owed) - {verdict.index for verdict in verdicts if verdict.admitted}
     if not missing:
         return verdicts
     unlucky = [verdict for verdict in verdicts if verdict.rule in _UNLUCKY]
@@ -341,7 +423,7 @@ def _require_complete(verdicts: list[Verdict], granted: GrantedLease) -> list[Ve
     else:
         rule, detail = (
             Rule.INCOMPLETE,
-            f"{len(missing)} of {seeds} completions of the group are missing or were refused",
+            f"{len(missing)} of {len(owed)} completions of the group are missing or were refused",
         )
     return [_verdict(RecordId(v.record), v.index, rule, detail) if v.admitted else v for v in verdicts]
 
@@ -356,6 +438,8 @@ def _credit_orphans(
     granted: GrantedLease,
     sender: PeerId,
     terms: Terms,
+    owed: Collection[int],
+    handed_back: bool,
 ) -> tuple[list[Verdict], int]:
     """Count a group that was orphaned for its author if nothing else is wrong with any of it; say so, or why not.
 
@@ -364,13 +448,13 @@ def _credit_orphans(
     orphans = {place: record for place, record in enumerate(records) if verdicts[place].rule is Rule.ORPHANED}
     if not orphans:
         return verdicts, 0
-    objections = {place: _objection(record, granted, sender, terms) for place, record in orphans.items()}
+    objections = {place: _objection(record, granted, sender, terms, handed_back) for place, record in orphans.items()}
     sound: dict[int, SignedRecord] = {}
     for place, record in orphans.items():
         if record is not None and not objections[place]:
             sound.setdefault(verdicts[place].index, record)
-    whole = len(sound) == len(granted.lease.seeds)
-    lacking = f"{len(granted.lease.seeds) - len(sound)} of its group are missing or do not count"
+    whole = len(sound) == len(owed)
+    lacking = f"{len(owed) - len(sound)} of its group are missing or do not count"
     told = list(verdicts)
     for place, objection in objections.items():
         why = objection or ("" if whole else lacking)
@@ -380,7 +464,9 @@ def _credit_orphans(
     return told, sum(len(record.tokens) for record in sound.values()) if whole else 0
 
 
-def _objection(record: SignedRecord | None, granted: GrantedLease, sender: PeerId, terms: Terms) -> str:
+def _objection(
+    record: SignedRecord | None, granted: GrantedLease, sender: PeerId, terms: Terms, handed_back: bool
+) -> str:
     """What else is wrong with an orphaned record; nothing, if it would be admitted had its versions survived."""
     if record is None:
         return "it cannot be read"
@@ -391,7 +477,11 @@ def _objection(record: SignedRecord | None, granted: GrantedLease, sender: PeerI
         if terms.chain.head.version - version.version > terms.window:
             return f"version {version} is older than the window of {terms.window} steps as well"
     try:
-        refusal = _signature_rule(record, sender) or _settings_rule(record, granted.lease, terms.vocab_size)
+        refusal = (
+            _signature_rule(record, sender)
+            or _format_rule(record, terms)
+            or _settings_rule(record, granted.lease, terms, may_go_on=handed_back)
+        )
     except PeerError as error:
         return f"its signature does not verify ({error.detail})"
     return refusal[1] if refusal else ""

@@ -9,34 +9,82 @@ ratio is 1 there and no correction speaks of what is not known. No torch: the no
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from learner.curriculum.offline_stream import LoggedGroup
 from learner.rollouts.buffer import Batch, Completion, Group
+from learner.rollouts.overlong import Overlong
+from learner.rollouts.reward_parts import Parts, names_of
+from learner.rollouts.router_replay import expert_arrays, with_the_same_experts
 from protocol.core.ids import PolicyVersion
 from protocol.core.pipe import Arrays
+from protocol.experts import Routing
 
 OFFLINE = 1
 """In the array `origins`, see `learner.training.batches.packing`."""
 
 
-def batch_arrays(batch: Batch, head: PolicyVersion) -> Arrays:
+def batch_arrays(batch: Batch, head: PolicyVersion, overlong: Overlong, routing: Routing | None = None) -> Arrays:
     """The trainer's arrays for the step after `head`, as `learner.training.batches.sequences.rollout_batch` reads
-    them.
+    them, with what `overlong` makes of completions that were cut off. `routing`: that of a policy whose experts are
+    replayed.
     """
     sequences = [(group, completion) for group in batch.groups for completion in group.completions]
+    named = [parts for group in batch.groups for parts in group_parts(group, overlong)]
+    rewards = [overlong.reward(completion) for _, completion in sequences]
     return {
         "tokens": _flat([(*group.prompt, *completion.tokens) for group, completion in sequences], np.int32),
         "lengths": np.array([len(group.prompt) + len(one.tokens) for group, one in sequences], np.int32),
         "mask": np.concatenate([_mask(group, completion) for group, completion in sequences]),
         "behaviour_logprobs": _flat([completion.logprobs for _, completion in sequences], np.float32),
         "lags": np.concatenate([_lags(completion, head) for _, completion in sequences]),
-        "rewards": np.array([completion.reward for _, completion in sequences], np.float32),
+        "rewards": np.array(rewards, np.float32),
         "group_sizes": np.array([len(group.completions) for group in batch.groups], np.int32),
         "origins": np.zeros(len(sequences), np.uint8),
+        "trained": np.array([overlong.is_trained(completion) for _, completion in sequences], np.uint8),
+        **part_arrays(rewards, named),
+        **expert_arrays(batch, routing),
+        **_teacher_arrays([completion for _, completion in sequences]),
     }
+
+
+def _teacher_arrays(completions: Sequence[Completion]) -> Arrays:
+    """The array `teacher_logprobs`, where a teacher has scored them; none where it has not."""
+    if not all(one.teacher for one in completions):
+        return {}
+    return {"teacher_logprobs": _flat([one.teacher for one in completions], np.float32)}
+
+
+def group_parts(group: Group, overlong: Overlong) -> list[Parts]:
+    """The named rewards of each completion that are compared. One that could not be judged and counts as its reward has
+    none; beside siblings that have some it counts as that in each of them, or `gdpo` would not know that it is worse.
+    """
+    names = next((one.parts for one in group.completions if one.parts), ())
+    found = []
+    for one in group.completions:
+        several = one.parts or tuple(replace(part, value=one.reward) for part in names)
+        found.append(overlong.parts(replace(one, parts=several)))
+    return found
+
+
+def part_arrays(rewards: Sequence[float], parts: Sequence[Parts]) -> Arrays:
+    """The arrays `parts` and `part_weights`, [B, K]: a column for each named reward. NaN: that sequence has none of it,
+    or nobody could say it. Column 0 has the reward of sequences whose task gives one. No arrays where that is all.
+    """
+    if not (names := names_of(parts)):
+        return {}
+    column = {name: place for place, name in enumerate(names, start=1)}
+    values = np.full((len(parts), len(names) + 1), np.nan, np.float32)
+    weights = np.zeros_like(values)
+    for row, (reward, several) in enumerate(zip(rewards, parts, strict=True)):
+        if not several:
+            values[row, 0], weights[row, 0] = reward, 1.0
+        for part in several:
+            values[row, column[part.name]], weights[row, column[part.name]] = part.value, part.weight
+    return {"parts": values, "part_weights": weights}
 
 
 def offline_arrays(groups: Sequence[LoggedGroup]) -> Arrays:
@@ -54,6 +102,7 @@ def offline_arrays(groups: Sequence[LoggedGroup]) -> Arrays:
         "rewards": np.array([one.reward for _, one in sequences], np.float32),
         "group_sizes": np.array([len(group.completions) for group in groups], np.int32),
         "origins": np.full(len(sequences), OFFLINE, np.uint8),
+        "trained": np.ones(len(sequences), np.uint8),
     }
 
 
@@ -70,7 +119,8 @@ def completed(arrays: Arrays, logprobs: np.ndarray[Any, Any]) -> Arrays:
     return {**arrays, "behaviour_logprobs": np.where(np.isnan(known), logprobs, known).astype(np.float32)}
 
 
-OF_TOKENS, OF_TARGETS = ("tokens", "mask"), ("behaviour_logprobs", "lags")
+OF_TOKENS = ("tokens", "mask")
+OF_TARGETS = ("behaviour_logprobs", "lags", "experts", "routed", "teacher_logprobs")
 """Arrays with a value for each token, and for each token that a policy generated; `group_sizes` has one for each group,
 the others for each sequence."""
 
@@ -81,6 +131,7 @@ def mixed(*parts: Arrays) -> Arrays:
     """
     if len(parts) == 1:
         return parts[0]
+    parts = tuple(with_the_same_experts(_with_the_same_parts(parts)))
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     places = [(np.arange(len(part["group_sizes"])) + 0.5) / len(part["group_sizes"]) for part in parts]
     order = np.argsort(np.concatenate(places), kind="stable")
@@ -95,6 +146,19 @@ def mixed(*parts: Arrays) -> Arrays:
         if name != "group_sizes"
     }
     return {**found, "group_sizes": whole["group_sizes"][order]}
+
+
+def _with_the_same_parts(batches: Sequence[Arrays]) -> tuple[Arrays, ...]:
+    """The same with named rewards of as many columns, if any has some: of a log's sequences the first is known."""
+    width = max((batch["parts"].shape[1] for batch in batches if "parts" in batch), default=0)
+    return tuple({**batch, **_widened(batch, width)} for batch in batches) if width else tuple(batches)
+
+
+def _widened(batch: Arrays, width: int) -> Arrays:
+    values = batch.get("parts", batch["rewards"][:, None])
+    weights = batch.get("part_weights", np.ones_like(values))
+    beyond = ((0, 0), (0, width - values.shape[1]))
+    return {"parts": np.pad(values, beyond, constant_values=np.nan), "part_weights": np.pad(weights, beyond)}
 
 
 def of_swarm(values: np.ndarray[Any, Any] | None, batch: Arrays) -> list[float] | None:

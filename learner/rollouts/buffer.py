@@ -4,8 +4,8 @@ A pure core. What always holds: a batch never holds a group whose lag at that mo
 the guarantee; the one at intake only saves work); groups leave in the order of their oldest version, then of arrival,
 so that none grows stale behind fresher ones; a group is handed out once. Where only informative groups are wanted, one
 whose rewards are all equal never waits: it is dropped, and makes room for another (dynamic sampling, DAPO, arXiv
-2503.14476, section 3.2). What is held until it was audited is in no batch, and grows too old as the rest does. How much
-waits or is held is bounded by what is leased (`learner.rollouts.open_leases`).
+2503.14476, section 3.2). What is held until it was audited, or until a teacher has scored it, is in no batch, and grows
+too old as the rest does. How much waits or is held is bounded by what is leased (`learner.rollouts.open_leases`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
+from learner.rollouts.reward_parts import Parts, decisive
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.versions.staleness import Admissibility, Chain, judge, lag_of
 
@@ -27,8 +28,11 @@ class Completion:
 
     `tokens` is all that follows the prompt. The policy generated those in the ranges [start, end) of `generated`, or
     all of them where that is empty; what lies between came from the environment. Of the generated tokens, in order,
-    `logprobs` are one each, and `spans` say how many each version made. `reward` is the whole episode's; of one that is
-    `void` nobody could say it.
+    `logprobs` are one each, and `spans` say how many each version made. `reward` is the whole episode's, as its
+    task gave it, and `parts` what it is made of; of one that is `void` nobody could say it. `cut_off`: its last turn
+    had no tokens left, or the limits of an episode ended it. `experts` are those of the generated tokens, in order, as
+    records have them (`protocol.experts`); nothing where they were not asked for. `teacher`: a teacher's log
+    probability of each generated token, where one is learnt from.
     """
 
     tokens: tuple[int, ...]
@@ -37,6 +41,10 @@ class Completion:
     spans: tuple[tuple[int, PolicyVersion], ...]
     generated: tuple[tuple[int, int], ...] = ()
     void: bool = False
+    cut_off: bool = False
+    parts: Parts = ()
+    experts: bytes = b""
+    teacher: tuple[float, ...] = ()
 
     @property
     def turns(self) -> int:
@@ -48,7 +56,8 @@ class Completion:
 class Group:
     """The admitted completions of one prompt, which are whole episodes; `lease` and `peer` are those of their first
     turns. `behaviour` are all versions that produced any of their tokens. `expected` is the mean reward that the
-    prompt's problem was known to earn before; None: nothing was known, or a restart has forgotten it."""
+    prompt's problem was known to earn before; None: nothing was known, or a restart has forgotten it. `leased_ms` is
+    when its first turns were leased, `came_ms` when it was complete; None where that is not known any more."""
 
     lease: LeaseId
     peer: PeerId
@@ -57,6 +66,18 @@ class Group:
     completions: tuple[Completion, ...]
     behaviour: frozenset[PolicyVersion]
     expected: float | None = None
+    leased_ms: int | None = field(default=None, compare=False)
+    came_ms: int | None = field(default=None, compare=False)
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether a teacher has scored all of it."""
+        return all(one.teacher for one in self.completions)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of its sequences, the prompt counted with each."""
+        return sum(len(self.prompt) + len(one.tokens) for one in self.completions)
 
 
 KNOWN_SHARE = 0.5
@@ -77,6 +98,13 @@ class Batch:
     @property
     def rollouts(self) -> int:
         return sum(len(group.completions) for group in self.groups)
+
+    @property
+    def gathered_s(self) -> float | None:
+        """From when the first of its groups was leased until the last was complete, of those of which that is known."""
+        leased = [group.leased_ms for group in self.groups if group.leased_ms is not None and group.came_ms is not None]
+        came = [group.came_ms for group in self.groups if group.came_ms is not None]
+        return max(0, max(came) - min(leased)) / 1000 if leased and came else None
 
     @property
     def difficulty(self) -> float | None:
@@ -119,10 +147,12 @@ LEAST_KEPT = 0.1
 """However little is kept, no more than ten times what a batch takes is leased for it: most of it would be in vain."""
 
 
-def is_informative(group: Group) -> bool:
-    """Whether its rewards differ, so that some completion was better than another."""
-    rewards = [completion.reward for completion in group.completions]
-    return min(rewards) < max(rewards)
+def is_informative(group: Group, decides: str = "") -> bool:
+    """Whether its rewards differ, so that some completion was better than another: those called `decides` where its
+    task has such, else those that completions have in all."""
+    rewards = [decisive(one.reward, one.parts, decides) for one in group.completions]
+    known = [reward for reward in rewards if reward is not None]
+    return bool(known) and min(known) < max(known)
 
 
 @dataclass(kw_only=True)
@@ -131,6 +161,8 @@ class Buffer:
 
     window: int
     informative_only: bool = False
+    decides: str = ""
+    """The name of the reward by which a group is informative; "": the sum of all."""
     kept: float = 1.0
     """Of what is admitted, the share that waits to be trained on and is not dropped at once: a moving mean."""
     alike: int = 0
@@ -139,11 +171,14 @@ class Buffer:
     """Rollouts waiting, admissible or not, by the training step of their oldest version."""
     by_peer: Counter[PeerId] = field(default_factory=Counter)
     """The same by the peer of their group."""
+    needs_scores: bool = False
+    """Whether a group is held until a teacher has scored it (`scored`)."""
     held_by_version: Counter[int] = field(default_factory=Counter)
-    """Rollouts held until their audit, by the training step of their oldest version."""
+    """Rollouts held until their audit or their scores, by the training step of their oldest version."""
     held_by_peer: Counter[PeerId] = field(default_factory=Counter)
     """The same by the peer of their group."""
     _held: dict[LeaseId, Group] = field(default_factory=dict)
+    _unaudited: set[LeaseId] = field(default_factory=set)
     _heap: list[tuple[PolicyVersion, int, Group]] = field(default_factory=list)
     _arrivals: int = 0
     _judged: Chain | None = None
@@ -158,7 +193,7 @@ class Buffer:
 
     @property
     def held(self) -> int:
-        """Rollouts held until their audit."""
+        """Rollouts held until their audit, or until they are scored."""
         return self.held_by_version.total()
 
     def add(self, group: Group, *, hold: bool = False) -> bool:
@@ -168,7 +203,7 @@ class Buffer:
         if any(completion.void for completion in group.completions):
             self.give_up(group.lease, VOID, len(group.completions))
             return False
-        is_kept = not self.informative_only or is_informative(group)
+        is_kept = not self.informative_only or is_informative(group, self.decides)
         self.kept = max(LEAST_KEPT, self.kept + KEPT_MEMORY * (is_kept - self.kept))
         if not is_kept:
             self._dropped[group.lease] = UNINFORMATIVE
@@ -176,26 +211,71 @@ class Buffer:
             self.alike += 1
             return False
         self.alike = 0
-        if hold:
+        if hold or self._is_unscored(group):
             self._held[group.lease] = group
             self._count_held(group, 1)
+            if hold:
+                self._unaudited.add(group.lease)
         else:
             self._push(group)
         return True
 
     def release(self, lease: LeaseId) -> bool:
-        """The group that is held under this lease waits for its batch from now on; whether there was one."""
-        if (group := self._held.pop(lease, None)) is None:
+        """The group that is held under this lease waits for its batch from now on, or for its scores; whether there was
+        one."""
+        self._unaudited.discard(lease)
+        return self._let_go(lease)
+
+    def unscored(self, tokens: int) -> list[Group]:
+        """Return groups that wait for a teacher's scores, the oldest first: of so many tokens together at most, but one
+        at least if there is any."""
+        found, taken = list[Group](), 0
+        for group in sorted(filter(self._is_unscored, self._held.values()), key=lambda one: min(one.behaviour)):
+            taken += group.num_tokens
+            if found and taken > tokens:
+                break
+            found.append(group)
+        return found
+
+    def scored(self, lease: LeaseId, scores: Sequence[Sequence[float]]) -> bool:
+        """A teacher's log probabilities of the generated tokens of each completion of a group that is held; it waits
+        for its audit or its batch from now on. Whether there still was one: it may have grown too old meanwhile.
+
+        Raises ValueError where there are more or fewer than tokens.
+        """
+        if (group := self._held.get(lease)) is None:
             return False
-        self._count_held(group, -1)
-        self._push(group)
+        if [len(one.logprobs) for one in group.completions] != [len(one) for one in scores]:
+            raise ValueError("a teacher scores each generated token of each completion once")
+        told = zip(group.completions, scores, strict=True)
+        taught = tuple(replace(completion, teacher=tuple(one)) for completion, one in told)
+        self._held[lease] = replace(group, completions=taught)
+        self._let_go(lease)
         return True
+
+    def _let_go(self, lease: LeaseId) -> bool:
+        """Let a held group wait for its batch if nothing else holds it; whether there is such a group."""
+        if (group := self._held.get(lease)) is None:
+            return False
+        if lease not in self._unaudited and not self._is_unscored(group):
+            del self._held[lease]
+            self._count_held(group, -1)
+            self._push(group)
+        return True
+
+    def _is_unscored(self, group: Group) -> bool:
+        return self.needs_scores and not group.is_scored
+
+    def _take_held(self, lease: LeaseId) -> None:
+        """The group that is held under this lease is given up."""
+        self._unaudited.discard(lease)
+        self._count_held(self._held.pop(lease), -1)
 
     def withdraw(self, unwanted: Callable[[Group], bool], reason: str) -> list[Group]:
         """Give up the groups, waiting or held, of which that is so; return them."""
         gone = [group for group in self._held.values() if unwanted(group)]
         for group in gone:
-            self._count_held(self._held.pop(group.lease), -1)
+            self._take_held(group.lease)
         gone += self._sift(unwanted)
         for group in gone:
             self._dropped[group.lease] = reason
@@ -226,6 +306,7 @@ class Buffer:
         """Forget everything; what is durable is in the ledger."""
         self._heap.clear()
         self._held.clear()
+        self._unaudited.clear()
         self.held_by_version.clear()
         self.held_by_peer.clear()
         self._dropped.clear()
@@ -266,7 +347,7 @@ class Buffer:
         for group in list(self._held.values()):
             fate = judge(chain, group.behaviour, self.window)
             if fate in (Admissibility.STALE, Admissibility.ORPHANED):
-                self._count_held(self._held.pop(group.lease), -1)
+                self._take_held(group.lease)
                 self.give_up(group.lease, fate.value, len(group.completions))
         fresh, self._fresh = self._fresh, []
         if chain == self._judged and all(

@@ -4,14 +4,14 @@ A pure core; how many, and for whom, is `learner.scheduling.lease_scheduler`'s. 
 one peer and handed out once; what it asks for fits one delivery; seeds follow from the learner's secret and the lease's
 id (HMAC-SHA256), so nobody can guess them before the lease; a peer that has lost an open lease is granted that very
 lease again, with the same seeds, and what is issued to others instead of one that was withdrawn has a new id and new
-seeds.
+seeds; but what is left of one that was handed back keeps its seeds, so that nobody draws again by handing back.
 """
 
 from __future__ import annotations
 
 import hmac
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -21,7 +21,8 @@ from protocol.core.envelope import OVERHEAD_BYTES, Kind, read_envelope
 from protocol.core.errors import LocalProtocolError
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, SwarmId
 from protocol.core.limits import KIB, MAX_LEASES_PER_GRANT, MAX_WORK_BYTES
-from protocol.work import MAX_LEASE_BYTES, Lease, Sampler, lease_bytes
+from protocol.experts import Routing
+from protocol.work import EXPERTS, MAX_LEASE_BYTES, Lease, Sampler, lease_bytes
 
 RECORD_OVERHEAD_BYTES = 8 * KIB
 """A record beside its tokens and logprobs: envelope, at most 64 spans, claims. The protocol's own allowance."""
@@ -41,7 +42,8 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseTerms:
-    """What every lease of this run says. Times in seconds; `stop_ids` end a completion.
+    """What every lease of this run says. Times in seconds; `stop_ids` end a completion. `routing`: that of a policy
+    whose experts leases ask for.
 
     LocalProtocolError when its delivery might not fit a frame.
     """
@@ -51,9 +53,10 @@ class LeaseTerms:
     max_new_tokens: int
     stop_ids: tuple[int, ...]
     deadline_s: float
+    routing: Routing | None = None
 
     def __post_init__(self) -> None:
-        if delivery_bytes(self.group_size, self.max_new_tokens) > MAX_WORK_BYTES:
+        if delivery_bytes(self.group_size, self.max_new_tokens, self.routing) > MAX_WORK_BYTES:
             raise LocalProtocolError(
                 f"{self.group_size} completions of {self.max_new_tokens} tokens may not fit a delivery"
             )
@@ -121,24 +124,31 @@ class Leasing:
         *,
         size: int | None = None,
         place: EpisodeSlots | None = None,
+        seeds: Sequence[int | None] = (),
+        start: int = 0,
     ) -> GrantedLease:
         """Make and remember a lease for `peer`, of `size` completions: at most a whole group, which is the default.
 
-        `place`: it goes on with these episodes, one for each completion.
+        `place`: it goes on with these episodes, one for each completion. `seeds`: those of completions that another was
+        leased before, None for a new one. `start`: tokens of each that are made, and that the prompt ends with.
         """
         lease_id = LeaseId(self.new_id())
+        known = dict(enumerate(seeds))
+        drawn = (known.get(index) for index in range(size or self.terms.group_size))
         lease = Lease(
             id=lease_id,
             peer=peer,
             task=prompt.task,
             prompt=pack_tokens(prompt.tokens),
-            seeds=[seed_of(self.secret, lease_id, index) for index in range(size or self.terms.group_size)],
+            seeds=[seed_of(self.secret, lease_id, i) if seed is None else seed for i, seed in enumerate(drawn)],
             sampler=Sampler(temperature=self.terms.temperature),
             stop_ids=sorted(self.terms.stop_ids),
-            max_new_tokens=self.terms.max_new_tokens,
+            max_new_tokens=self.terms.max_new_tokens - start,
             minimum=minimum,
             issued_ms=now_ms,
             deadline_ms=now_ms + round(self.terms.deadline_s * 1000),
+            start=start,
+            ext={} if self.terms.routing is None else {EXPERTS: b""},
         )
         granted = GrantedLease(lease=lease, prompt_index=prompt.index, place=place)
         self.recover(granted)
@@ -282,9 +292,11 @@ def seed_of(secret: bytes, lease: LeaseId, index: int) -> int:
     return int.from_bytes(hmac.digest(secret, lease + index.to_bytes(4, "big"), "sha256")[:8], "big")
 
 
-def delivery_bytes(group_size: int, max_new_tokens: int) -> int:
-    """At most so many bytes has the delivery of a group: token ids and logprobs at 4 bytes each, and what surrounds."""
-    return group_size * (8 * max_new_tokens + RECORD_OVERHEAD_BYTES)
+def delivery_bytes(group_size: int, max_new_tokens: int, routing: Routing | None = None) -> int:
+    """At most so many bytes has the delivery of a group: token ids and logprobs at 4 bytes each, experts where they are
+    asked for, and what surrounds."""
+    token_bytes = 8 if routing is None else 8 + routing.token_bytes
+    return group_size * (token_bytes * max_new_tokens + RECORD_OVERHEAD_BYTES)
 
 
 def own_lease(raw: bytes, swarm: SwarmId) -> Lease:

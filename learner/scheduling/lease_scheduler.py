@@ -17,7 +17,13 @@ batch that is still to be formed can hold it, and not counted on from then on.
 
 Where a task has turns, rollouts are episodes, of which each later turn is leased before new prompts are, the oldest
 group's first, with a version no older than that, and after them to who would have to wait for such a version; a group
-that no batch can hold is given up.
+that no batch can hold is given up. The same holds for what is left of a lease that was handed back; completions that
+were begun go to peers that say they go on with them, and if none of those is here for PARTS_WAIT_MS, their groups are
+given up, so that they take no room from others.
+
+Where it is known how long completions will be (`learner.scheduling.completion_lengths`), the prompts of a batch are
+leased longest first, each to a peer that has it done when all are done (`learner.scheduling.longest_first`), and how
+fast a peer is goes by what it was given.
 
 Who asked first is served first. Peers that stand by are not served. Versions are counted by the training step in which
 they were made, times are milliseconds on the learner's clock.
@@ -30,15 +36,18 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from learner.monitoring.fruitless_leases import End, Fruitless
 from learner.provisioning.model.capacity import Supply
 from learner.rollouts.admission import GrantedLease
-from learner.rollouts.episodes import Episodes
+from learner.rollouts.episodes import Episodes, GivenUp
 from learner.rollouts.open_leases import Frame, Prompt
 from learner.rollouts.prompt_choice import Prompts
 from learner.scheduling.capacity import LeaseCapacity, Tempo
+from learner.scheduling.completion_lengths import CompletionLengths
 from learner.scheduling.lease_backoff import GiveBacks
+from learner.scheduling.longest_first import Busy, NextBatch, window_of
 from learner.scheduling.peer_load import Held, Together, Worker
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 from protocol.versions.staleness import Admissibility, judge
@@ -52,6 +61,10 @@ LATE_MARGIN = 1.25
 MAX_ROLLOUTS = 1 << 16
 """In one request, by the protocol: more than that is no bound."""
 
+PARTS_WAIT_MS = 60_000
+"""How long what others began waits for a peer that goes on with it: a node that is started again is back within that,
+and a batch waits no longer for nobody."""
+
 TOGETHER_MS = 250
 """Leases begun within so short a time are generated together."""
 
@@ -59,22 +72,28 @@ TOGETHER_MS = 250
 @dataclass(kw_only=True)
 class LeaseScheduler:
     """See the module's paragraph. `next_prompt` gives the task's next, None while that is being written; `peer_share`:
-    of one peer, 1 is no bound."""
+    of one peer, 1 is no bound; `lengths`: who knows how long completions will be, None: prompts are leased as they
+    come."""
 
     capacity: LeaseCapacity
     next_prompt: Callable[[], Prompt | None]
     peer_share: float = 1.0
+    lengths: CompletionLengths | None = None
     workers: dict[PeerId, Worker] = field(default_factory=dict)
     lacks_prompts: bool = False
     """The last request that had room was cut short since the next prompts were being written."""
     give_backs: GiveBacks = field(default_factory=GiveBacks)
     fruitless: Fruitless = field(default_factory=Fruitless)
     _asks: dict[PeerId, int] = field(default_factory=dict)
+    _nobody_since_ms: int | None = None
+    """Since when nobody is here who goes on with what others began, while some of that waits."""
     _together: dict[LeaseId, Together] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._prompts = Prompts(
-            draw=lambda: self.next_prompt(), key=hmac.digest(self.capacity.leasing.secret, b"prompts", "sha256")
+            draw=lambda: self.next_prompt(),
+            key=hmac.digest(self.capacity.leasing.secret, b"prompts", "sha256"),
+            length=self._length,
         )
 
     # Who is there
@@ -96,21 +115,32 @@ class LeaseScheduler:
         if worker.newest is None or now_ms - worker.newest.began_ms > TOGETHER_MS:
             worker.newest = Together(began_ms=now_ms)
         self._together[lease] = together = worker.newest
-        together.rollouts += len(self.capacity.leasing.open[lease].lease.seeds)
+        granted = self.capacity.leasing.open[lease]
+        together.rollouts += len(granted.lease.seeds)
+        together.longest = max(together.longest, self._length_of(granted))
         together.left += 1
         return True
 
-    def delivered(self, peer: PeerId, lease: LeaseId, now_ms: int, used: PolicyVersion | None = None) -> None:
+    def delivered(
+        self,
+        peer: PeerId,
+        lease: LeaseId,
+        now_ms: int,
+        used: PolicyVersion | None = None,
+        *,
+        is_whole: bool = True,
+    ) -> None:
         """The peer's lease was judged, and what was admitted of it is the work of `used`, at the newest: how fast the
-        peer is, when it will be free, and what it has."""
+        peer is, if it is whole, when it will be free, and what it has."""
         together = self._together.pop(lease, None)
+        if together is not None:
+            together.left -= 1
         if (worker := self.workers.get(peer)) is None:
             return
         worker.used = max((version for version in (worker.used, used) if version is not None), default=None)
-        if together is not None:
-            together.left -= 1
-            if together.left == 0 and now_ms >= together.began_ms:  # else somebody has set the clock back meanwhile
-                worker.speed.observe(together.rollouts, (now_ms - together.began_ms) / 1000)
+        if is_whole and together is not None and together.left == 0 and now_ms >= together.began_ms:
+            # A clock that somebody has set back meanwhile says nothing.
+            worker.speed.observe(together.rollouts, together.usual_s(now_ms))
         self._see_free(peer, worker, now_ms)
 
     def given_back(self, peer: PeerId, leases: Iterable[LeaseId], now_ms: int) -> list[GrantedLease]:
@@ -122,6 +152,12 @@ class LeaseScheduler:
         if (worker := self.workers.get(peer)) is not None:
             self._see_free(peer, worker, now_ms)
         return back
+
+    def handed_back(self, peer: PeerId, now_ms: int, *, was_recalled: bool) -> None:
+        """The peer's lease was judged, and it will not finish it: it owes one as for any that it gives back, or a token
+        of each would free it of its debts; but the lease was not fruitless."""
+        self.give_backs.brought_nothing(peer, 0 if was_recalled else 1, now_ms)
+        self.fruitless.brought()
 
     def release(self, peer: PeerId, now_ms: int) -> list[GrantedLease]:
         """The peer is gone: withdraw all its leases; return them."""
@@ -140,6 +176,19 @@ class LeaseScheduler:
             self._brought_nothing(peer, leases, End.EXPIRED, now_ms)
         return expired
 
+    def give_up_begun(self, now_ms: int) -> int:
+        """Give up the groups with completions that others began, once nobody has been here for PARTS_WAIT_MS who goes
+        on with them; return how many."""
+        goes_on = any(one.takes_parts and not one.standby for one in self.workers.values())
+        if goes_on or not any(one.start for one in self.capacity.episodes.waiting()):
+            self._nobody_since_ms = None
+            return 0
+        if self._nobody_since_ms is None:
+            self._nobody_since_ms = now_ms
+        if now_ms - self._nobody_since_ms < PARTS_WAIT_MS:
+            return 0
+        return self._give_up(self.capacity.episodes.give_up_begun())
+
     def judged_lease(self, peer: PeerId, *, is_admitted: bool, owed: int = 0, now_ms: int) -> None:
         """A lease of the peer was judged: a record of it was admitted, or none. For none it owes so many leases: 0 if
         the learner recalled it or spoilt it by a restart, BLAMED if a rule blames the peer."""
@@ -149,6 +198,12 @@ class LeaseScheduler:
         else:
             self.give_backs.brought_nothing(peer, owed, now_ms)
             self.fruitless.ended(End.REFUSED, 1, now_ms)
+
+    def learn_length(self, granted: GrantedLease, lengths: Sequence[int]) -> None:
+        """A group of that lease was admitted, with completions of so many tokens. A part of one tells nothing: what is
+        done first is what is short."""
+        if self.lengths is not None and granted.place is None and len(lengths) == len(granted.lease.seeds):
+            self.lengths.observe(granted.prompt_index, lengths, len(granted.lease.prompt) // 4)
 
     def _brought_nothing(self, peer: PeerId, leases: int, how: End, now_ms: int) -> None:
         self.give_backs.brought_nothing(peer, leases, now_ms)
@@ -202,15 +257,17 @@ class LeaseScheduler:
             if (together := self._together.get(granted.id)) is not None:
                 begun[granted.peer, together.began_ms] = together
         for (peer, _), together in begun.items():  # or who is slower than it seems would never be seen to be
-            self.worker(peer).speed.outlasts(together.rollouts, (now_ms - together.began_ms) / 1000)
+            self.worker(peer).speed.outlasts(together.rollouts, together.usual_s(now_ms))
         return hopeless
 
     def give_up(self) -> bool:
         """Give up the groups of episodes that the next batch cannot hold; whether there were any."""
-        ended = self.capacity.episodes.give_up(self.capacity.next_chain, self.capacity.window)
+        return self._give_up(self.capacity.episodes.give_up(self.capacity.next_chain, self.capacity.window)) > 0
+
+    def _give_up(self, ended: Sequence[GivenUp]) -> int:
         for group in ended:
             self.capacity.buffer.give_up(group.root, group.reason, group.episodes)
-        return bool(ended)
+        return len(ended)
 
     def take_up(self, episodes: Episodes) -> list[GrantedLease]:
         """Go on with these episodes, rebuilt after a restart, and with the turns of them that are leased.
@@ -331,12 +388,21 @@ class LeaseScheduler:
             window_s = self.capacity.window_s(worker.speed.rate, waiting.oldest, start_ms, now_ms)
             left = max(1.0, self.capacity.episodes.mean_turns - waiting.place.turn)
             slots = worker.speed.within(window_s / LATE_MARGIN / left, most, 1) - taken
-            if slots <= 0:
-                continue  # a younger group has more time
+            if slots <= 0 or (waiting.start and not worker.takes_parts):
+                continue  # a younger group has more time, or was not begun by others
             prompt, place = waiting.prompt, waiting.share(slots)
             if not frame.takes(prompt, len(place.slots)):
                 break
-            lease = self.capacity.leasing.grant(peer, prompt, minimum, now_ms, size=len(place.slots), place=place)
+            lease = self.capacity.leasing.grant(
+                peer,
+                prompt,
+                minimum,
+                now_ms,
+                size=len(place.slots),
+                place=place,
+                seeds=waiting.seeds(place),
+                start=waiting.start,
+            )
             self.capacity.episodes.leased(lease)
             granted.append(lease)
             taken += len(place.slots)
@@ -411,11 +477,13 @@ class LeaseScheduler:
         room is too small for one, or groups of odd sizes could leave a batch forever short of its last rollout.
         """
         granted: list[GrantedLease] = []
+        group = self.capacity.leasing.terms.group_size
+        batch = NextBatch(everybody=partial(self._everybody, peer, count, now_ms), group=group)
         while count >= SMALLEST_GROUP and not frame.is_full and self.capacity.room() > 0:
             if (due := self.capacity.due(minimum)) <= 0:
                 break
-            size = max(SMALLEST_GROUP, min(self.capacity.leasing.terms.group_size, count, due))
-            prompt = self._prompts.take(short=slow)
+            size = max(SMALLEST_GROUP, min(group, count, due))
+            prompt = self._prompts.take(short=slow, together=self._together_now, place=batch.place)
             self.lacks_prompts = prompt is None
             if prompt is None:
                 break
@@ -423,8 +491,41 @@ class LeaseScheduler:
                 self._prompts.put_back(prompt)
                 break
             granted.append(self.capacity.leasing.grant(peer, prompt, minimum, now_ms, size=size))
+            batch.chosen.append(self._length(prompt))
             count -= size
         return granted
+
+    @property
+    def unleased(self) -> list[int]:
+        """Indexes of prompts that were drawn and not leased."""
+        return self._prompts.unleased
+
+    def _length(self, prompt: Prompt) -> float:
+        """How long the longest completion of a group will be, over what is usual; 1 where nobody can tell."""
+        return 1.0 if self.lengths is None else self.lengths.relative(prompt.index, len(prompt.tokens))
+
+    def _length_of(self, granted: GrantedLease) -> float:
+        """The same of a lease; of later turns nobody can tell."""
+        if self.lengths is None or granted.place is not None:
+            return 1.0
+        return self.lengths.relative(granted.prompt_index, len(granted.lease.prompt) // 4)
+
+    def _together_now(self) -> int:
+        """How many prompts are leased longest first together from here on."""
+        if self.lengths is None or not self.lengths.can_tell:
+            return 1
+        active = [worker for worker in self.workers.values() if not worker.standby]
+        rates = [worker.speed.rate for worker in active if worker.speed.is_known]
+        asked = sum(worker.asked for worker in active)
+        return window_of(self.capacity.room(), self.capacity.leasing.terms.group_size, asked, rates)
+
+    def _everybody(self, peer: PeerId, rollouts: int, now_ms: int) -> list[Busy]:
+        """Who works and is known, this peer first, which is about to be leased so many; nobody if it is not known."""
+        if not self.worker(peer).speed.is_known:
+            return []
+        others = (worker for other, worker in self.workers.items() if other != peer and not worker.standby)
+        busy = [_busy(self.worker(peer), rollouts, now_ms)]
+        return busy + [_busy(worker, worker.asked, now_ms) for worker in others if worker.speed.is_known]
 
     def recover_prompts(self, given: Iterable[int]) -> None:
         """`next_prompt` is where it was some time ago, and gave these prompts since, which were leased, perhaps others
@@ -432,3 +533,9 @@ class LeaseScheduler:
         """
         under_way = (granted.prompt_index for granted in self.capacity.leasing.open.values() if granted.place is None)
         self._prompts.recover({*given, *under_way})
+
+
+def _busy(worker: Worker, rollouts: int, now_ms: int) -> Busy:
+    """A peer whose next batch is of so many rollouts."""
+    free_s = max(0.0, worker.free_ms - now_ms) / 1000
+    return Busy(free_s=free_s, rate=worker.speed.rate, batch_s=worker.speed.seconds(rollouts))

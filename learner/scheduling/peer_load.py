@@ -28,18 +28,25 @@ class Held(Enum):
 
 @dataclass(kw_only=True, slots=True)
 class Together:
-    """Leases that a peer began to generate at the same time."""
+    """Leases that a peer began to generate at the same time; `longest` is what they were thought to take at the most,
+    over what is usual."""
 
     began_ms: int
     rollouts: int = 0
     left: int = 0
+    longest: float = 0.0
+
+    def usual_s(self, now_ms: int) -> float:
+        """How long they would have taken until now, had they been usual."""
+        return (now_ms - self.began_ms) / 1000 / (self.longest or 1.0)
 
 
 @dataclass(kw_only=True, slots=True)
 class Worker:
     """A peer: what it has installed by its own word, and what it has `used`; how fast it is, when it will have done
-    what it holds, why it stands by if so, when its owner's hours end (that is past while it is outside them), and how
-    many of its rollouts may be under way, leased or held until their audit, at a time.
+    what it holds, why it stands by if so, when its owner's hours end (that is past while it is outside them), how many
+    of its rollouts may be under way, leased or held until their audit, at a time, and whether it goes on with
+    completions that others began.
     """
 
     installed: PolicyVersion | None = None
@@ -51,6 +58,7 @@ class Worker:
     until_ms: float = math.inf
     quota: float = math.inf
     newest: Together | None = None
+    takes_parts: bool = False
 
     @property
     def has(self) -> PolicyVersion | None:

@@ -82,11 +82,15 @@ class Luck:
         self._machine = machine
         self._random = random.Random(f"{seed}/{machine.name}")
 
-    def generation_s(self, rollouts: int, speed: float) -> float:
-        """Seconds for a batch of so many."""
+    def generation_s(self, rollouts: int, speed: float, lengths: Sequence[float] = ()) -> float:
+        """Seconds for a batch of so many; `lengths` are theirs over what is usual, where they differ.
+
+        It is over with its longest, and rows that are done cost nothing any more.
+        """
         machine = self._machine
         full = machine.batch_s / speed
-        share = machine.fixed_share + (1 - machine.fixed_share) * rollouts / machine.batch_rollouts
+        longest, total = (max(lengths), math.fsum(lengths)) if lengths else (1.0, float(rollouts))
+        share = machine.fixed_share * longest + (1 - machine.fixed_share) * total / machine.batch_rollouts
         return full * share * log_normal(self._random, machine.spread)
 
     def broadcast_s(self, mean_s: float) -> float:

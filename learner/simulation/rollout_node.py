@@ -237,7 +237,8 @@ class Node:
         if version < world.workload.capacity.minimum:  # else there is nothing to recall, and looking is dear
             for granted in leases:
                 world.recall(granted.id)
-        seconds = self.luck.generation_s(sum(len(granted.lease.seeds) for granted in leases), self.speed)
+        lengths = [length for granted in leases for length in world.relative_lengths(granted)]
+        seconds = self.luck.generation_s(sum(len(granted.lease.seeds) for granted in leases), self.speed, lengths)
         self._making = making = Making(leases=leases, version=version, began_s=began_s)
         self._soon(seconds, lambda: self._generated(making))
         self._ask()

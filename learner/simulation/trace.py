@@ -76,10 +76,13 @@ class Outcome:
 
     `on_s`, `paid` and `made`, by machine: seconds that it was on, what that cost, and its admitted rollouts. `stale`
     rollouts were made and grew too old, `lost` ones were leased and never delivered, `recalled` ones were begun and
-    stopped since they would have been too old.
+    stopped since they would have been too old. `gathered_s`: from when the first group of a step's batch was leased
+    until the last was there; `prompts` are those that were trained on, in order.
     """
 
     waited_s: list[float] = field(default_factory=list)
+    gathered_s: list[float] = field(default_factory=list)
+    prompts: list[int] = field(default_factory=list)
     busy_s: list[float] = field(default_factory=list)
     lags: Counter[int] = field(default_factory=Counter)
     completed: int = 0

@@ -32,6 +32,7 @@ from learner.rollouts.admission import GrantedLease
 from learner.rollouts.buffer import Buffer, Completion, Group
 from learner.rollouts.open_leases import LeaseTerms, Leasing, Prompt
 from learner.scheduling.capacity import LeaseCapacity
+from learner.scheduling.completion_lengths import CompletionLengths
 from learner.scheduling.lease_scheduler import LeaseScheduler
 from learner.simulation.event_queue import Calendar
 from learner.simulation.machines import Machine, log_normal
@@ -58,10 +59,29 @@ class Steering(Protocol):
         """This happened."""
 
 
+class Generated(Protocol):
+    """Which prompts are asked, and how long their completions are."""
+
+    @property
+    def usual(self) -> float:
+        """Tokens of a completion that takes as long as a machine's figures say."""
+
+    def next_prompt(self) -> Prompt | None:
+        """The task's next."""
+
+    def alike(self, index: int) -> tuple[int, int]:
+        """See `CompletionLengths`."""
+
+    def lengths(self, granted: GrantedLease) -> Sequence[int]:
+        """Tokens of each completion of a lease; the same whenever it is asked."""
+
+
 class World(Calendar):
     """See the module's paragraph.
 
     Args:
+        generated: prompts with completions that are not all alike; None: they are.
+        longest_first: leases go out so.
         seed: of everybody's luck.
         watch: told everything that a real learner would record.
         spans: how many of the last are remembered for a picture.
@@ -73,6 +93,8 @@ class World(Calendar):
         learning: Learning,
         machines: Sequence[Machine],
         *,
+        generated: Generated | None = None,
+        longest_first: bool = False,
         seed: int = 0,
         watch: Callable[[Recorded], None] = lambda event: None,
         spans: int = 0,
@@ -85,7 +107,8 @@ class World(Calendar):
         self.outcome = Outcome(spans=deque(maxlen=spans))
         self._watch = watch
         self._random = random.Random(f"{seed}/learner")
-        self.workload = _scheduler(learning)
+        self.generated = generated
+        self.workload = _scheduler(learning, generated, longest_first=longest_first)
         self.nodes = {PeerId(machine.name): Node(self, machine) for machine in machines}
         self.source = Source(self)
         self._waiting_since = 0.0
@@ -186,6 +209,8 @@ class World(Calendar):
         self._batch_lags = Counter()
         for group in batch.groups:
             self._batch_lags[batch.lags[group.lease]] += len(group.completions)
+        self.outcome.gathered_s.append(batch.gathered_s or 0.0)
+        self.outcome.prompts += [group.prompt_index for group in batch.groups]
         self.outcome.waited_s.append(self.now_s - self._waiting_since)
         self._busy_since = self.now_s
         capacity.busy, capacity.busy_since_ms = True, self.now_ms
@@ -250,6 +275,12 @@ class World(Calendar):
         }
         return told_time(LearnerTime({kind: seconds for kind, seconds in kinds.items() if seconds > 0}))
 
+    def relative_lengths(self, granted: GrantedLease) -> list[float]:
+        """Of each completion of a lease over what is usual; nothing where all are alike."""
+        if self.generated is None:
+            return []
+        return [tokens / self.generated.usual for tokens in self.generated.lengths(granted)]
+
     def deliver(self, node: Node, granted: GrantedLease, version: PolicyVersion, started_s: float) -> None:
         """A lease arrived, and is judged."""
         work, size = self.workload, len(granted.lease.seeds)
@@ -260,14 +291,18 @@ class World(Calendar):
         admitted = judge(work.capacity.chain, [version], work.capacity.window) is Admissibility.ADMISSIBLE
         if admitted:
             made = Completion(tokens=(1,), logprobs=(0.0,), reward=0.0, spans=((1, version),))
+            if self.generated is not None:
+                work.learn_length(granted, self.generated.lengths(granted))
             work.capacity.buffer.add(
                 Group(
                     lease=granted.id,
                     peer=node.peer,
-                    prompt_index=0,
+                    prompt_index=granted.prompt_index,
                     prompt=(1,),
                     completions=(made,) * size,
                     behaviour=frozenset([version]),
+                    leased_ms=granted.lease.issued_ms,
+                    came_ms=self.now_ms,
                 )
             )
             self.outcome.made[node.machine.name] += size
@@ -326,7 +361,7 @@ class World(Calendar):
         self.outcome.spans.append(Span(row=row, from_s=from_s, until_s=self.now_s, version=version, works=works))
 
 
-def _scheduler(learning: Learning) -> LeaseScheduler:
+def _scheduler(learning: Learning, generated: Generated | None, *, longest_first: bool) -> LeaseScheduler:
     """As a learner has it, with leases numbered from 1."""
     numbers = count(1)
     terms = LeaseTerms(
@@ -340,4 +375,7 @@ def _scheduler(learning: Learning) -> LeaseScheduler:
         leasing=Leasing(terms=terms, secret=bytes(32), new_id=lambda: next(numbers).to_bytes(16, "big")),
         ahead=learning.ahead,
     )
-    return LeaseScheduler(capacity=capacity, next_prompt=lambda: _PROMPT)
+    if generated is None:
+        return LeaseScheduler(capacity=capacity, next_prompt=lambda: _PROMPT)
+    lengths = CompletionLengths(alike=generated.alike) if longest_first else None
+    return LeaseScheduler(capacity=capacity, next_prompt=generated.next_prompt, lengths=lengths)

@@ -1,5 +1,7 @@
 """How much better than others a completion was: rewards of a batch in, one advantage per completion out.
 
+A batch has one reward a completion, or with `gdpo` several.
+
 What always holds: a completion whose rivals all got its own reward gets exactly zero (it teaches nothing and may be
 dropped before the forward pass), also where the mean of equal floats would round. Rivals are the siblings in its
 group, or, where a function says so, the whole batch. Pure numpy: the trainer computes advantages from rewards, and the
@@ -28,8 +30,7 @@ def by_group(rule: Callable[[Rewards], Rewards]) -> Advantage:
     """Return an advantage that knows the siblings of one group alone, by `rule`: [G] rewards to [G] advantages."""
 
     def advantage(rewards: Rewards, sizes: NDArray[np.int64]) -> Rewards:
-        groups = np.split(rewards, np.cumsum(sizes)[:-1])
-        return np.concatenate([zeros_where_equal(rule, group) for group in groups])
+        return np.concatenate([zeros_where_equal(rule, group) for group in _groups(rewards, sizes)])
 
     return advantage
 
@@ -66,15 +67,92 @@ def batch_mean(rewards: Rewards, sizes: NDArray[np.int64]) -> Rewards:
     return zeros_where_equal(group_mean, rewards)
 
 
+def none(rewards: Rewards, sizes: NDArray[np.int64]) -> Rewards:
+    """Zeros: rewards teach nothing, and what is left is a teacher's word (`Recipe.teacher`)."""
+    del sizes
+    return np.zeros_like(rewards)
+
+
+def gdpo(rewards: ArrayLike, weights: ArrayLike, sizes: ArrayLike) -> Rewards:
+    """Return advantages [B] of a batch with several rewards: `rewards` [B, K], the `weights` of the rewards, [K], or
+    [B, K] where they differ by completion, and the `sizes` [G] of the groups, in order. GDPO (arXiv 2601.05242; TRL's
+    `normalize_then_sum`):
+
+        A_k = (r_k - mean(r_k)) / std(r_k)  in each group        A = sum of w_k A_k        A / std(A)  over the batch
+
+    A sum of the rewards themselves would count for little what spreads little. NaN: this reward says nothing of that
+    completion, which is no rival for it then; of a completion of which none says anything the advantage is 0. The mean
+    of the batch, which TRL subtracts, is 0 but for rounding, and would make something of completions that teach
+    nothing.
+
+    Raises ValueError for rewards that are not of two dimensions or infinite, for weights of another shape or infinite,
+    and for sizes that do not add up to B.
+    """
+    values, counts = np.asarray(rewards, dtype=np.float64), np.asarray(sizes, dtype=np.int64)
+    shares = np.asarray(weights, dtype=np.float64)
+    if values.ndim != 2 or values.size == 0 or np.isinf(values).any():
+        raise ValueError("gdpo needs a row of rewards for each completion, none of them infinite")
+    if shares.shape not in (values.shape, values.shape[1:]) or not np.isfinite(shares).all():
+        raise ValueError(f"gdpo needs a finite weight for each of {values.shape[1]} rewards")
+    _require_sizes(counts, len(values))
+    columns = [np.concatenate([_known(group) for group in _groups(column, counts)]) for column in values.T]
+    summed = (np.stack(columns, axis=1) * shares).sum(axis=1)
+    told = ~np.isnan(values).all(axis=1)
+    deviation = summed[told].std(ddof=1) if told.sum() > 1 else 0.0
+    scaled: Rewards = summed / (deviation + STD_FLOOR)
+    return scaled
+
+
+def _known(rewards: Rewards) -> Rewards:
+    """`group_mean_std` among the rewards of a group that are numbers; 0 for the others."""
+    found, told = np.zeros_like(rewards), ~np.isnan(rewards)
+    if told.any():
+        found[told] = zeros_where_equal(group_mean_std, rewards[told])
+    return found
+
+
+def _gdpo_of_one(rewards: Rewards, sizes: NDArray[np.int64]) -> Rewards:
+    """`gdpo` of a batch with one reward: `group_mean_std`, divided by the deviation over the batch."""
+    return gdpo(rewards[:, None], np.ones(1), sizes)
+
+
+def _groups(rewards: Rewards, sizes: NDArray[np.int64]) -> list[Rewards]:
+    return np.split(rewards, np.cumsum(sizes)[:-1])
+
+
+def _require_sizes(sizes: NDArray[np.int64], rewards: int) -> None:
+    if sizes.ndim != 1 or sizes.min(initial=1) < 1 or sizes.sum() != rewards:
+        raise ValueError(f"the sizes of the groups must each be at least 1 and add up to {rewards} rewards")
+
+
 ADVANTAGES: Mapping[str, Advantage] = MappingProxyType(
     {
         "group_mean": by_group(group_mean),
         "group_mean_std": by_group(group_mean_std),
         "leave_one_out": by_group(leave_one_out),
         "batch_mean": batch_mean,
+        "gdpo": _gdpo_of_one,
+        "none": none,
     }
 )
 """Advantages by the name a configuration uses. A completion without siblings gets 0 from those that compare them."""
+
+
+def compared(
+    rewards: ArrayLike,
+    sizes: ArrayLike,
+    kind: str,
+    parts: NDArray[np.float32] | None = None,
+    part_weights: NDArray[np.float32] | None = None,
+) -> NDArray[np.float32]:
+    """Return float32 advantages [B] of a batch whose tasks may give several rewards: `parts` and `part_weights`
+    [B, K], of which `rewards` [B] are the weighted sums. "gdpo" compares each of them by itself, the others their sums.
+
+    Raises as `advantages` and `gdpo` do.
+    """
+    if kind == "gdpo" and parts is not None and part_weights is not None:
+        return gdpo(parts, part_weights, sizes).astype(np.float32)
+    return advantages(rewards, sizes, kind)
 
 
 def advantages(rewards: ArrayLike, sizes: ArrayLike, kind: str) -> NDArray[np.float32]:
@@ -86,6 +164,5 @@ def advantages(rewards: ArrayLike, sizes: ArrayLike, kind: str) -> NDArray[np.fl
     values, counts = np.asarray(rewards, dtype=np.float64), np.asarray(sizes, dtype=np.int64)
     if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
         raise ValueError("advantages need at least one reward, in one dimension, all of them finite")
-    if counts.ndim != 1 or counts.min(initial=1) < 1 or counts.sum() != len(values):
-        raise ValueError(f"the sizes of the groups must each be at least 1 and add up to {len(values)} rewards")
+    _require_sizes(counts, len(values))
     return ADVANTAGES[kind](values, counts).astype(np.float32)

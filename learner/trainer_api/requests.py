@@ -37,7 +37,10 @@ class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     `objective` is a preset of `learner.trainer_api.presets`; `advantage`, `correction`, `aggregation` and the bounds
     replace its own where they are given (`recipe_of`). `kl` weighs the KL to the weights that the run began with.
-    `clip_low` and `clip_high` are distances from 1. `gae_gamma`, `gae_lambda`, `value_coefficient`, `value_clip` and
+    `teacher` weighs the log ratio of a teacher to the policy, which is added to the advantage of each token; each batch
+    then holds the teacher's log probabilities.
+    `clip_low` and `clip_high` are distances from 1. `sequence_mask` leaves out sequences whose ratio is not within
+    `mask_low` and `mask_high`, which are ratios. `gae_gamma`, `gae_lambda`, `value_coefficient`, `value_clip` and
     `value_learning_rate` are of a critic, where there is one; `dpo_beta` of preferences.
 
     `max_new_tokens` is the constant that "per_constant" divides by: the budget of a completion, or of one turn of many;
@@ -60,7 +63,11 @@ class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     clip_low: Annotated[float, Meta(gt=0, le=1)] | None = None
     clip_high: Positive | None = None
     weight_cap: Positive | None = None
+    sequence_mask: str | None = None
+    mask_low: Annotated[float, Meta(ge=0)] | None = None
+    mask_high: Positive | None = None
     kl: Annotated[float, Meta(ge=0)] = 0.0
+    teacher: Annotated[float, Meta(ge=0)] | None = None
     gae_gamma: Annotated[float, Meta(gt=0, le=1)] = 1.0
     gae_lambda: Annotated[float, Meta(ge=0, le=1)] = 0.95
     value_coefficient: Positive = 0.1
@@ -105,6 +112,12 @@ class Load(Request, tag="load", frozen=True, kw_only=True):
     `lora` only an adapter is trained and saved, and an export is the directory's own weight files beside it.
     Weights, moments and sums of gradients are float32 whatever `compute_dtype` layers compute in. "auto" is a GPU if
     there is one, bfloat16 there and float32 on a CPU.
+
+    `chat_template` takes the place of the directory's own in exports, and `stop_ids` that of the `eos_token_id` of its
+    generation config: whoever serves an export speaks to it as it was trained. A trainer may leave both out.
+
+    With `router_replay`, of mixtures of experts alone, Step and Logprobs take the experts that engines chose, in the
+    arrays `experts` and `routed` (`sequences.supervised_batch`).
     """
 
     directory: str
@@ -115,6 +128,9 @@ class Load(Request, tag="load", frozen=True, kw_only=True):
     compute_dtype: ComputeDtype = "auto"
     lora: Lora | None = None
     compile: bool = False
+    chat_template: str | None = None
+    stop_ids: tuple[Annotated[int, Meta(ge=0)], ...] = ()
+    router_replay: bool = False
 
 
 class Supervised(Request, tag="supervised", frozen=True, kw_only=True):
@@ -131,11 +147,15 @@ class Step(Request, tag="step", frozen=True, kw_only=True):
     The learning rate is the one of this step. `trained_tokens` belong to sequences that have a gradient; over those are
     `clip_share`, `mean_ratio`, `max_ratio`, `max_log_ratio` (of either sign), `mismatch_kl` (k3), `ess` (effective
     sample size of the ratios as weights, a share of 1), `weight_ess` (that of what bounds made of them), `entropy`
-    (nats per token) and `reference_kl`, each token under the weights that its own update began with; `by_lag` has them
+    (nats per token), `reference_kl` and `teacher_kl` (mean of log pi - log pi_T; 0 without a teacher), each token under
+    the weights that its own update began with; `by_lag` has the means among them, `teacher_kl` aside,
     for each lag ({"0": {"tokens": n, "ratio": ..., "kl": ..., "clip_share": ..., "entropy": ..., "ess": ...,
     "weight_ess": ...}, "offline": ...}). `mean_lag` is over all tokens of the swarm.
     `updates` counts the updates taken: parts of the batch without such sequences take none. `loss` is the mean over the
-    parts that were trained on, weighted by their sequences; `grad_norm` the largest of the updates'.
+    parts that were trained on, weighted by their sequences; `grad_norm` the largest of the updates'. `masked_share` is
+    the share of the sequences trained on whose tokens all lost their weight to a bound. Where experts were replayed,
+    `replayed` is the share of the choices that came with the batch, one for each layer and token, that the trainer's
+    own routers find likely enough to follow (`model.router_replay`).
 
     When the first update diverges the step fails, and everything is as it was. When a later one does, the step ends
     there: the updates before it stand, and `diverged` is 1. `borne_kl` and `borne_ess` are what the objective's
@@ -166,12 +186,16 @@ class Export(Request, tag="export", frozen=True, kw_only=True):
     arrays, when the directory is there, or {"event": "export_failed", "directory", "kind", "error"}. There is one
     export at a time: another one, `load`, `restore` and the end of the process wait for it. A trainer that does nothing
     beside training may reply as it does with `wait`.
+
+    With `merge` an adapter is added into the weights, and the directory stands alone; without an adapter it changes
+    nothing.
     """
 
     directory: str
     dtype: ExportDtype = "bfloat16"
     max_shard_bytes: Count = DEFAULT_SHARD_BYTES
     wait: bool = True
+    merge: bool = False
 
 
 class Save(Request, tag="save", frozen=True, kw_only=True):

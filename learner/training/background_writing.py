@@ -70,11 +70,17 @@ class Exporting(Writing):
     """An export of `policy` as it is now. `exported` is known once it has ended well."""
 
     def __init__(self, policy: Policy, request: Export, crossing: Crossing | None) -> None:
-        super().__init__(Path(request.directory), take_snapshot(policy, request.dtype, crossing))
+        snapshot = take_snapshot(policy, request.dtype, crossing, merge=request.merge)
+        super().__init__(Path(request.directory), snapshot)
         self.exported = Exported(files=[], names={})
         self._policy, self._request = policy, request
 
     def _write(self) -> None:
         self.exported = write_export(
-            self._policy, self._snapshot, self.directory, self._request.dtype, self._request.max_shard_bytes
+            self._policy,
+            self._snapshot,
+            self.directory,
+            self._request.dtype,
+            self._request.max_shard_bytes,
+            merge=self._request.merge,
         )

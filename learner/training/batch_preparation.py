@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from learner.trainer_api.advantages import advantages
+from learner.trainer_api.advantages import compared
 from learner.trainer_api.presets import Recipe
 from learner.trainer_api.requests import Hyperparameters
 from learner.training.batches.sequences import OFFLINE, BadBatch, Flags, Floats, Prepared, Ragged, Rollouts
+from learner.training.objective.objective_inputs import TEACHER_LIMIT
 from learner.training.reference_policy import Reference
 
 Columns = dict[str, NDArray[Any]]
@@ -32,14 +33,21 @@ def prepare(
     batch: Rollouts, recipe: Recipe, h: Hyperparameters, score: Score, reference: Reference | None
 ) -> tuple[Prepared, dict[str, float]]:
     """Return the batch with all that `recipe` needs, and metrics of what was found. Raises BadBatch."""
+    if recipe.advantage == "preference" and not batch.trained.all():
+        raise BadBatch("trained leaves sequences out, but preferences are learnt from both completions of a pair")
+    if recipe.needs_teacher and batch.teacher is None:
+        raise BadBatch("array 'teacher_logprobs' is missing, and the objective learns from a teacher")
     sequences, told = batch.sequences, dict[str, float]()
     offline = _repeated(batch, batch.origins == OFFLINE)
     columns: Columns = {"behaviour": batch.behaviour, "lags": batch.lags, "offline": offline}
-    relative, keep = None, np.ones(len(sequences), np.bool_)
+    if recipe.needs_teacher and batch.teacher is not None:
+        columns["teacher"] = batch.teacher
+        columns["teacher_mean"] = _teacher_mean(batch, batch.teacher)
+    relative, keep = None, batch.trained
     if recipe.advantage not in ("gae", "preference"):
         relative = columns["advantages"] = _repeated(batch, _relative(batch, recipe))
         if not recipe.teaches_always:
-            keep = Prepared(sequences=sequences, groups=batch.groups, columns=columns).teaches
+            keep = _prepared(batch, columns).teaches
     if (recipe.needs_proximal or recipe.needs_critic) and keep.any():
         now = score(sequences, keep)
         columns["proximal"] = now["logprobs"]
@@ -50,18 +58,26 @@ def prepare(
         with reference.in_force():
             columns["reference"] = score(sequences, keep)["logprobs"]
     if recipe.advantage == "gae":
-        relative, columns["returns"] = gae(batch, columns["old_values"], h.gae_gamma, h.gae_lambda)
-        told = {"explained_variance": explained_variance(columns["old_values"], columns["returns"])}
+        values = columns.setdefault("old_values", np.zeros_like(batch.behaviour))
+        relative, columns["returns"] = gae(batch, values, h.gae_gamma, h.gae_lambda)
+        heard = _repeated(batch, batch.trained)
+        told = {"explained_variance": explained_variance(values[heard], columns["returns"][heard])}
     elif recipe.advantage == "preference":
         per_sequence, told = preference(batch, columns["proximal"] - columns["reference"], h.dpo_beta)
         relative = _repeated(batch, per_sequence)
     assert relative is not None
     columns["advantages"] = relative
-    return Prepared(sequences=sequences, groups=batch.groups, columns=columns), told
+    return _prepared(batch, columns), told
+
+
+def _prepared(batch: Rollouts, columns: Columns) -> Prepared:
+    return Prepared(sequences=batch.sequences, trained=batch.trained, groups=batch.groups, columns=columns)
 
 
 def _relative(batch: Rollouts, recipe: Recipe) -> Floats:
-    return advantages(batch.rewards, batch.groups, recipe.advantage)
+    """Advantages [B], for which the rewards of all siblings count; 0 of what is not trained on."""
+    found = compared(batch.rewards, batch.groups, recipe.advantage, batch.parts, batch.part_weights)
+    return np.where(batch.trained, found, np.float32(0))
 
 
 def _repeated(batch: Rollouts, per_sequence: NDArray[Any]) -> NDArray[Any]:
@@ -69,16 +85,28 @@ def _repeated(batch: Rollouts, per_sequence: NDArray[Any]) -> NDArray[Any]:
     return np.repeat(per_sequence, batch.sequences.target_counts)
 
 
-def with_advantage(batch: Rollouts, recipe: Recipe) -> float:
-    """Return the share of the sequences that the rewards say anything about, 0 to 1: their advantage is not 0. `batch`
-    is one that `prepare` took.
+def _teacher_mean(batch: Rollouts, teacher: Floats) -> Floats:
+    """Mean over all targets that are trained on of log pi_T - log mu, [T] the same: a baseline, which takes variance
+    away and no more (Williams 1992). By mu, so that it is known before the first update; a claim moves it by
+    TEACHER_LIMIT over the number of tokens at most."""
+    lead = np.clip(teacher - batch.behaviour, -TEACHER_LIMIT, TEACHER_LIMIT)
+    heard = _repeated(batch, batch.trained)
+    mean = lead[heard].mean() if heard.any() else 0.0
+    return np.full_like(teacher, mean)
 
-    A critic's advantages are never 0, since it is always a little off: there all sequences count unless the whole batch
-    has one reward.
+
+def with_advantage(batch: Rollouts, recipe: Recipe) -> float:
+    """Return the share of the sequences that the rewards say anything about, 0 to 1: their advantage is not 0, and they
+    are trained on. `batch` is one that `prepare` took. A teacher says something of every token.
+
+    A critic's advantages are never 0, since it is always a little off: there all sequences that are trained on count,
+    unless the whole batch has one reward.
     """
+    if recipe.needs_teacher:
+        return float(batch.trained.mean())
     match recipe.advantage:
         case "gae":
-            return float(batch.rewards.min() < batch.rewards.max())
+            return float(batch.trained.mean() * (batch.rewards.min() < batch.rewards.max()))
         case "preference":  # of pairs: `preference` has looked
             return float((batch.rewards[0::2] != batch.rewards[1::2]).mean())
         case _:
@@ -91,7 +119,8 @@ def gae(batch: Rollouts, values: Floats, gamma: float, lam: float) -> tuple[Floa
 
         delta_t = r_t + gamma V_{t+1} - V_t        A_t = delta_t + gamma lambda A_{t+1}        R_t = A_t + V_t
 
-    Whitened over all tokens of the batch, as PPO's implementations do. Tokens of the environment are no steps.
+    Whitened over all tokens of the batch that are trained on, as PPO's implementations do; of the others advantage and
+    return are 0. Tokens of the environment are no steps.
     """
     counts = batch.sequences.target_counts
     longest = int(counts.max())
@@ -108,16 +137,19 @@ def gae(batch: Rollouts, values: Floats, gamma: float, lam: float) -> tuple[Floa
         after = np.where(here[:, column], delta + gamma * lam * after, 0.0)
         found[:, column] = after
         value_after = told[:, column]
-    plain = found[here]
-    white = (plain - plain.mean()) / np.sqrt(plain.var() + WHITENING_FLOOR)
-    return white.astype(np.float32), (plain + values).astype(np.float32)
+    plain, heard = found[here], _repeated(batch, batch.trained)
+    white, returns = np.zeros_like(plain), np.where(heard, plain + values, 0.0)
+    if heard.any():
+        known = plain[heard]
+        white[heard] = (known - known.mean()) / np.sqrt(known.var() + WHITENING_FLOOR)
+    return white.astype(np.float32), returns.astype(np.float32)
 
 
 def explained_variance(values: Floats, returns: Floats) -> float:
     """How much of the returns' variance the critic told before it saw them: 1 all, 0 none, below 0 worse than a
     constant. 0 where there is none.
     """
-    total = float(returns.var())
+    total = float(returns.var()) if len(returns) else 0.0
     return 1 - float((returns - values).var()) / total if total > 0 else 0.0
 
 

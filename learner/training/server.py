@@ -49,7 +49,7 @@ import numpy as np
 import torch
 
 from learner.trainer_api.errors import BadRequest, explain, is_agreed
-from learner.trainer_api.presets import UnknownName, recipe_of
+from learner.trainer_api.presets import NothingToLearn, UnknownName, recipe_of
 from learner.trainer_api.requests import (
     AnyRequest,
     Export,
@@ -153,12 +153,13 @@ class Trainer:
             case Step():
                 training = self._require_training()
                 bounds = training.policy.vocab_size, training.policy.positions
-                reply, found = training.step(rollout_batch(arrays, *bounds))
+                reply, found = training.step(rollout_batch(arrays, *bounds, training.policy.routing))
                 reply |= {"steps": training.steps, "blocked_s": self._blocked_s}
             case Logprobs():
                 training = self._require_training()
                 bounds = training.policy.vocab_size, training.policy.positions
-                found = training.logprobs(supervised_batch(arrays, *bounds), request.temperature, request.weights)
+                batch = supervised_batch(arrays, *bounds, training.policy.routing)
+                found = training.logprobs(batch, request.temperature, request.weights)
                 reply = {}
             case Export():
                 reply, found = self._export(request)
@@ -199,6 +200,9 @@ class Trainer:
             lora=request.lora,
             compile=request.compile,
             seed=request.seed,
+            chat_template=request.chat_template,
+            stop_ids=request.stop_ids,
+            router_replay=request.router_replay,
         )
         self._training = Training(policy, request.hyperparameters)
         self._training.before_update = self._keep
@@ -328,7 +332,7 @@ def _hyperparameters_of(directory: Path, head: CheckpointHead) -> Hyperparameter
     try:
         hyperparameters = msgspec.convert(head.hyperparameters, Hyperparameters)
         recipe_of(hyperparameters)
-    except (msgspec.ValidationError, UnknownName) as error:
+    except (msgspec.ValidationError, UnknownName, NothingToLearn) as error:
         raise BadCheckpoint(f"{directory} holds hyperparameters that this version does not know: {error}") from error
     return hyperparameters
 

@@ -44,13 +44,14 @@ class _Taken:
     """What came of a step's updates: their loss, the norms of their gradients, and whether one more diverged.
 
     `apart` float32 [T]: how far each target's log probability was from what generated it, in nats; of the sequences
-    that are `trained` [B].
+    that are `trained` [B]. `choices`: of those of experts that were to be replayed, how many were, and all.
     """
 
     statistics: Statistics
     apart: Floats
     trained: Flags
     loss: float = 0.0
+    choices: tuple[int, int] = (0, 0)
     norms: list[float] = field(default_factory=list)
     diverged: bool = False
 
@@ -70,10 +71,11 @@ class Training:
         self._warm_start: torch.optim.AdamW | None = None
         self._reference: Reference | None = None
         self._critic: Critic | None = None
+        self._choices = [0, 0]
         self.configure(hyperparameters)
 
     def configure(self, hyperparameters: Hyperparameters) -> None:
-        """Put `hyperparameters` in force, with fresh moments. Raises UnknownName."""
+        """Put `hyperparameters` in force, with fresh moments. Raises UnknownName and NothingToLearn."""
         self.hyperparameters = hyperparameters
         self._recipe = recipe_of(hyperparameters)
         self._borne = BORNE.get(self._recipe.correction, Borne())
@@ -106,8 +108,9 @@ class Training:
 
         Return what is told of the step, and `apart` float32 [B], of each sequence that it was trained on the mean
         |log pi - log mu| of its targets, in nats; NaN of the others. Sequences of zero advantage only count in the
-        divisor; a mini-batch with no others leaves the weights. Raises Diverged when the first update does, BadBatch
-        when the objective cannot learn from such a batch.
+        divisor. Those that are not `trained` on count among sequences and groups, and their tokens nowhere. A
+        mini-batch with no others leaves the weights. Raises Diverged when the first update does, BadBatch when the
+        objective cannot learn from such a batch.
         """
         if self._recipe.needs_reference:
             self.before_update()  # its weights take the place of ours
@@ -133,6 +136,7 @@ class Training:
             "borne_kl": self._borne.kl,
             "borne_ess": self._borne.ess,
             "by_lag": taken.statistics.by_lag(),
+            **({"replayed": taken.choices[0] / taken.choices[1]} if taken.choices[1] else {}),
         }
         return told, {"apart": _by_sequence(taken, batch.sequences.target_counts)}
 
@@ -143,9 +147,10 @@ class Training:
             apart=np.zeros(int(batch.sequences.targets.sum()), np.float32),
             trained=np.zeros(len(batch.sequences), np.bool_),
         )
+        self._choices = [0, 0]
         sequences = targets = 0
         for part in mini_batches(batch, self.hyperparameters.updates_per_step):
-            keep = np.ones(len(part.sequences), np.bool_) if self._recipe.teaches_always else part.teaches
+            keep = part.trained if self._recipe.teaches_always else part.teaches
             apart = taken.apart[targets : targets + int(part.sequences.targets.sum())]
             trained = taken.trained[sequences : sequences + len(part.sequences)]
             sequences, targets = sequences + len(trained), targets + len(apart)
@@ -167,6 +172,9 @@ class Training:
             trained[:] = keep
         taken.statistics.combine(self.policy.ranks)
         taken.apart = self.policy.ranks.combine(taken.apart)
+        if self.policy.routing is not None:
+            replayed, given = self.policy.ranks.total([float(count) for count in self._choices])
+            taken.choices = round(replayed), round(given)
         return taken
 
     def _update(self, batch: Prepared, keep: Flags, statistics: Statistics, apart: Floats) -> tuple[float, float]:
@@ -230,7 +238,7 @@ class Training:
         return Totals(
             sequences=len(batch.sequences),
             groups=len(batch.groups),
-            tokens=int(batch.sequences.targets.sum()),
+            tokens=batch.trained_tokens,
             max_new_tokens=self.hyperparameters.max_new_tokens,
         )
 
@@ -245,6 +253,8 @@ class Training:
             values=self._critic.values(part) if self._critic else None,
             **columns,
         )
+        for place, count in enumerate(self.policy.replayed()):  # before the backward pass, which may compute it again
+            self._choices[place] += count
         corrected = self._objective(terms, totals)
         corrected.loss.backward()  # type: ignore[no-untyped-call]
         statistics.add(terms, corrected, scores.entropy)

@@ -18,6 +18,7 @@ from learner.rollouts.admission import AdmittedRecord, GrantedLease
 from learner.trust.ban_evidence import Found
 from protocol.core.codec import unpack_tokens
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
+from protocol.versions.formats import STORED, format_of
 from protocol.work import Span
 
 MAX_WAITING = 1024
@@ -37,7 +38,9 @@ a small model on a CPU, so that nobody waits long for the engine."""
 @dataclass(frozen=True, kw_only=True)
 class Passage:
     """All that `manifest`'s weights are said to have made of a completion, after `prompt`: `parts` of it, [start, end).
-    `tokens` are those up to the last of these, and `logprobs` what is claimed of each."""
+    `tokens` are those up to the last of these, and `logprobs` what is claimed of each. `position` is that of the first
+    token: the prompt ends with so many that others made of the same completion. `form` is the format that the engine
+    is said to have held the weights in."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -47,11 +50,13 @@ class Passage:
     temperature: float
     version: PolicyVersion
     manifest: ManifestHash
+    form: str = STORED
+    position: int = 0
 
     @property
     def contexts(self) -> tuple[int, ...]:
         """Of each token a number that it shares with all tokens that `manifest`'s weights made after the same."""
-        found, context = [], hash((self.manifest, self.prompt))
+        found, context = [], hash((self.manifest, self.form, self.prompt))
         for token in self.tokens:
             found.append(context)
             context = hash((context, token))
@@ -95,6 +100,8 @@ def work_of(granted: GrantedLease, group: Sequence[AdmittedRecord], *, waits: bo
             temperature=lease.sampler.temperature,
             version=spans[-1].version,
             manifest=ManifestHash(spans[-1].manifest),
+            form=format_of(record.signed.record.ext),
+            position=lease.start,
         )
         for record in group
         for spans in _by_manifest(record.signed.record.spans)
@@ -112,11 +119,17 @@ def _by_manifest(spans: Sequence[Span]) -> list[list[Span]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Portion:
-    """What the engine is asked next: passages that `manifest` is said to have made, each with the lease it is of."""
+    """What the engine is asked next: passages that `manifest`, held in the format `form`, is said to have made, each
+    with the lease it is of."""
 
     version: PolicyVersion
     manifest: ManifestHash
     passages: tuple[tuple[LeaseId, int, Passage], ...]
+    form: str = STORED
+
+
+def _portion(of: Passage, chosen: Sequence[tuple[LeaseId, int, Passage]]) -> Portion:
+    return Portion(version=of.version, manifest=of.manifest, passages=tuple(chosen), form=of.form)
 
 
 @dataclass(kw_only=True)
@@ -191,13 +204,13 @@ class Agenda:
         cost = 0
         for under in sorted(self._under.values(), key=lambda one: (one is not first, *self._turn(one))):
             for place, one in under.open():
-                if one.manifest != passage.manifest:
+                if (one.manifest, one.form) != (passage.manifest, passage.form):
                     continue
                 if chosen and cost + one.cost > TOKENS_TOGETHER:
-                    return Portion(version=passage.version, manifest=passage.manifest, passages=tuple(chosen))
+                    return _portion(passage, chosen)
                 chosen.append((under.work.lease, place, one))
                 cost += one.cost
-        return Portion(version=passage.version, manifest=passage.manifest, passages=tuple(chosen))
+        return _portion(passage, chosen)
 
     def heard(self, portion: Portion, told: Sequence[Sequence[Found]]) -> list[tuple[Work, tuple[Found, ...]]]:
         """What was found of a portion's passages, of all tokens [0, end); return the audits that are over with that,

@@ -15,29 +15,37 @@ Seed = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of model, da
 Staleness = Annotated[int, typer.Option(min=0, max=16, help="S, in training steps; 0: sequential mode.")]
 Engines = Annotated[Literal["transformers", "vllm", "mixed"], typer.Option(help="What generates on the rollout nodes.")]
 Objective = Annotated[str, typer.Option(help="What is minimised: a preset, see docs/objectives.md.")]
-Steps = Annotated[int, typer.Option(min=1, help="Training steps; fewer for a shorter look.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="Training steps; fewer for a shorter look.")]
+Lesson = Annotated[
+    Literal["reverse", "tools"], typer.Option("--task", help="What it learns: to reverse words, or to call a tool.")
+]
 Plain = Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")]
 
-OUT, STEPS = Path("runs/demo"), 340
+OUT = Path("runs/demo")
 
 
 def demo(
     out: Out = OUT,
+    task: Lesson = "reverse",
     seed: Seed = 0,
     nodes: Annotated[int, typer.Option(min=1, max=16, help="Rollout nodes to start.")] = 3,
     staleness: Staleness = 3,
     engine: Engines = "transformers",
     objective: Objective = "topr",
-    steps: Steps = STEPS,
+    steps: Steps = None,
     cheater: Annotated[bool, typer.Option("--cheater", help="Add a node that cheats, and see it found.")] = False,
     plain: Plain = False,
 ) -> None:
-    """Run a whole swarm on this machine: a learner and three rollout nodes teach a small model to reverse words."""
+    """Run a whole swarm on this machine: a learner and three rollout nodes teach a small model to reverse words.
+
+    With `--task tools` it learns to call a tool: a sandboxed Python, which multiplies for it.
+    """
     from node.commands.demo.command import run_demo
 
     run_program(
         run_demo,
         out,
+        task=task,
         seed=seed,
         num_nodes=nodes,
         staleness=staleness,

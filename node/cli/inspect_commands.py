@@ -1,7 +1,8 @@
-"""Commands that look and print: invite, identity, status, report, why, samples, export, tasks."""
+"""Commands that look and print: invite, identity, status, report, why, samples, export."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -113,16 +114,49 @@ def samples(
 def export(
     source: Annotated[Path, typer.Argument(help="A swarm.toml, or a node's state directory.")],
     directory: Annotated[Path, typer.Argument(help="Where to write the model; must not exist.")],
-    version: Annotated[str, typer.Option(help="INCARNATION.VERSION or VERSION; the newest by default.")] = "",
+    version: Annotated[
+        str,
+        typer.Option(
+            help="INCARNATION.VERSION or VERSION, or `best`: the best by evaluation that is kept. Default: the newest."
+        ),
+    ] = "",
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="Write a LoRA adapter alone, for peft, instead of merging it.")
+    ] = False,
+    push: Annotated[
+        str, typer.Option(help="Also push it to ORG/NAME on the hub, or to a directory: ./NAME, file:///PATH.")
+    ] = "",
+    private: Annotated[bool, typer.Option("--private", help="With --push: the new repository is private.")] = False,
+    licence: Annotated[
+        str, typer.Option("--license", help="The hub's name of its licence, as apache-2.0. Default: the base model's.")
+    ] = "",
+    base_model: Annotated[
+        str, typer.Option(help="What the hub calls the model that the run began with, as Qwen/Qwen3-0.6B.")
+    ] = "",
+    gguf: Annotated[Path | None, typer.Option(help="Also write one file for llama.cpp: NAME.gguf.")] = None,
+    gguf_type: Annotated[
+        Literal["f32", "f16", "bf16", "q8_0"] | None,
+        typer.Option(help="How --gguf stores matrices. Default: as the model has them."),
+    ] = None,
 ) -> None:
-    """Write one policy version as a model directory that transformers loads."""
-    from node.commands.export.command import export_version
+    """Write one policy version as a model directory that transformers loads, with a model card, and push it."""
+    from node.commands.export.command import Wishes, export_version
 
-    say(export_version(source, directory, version))
+    if private and not push:
+        raise typer.BadParameter("--private says how --push publishes; name a repository after --push")
+    if gguf_type and gguf is None:
+        raise typer.BadParameter("--gguf-type says how --gguf stores matrices; name a file after --gguf")
+    wishes = Wishes(
+        adapter=adapter, licence=licence, base_model=base_model, push=push, private=private, gguf=gguf,
+        gguf_type=gguf_type,
+    )  # fmt: skip
+    say(export_version(source, directory, version, wishes, ask=_ask_licence))
 
 
-def tasks() -> None:
-    """List the tasks that a swarm.toml may name, with their options."""
-    from node.tasks.registry import list_tasks
+def _ask_licence() -> str:
+    """The licence that somebody at the terminal names; "" where nobody is there."""
+    from node.commands.export.base_model import read_licence
 
-    say(list_tasks())
+    if not sys.stdin.isatty():
+        return ""
+    return read_licence(typer.prompt("License of the published model, as the hub calls it (apache-2.0)", err=True))

@@ -19,12 +19,15 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from node.cli.demo_commands import demo, drill
-from node.cli.inspect_commands import export, identity, invite, report, samples, status, tasks, why
+from node.cli.inspect_commands import export, identity, invite, report, samples, status, why
 from node.cli.operator_commands import ban, pardon
 from node.cli.owner_commands import drain, pause, resume
 from node.cli.planning_commands import plan, simulate
 from node.cli.receipt_commands import prove, receipts, reputation
 from node.cli.run_commands import doctor, engines, init, join, learn, verifier
+from node.cli.serving_commands import chat, serve
+from node.cli.task_commands import new, tasks
+from node.cli.warmup_command import warmup
 from node.runtime.errors import NodeError, UsageError, of_file
 from node.runtime.stdout import complain, keep_outlet, say, tame_tracebacks
 
@@ -40,7 +43,8 @@ app = typer.Typer(
         "**To see it work:** `volery demo`.\n\n"
         "**To lend a machine:** `volery join INVITE`, with the invite an operator gave you.\n\n"
         "**To start a swarm:** `volery init my-swarm`, edit `my-swarm/swarm.toml`, then "
-        "`volery learn my-swarm/swarm.toml`; it prints the invite to hand out."
+        "`volery learn my-swarm/swarm.toml`; it prints the invite to hand out.\n\n"
+        "**To train on a task of your own:** `volery new task my-task`."
     ),
 )
 
@@ -62,6 +66,7 @@ def _root(
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(
         init,
+        warmup,
         learn,
         join,
         doctor,
@@ -78,7 +83,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
         report,
         why,
     ),
-    *(samples, export, verifier, tasks, plan, simulate, demo, drill),
+    *(samples, export, serve, chat, verifier, plan, simulate, demo, drill),
 )
 """In the order in which the help lists them."""
 
@@ -94,6 +99,8 @@ def _show(**options: Any) -> None:
     samples(**options)
 
 
+app.add_typer(tasks)
+app.add_typer(new)
 app.add_typer(receipts)
 app.add_typer(reputation)
 

@@ -1,12 +1,17 @@
 """Commands that are no role, a folder each.
 
+- `chat`: `volery chat`
 - `demo`: `volery demo`
 - `doctor`: `volery doctor`: how this machine is connected, and what it can do for a swarm
 - `drill`: `volery drill`
 - `export`: `volery export`
 - `init`: `volery init`
+- `new`: `volery new`
 - `plan`: `volery plan`
 - `samples`: `volery samples`
+- `serve`: `volery serve`
 - `simulate`: `volery simulate`
 - `statements`: `volery receipts`, `volery prove`, `volery reputation`
+- `tasks`: `volery tasks`
+- `warmup`: `volery warmup`
 """

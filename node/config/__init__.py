@@ -12,6 +12,7 @@ key and the next step, before anything is made.
 - `preflight`: what a start needs, found before anything is made
 - `reference`: a file that explains itself, made of what is said of each key
 - `renamed_keys`: names of the release before
+- `services`: judges and reward services, as a task reads of them
 - `swarm_config`: the operator's file
 - `unused_keys`: keys that the rest of the file makes idle
 """

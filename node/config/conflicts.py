@@ -5,16 +5,18 @@ A function gives the sentences of one subject, of a configuration in force: `nod
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from learner.rollouts.open_leases import delivery_bytes
-from node.config.node_config import NodeConfig
-from node.config.swarm_config import CostSection, LearnSection, SwarmConfig, TaskSection, TrainerSection
+from node.config.node_config import EngineSection, NodeConfig
+from node.config.swarm_config import CostSection, LearnSection, ModelSection, SwarmConfig, TaskSection, TrainerSection
 from node.config.unused_keys import idle_key, idle_key_of_node
 from node.runtime.user_paths import real_path
 from protocol.core.limits import MAX_WORK_BYTES
+from protocol.versions.formats import FP8, INT4, INT8
 
 MAX_PORT = 65_535
 
@@ -32,7 +34,11 @@ def conflicts(config: SwarmConfig) -> Iterator[str]:
             f"[curriculum] min_pass_rate = {low} leaves nothing below max_pass_rate = {high}. Pass rates between the "
             "two are the band that is asked in every pass: 0.0 and 1.0 leave out all wrong and all right."
         )
+    yield from _of_teacher(config)
     yield from _of_dynamic_sampling(config)
+    yield from _of_template(config.model)
+    yield from _of_services(config)
+    yield from _of_overlong(config)
     yield from filter(None, [idle_key(config)])
     most, samples = max(config.evaluate.pass_at_k, default=1), config.evaluate.samples
     if most > samples:
@@ -45,11 +51,11 @@ def conflicts(config: SwarmConfig) -> Iterator[str]:
             "[network] listen = [] lets no volunteer reach this learner, and it trains on what they make. Name an "
             'address, as "/ip4/0.0.0.0/tcp/4001", or let [offline] bring all of each batch with share = 1.'
         )
-    if config.trust.audits and config.learn.quantized_engines:
+    if config.trust.audits and FP8 in config.learn.engine_formats:
         yield (
-            "[learn] quantized_engines = true and [trust] audits = true cannot both be: an audit cannot tell an engine "
-            "that quantises from a peer that cheats. Leave such engines out, or set audits = false where every peer is "
-            "your own."
+            '[learn] engine_formats with "fp8" and [trust] audits = true cannot both be: how vLLM rounds to fp8 nobody '
+            "else repeats, so an audit cannot tell it from a peer that cheats. Leave it out, as int8 and int4 are "
+            "audited, or set audits = false where every peer is your own."
         )
     yield from _of_reference(config.cost)
     state, model = real_path(Path(config.swarm.state)), real_path(Path(config.model.directory))
@@ -107,6 +113,33 @@ def _of_batches(config: SwarmConfig) -> Iterator[str]:
         )
 
 
+def _of_teacher(config: SwarmConfig) -> Iterator[str]:
+    trainer, teacher = config.trainer, config.distill.teacher
+    weight = trainer.teacher_in_force
+    if weight and teacher is None:
+        yield (
+            f'[trainer] objective = "{trainer.objective}" with teacher_coefficient = {weight:g} learns from a teacher, '
+            "and [distill] teacher names none. Name its directory, or choose another objective or 0."
+        )
+    if teacher is not None and not weight:
+        yield (
+            "[distill] teacher is set, and nothing is learnt from it: [trainer] teacher_coefficient is 0. Set "
+            '[trainer] objective = "distill", or a teacher_coefficient above 0 beside rewards.'
+        )
+    if trainer.advantage_in_force == "none" and not weight:
+        yield (
+            '[trainer] advantage = "none" leaves rewards out, and teacher_coefficient is 0: nothing is left to learn '
+            'from. Choose another advantage, or objective = "distill" with a [distill] teacher.'
+        )
+    if weight and trainer.pairs_by:
+        yield f"[trainer] {trainer.pairs_by} learns from pairs alone, without a teacher. Leave teacher_coefficient out."
+    if weight and config.offline.path is not None:
+        yield (
+            "[offline] path and [distill] teacher cannot both be: the teacher scores what the swarm generates, and no "
+            "logs. Leave one of them out."
+        )
+
+
 def _of_dynamic_sampling(config: SwarmConfig) -> Iterator[str]:
     """It drops groups of one reward, which is only right where those teach nothing."""
     trainer = config.trainer
@@ -114,6 +147,8 @@ def _of_dynamic_sampling(config: SwarmConfig) -> Iterator[str]:
         return
     if trainer.kl_coefficient > 0:
         why = f"kl_coefficient = {trainer.kl_coefficient}"
+    elif trainer.teacher_in_force > 0:
+        why = f"a teacher (teacher_coefficient = {trainer.teacher_in_force:g})"
     elif trainer.advantage_in_force in ("gae", "batch_mean"):
         why = f'the advantage "{trainer.advantage_in_force}" (objective = "{trainer.objective}")'
     else:
@@ -121,8 +156,22 @@ def _of_dynamic_sampling(config: SwarmConfig) -> Iterator[str]:
     yield (
         f"[curriculum] dynamic_sampling drops groups whose rewards are all equal, and with [trainer] {why} those "
         "teach, too: dropping them would bias what is learnt. Set dynamic_sampling to false, or choose an advantage "
-        "that compares within the group, with kl_coefficient = 0."
+        "that compares within the group, with kl_coefficient = 0 and no teacher."
     )
+
+
+def _of_overlong(config: SwarmConfig) -> Iterator[str]:
+    learn, chosen = config.learn, config.trainer.pairs_by
+    if learn.overlong == "mask" and chosen:
+        yield (
+            f'[learn] overlong = "mask" leaves out completions, and [trainer] {chosen} learns from both of a pair. Set '
+            'overlong to "task" or "soft".'
+        )
+    if learn.overlong_buffer is not None and learn.overlong_buffer > learn.max_new_tokens:
+        yield (
+            f"[learn] overlong_buffer = {learn.overlong_buffer} is more than max_new_tokens = {learn.max_new_tokens}, "
+            "of which it is the last part. Lower it, or leave it out for a fifth of them."
+        )
 
 
 def _of_tasks(task: TaskSection) -> Iterator[str]:
@@ -134,6 +183,34 @@ def _of_tasks(task: TaskSection) -> Iterator[str]:
             yield (
                 f"[[task.mixture]] has {titles.count(title)} tasks called {title!r}. Give each a name = of its own: "
                 "reports tell them apart by it."
+            )
+
+
+TEMPLATE_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt")
+"""What every conversation gives its chat template; a value of the operator's would hide it."""
+
+
+def _of_template(model: ModelSection) -> Iterator[str]:
+    given = model.chat_template_kwargs
+    for key in TEMPLATE_VARIABLES:
+        if key in given:
+            yield f"[model] chat_template_kwargs: {key} is what the conversation gives the template. Leave it out."
+    try:
+        json.dumps(given, allow_nan=False)
+    except (TypeError, ValueError):  # TOML has dates, infinities and NaN besides
+        yield (
+            "[model] chat_template_kwargs holds a value that is no text, number, true, false, list or table of these. "
+            "Write a date as text."
+        )
+
+
+def _of_services(config: SwarmConfig) -> Iterator[str]:
+    """A reward is cut off where the verifier's time is over; what a service was asked for is then lost."""
+    for name, section in (("judge", config.judge), ("reward_service", config.reward_service)):
+        if section.url and section.timeout_s >= config.verifiers.timeout_s:
+            yield (
+                f"[{name}] timeout_s = {section.timeout_s:g} is not less than [verifiers] timeout_s = "
+                f"{config.verifiers.timeout_s:g}, after which a reward has failed. Lower the one or raise the other."
             )
 
 
@@ -161,4 +238,16 @@ def conflicts_of_node(config: NodeConfig) -> Iterator[str]:
             f'[engine] device = "{engine.device}" is one GPU, and tensor_parallel_size = {engine.tensor_parallel_size} '
             'shares the model among so many. Set device = "cuda", or leave tensor_parallel_size out.'
         )
+    yield from _of_quantization(engine)
     yield from filter(None, [idle_key_of_node(config)])
+
+
+def _of_quantization(engine: EngineSection) -> Iterator[str]:
+    asked, kind = engine.quantization, engine.kind
+    if asked == "fp8" and kind == "transformers":
+        yield '[engine] quantization = "fp8" is what vLLM does. Set kind = "vllm", or quantization to "int8" or "int4".'
+    if asked in (INT8, INT4) and kind == "vllm":
+        yield (
+            f'[engine] quantization = "{asked}" is what the engine on transformers does: vLLM would round in a way of '
+            'its own, and fail audits. Set kind = "transformers", or quantization to "fp8" where the swarm takes it.'
+        )

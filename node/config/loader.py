@@ -21,7 +21,7 @@ from node.config.error_messages import explain_validation, lower, types_of
 from node.config.invite_text import refuse_invite
 from node.config.node_config import EngineSection, NodeConfig
 from node.config.renamed_keys import move_renamed
-from node.config.swarm_config import LearnSection, SwarmConfig, TrainerSection
+from node.config.swarm_config import DistillSection, LearnSection, ModelSection, SwarmConfig, TrainerSection
 from node.runtime.errors import UsageError, naming, shortened
 from node.runtime.user_paths import as_path, real_path
 
@@ -38,13 +38,27 @@ def read_swarm_config(path: Path) -> SwarmConfig:
         trainer=_over_the_run(config.trainer, config.learn.steps),
         offline=msgspec.structs.replace(offline, share=offline.share_in_force) if offline.path else offline,
         swarm=msgspec.structs.replace(config.swarm, state=_placed(path, "[swarm] state", config.swarm.state)),
-        model=msgspec.structs.replace(
-            config.model, directory=_placed(path, "[model] directory", config.model.directory)
-        ),
+        model=_placed_model(path, config.model),
+        distill=_placed_teacher(path, config.distill),
     )
     for wrong in conflicts(config):
         raise UsageError(f"{path}: {wrong}")
     return config
+
+
+def _placed_model(file: Path, model: ModelSection) -> ModelSection:
+    template = model.chat_template
+    return msgspec.structs.replace(
+        model,
+        directory=_placed(file, "[model] directory", model.directory),
+        chat_template=None if template is None else _placed(file, "[model] chat_template", template),
+    )
+
+
+def _placed_teacher(file: Path, distill: DistillSection) -> DistillSection:
+    if distill.teacher is None:
+        return distill
+    return msgspec.structs.replace(distill, teacher=_placed(file, "[distill] teacher", distill.teacher))
 
 
 def _placed(file: Path, key: str, value: str) -> str:

@@ -22,6 +22,7 @@ from node.config.common import (
 )
 from node.config.daily_hours import MAX_CHARS
 from node.config.swarm_config import PATIENCE_S
+from protocol.versions.formats import FP8, INT4, INT8
 
 OnNewVersion = Literal["finish", "continue", "abort"]
 """What becomes of completions in flight when a version is installed: they end on the one they began with, and what came
@@ -80,8 +81,8 @@ class EngineSection(Section, frozen=True, kw_only=True):
     """Of "vllm": share of each GPU's memory for weights and KV cache, taken at the start."""
     max_model_len: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
     """Of "vllm": most tokens of prompt and completion; 0: as many as model and memory allow."""
-    quantization: Literal["", "fp8"] = ""
-    """Of "vllm": "fp8" computes with weights of eight bits, where the operator allows it."""
+    quantization: Literal["", "auto", "int8", "int4", "fp8"] = ""
+    """Weights in fewer bits: "int8", "int4"; of "vllm" "fp8"; "auto": the best that fits here."""
 
     @property
     def compute_dtype_in_force(self) -> str:
@@ -90,8 +91,9 @@ class EngineSection(Section, frozen=True, kw_only=True):
 
     @property
     def scheme_in_force(self) -> str:
-        """How weights are quantised, once `kind` was chosen; "" when they are not."""
-        return self.quantization if self.kind == "vllm" else ""
+        """How weights are quantised, once `kind` was chosen and "auto" is no more; "" when they are not."""
+        known = {"vllm": (FP8,), "transformers": (INT8, INT4)}.get(self.kind, ())
+        return self.quantization if self.quantization in known else ""
 
 
 class NodeNetworkSection(Section, frozen=True, kw_only=True):

@@ -24,28 +24,26 @@ ANNOUNCE = "[network] announce"
 SAVE_AGAIN = "load it with transformers once and write it with save_pretrained"
 
 
-def require_model(directory: Path) -> None:
-    """Refuse a directory that holds no model with weights in safetensors."""
+def require_model(directory: Path, key: str = "[model] directory") -> None:
+    """Refuse a directory that holds no model with weights in safetensors; `key` of the configuration names it."""
     if not directory.is_dir():
         wrong = "is a file" if directory.exists() else "does not exist"
         raise UsageError(
-            f"[model] directory: {directory} {wrong}. Name a directory that save_pretrained wrote, relative to this "
+            f"{key}: {directory} {wrong}. Name a directory that save_pretrained wrote, relative to this "
             "file; `hf download NAME --local-dir DIRECTORY` fetches one."
         )
     if not (directory / "config.json").is_file():
-        raise UsageError(f"[model] directory: {directory} has no config.json. Copy it from where the model came from.")
+        raise UsageError(f"{key}: {directory} has no config.json. Copy it from where the model came from.")
     if (directory / "model.safetensors").is_file():
         return
     if not (directory / INDEX).is_file():
         raise UsageError(
-            f"[model] directory: {directory} has no weights, neither model.safetensors nor {INDEX}. "
+            f"{key}: {directory} has no weights, neither model.safetensors nor {INDEX}. "
             f"If they are in another format, {SAVE_AGAIN}."
         )
-    missing = [name for name in _shards(directory / INDEX) if not (directory / name).is_file()]
+    missing = [name for name in _shards(directory / INDEX, key) if not (directory / name).is_file()]
     if missing:
-        raise UsageError(
-            f"[model] directory: {directory} lacks {missing[0]}, which {INDEX} names. Copy all shards of the model."
-        )
+        raise UsageError(f"{key}: {directory} lacks {missing[0]}, which {INDEX} names. Copy all shards of the model.")
 
 
 def require_addresses(listen: Sequence[str], announce: Sequence[str], *, announced_by: str = ANNOUNCE) -> None:
@@ -82,8 +80,8 @@ def shards_of(directory: Path) -> list[str]:
     return _shards(directory / INDEX)
 
 
-def _shards(index: Path) -> list[str]:
+def _shards(index: Path, key: str = "[model] directory") -> list[str]:
     try:
         return sorted(set(parse_json(read_file(index))["weight_map"].values()))
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        raise UsageError(f"[model] directory: {index} is not an index of weights; {SAVE_AGAIN}.") from None
+        raise UsageError(f"{key}: {index} is not an index of weights; {SAVE_AGAIN}.") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import pairwise
@@ -20,6 +21,9 @@ from msgspec.structs import FieldInfo, fields
 from node.config.common import Section
 from node.config.renamed_keys import Key
 from node.config.swarm_config import SwarmConfig
+
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+"""Keys that TOML takes without quotes."""
 
 COLUMN = 26
 """Where comments begin: what most keys with their values have room in."""
@@ -74,9 +78,16 @@ def toml_value(value: Any) -> str:
     """`value` as TOML spells it."""
     if isinstance(value, list):
         return f"[{', '.join(map(toml_value, value))}]"
+    if isinstance(value, dict):
+        inner = ", ".join(f"{_toml_key(key)} = {toml_value(one)}" for key, one in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return str(value).lower() if isinstance(value, bool) else repr(value).replace("e-0", "e-")
+
+
+def _toml_key(key: str) -> str:
+    return key if BARE_KEY.fullmatch(key) else toml_value(key)
 
 
 def example(key: FieldInfo) -> Any:

@@ -39,14 +39,37 @@ RENAMED: Mapping[type[Section], Mapping[Key, Key]] = {
     },
 }
 
+GONE: Mapping[type[Section], Mapping[Key, str]] = {
+    SwarmConfig: {
+        ("learn", "quantized_engines"): (
+            'Write engine_formats = ["stored", "fp8"] where it was true, or with "int8" and "int4", which are audited; '
+            "where it was false, leave it out"
+        ),
+    },
+    NodeConfig: {},
+}
+"""Keys that nothing stands for as they were, and what to write instead."""
+
+CALIBRATED = ("awq", "gptq")
+"""Formats of `[engine] quantization` that others know, and no node can make."""
+
 _warned: set[str] = set()
 
 
 def move_renamed(raw: dict[str, Any], kind: type[Section], path: Path) -> None:
     """Put what `raw` has under an old name under the new one, with a warning, one for each in the life of a process.
 
-    Raises UsageError where a key is given by both names.
+    Raises UsageError where a key is given by both names, or is no more.
     """
+    for (section, old), advice in GONE[kind].items():
+        if isinstance(values := raw.get(section), dict) and old in values:
+            raise UsageError(f"{path}: [{section}] {old} is no more. {advice}.")
+    engine = raw.get("engine") if kind is NodeConfig else None
+    if isinstance(engine, dict) and (asked := engine.get("quantization")) in CALIBRATED:
+        raise UsageError(
+            f'{path}: [engine] quantization = "{asked}" needs a calibration of every version, on data that a node '
+            'does not have, and there is a new one every few minutes. Set "int8" or "int4", which need none.'
+        )
     for (section, old), (to, new) in RENAMED[kind].items():
         if not isinstance(values := raw.get(section), dict) or old not in values:
             continue

@@ -11,13 +11,22 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from learner.rollouts.environment import MAX_EPISODE_TOKENS, MAX_TURNS
-from learner.trainer_api.presets import PRESETS, AdvantageName, AggregationName, CorrectionName, PresetName
+from learner.rollouts.overlong import BUFFER_SHARE, Overlong, OverlongMode
+from learner.rollouts.reward_parts import MAX_NAME_CHARACTERS
+from learner.trainer_api.presets import (
+    PRESETS,
+    AdvantageName,
+    AggregationName,
+    CorrectionName,
+    PresetName,
+    SequenceRatioName,
+)
 from node.config.common import (
     AddressList,
     EnergySection,
@@ -38,8 +47,10 @@ from protocol.core.limits import (
     MAX_COMPLETION_TOKENS,
     MAX_GROUP_SIZE,
     MAX_NAME_CHARS,
+    MAX_STOP_IDS,
     MAX_TASKS_TOLD,
     MAX_TEMPERATURE,
+    MAX_TOKEN_ID,
     MIN_TEMPERATURE,
 )
 
@@ -90,12 +101,24 @@ class NetworkSection(Section, frozen=True, kw_only=True):
 
 
 class ModelSection(Section, frozen=True, kw_only=True):
-    """The policy to train."""
+    """The policy to train. How it is spoken to is told under [the model's ways](#the-models-ways)."""
 
     directory: Annotated[str, Meta(examples=["model"])]
     """A Hugging Face causal LM directory: config.json, *.safetensors, tokenizer.json. Fixed for the run."""
     weights_dtype: Literal["bfloat16", "float32"] = "bfloat16"
     """What is published to the peers: "bfloat16" or "float32"."""
+    chat_template: Annotated[str, Meta(min_length=1, examples=["template.jinja"])] | None = None
+    """A Jinja file, instead of the model's own chat template or for a base model. Fixed for the run."""
+    chat_template_kwargs: dict[str, Any] = {}
+    """Variables of the chat template, as { enable_thinking = false }. Fixed for the run."""
+    system_prompt: str = ""
+    """Begins every conversation that has no system message; empty: none. Fixed for the run."""
+    stop: Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(max_length=MAX_STOP_IDS)] = []
+    """Tokens, as text, that end a completion, beside the model's own. Fixed for the run."""
+    stop_ids: Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]], Meta(max_length=MAX_STOP_IDS)] = []
+    """The same as token ids. Fixed for the run."""
+    tool_format: Literal["auto", "hermes", "llama3", "mistral", "json"] = "auto"
+    """How tools are called: "auto" goes by the chat template. Fixed for the run."""
 
 
 class MixtureTask(Section, frozen=True, kw_only=True):
@@ -135,20 +158,83 @@ class VerifierMachine(Section, frozen=True, kw_only=True):
 
 
 class VerifiersSection(Section, frozen=True, kw_only=True):
-    """Who computes rewards that take time. Tasks that are always cheap (the built-in ones, and `jsonl` unless
-    `match = math`) are asked in the node, and need none of this. See
+    """Who computes rewards that take time. Tasks that are always cheap (the built-in ones, and data files unless
+    `match` is `math`, `judge` or `service`) are asked in the node, and need none of this. See
     [who computes rewards](tasks.md#who-computes-rewards)."""
 
     workers: Annotated[int, Meta(ge=0, le=256, examples=[4])] | None = None
     """Verifier processes here; unset: half as many as cores, at most 8; 0: none."""
     timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 30.0
-    """Seconds for one completion; then its process is ended, and another takes its place."""
+    """Seconds for one completion, or one turn of an environment; then its process is ended."""
     memory_gb: Gigabytes = 4.0
     """Address space of each process in GB (10^9 bytes), on Linux."""
     on_failure: Literal["zero", "drop"] = "zero"
     """What counts for a completion that cannot be judged; "drop" leaves its whole group out."""
+    environments: Annotated[int, Meta(ge=1, le=4096)] = 64
+    """Live environments in each process at most; the one not used longest is closed first."""
+    environment_idle_s: Annotated[float, Meta(ge=1.0, le=86_400)] = 600.0
+    """Seconds after which an environment that nobody asked anything is closed."""
+    episodes_at_once: Annotated[int, Meta(ge=1, le=256)] = 16
+    """Environments, or async rewards, at work at a time in each process: so many may wait."""
     machine: Annotated[list[VerifierMachine], Meta(max_length=64)] = []
     """Verifiers elsewhere: [{ command = ["ssh", "HOST", "volery", "verifier"], workers = 8 }]."""
+
+
+Address = Annotated[str, Meta(max_length=4096)]
+
+
+class JudgeSection(Section, frozen=True, kw_only=True):
+    """A language model that says what completions are worth, for tasks with `match=judge`. See
+    [judges](tasks.md#judges)."""
+
+    url: Address = ""
+    """Where it is, as OpenAI's clients take it: "http://127.0.0.1:8000/v1"; empty: no judge."""
+    model: Annotated[str, Meta(max_length=4096)] = ""
+    """The name by which the server knows it."""
+    prompt: Annotated[str, Meta(max_length=65_536)] = ""
+    """What it reads, a file or a text with {question}, {answer}, {response}; empty: a plain one."""
+    scale: Annotated[list[float], Meta(min_length=2, max_length=2)] = msgspec.field(default_factory=lambda: [0.0, 10.0])
+    """The worst score and the best: rewards 0 and 1."""
+    fields: dict[str, Any] = msgspec.field(default_factory=lambda: {"temperature": 0.0, "max_tokens": 1024})
+    """More fields of each request."""
+    api_key_env: Annotated[str, Meta(max_length=256)] = ""
+    """The environment variable with its key, where rewards are computed; empty: no key."""
+    proxy: Address = ""
+    """An HTTP proxy on the way; those of the environment are not used."""
+    timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 25.0
+    """Seconds for a verdict, retries included; less than [verifiers] timeout_s."""
+    retries: Annotated[int, Meta(ge=0, le=100)] = 4
+    """How often a question is asked again that failed."""
+    at_once: Annotated[int, Meta(ge=1, le=1024)] = 16
+    """Requests at a time from each verifier process."""
+    cache_entries: Annotated[int, Meta(ge=0, le=10_000_000)] = 10_000
+    """Verdicts that each verifier process remembers."""
+
+
+class RewardServiceSection(Section, frozen=True, kw_only=True):
+    """A service of yours that says what completions are worth, for tasks with `match=service`. See
+    [reward services](tasks.md#reward-services)."""
+
+    url: Address = ""
+    """Where items are posted: "http://127.0.0.1:9000/rewards"; empty: no service."""
+    batch: Annotated[int, Meta(ge=1, le=256)] = 16
+    """Completions in a request at most; no more than `episodes_at_once` come together."""
+    batch_wait_s: Annotated[float, Meta(ge=0, le=60)] = 0.02
+    """Seconds that the first of a request waits for others."""
+    weights: dict[Annotated[str, Meta(min_length=1, max_length=64)], float] = {}
+    """Weights of rewards with names, as { correct = 1.0, format = 0.2 }; one that is missing is 1."""
+    api_key_env: Annotated[str, Meta(max_length=256)] = ""
+    """The environment variable with its key, where rewards are computed; empty: no key."""
+    proxy: Address = ""
+    """An HTTP proxy on the way; those of the environment are not used."""
+    timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 25.0
+    """Seconds for a reward, retries included; less than [verifiers] timeout_s."""
+    retries: Annotated[int, Meta(ge=0, le=100)] = 4
+    """How often a request is sent again that failed."""
+    at_once: Annotated[int, Meta(ge=1, le=1024)] = 16
+    """Requests at a time from each verifier process."""
+    cache_entries: Annotated[int, Meta(ge=0, le=10_000_000)] = 10_000
+    """Answers that each verifier process remembers."""
 
 
 class CurriculumSection(Section, frozen=True, kw_only=True):
@@ -163,6 +249,8 @@ class CurriculumSection(Section, frozen=True, kw_only=True):
     """Problems with a pass rate at or above this sit out 1, 3, 7, then 15 passes."""
     dynamic_sampling: bool = False
     """Whether batches leave out groups whose rewards are all equal (DAPO). They are credited all the same."""
+    decided_by: Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)] = ""
+    """The named reward that pass rates, scores and dynamic sampling go by; empty: the sum of all."""
 
 
 Mode = Literal["async", "sequential"]
@@ -171,6 +259,9 @@ Mode = Literal["async", "sequential"]
 def mode_of(staleness: int) -> Mode:
     """The mode whose window is S = `staleness`: what is resolved at the door can be read off S again."""
     return "async" if staleness else "sequential"
+
+
+EngineFormats = Annotated[list[Literal["stored", "int8", "int4", "fp8"]], Meta(min_length=1, max_length=16)]
 
 
 class LearnSection(Section, frozen=True, kw_only=True):
@@ -194,10 +285,19 @@ class LearnSection(Section, frozen=True, kw_only=True):
     """Maximum turns of an episode; max_new_tokens is the budget of each."""
     max_episode_tokens: Annotated[int, Meta(ge=2, le=MAX_EPISODE_TOKENS, examples=[4096])] | None = None
     """Maximum tokens of prompt, answers and all turns; unset: as many as the model takes."""
+    overlong: OverlongMode = "task"
+    """Training on completions that were cut off: as the "task" says, "zero", "mask" or "soft". See
+    [overlong completions](#overlong-completions)."""
+    overlong_buffer: Annotated[int, Meta(ge=1, le=MAX_COMPLETION_TOKENS, examples=[4096])] | None = None
+    """Last tokens of max_new_tokens that "soft" punishes, the more the later; unset: a fifth."""
+    overlong_penalty: PositiveFloat = 1.0
+    """What "soft" takes off the reward of a completion that was cut off."""
     temperature: Annotated[float, Meta(ge=MIN_TEMPERATURE, le=MAX_TEMPERATURE)] = 1.0
     """Sampling temperature. Top-p and top-k do not exist: the sampler draws from the whole distribution."""
     max_batches_ahead: Annotated[float, Meta(ge=1, le=64, examples=[2.0])] | None = None
     """Maximum batches leased or waiting; unset: as many as keep the peers at work."""
+    longest_first: bool = True
+    """Leasing prompts with long completions first, where it is known which these are."""
     lease_timeout_s: PositiveFloat = 600.0
     """Seconds that a volunteer has to deliver what it leased."""
     seed: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
@@ -210,8 +310,14 @@ class LearnSection(Section, frozen=True, kw_only=True):
     """Steps between milestones, checkpoints kept to go back to; 0: none."""
     keep_milestones: Annotated[int, Meta(ge=0, le=1000)] = 4
     """Maximum number of milestones, the best by evaluation first. Then the newest of those of `keep_every`."""
-    quantized_engines: bool = False
-    """Whether nodes may join whose engine quantises the weights; needs [trust] audits = false."""
+    engine_formats: EngineFormats = msgspec.field(default_factory=lambda: ["stored"])
+    """How engines may hold the weights: "stored", "int8", "int4"; "fp8" without audits alone."""
+
+    @property
+    def overlong_in_force(self) -> Overlong:
+        """What is trained on of completions that were cut off."""
+        buffer = self.overlong_buffer or max(1, round(BUFFER_SHARE * self.max_new_tokens))
+        return Overlong(mode=self.overlong, budget=self.max_new_tokens, buffer=buffer, penalty=self.overlong_penalty)
 
 
 class OfflineSection(Section, frozen=True, kw_only=True):
@@ -249,8 +355,16 @@ class TrainerSection(Section, frozen=True, kw_only=True):
     """The ratio is held below 1 + clip_high; unset: as the objective asks."""
     weight_cap: Annotated[float, Meta(gt=0, le=1e6, examples=[2.0])] | None = None
     """The largest weight of a token; unset: as the objective asks. Set 3 where peers are strangers."""
+    sequence_mask: Annotated[SequenceRatioName, Meta(examples=["geometric"])] | None = None
+    """Mask over sequences, by the "product" or the "geometric" mean of their ratios; unset: none."""
+    mask_low: Annotated[float, Meta(ge=0, le=1, examples=[0.9])] | None = None
+    """The least such ratio that is trained on; unset: 0 for "product", 0.9 for "geometric"."""
+    mask_high: Annotated[float, Meta(gt=1, le=1e6, examples=[1.1])] | None = None
+    """The largest; unset: 3 for "product", 1.1 for "geometric"."""
     kl_coefficient: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     """Weight of the KL to the model that the run began with."""
+    teacher_coefficient: Annotated[float, Meta(ge=0, le=1e6, examples=[1.0])] | None = None
+    """Weight of what a teacher says of each token, with `[distill]`; unset: as the objective asks."""
     gae_gamma: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Discount of later rewards, for "gae" (objective "ppo")."""
     gae_lambda: Share = 0.95
@@ -297,6 +411,8 @@ class TrainerSection(Section, frozen=True, kw_only=True):
     """Machines that share the model. See [several machines](#several-machines)."""
     rendezvous: Annotated[str, Meta(max_length=MAX_ADDRESS_CHARS)] = ""
     """Where the others reach this machine: "HOST:PORT", with machines above 1. The port must be free."""
+    router_replay: bool = False
+    """Whether a mixture of experts trains with the experts its engines chose: docs/objectives.md."""
     lora_rank: Annotated[int, Meta(ge=0, le=4096)] = 0
     """Rank of a low-rank adapter, which alone is trained; 0: all weights. See [adapters](#adapters)."""
     lora_alpha: Annotated[int, Meta(ge=0, le=65_536)] = 0
@@ -310,11 +426,30 @@ class TrainerSection(Section, frozen=True, kw_only=True):
         return self.advantage or PRESETS[self.objective].advantage
 
     @property
+    def teacher_in_force(self) -> float:
+        """Weight of a teacher's word: what is given, else the objective's."""
+        own = PRESETS[self.objective].teacher
+        return own if self.teacher_coefficient is None else self.teacher_coefficient
+
+    @property
     def pairs_by(self) -> str:
         """The key and value by which the trainer learns from pairs alone; "" when it does not."""
         if self.advantage_in_force != "preference":
             return ""
         return 'advantage = "preference"' if self.advantage else f'objective = "{self.objective}"'
+
+
+class DistillSection(Section, frozen=True, kw_only=True):
+    """A larger model that scores what the policy says, token by token. See [distillation.md](distillation.md)."""
+
+    teacher: Annotated[str, Meta(min_length=1, examples=["teacher"])] | None = None
+    """The teacher's Hugging Face directory, of the policy's vocabulary; unset: no teacher."""
+    device: EngineDevice = "auto"
+    """Where it runs: "cpu", "cuda", "cuda:1", "mps"; "auto": CUDA, then MPS, then the CPU."""
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """What its layers compute in; "auto": float32 on a CPU, as stored elsewhere."""
+    threads: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """Threads of its process on a CPU."""
 
 
 class ProvisioningSection(Section, frozen=True, kw_only=True):
@@ -407,10 +542,13 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
     model: ModelSection
     task: TaskSection = TaskSection()
     verifiers: VerifiersSection = VerifiersSection()
+    judge: JudgeSection = JudgeSection()
+    reward_service: RewardServiceSection = RewardServiceSection()
     curriculum: CurriculumSection = CurriculumSection()
     learn: LearnSection
     trainer: TrainerSection = TrainerSection()
     offline: OfflineSection = OfflineSection()
+    distill: DistillSection = DistillSection()
     provisioning: ProvisioningSection = ProvisioningSection()
     evaluate: EvaluateSection = EvaluateSection()
     trust: TrustSection = TrustSection()
@@ -425,9 +563,10 @@ class SwarmConfig(Section, frozen=True, kw_only=True):
         """Which engines rollouts are taken of."""
         strict = self.trust.required_compute_dtype == "float32"
         return EngineTerms(
-            quantized=self.learn.quantized_engines,
+            formats=tuple(dict.fromkeys(self.learn.engine_formats)),
             compute_dtype="float32" if strict else None,
             auto_is_it=self.model.weights_dtype == "float32",
+            experts=self.trainer.router_replay,
         )
 
     @property

@@ -9,6 +9,7 @@ not refused: who turns it needs no telling.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import msgspec
 from msgspec.structs import fields
@@ -27,9 +28,21 @@ def idle_key(config: SwarmConfig) -> str:
     return _first(config, [*_of_trainer(config.trainer), *_of_swarm(config)])
 
 
-def idle_key_of_tasks(config: SwarmConfig, *, any_finite: bool, any_turns: bool, any_dear: bool) -> str:
-    """The same, by what the tasks are: some are finite, some have turns, some are not cheap to ask."""
-    return _first(config, _of_tasks(config, any_finite=any_finite, any_turns=any_turns, any_dear=any_dear))
+def idle_key_of_tasks(
+    config: SwarmConfig,
+    *,
+    any_finite: bool,
+    any_turns: bool,
+    any_dear: bool,
+    any_environments: bool = False,
+    any_awaited: bool = False,
+) -> str:
+    """The same, by what the tasks are: some are finite, some have turns, some environments, some rewards that are
+    waited for, some are not cheap to ask."""
+    rules = _of_tasks(config, any_finite=any_finite, any_turns=any_turns, any_dear=any_dear)
+    return _first(
+        config, chain(rules, () if any_environments else _without_environments(config, any_awaited=any_awaited))
+    )
 
 
 def idle_key_of_node(config: NodeConfig) -> str:
@@ -51,10 +64,20 @@ def _of_tasks(config: SwarmConfig, *, any_finite: bool, any_turns: bool, any_dea
         yield "learn", "no task here has several turns. Name one that has", ["max_turns"]
 
 
+def _without_environments(config: SwarmConfig, *, any_awaited: bool) -> Iterator[Rule]:
+    if config.task.tasks:
+        why = "no task here has environments. Name one that has"
+        yield "verifiers", why, ["environments", "environment_idle_s"]
+    if config.task.tasks and not any_awaited:
+        why = "no task here has environments, or an async reward. Name one that has"
+        yield "verifiers", why, ["episodes_at_once"]
+
+
 def _of_node(config: NodeConfig) -> Iterator[Rule]:
     kind = f'kind = "{config.engine.kind}"'
     if config.engine.kind == "fake":
-        yield "engine", f'{kind} has no model, and keeps nothing. Set kind = "transformers"', ["kv_cache_gb"]
+        why = f'{kind} has no model, and keeps nothing. Set kind = "transformers"'
+        yield "engine", why, ["kv_cache_gb", "quantization"]
         why = f"{kind} has no process whose memory could be bounded. Set another kind"
         yield "limits", why, ["ram_gb", "ram_share", "vram_share"]
     else:
@@ -63,7 +86,7 @@ def _of_node(config: NodeConfig) -> Iterator[Rule]:
     if config.engine.kind not in ("vllm", "auto"):
         why = f'{kind} ends what it began, and then installs. Set kind = "vllm"'
         yield "engine", why, ["on_new_version"]
-        keys = ["tensor_parallel_size", "gpu_memory_utilization", "max_model_len", "quantization"]
+        keys = ["tensor_parallel_size", "gpu_memory_utilization", "max_model_len"]
         yield "engine", f'{kind} knows nothing of it. Set kind = "vllm"', keys
     if config.engine.kind != "fake" and config.engine.device == "cpu":
         yield "limits", '[engine] device = "cpu" takes nothing of a GPU. Set another device', ["vram_share"]
@@ -83,6 +106,9 @@ def _of_trainer(trainer: TrainerSection) -> Iterator[Rule]:
         yield "trainer", f'the correction "{correction}" clips nothing. Set correction', ["clip_low", "clip_high"]
     if correction not in CAPPING:
         yield "trainer", f'the correction "{correction}" caps no weight. Set correction', ["weight_cap"]
+    if trainer.sequence_mask is None:
+        why = 'no sequence is masked. Set sequence_mask = "geometric" or "product"'
+        yield "trainer", why, ["mask_low", "mask_high"]
     if advantage != "gae":
         why = f'the advantage "{advantage}" has no critic. Set objective = "ppo" or advantage = "gae"'
         critic = ["value_coefficient", "value_clip", "value_learning_rate"]
@@ -93,6 +119,12 @@ def _of_trainer(trainer: TrainerSection) -> Iterator[Rule]:
 
 
 def _of_swarm(config: SwarmConfig) -> Iterator[Rule]:
+    if not config.judge.url:
+        keys = [key.name for key in fields(type(config.judge)) if key.name != "url"]
+        yield "judge", "without url no judge is asked. Set url", keys
+    if not config.reward_service.url:
+        keys = [key.name for key in fields(type(config.reward_service)) if key.name != "url"]
+        yield "reward_service", "without url no service is asked. Set url", keys
     if config.offline.path is None:
         yield "offline", "without path there are no logs. Set path", ["share", "chat"]
     if not config.network.listen:
@@ -107,6 +139,11 @@ def _of_swarm(config: SwarmConfig) -> Iterator[Rule]:
         if config.metrics.samples:
             why = "with [offline] share = 1.0 all is from logs, and samples are of what the swarm makes. Lower share"
             yield "metrics", why, ["samples"]
+        why = "with [offline] share = 1.0 all is from logs, whose rewards are taken as they are. Lower share"
+        yield "learn", why, ["overlong"]
+    if config.learn.overlong != "soft":
+        why = f'overlong = "{config.learn.overlong}" punishes no length. Set overlong = "soft"'
+        yield "learn", why, ["overlong_buffer", "overlong_penalty"]
     if config.learn.keep_milestones and not config.learn.keep_every and not config.evaluate.keep_best:
         why = "no checkpoint is a milestone. Set keep_every, or [evaluate] keep_best"
         yield "learn", why, ["keep_milestones"]

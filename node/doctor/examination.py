@@ -48,6 +48,7 @@ from node.doctor.rates import measure_download, measure_upload
 from node.doctor.settling import is_settled
 from node.doctor.stand_in import StandIn, fetch_stand_in
 from node.engine import selection
+from node.engine.weight_format import FormatChoice, in_force_with
 from node.network.first_contact import FIRST_TRY_S
 from node.network.newcomer import look_around
 from node.network.transport import open_transport
@@ -180,7 +181,7 @@ class _Examination:
             clock=self.clock,
             down=self.down,
             up=self.up,
-            engine=self.engine,
+            engine=self._engine_in_force(),
             speed=self.speed,
             disk=self._disk(),
             is_with_invite=self.invite is not None,
@@ -195,6 +196,20 @@ class _Examination:
         self.evidence = self.mapping = self.hops = not_reached
 
     # What is here.
+
+    def _section(self, engine: EngineFinding) -> FormatChoice:
+        """The engine's section as the swarm has it, as far as it was heard."""
+        section = msgspec.structs.replace(self.config.engine, kind=engine.kind)
+        if not isinstance(self.contact, Contact):
+            return FormatChoice(section=section, why="")
+        found = self.contact.found
+        return in_force_with(msgspec.structs.replace(self.config, engine=section), found.terms, found.newest)
+
+    def _engine_in_force(self) -> EngineFinding | NotKnown:
+        if isinstance(self.engine, NotKnown):
+            return self.engine
+        held = self._section(self.engine)
+        return replace(self.engine, scheme=held.section.scheme_in_force, scheme_why=held.why)
 
     def _disk(self) -> Disk:
         home = self.state or (data_directory() if self.invite is None else swarm_directory(self.invite.authority.swarm))
@@ -216,7 +231,7 @@ class _Examination:
             self.speed = NotKnown(why="`volery doctor INVITE` measures it")
         else:
             await self._line_is_free.wait()
-            engine = msgspec.structs.replace(self.config.engine, kind=self.engine.kind)
+            engine = self._section(self.engine).section
             self.speed = await try_engine(
                 msgspec.structs.replace(self.config, engine=engine), self._homes(), self.stand_in
             )

@@ -119,6 +119,7 @@ class EngineFinding:
     why: str
     scheme: str = ""
     compute_dtype: str = "auto"
+    scheme_why: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from node.config.common import GB
+from node.config.engine_requirements import in_words
 from node.doctor.connection import Connection, Filtering, Mapping, SecondRouter
 from node.doctor.findings import (
     ClockOffset,
@@ -29,6 +30,7 @@ from node.doctor.findings import (
 from node.doctor.quota import fit_of
 from node.doctor.verdict import Conclusion
 from node.runtime.formatting import duration, figure, plain_name, rate, size
+from protocol.versions.formats import STORED
 
 Value = str | float | bool | None | list[str]
 
@@ -244,13 +246,17 @@ def machine_section(findings: Findings, conclusion: Conclusion) -> Section:
     return Section(key="machine", title="Engine and disk", rows=tuple(rows))
 
 
+def _engine_text(engine: EngineFinding) -> str:
+    why = f" ({engine.scheme_why})" if engine.scheme_why else ""
+    held = f", {in_words(engine.scheme or STORED)}{why}" if engine.scheme or why else ""
+    return f"{engine.kind} ({engine.why}), device {engine.device}{held}"
+
+
 def _engine(engine: EngineFinding | NotKnown, speed: EngineSpeed | NotKnown) -> Iterator[Row]:
     if isinstance(engine, NotKnown):
         yield Row(key="engine", label="engine", value=None, text=f"none: {engine.why}")
         return
-    yield Row(
-        key="engine", label="engine", value=engine.kind, text=f"{engine.kind} ({engine.why}), device {engine.device}"
-    )
+    yield Row(key="engine", label="engine", value=engine.kind, text=_engine_text(engine))
     if isinstance(speed, NotKnown):
         yield Row(key="tokens_per_s", label="speed", value=None, text=f"not measured: {speed.why}")
     else:

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from enum import Enum
 
 from node.config.common import GB
-from node.config.engine_requirements import accepted_dtypes
+from node.config.engine_requirements import TELL_EXPERTS, accepted_dtypes, in_words, quantization_advice
 from node.doctor.connection import Connection, Mapping, judge_connection, why_nothing_outside
 from node.doctor.findings import Contact, EngineFailed, EngineFinding, Findings, Listening, NotKnown, Rate
 from node.doctor.quota import COMFORTABLE, Fit, fit_of
 from node.doctor.router_advice import advise
 from node.network.newcomer import Found
 from node.runtime.formatting import plain_name, size
-from protocol.versions import exchange
+from protocol.versions.formats import STORED, taken_formats
+from protocol.work import EXPERTS
 
 
 class Ability(Enum):
@@ -148,10 +149,16 @@ def _unfit(told: Found, findings: Findings) -> list[str]:
             )
     if isinstance(findings.engine, EngineFinding) and told.terms is not None:
         dtypes = accepted_dtypes(told.terms.ext)
-        if findings.engine.scheme and exchange.QUANTIZED not in told.terms.ext:
-            found.append(f"[engine] quantization: this swarm refuses {findings.engine.scheme}. Leave it out.")
+        form, taken = findings.engine.scheme or STORED, taken_formats(told.terms.ext)
+        if form not in taken:
+            advice = quantization_advice(taken)
+            found.append(
+                f"[engine] quantization: this swarm refuses {in_words(form)}. {advice[0].upper()}{advice[1:]}."
+            )
         if dtypes and findings.engine.compute_dtype not in dtypes:
             found.append(f'[engine] compute_dtype: this swarm wants "{plain_name(dtypes[0])}". Set it to that.')
+        if EXPERTS in told.terms.ext and findings.engine.kind not in TELL_EXPERTS:
+            found.append('[engine] kind: this swarm wants engines that tell their experts. Set it to "transformers".')
     return found
 
 

@@ -49,6 +49,18 @@ class Gpus:
             return float(self._nvml.nvmlDeviceGetPowerUsage(self._handles[index])) * MILLI
         return None
 
+    def memory_bytes(self, index: int) -> int | None:
+        """Of the whole board; None where the GPU does not tell."""
+        with suppress(self._nvml.NVMLError):
+            return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handles[index]).total)
+        return None
+
+
+def gpu_memory_bytes(number: int) -> int | None:
+    """The memory of the GPU of this number, as the driver counts; None where there is none, or it does not tell."""
+    gpus = find_gpus()
+    return gpus.memory_bytes(number) if gpus is not None and number < len(gpus.gpus) else None
+
 
 def find_gpus() -> Gpus | None:
     """The GPUs of this machine; None without a driver, or one that cannot be talked to."""

@@ -16,5 +16,6 @@ library lives in a worker, a child process; nothing here imports torch.
 - `vllm`: the engine on vLLM
 - `vllm_install`: the environment in which vLLM lives
 - `vllm_worker`: its worker
+- `weight_format`: what `quantization = "auto"` comes to: the best format that the swarm takes and that fits
 - `worker_engine`: an engine whose weights live in a worker
 """

@@ -56,6 +56,9 @@ class CheatingEngine:
         made = await self._engine.generate([self._asked(request) for request in requests])
         return [self._told(request, one) for request, one in zip(requests, made, strict=True)]
 
+    async def interrupt(self) -> None:
+        await self._engine.interrupt()
+
     async def rest(self) -> None:
         await self._engine.rest()
 
@@ -86,4 +89,4 @@ class CheatingEngine:
                 return replace(made, logprobs=(CERTAIN,) * len(made.tokens))
             case Cheat.PARROT:
                 # The last token ends the completion as it did, or the learner would see at once that nothing does.
-                return replace(made, tokens=(*(request.prompt[0] for _ in made.tokens[:-1]), made.tokens[-1]))
+                return replace(made, tokens=(*(request.prompt[0] for _ in made.tokens[:-1]), *made.tokens[-1:]))

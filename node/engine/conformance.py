@@ -27,6 +27,7 @@ from node.engine.interface import (
     InstalledVersion,
     InstallFailed,
     PolicyEngine,
+    StreamingEngine,
     Verified,
     VerifyingEngine,
 )
@@ -73,6 +74,12 @@ async def check_engine(engine: PolicyEngine, subject: Subject) -> None:
             raise
 
 
+async def check_streams(engine: StreamingEngine, subject: Subject) -> None:
+    """The same for an engine that hands tokens on; installs what it needs."""
+    await engine.install(FIRST, subject.first)
+    await check_streaming(engine, subject)
+
+
 async def check_nothing_installed(engine: PolicyEngine) -> None:
     """Before the first install there is no version, and generating says so."""
     assert engine.installed is None
@@ -110,6 +117,23 @@ async def check_order_and_spans(engine: PolicyEngine, subject: Subject) -> None:
             (0, len(generation.tokens), FIRST)
         ]
     assert await engine.generate([]) == []
+
+
+async def check_streaming(engine: StreamingEngine, subject: Subject) -> None:
+    """Tokens that are told as they are drawn are those of the results, in order, with their logprobs."""
+    requests = _mixed(subject)
+    told: dict[int, list[tuple[int, float]]] = {}
+
+    def hear(place: int, start: int, tokens: Sequence[int], logprobs: Sequence[float]) -> None:
+        mine = told.setdefault(place, [])
+        assert start == len(mine), "nothing was begun again here"
+        mine += zip(tokens, logprobs, strict=True)
+
+    generations = await engine.generate_streaming(requests, hear)
+    for place, generation in enumerate(generations):
+        assert tuple(token for token, _ in told[place]) == generation.tokens
+        assert _close([logprob for _, logprob in told[place]], generation.logprobs, subject.tolerance)
+    assert await engine.generate_streaming([], hear) == []
 
 
 async def check_shares_of_time(engine: PolicyEngine, subject: Subject) -> None:
@@ -180,6 +204,12 @@ async def check_verifying(engine: VerifyingEngine, subject: Subject) -> None:
         assert _close(verified.logprobs, generation.logprobs, subject.tolerance)
         assert len(verified.leads) == len(verified.sizes) == len(generation.tokens)
         assert min(verified.leads) >= 0
+    long = max(claims, key=lambda claim: len(claim.tokens))
+    cut = len(long.tokens) // 2
+    later = replace(long, prompt=(*long.prompt, *long.tokens[:cut]), tokens=long.tokens[cut:], start=cut)
+    at_place, elsewhere = await engine.verify([later, replace(later, start=0)])
+    assert max(at_place.gaps) <= 2 * subject.tolerance, "what goes on with what was begun is drawn at its position"
+    assert max(elsewhere.gaps) > 2 * subject.tolerance
     [part] = await engine.verify([replace(claims[-1], tokens=claims[-1].tokens[:2])])
     assert len(part.gaps) == 2
     assert max(part.gaps) <= 2 * subject.tolerance
@@ -200,6 +230,36 @@ async def check_verifying(engine: VerifyingEngine, subject: Subject) -> None:
 def _share_above(verified: Sequence[Verified], gap: float) -> float:
     gaps = [one for each in verified for one in each.gaps]
     return sum(one > gap for one in gaps) / len(gaps)
+
+
+async def check_interrupting(engine: PolicyEngine, subject: Subject) -> None:
+    """An interrupted call returns what it has, and what is generated after that, at its position, is the rest. Calls
+    made later are served in full; with nothing under way, an interrupt does nothing."""
+    await engine.interrupt()
+    requests = [_request(seed=seed, max_new_tokens=96) for seed in range(8)]
+    whole = await engine.generate(requests)
+    begun: list[Generation] = []
+
+    async def generate() -> None:
+        begun.extend(await engine.generate(requests))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(generate)
+        await trio.testing.wait_all_tasks_blocked()
+        await engine.interrupt()
+    rests = []
+    for request, part, expected in zip(requests, begun, whole, strict=True):
+        made = len(part.tokens)
+        assert part.tokens == expected.tokens[:made], "what an interrupted call returns is what it would have"
+        assert _close(part.logprobs, expected.logprobs[:made], subject.tolerance)
+        assert [(span.start, span.end, span.version) for span in part.spans] == ([(0, made, FIRST)] if made else [])
+        assert part.finish is (FinishReason.PART if made < len(expected.tokens) else FinishReason.LENGTH)
+        # Some engines are too quick to be interrupted in time.
+        made = min(made, 40)
+        rests.append((made, replace(request, prompt=(*request.prompt, *expected.tokens[:made]), start=made)))
+    for (made, _), rest, expected in zip(rests, await engine.generate([one for _, one in rests]), whole, strict=True):
+        assert rest.tokens[: 96 - made] == expected.tokens[made:], "what follows a part is what followed it before"
+        assert _close(rest.logprobs[: 96 - made], expected.logprobs[made:], subject.tolerance)
 
 
 async def check_bad_requests(engine: PolicyEngine, subject: Subject) -> None:
@@ -324,6 +384,7 @@ CHECKS: tuple[Check, ...] = (
     check_concurrent_calls,
     check_install,
     check_release,
+    check_interrupting,
     check_cancelled_calls,
     check_crash,
 )

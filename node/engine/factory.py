@@ -24,6 +24,7 @@ from node.processes.event_log import child_events
 from node.processes.temp_directory import FOLDER
 from node.runtime.events import EventLog
 from node.runtime.user_paths import as_path
+from protocol.versions.formats import FP8, INT4, INT8
 
 NO_LIMITS = LimitsSection()
 HONEST = DrillSection()
@@ -88,7 +89,10 @@ def transformers_config(
     section: EngineSection, limits: LimitsSection, *, name: str, scratch: Path | None = None
 ) -> TransformersConfig:
     """The transformers engine as the sections have it."""
-    return TransformersConfig(vram_share=limits.vram_share, **_common(section, limits, name, scratch))
+    held = section.quantization if section.quantization in (INT8, INT4) else ""
+    return TransformersConfig(
+        vram_share=limits.vram_share, quantization=held, **_common(section, limits, name, scratch)
+    )
 
 
 def vllm_config(section: EngineSection, limits: LimitsSection, *, name: str, scratch: Path | None = None) -> VllmConfig:
@@ -97,7 +101,7 @@ def vllm_config(section: EngineSection, limits: LimitsSection, *, name: str, scr
         tensor_parallel_size=section.tensor_parallel_size,
         gpu_memory_utilization=min(section.gpu_memory_utilization, limits.vram_share or 1.0),
         max_model_len=section.max_model_len,
-        quantization=section.quantization,
+        quantization=section.quantization if section.quantization == FP8 else "",
         on_new_version=section.on_new_version,
         **_common(section, limits, name, scratch),
     )

@@ -2,7 +2,8 @@
 
 What always holds: it keeps every promise of the port. A token is a hash of (manifest, prompt, seed, position), or of
 (manifest, prompt, position) when greedy, its logprob another; so two fakes with the same version agree, and a change
-of version changes what is generated. Time passes only as `seconds_per_token` says, in trio's clock.
+of version changes what is generated. What others began of a completion is no part of its prompt. Time passes only as
+`seconds_per_token` says, in trio's clock; an interrupted call has as many tokens as it had time for.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from node.engine.interface import (
     GenerationRequest,
     InstalledVersion,
     InstallFailed,
+    OnTokens,
     Verified,
 )
 from node.runtime.typed_signal import Signal
@@ -47,6 +49,7 @@ class FakeEngine:
         self._config = config
         self._installed: InstalledVersion | None = None
         self._lives: set[trio.CancelScope] = set()
+        self._interrupted = trio.Event()
         self.restarted = Signal[None]()
 
     @property
@@ -67,16 +70,29 @@ class FakeEngine:
             self._require_generable(request)
         generations = [self._complete(version, request) for request in requests]
         seconds = self._config.seconds_per_token * max((len(g.tokens) for g in generations), default=0)
-        num_tokens = sum(len(g.tokens) for g in generations)
+        began, interrupted = trio.current_time(), self._interrupted
         with trio.CancelScope() as life:
             self._lives.add(life)
             try:
-                await trio.sleep(seconds)
+                await trio.lowlevel.checkpoint()
+                with trio.move_on_after(seconds) as patience:
+                    await interrupted.wait()
             finally:
                 self._lives.discard(life)
         if life.cancelled_caught:
             raise EngineCrashed("the fake engine was told to crash; make the call again")
+        if not patience.cancelled_caught and (each_s := self._config.seconds_per_token) > 0:
+            seconds = min(seconds, trio.current_time() - began)
+            generations = [_first(one, int(seconds / each_s)) for one in generations]
+        num_tokens = max(1, sum(len(g.tokens) for g in generations))
         return [replace(g, generation_s=seconds * len(g.tokens) / num_tokens) for g in generations]
+
+    async def generate_streaming(self, requests: Sequence[GenerationRequest], on_tokens: OnTokens) -> list[Generation]:
+        """All tokens of a completion are told at once, at its end."""
+        generations = await self.generate(requests)
+        for place, one in enumerate(generations):
+            on_tokens(place, 0, one.tokens, one.logprobs)
+        return generations
 
     async def verify(self, claims: Sequence[Claim]) -> list[Verified]:
         await trio.lowlevel.checkpoint()
@@ -94,6 +110,7 @@ class FakeEngine:
                 temperature=claim.temperature,
                 max_new_tokens=max(1, len(claim.tokens)),
                 stop_ids=frozenset(),
+                start=claim.start,
             ),
         )
         pairs = list(zip(claim.tokens, own.tokens, own.logprobs, strict=False))
@@ -103,6 +120,11 @@ class FakeEngine:
             leads=(1.0,) * len(pairs),
             sizes=(1.0,) * len(pairs),
         )
+
+    async def interrupt(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self._interrupted.set()
+        self._interrupted = trio.Event()
 
     async def release(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -137,11 +159,12 @@ class FakeEngine:
         tokens: list[int] = []
         logprobs: list[float] = []
         noise = b"" if request.greedy else struct.pack("<Qd", request.seed, request.temperature)
-        context = blake2b(version.manifest + struct.pack(f"<{len(request.prompt)}I", *request.prompt) + noise)
+        prompt = request.prompt[: len(request.prompt) - request.start]
+        context = blake2b(version.manifest + struct.pack(f"<{len(prompt)}I", *prompt) + noise)
         finish = FinishReason.LENGTH
         while finish is FinishReason.LENGTH and len(tokens) < request.max_new_tokens:
             position = context.copy()
-            position.update(struct.pack("<I", len(tokens)))
+            position.update(struct.pack("<I", request.start + len(tokens)))
             word, fraction = struct.unpack("<QI", position.digest()[:12])
             tokens.append(word % self._config.vocab_size)
             logprobs.append(-4.0 * fraction / 2**32)
@@ -154,6 +177,16 @@ class FakeEngine:
             spans=(GeneratedSpan(start=0, end=len(tokens), version=version),),
             generation_s=0.0,
         )
+
+
+def _first(whole: Generation, tokens: int) -> Generation:
+    """The first so many tokens of a completion; all of it, if it has no more."""
+    if tokens >= len(whole.tokens):
+        return whole
+    spans = tuple(replace(span, end=tokens) for span in whole.spans if tokens > 0)
+    return replace(
+        whole, tokens=whole.tokens[:tokens], logprobs=whole.logprobs[:tokens], finish=FinishReason.PART, spans=spans
+    )
 
 
 @asynccontextmanager

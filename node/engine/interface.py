@@ -9,21 +9,25 @@ better and says so in spans.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
+
+from numpy.typing import NDArray
 
 from node.runtime.typed_signal import Signal
 from protocol.core.ids import ManifestHash, PolicyVersion
 
 
 class FinishReason(Enum):
-    """Why a completion ended: a stop id was generated (it is the last token), or the budget was used up."""
+    """Why a completion ended: a stop id was generated (it is the last token), the budget was used up, or the engine was
+    interrupted before either."""
 
     STOP = "stop"
     LENGTH = "length"
+    PART = "part"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +35,9 @@ class GenerationRequest:
     """One completion to generate.
 
     `prompt` token ids; `seed` 0 <= seed < 2**64 names the noise (unused when `greedy`); `temperature` > 0 (ignored when
-    greedy: logprobs are then those at temperature 1).
+    greedy: logprobs are then those at temperature 1). `start`: the position of the first token to generate; of a
+    completion that was begun, the prompt ends with that many tokens of it. `experts`: whether those are told that made
+    each token, by an engine that `records_experts`.
     """
 
     prompt: tuple[int, ...]
@@ -40,14 +46,19 @@ class GenerationRequest:
     max_new_tokens: int
     stop_ids: frozenset[int]
     greedy: bool = False
+    start: int = 0
+    experts: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class InstalledVersion:
-    """A policy version as an engine knows it: its name and the hash of the manifest its weights came from."""
+    """A policy version as an engine knows it: its name and the hash of the manifest its weights came from. `weights`:
+    the format that it is held in (`protocol.versions.formats`), where one engine is asked for several; "": the
+    engine's own."""
 
     name: PolicyVersion
     manifest: ManifestHash
+    weights: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +72,11 @@ class GeneratedSpan:
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """One finished completion: `tokens[i]` has behaviour logprob `logprobs[i]`; spans cover all tokens, in order.
+    """One completion: `tokens[i]` has behaviour logprob `logprobs[i]`; spans cover all tokens, in order. It has no
+    tokens only where the engine was interrupted before the first.
 
     `generation_s` is its share of the time its batch took: over all completions they add up to the time the engine was
-    busy.
+    busy. `experts` (tokens, layers, top_k) unsigned, where they were asked for: `protocol.experts` says which.
     """
 
     tokens: tuple[int, ...]
@@ -72,16 +84,19 @@ class Generation:
     finish: FinishReason
     spans: tuple[GeneratedSpan, ...]
     generation_s: float
+    experts: NDArray[Any] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """`tokens` that somebody says the seeded sampler drew after `prompt`, with this seed and temperature."""
+    """`tokens` that somebody says the seeded sampler drew after `prompt`, with this seed and temperature, the first of
+    them at the position `start`."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
     seed: int
     temperature: float
+    start: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +157,10 @@ class PolicyEngine(Protocol):
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Generate all of `requests`, results in their order. Raises EngineCrashed, EngineRefused."""
 
+    async def interrupt(self) -> None:
+        """Have all calls of `generate` in flight return soon, with what they have: completions that are not over are
+        parts. Returns once that is under way; does nothing without such calls. Raises EngineCrashed."""
+
     async def rest(self) -> None:
         """End whatever holds memory; returns when it is free. Nothing is installed then, and calls in flight raise
         EngineCrashed. Until `wake` the other calls may wait, or be refused.
@@ -152,6 +171,19 @@ class PolicyEngine(Protocol):
 
     async def release(self) -> None:
         """Give back the memory that is only kept for batches to come; what is installed stays. Raises EngineCrashed."""
+
+
+OnTokens = Callable[[int, int, Sequence[int], Sequence[float]], None]
+"""Hears of tokens as they are drawn: the request's place, where in its completion they begin, the tokens, their
+logprobs. What was told before may be told again. Must not block or raise."""
+
+
+@runtime_checkable
+class StreamingEngine(PolicyEngine, Protocol):
+    """An engine that can also say tokens as they are drawn."""
+
+    async def generate_streaming(self, requests: Sequence[GenerationRequest], on_tokens: OnTokens) -> list[Generation]:
+        """As `generate`; `on_tokens` may hear of each token before the end. Raises EngineCrashed, EngineRefused."""
 
 
 class VerifyingEngine(PolicyEngine, Protocol):

@@ -9,7 +9,9 @@ from node.engine.interface import Generation, GenerationRequest
 from protocol.accounting.claims import CostClaim
 from protocol.core.codec import pack_logprobs, pack_tokens, unpack_tokens
 from protocol.core.limits import MAX_MILLIS
-from protocol.work import Lease, RolloutRecord, Span, Timing
+from protocol.experts import experts_bytes
+from protocol.versions.formats import STORED, told_format
+from protocol.work import EXPERTS, Lease, RolloutRecord, Span, Timing
 
 
 def requests_of(lease: Lease) -> list[GenerationRequest]:
@@ -22,13 +24,15 @@ def requests_of(lease: Lease) -> list[GenerationRequest]:
             temperature=lease.sampler.temperature,
             max_new_tokens=lease.max_new_tokens,
             stop_ids=frozenset(lease.stop_ids),
+            start=lease.start,
+            experts=EXPERTS in lease.ext,
         )
         for seed in lease.seeds
     ]
 
 
-def record_of(lease: Lease, index: int, completion: Generation, started_ms: int) -> RolloutRecord:
-    """The evidence of completion `index` of `lease`."""
+def record_of(lease: Lease, index: int, completion: Generation, started_ms: int, form: str = STORED) -> RolloutRecord:
+    """The evidence of completion `index` of `lease`, by an engine that holds its weights in the format `form`."""
     return RolloutRecord(
         lease=lease.id,
         index=index,
@@ -41,6 +45,8 @@ def record_of(lease: Lease, index: int, completion: Generation, started_ms: int)
         sampler=lease.sampler,
         timing=Timing(started_ms=started_ms, generation_ms=round(completion.generation_s * 1000)),
         cost=CostClaim(engine_s=completion.generation_s),
+        ext=told_format(form),
+        experts=b"" if completion.experts is None else experts_bytes(completion.experts),
     )
 
 

@@ -16,6 +16,7 @@ from node.config.node_config import EngineSection
 from node.engine.vllm_install import VllmEnvironment, has_gpu, has_vllm, read_installed
 from node.runtime.errors import UsageError
 from node.runtime.user_paths import as_path
+from protocol.versions.formats import FP8, INT4, INT8
 
 INSTALL = "volery engines install vllm"
 NO_TRANSFORMERS = 'torch or transformers is missing: sh tools/bootstrap.sh .venv dev, or [engine] python = "..."'
@@ -59,6 +60,9 @@ def choose_engine(section: EngineSection, here: Here) -> Choice:
 
 
 def _chosen_for_them(section: EngineSection, here: Here) -> Choice:
+    if section.quantization in (INT8, INT4):
+        chosen = msgspec.structs.replace(section, kind="transformers")
+        return Choice(section=chosen, why=f'[engine] quantization = "{section.quantization}" is what it does')
     wants_gpu = section.device == "auto" or section.device.startswith("cuda")
     if here.vllm is not None and here.gpu and wants_gpu and here.vllm.build != "cpu":
         return Choice(section=_with_vllm(section, here), why="there is a GPU, and vLLM is installed")
@@ -66,6 +70,11 @@ def _chosen_for_them(section: EngineSection, here: Here) -> Choice:
         raise UsageError(
             f'[engine] on_new_version = "{section.on_new_version}" is what vLLM does, and the engine taken here is '
             f'transformers: {_why_not_vllm(section, here)}. Set kind = "vllm", or leave on_new_version out.'
+        )
+    if section.quantization == FP8:
+        raise UsageError(
+            '[engine] quantization = "fp8" is what vLLM does, and the engine taken here is transformers: '
+            f'{_why_not_vllm(section, here)}. Set quantization to "int8" or "int4", or leave it out.'
         )
     chosen = msgspec.structs.replace(section, kind="transformers")
     return Choice(section=chosen, why=_why_not_vllm(section, here))

@@ -12,6 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,6 +31,7 @@ from node.engine.interface import (
     GenerationRequest,
     InstalledVersion,
     InstallFailed,
+    OnTokens,
     Verified,
 )
 from node.processes.child import SupervisedChild, open_child
@@ -113,6 +115,8 @@ class WorkerEngine:
         self._installed: InstalledVersion | None = None
         self._directory: Path | None = None
         self._child: SupervisedChild | None = None
+        self._listeners: dict[int, OnTokens] = {}
+        self._streams = count()
 
     @property
     def installed(self) -> InstalledVersion | None:
@@ -137,7 +141,26 @@ class WorkerEngine:
             return []
         header, arrays = _generate_request(requests)
         with _as_engine_errors():
-            return _generations(*await self._service.call("generate", header, arrays))
+            return _generations(*await self._service.call("generate", header, arrays), requests)
+
+    async def interrupt(self) -> None:
+        if self.pid is None:
+            return  # a process that is gone generates nothing
+        with _as_engine_errors():
+            await self._service.call("interrupt")
+
+    async def generate_streaming(self, requests: Sequence[GenerationRequest], on_tokens: OnTokens) -> list[Generation]:
+        if not requests:
+            return []
+        header, arrays = _generate_request(requests)
+        stream = next(self._streams)
+        self._listeners[stream] = on_tokens
+        try:
+            with _as_engine_errors():
+                found = await self._service.call("generate", {**header, "stream": stream}, arrays)
+                return _generations(*found, requests)
+        finally:
+            del self._listeners[stream]
 
     async def release(self) -> None:
         if self.pid is None:
@@ -165,6 +188,7 @@ class WorkerEngine:
     async def verify(self, claims: Sequence[Claim]) -> list[Verified]:
         arrays = _given([(claim.prompt, claim.tokens) for claim in claims], [claim.temperature for claim in claims])
         arrays["seeds"] = np.array([claim.seed for claim in claims], np.uint64)
+        arrays["starts"] = np.array([claim.start for claim in claims], np.int32)
         with _as_engine_errors():
             _, reply = await self._service.call("verify", arrays=arrays)
         found = [_by_completion(reply[name], arrays) for name in ("gaps", "logprobs", "leads", "sizes")]
@@ -197,6 +221,8 @@ class WorkerEngine:
     def _take_event(self, header: Header, arrays: Arrays) -> None:
         if header["event"] == "installed":
             self._installed, self._directory = _version(header["version"]), Path(header["directory"])
+        if header["event"] == "tokens" and (listener := self._listeners.get(header["stream"])) is not None:
+            _tell(arrays, listener)
 
 
 @asynccontextmanager
@@ -247,19 +273,23 @@ def _install_request(version: InstalledVersion, directory: Path) -> Header:
         "incarnation": version.name.incarnation,
         "version": version.name.version,
         "manifest": version.manifest.hex(),
+        "weights": version.weights,
     }
     return {"directory": str(directory.absolute()), "version": name}
 
 
 def _version(header: Header) -> InstalledVersion:
     name = PolicyVersion(incarnation=header["incarnation"], version=header["version"])
-    return InstalledVersion(name=name, manifest=ManifestHash(bytes.fromhex(header["manifest"])))
+    manifest = ManifestHash(bytes.fromhex(header["manifest"]))
+    return InstalledVersion(name=name, manifest=manifest, weights=header["weights"])
 
 
 def _generate_request(requests: Sequence[GenerationRequest]) -> tuple[Header, Arrays]:
     """Each distinct prompt and set of stop ids travels once: a group has one of each."""
     prompts = {prompt: i for i, prompt in enumerate(dict.fromkeys(r.prompt for r in requests))}
     stop_sets = {stops: i for i, stops in enumerate(dict.fromkeys(r.stop_ids for r in requests))}
+    asks = [request.experts for request in requests]
+    experts = {"with_experts": np.array(asks, np.uint8)} if any(asks) else {}
     return {"stop_sets": [sorted(stops) for stops in stop_sets]}, {
         "prompts": np.array([token for prompt in prompts for token in prompt], np.int32),
         "prompt_lengths": np.array([len(prompt) for prompt in prompts], np.int32),
@@ -269,10 +299,25 @@ def _generate_request(requests: Sequence[GenerationRequest]) -> tuple[Header, Ar
         "greedy": np.array([r.greedy for r in requests], np.uint8),
         "budgets": np.array([r.max_new_tokens for r in requests], np.int32),
         "stop_set": np.array([stop_sets[r.stop_ids] for r in requests], np.int32),
+        "starts": np.array([r.start for r in requests], np.int32),
+        **experts,
     }
 
 
-def _generations(header: Header, arrays: Arrays) -> list[Generation]:
+def _tell(arrays: Arrays, listener: OnTokens) -> None:
+    cuts = np.cumsum(arrays["lengths"])[:-1]
+    columns = zip(
+        arrays["rows"].tolist(),
+        arrays["starts"].tolist(),
+        np.split(arrays["tokens"], cuts),
+        np.split(arrays["logprobs"], cuts),
+        strict=True,
+    )
+    for row, start, tokens, logprobs in columns:
+        listener(row, start, tokens.tolist(), logprobs.tolist())
+
+
+def _generations(header: Header, arrays: Arrays, requests: Sequence[GenerationRequest]) -> list[Generation]:
     versions = [_version(version) for version in header["versions"]]
     cuts = np.cumsum(arrays["lengths"])[:-1]
     columns = zip(
@@ -281,18 +326,36 @@ def _generations(header: Header, arrays: Arrays) -> list[Generation]:
         arrays["stopped"].tolist(),
         arrays["seconds"].tolist(),
         _spans(arrays["spans"].tolist(), versions, len(arrays["lengths"])),
+        _experts(arrays),
+        requests,
         strict=True,
     )
     return [
         Generation(
             tokens=tuple(tokens.tolist()),
             logprobs=tuple(logprobs.tolist()),
-            finish=FinishReason.STOP if stopped else FinishReason.LENGTH,
+            finish=_finish(stopped, len(tokens), request),
             spans=spans,
             generation_s=seconds,
+            experts=experts,
         )
-        for tokens, logprobs, stopped, seconds, spans in columns
+        for tokens, logprobs, stopped, seconds, spans, experts, request in columns
     ]
+
+
+def _finish(stopped: bool, tokens: int, request: GenerationRequest) -> FinishReason:
+    if stopped:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if tokens >= request.max_new_tokens else FinishReason.PART
+
+
+def _experts(arrays: Arrays) -> list[np.ndarray[Any, Any] | None]:
+    """Of each completion the experts that made its tokens; None where they were not asked for."""
+    if "experts" not in arrays:
+        return [None] * len(arrays["lengths"])
+    routed = arrays["routed"].astype(bool)
+    parts = iter(np.split(arrays["experts"], np.cumsum(arrays["lengths"][routed])[:-1]))
+    return [next(parts) if has else None for has in routed]
 
 
 def _spans(

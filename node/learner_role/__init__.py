@@ -4,10 +4,12 @@
 - `app`: opens what the services stand on, and runs them
 - `certificate_renewal`: keeps the learner's certificate valid
 - `command`: `volery learn`, and how Ctrl-C ends it
+- `distillation`: a teacher that scores what peers deliver
 - `dry_run`: `volery learn --dry-run`
 - `metrics`: what is measured, and where it goes
 - `peers`: sessions with peers
 - `preflight`: what `learn` and its dry run look at first
+- `replayed_routing`: how the model routes, where routers are replayed
 - `scheduling`: what each peer is leased, and who is active
 - `services`: builds the services of a run, and says who is given what
 - `shared`: what every service is given

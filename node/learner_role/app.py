@@ -23,6 +23,7 @@ from node.config.swarm_config import NetworkSection, SwarmConfig
 from node.engine.factory import learners_engine, open_verifying_engine
 from node.engine.interface import EngineError
 from node.engine.worker_engine import WorkerEngine
+from node.learner_role.distillation.teacher_scorer import open_teacher
 from node.learner_role.metrics.open_sinks import open_sinks, slug
 from node.learner_role.metrics.prometheus import serve
 from node.learner_role.metrics.sample_store import FILE as SAMPLES
@@ -52,8 +53,9 @@ from swarm.transport.interface import ListenFailed, Transport
 from swarm.work.duplicate_keys import Doubles
 from swarm.work.server import INBOX, Incoming, WorkServer
 
-LAST_PROOFS_S = 3.0
-"""How long the run may wait at its end for nodes to fetch what the last version was trained on."""
+LAST_PROOFS_S = 10.0
+"""How long the run may wait at its end for nodes to fetch what the last version was trained on: they have it in a
+second, unless their machines are busy, and never afterwards."""
 
 GOODBYE_S = 2.0
 """How long the farewell may take to reach the peers before the connections close."""
@@ -255,8 +257,14 @@ class _Learner:
 
     async def _train(self) -> Scores | None:
         """Open the children, train to the end, and say farewell; return the newest held-out scores."""
-        async with self._open_children() as engine, trio.open_nursery() as beside:
+        async with (
+            self._open_children() as engine,
+            open_teacher(self._services.config, self._services.context, self._services.home.root) as teacher,
+            trio.open_nursery() as beside,
+        ):
             judging = build_judging(self._services, engine)
+            if teacher is not None:
+                beside.start_soon(teacher.run)
             if judging.audits is not None:
                 beside.start_soon(judging.audits.run)
             if judging.selection is not None:

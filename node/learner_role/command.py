@@ -83,7 +83,7 @@ async def learn(
         if running is None:
             return terminal.say_stopped(again)
         return terminal.say_stopped(f"{stopped_after(state, running.training.saving.saved)}{told}", again)
-    terminal.say(f"Finished after {words.counted(outcome.steps, 'step')}. {told}")
+    terminal.say(f"Finished after {words.counted(outcome.steps, 'step')}; raise [learn] steps to train on. {told}")
     return 0
 
 

@@ -231,6 +231,12 @@ def _data(config: SwarmConfig, schooling: TaskSuite) -> Iterator[str]:
         most = "half of a GPU's free memory" if evaluate.kv_cache_gb is None else f"{evaluate.kv_cache_gb:g} GB"
         where = "a GPU if there is one" if evaluate.device == "auto" else evaluate.device
         yield f"It runs on {where}; beside the weights, a batch takes {most} for keys and values at most."
+    if config.distill.teacher is not None:
+        where = "a GPU if there is one" if config.distill.device == "auto" else config.distill.device
+        yield (
+            f"Teacher: {config.distill.teacher} scores every group before it is trained on, in an engine process of "
+            f"its own on {where}; its word weighs {config.trainer.teacher_in_force:g}."
+        )
     if config.trust.audits and config.swarm_rollouts:
         yield (
             f"Audits: on the same engine, all of a newcomer's first {NEWCOMER_GROUPS} groups, and at least "
@@ -242,7 +248,7 @@ def _data(config: SwarmConfig, schooling: TaskSuite) -> Iterator[str]:
 
 def _model(facts: ModelFacts, where: str) -> Iterator[str]:
     dtypes = ", ".join(f"{size / GB:.2f} GB {name}" for name, size in sorted(facts.dtypes.items()))
-    yield f"Model: {facts.architecture}, {facts.parameters / 1e9:.3f} billion parameters; its files hold {dtypes}."
+    yield f"Model: {facts.architecture}, {_count(facts.parameters)} parameters; its files hold {dtypes}."
     yield (
         f"{words.counted(facts.layers, 'layer')} of width {facts.hidden}, feed-forward {facts.feed_forward}, "
         f"vocabulary {facts.vocabulary}. Layers compute in {where}."
@@ -308,3 +314,8 @@ def _line(footprint: Footprint, config: SwarmConfig) -> Iterator[str]:
             else f"a patch in about {version * PATCH_SHARE:.1f} s"
         )
         yield f"A version leaves the learner in {first:.0f} s at {mbit:g} Mbit/s, {then}."
+
+
+def _count(parameters: int) -> str:
+    """How many parameters, in words."""
+    return f"{parameters / 1e9:.3f} billion" if parameters >= 10_000_000 else f"{parameters:,}"

@@ -10,9 +10,11 @@ from learner.ledger.rows import CheckpointRow
 from node.config.loader import read_swarm_config
 from node.config.preflight import require_addresses, require_clock, require_model
 from node.config.swarm_config import SwarmConfig
+from node.learner_role.distillation.teacher_model import require_teacher
 from node.learner_role.metrics.open_sinks import require_sinks
+from node.learner_role.replayed_routing import replayed_routing
 from node.learner_role.training.base_model import base_note
-from node.learner_role.training.fixed_settings import SEED, TASKS, require_fixed, require_groups
+from node.learner_role.training.fixed_settings import SEED, TASKS, WAYS, require_fixed, require_groups
 from node.learner_role.training.footprint import require_targets
 from node.learner_role.training.resume import (
     CHECKPOINTS,
@@ -39,12 +41,14 @@ def check_config(config: SwarmConfig, path: Path) -> TaskSuite:
     with about_keys_of(path):
         require_model(Path(config.model.directory))
         require_targets(Path(config.model.directory), config.trainer)
+        replayed_routing(config)
         require_addresses(config.network.listen, config.network.announce)
         require_sinks(config.metrics)
         require_state(Path(config.swarm.state))
         require_memory(Path(config.swarm.state))
         schooling = open_task_suite(config, path.resolve().parent)
-        require_here(schooling, config.verifiers)
+        require_here(schooling, config.verifiers, config.curriculum.decided_by)
+        require_teacher(config, schooling)
         return schooling
 
 
@@ -98,7 +102,7 @@ def look_at(path: Path, *, resume: bool = False, fork_from: str = "") -> Start:
 
 def rows_to_resume(config: SwarmConfig, schooling: TaskSuite, state: Path) -> list[CheckpointRow]:
     """The run's own durable states, which must be of these tasks and settings."""
-    require_fixed(config, state / LEDGER, (SEED,))
+    require_fixed(config, state / LEDGER, (SEED, WAYS))
     require_groups(config, state / LEDGER)
     rows = checkpoints_in(state)
     if rows:

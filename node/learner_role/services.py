@@ -21,6 +21,7 @@ from learner.provisioning.planner.review import Settings
 from learner.rollouts.buffer import Buffer
 from learner.rollouts.open_leases import LeaseTerms, Leasing
 from learner.scheduling.capacity import LeaseCapacity
+from learner.scheduling.completion_lengths import CompletionLengths
 from learner.scheduling.lease_scheduler import LeaseScheduler
 from learner.trust.margins import Arithmetic
 from node.config.swarm_config import SwarmConfig
@@ -36,6 +37,7 @@ from node.learner_role.peers.join_terms import LearnerTerms
 from node.learner_role.peers.proof_service import ProofService
 from node.learner_role.peers.relay_credits import RelayCreditService
 from node.learner_role.peers.session_service import SessionService
+from node.learner_role.replayed_routing import replayed_routing
 from node.learner_role.scheduling.lease_service import LeaseService
 from node.learner_role.scheduling.peer_recorder import PeerRecorder
 from node.learner_role.scheduling.prompt_writer import PromptWriter
@@ -132,18 +134,27 @@ class LearnerServices:
             max_new_tokens=learn.max_new_tokens,
             stop_ids=self.schooling.stop_ids,
             deadline_s=learn.lease_timeout_s,
+            routing=replayed_routing(config),
         )
         capacity = LeaseCapacity(
             window=learn.staleness,
             batch=config.swarm_rollouts,
             ahead=learn.max_batches_ahead,
             chain=Chain(bases=(0,), head=PolicyVersion(1, 0)),
-            buffer=Buffer(window=learn.staleness, informative_only=config.curriculum.dynamic_sampling),
+            buffer=Buffer(
+                window=learn.staleness,
+                informative_only=config.curriculum.dynamic_sampling,
+                decides=config.curriculum.decided_by,
+                needs_scores=config.distill.teacher is not None,
+            ),
             leasing=Leasing(terms=terms, secret=self.home.secret, new_id=partial(secrets.token_bytes, 16)),
         )
         self.state = RunState(
             scheduler=LeaseScheduler(
-                capacity=capacity, next_prompt=self.prompts.next_prompt, peer_share=config.trust.max_peer_share
+                capacity=capacity,
+                next_prompt=self.prompts.next_prompt,
+                peer_share=config.trust.max_peer_share,
+                lengths=CompletionLengths(alike=self.schooling.curriculum.alike) if learn.longest_first else None,
             ),
             kappa=learn.publish_every or 1,
             membership=Membership(silence_s=HEARTBEATS_MISSED * config.network.heartbeat_s),
@@ -194,6 +205,7 @@ class LearnerServices:
             task_of=lambda index: self.schooling.place(index)[1],
             samples=config.metrics.samples,
             advantage=recipe_in(config).advantage,
+            overlong=learn.overlong_in_force,
             loop=self.loop,
         )
         settings = Settings(
@@ -252,6 +264,7 @@ class LearnerServices:
             ask=self.verifiers.replies,
             problems=self.schooling,
             trust=self.audits,
+            formats=config.engines.formats,
         )
 
     def _build_trust(self) -> None:
@@ -325,8 +338,9 @@ class LearnerServices:
             load=load_request(config),
             checkpoints=self.home.checkpoints,
             exports=self.home.exports,
-            environment=self.verifiers.environment,
+            ask_one=self.verifiers.ask_one,
             curriculum=self.schooling,
+            overlong=learn.overlong_in_force,
             open_incarnation=self._open_incarnation,
             recorder=self.recorder,
         )
@@ -380,6 +394,7 @@ def build_judging(services: LearnerServices, engine: WorkerEngine | None) -> Jud
                 stop_ids=frozenset(services.schooling.stop_ids),
                 samples=evaluate.samples,
                 ks=tuple(sorted(set(evaluate.pass_at_k))),
+                decides=services.config.curriculum.decided_by,
             ),
             ask=services.verifiers.held_out_replies,
             lock=lock,

@@ -42,11 +42,12 @@ async def look_around(transport: Transport, invite: Invite, wait_s: float) -> Fo
     genesis, _ = read_genesis(told.genesis)
     terms = await ask_terms(transport, learner, told, invite)
     certificate = None if terms is None else require_certified(terms, learner, invite, now_ms=Clock.now_ms())
-    newest = await _newest(transport, learner, invite)
+    newest = await find_newest(transport, learner, invite)
     return Found(genesis=genesis, learner=learner, certificate=certificate, terms=terms, newest=newest)
 
 
-async def _newest(transport: Transport, learner: PeerId, invite: Invite) -> SignedManifest | None:
+async def find_newest(transport: Transport, learner: PeerId, invite: Invite) -> SignedManifest | None:
+    """The newest version's manifest; None where there is no version yet, or the line broke."""
     try:
         answer = await ask(transport, learner, exchange.AskNewest())
         if not isinstance(answer, exchange.TellNewest) or not answer.announcement:

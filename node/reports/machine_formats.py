@@ -13,16 +13,16 @@ seconds by kind, which add up to that, utilisation, blocked (by publication and 
 of the time of training steps, what it waited for rollouts), away_s (no learner ran, or none that told), mean_train_s,
 mean_waited_s, mean_step_s, verifying_s {"audits", "choices": seconds of an engine}, verifying_share, banned,
 quarantined}, lag_histogram {lag: count}, incarnations [{incarnation, base, at_s}], evaluations [{version, at_s,
-prompts, greedy, sampled, survives, samples, pass_at {k: share}, tasks {task: {metric: value}}}], versions [{version,
-at_s, total_bytes, new_bytes}], steps [{step, incarnation, at_s, waited_s, train_s, rollouts, tokens, reward, metrics
-{name: figure, by_lag}}], checkpoints (those that are kept, from the oldest on) [{step, incarnation, at_s, evaluated
-(the step of the version whose scores follow), greedy, sampled}], plans [{at_s, kappa, active [peer], price_per_hour,
-reasons}], objective {recent {name: figure}, by_lag {lag: {tokens, name: figure}}} of the last 32 steps, alarms [{alarm,
-began, ended, said}], nodes_unable {text, nodes, of}, troubles [{peer, kind, version, times, reason, since_ms,
-ended_ms}] (what peers said that they cannot do), reach {text, nodes {kind: count}, pairs {way: count}} (how nodes are
-reached, and how pairs of them met, as they say), pairs [{one, other, way, by (who dialled, or null), since_ms,
-bytes_carried}], fruitless {leases, span_s} or null (leases since the last record, where none brings one), cost_terms,
-accounts {runs [account], days [account], versions [account]}, peers [peer].
+prompts, greedy, sampled, survives, samples, pass_at {k: share}, tasks {task: {metric: value}}, named {reward: {metric:
+value}}}], versions [{version, at_s, total_bytes, new_bytes}], steps [{step, incarnation, at_s, waited_s, train_s,
+rollouts, tokens, reward, metrics {name: figure, by_lag, rewards {name: mean}}}], checkpoints (those that are kept, from
+the oldest on) [{step, incarnation, at_s, evaluated (the step of the version whose scores follow), greedy, sampled}],
+plans [{at_s, kappa, active [peer], price_per_hour, reasons}], objective {recent {name: figure}, by_lag {lag: {tokens,
+name: figure}}} of the last 32 steps, alarms [{alarm, began, ended, said}], nodes_unable {text, nodes, of}, troubles
+[{peer, kind, version, times, reason, since_ms, ended_ms}] (what peers said that they cannot do), reach {text, nodes
+{kind: count}, pairs {way: count}} (how nodes are reached, and how pairs of them met, as they say), pairs [{one, other,
+way, by (who dialled, or null), since_ms, bytes_carried}], fruitless {leases, span_s} or null (leases since the last
+record, where none brings one), cost_terms, accounts {runs [account], days [account], versions [account]}, peers [peer].
 
 An account: name (of a run: incarnation; of a day: its date, UTC; of a version: that, from its publication on, or
 "before" the first), began_s, ended_s, hours_active, hours_standby, costs {currency: amount}, costs_micros {currency:

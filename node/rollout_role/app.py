@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import trio
 
 from node.config.common import GB
 from node.config.node_config import NodeConfig
 from node.engine.factory import open_engine
 from node.engine.interface import EngineError
 from node.engine.selection import choose_engine, look
+from node.engine.weight_format import AUTO, in_force_with
 from node.network.first_contact import ask_terms, find_swarm, require_certified
+from node.network.newcomer import find_newest
 from node.network.transport import machine_name, open_transport
 from node.rollout_role.owner_control import Drained
 from node.rollout_role.services import RolloutServices
@@ -36,11 +39,20 @@ from node.state.receipts import Receipts
 from node.state.rollout_state import RolloutStateDir, open_volunteer_home
 from protocol.core.genesis import read_genesis
 from protocol.core.identity import Keypair
+from protocol.core.ids import PeerId
 from protocol.core.invite import Invite
+from protocol.versions.formats import STORED
+from protocol.versions.manifest import SignedManifest
 from swarm.store import ChunkStore, StoreError
 from swarm.transport.error_groups import first_cause
-from swarm.transport.interface import ListenFailed
+from swarm.transport.interface import ListenFailed, Transport
 from swarm.work.client import KeyInUse, NotWelcome, RunFinished
+
+VERSION_WAIT_S = 600.0
+"""For a first version, whose size says which format of the weights fits: a learner loads its model for minutes."""
+
+LOOK_S = 2.0
+"""Between two questions for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +137,10 @@ async def _open(
     genesis = told.genesis
     if (terms := await ask_terms(transport, learner, told, invite)) is not None:
         require_certified(terms, learner, invite, now_ms=Clock.now_ms())
+    if config.engine.quantization == AUTO:
+        held = in_force_with(config, terms, await _wait_newest(transport, learner, invite, events))
+        config = msgspec.structs.replace(config, engine=held.section)
+        events.emit("weights_format", format=held.section.scheme_in_force or STORED, why=held.why)
     store.remember_genesis(genesis)
     events.emit("swarm_found", name=read_genesis(genesis)[0].name, swarm=invite.swarm.hex()[:16])
     engine = await stack.enter_async_context(
@@ -144,6 +160,20 @@ async def _open(
         signals=signals,
         loop=loop,
     )
+
+
+async def _wait_newest(
+    transport: Transport, learner: PeerId, invite: Invite, events: EventLog
+) -> SignedManifest | None:
+    """The newest version, of which a node can do nothing before there is one; None after VERSION_WAIT_S."""
+    newest = await find_newest(transport, learner, invite)
+    if newest is None:
+        events.emit("format_waits", seconds=VERSION_WAIT_S)
+    with trio.move_on_after(VERSION_WAIT_S):
+        while newest is None:
+            await trio.sleep(LOOK_S)
+            newest = await find_newest(transport, learner, invite)
+    return newest
 
 
 def _write_about(home: RolloutStateDir, config: NodeConfig) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from node.config.common import GB
-from node.config.engine_requirements import accepted_dtypes
+from node.config.engine_requirements import accepted_dtypes, in_words, quantization_advice
 from node.config.node_config import NodeConfig
 from node.doctor.examination import examine
 from node.doctor.findings import Contact, Findings
@@ -27,6 +27,7 @@ from node.doctor.quota import fit_of
 from node.doctor.telling import connection_section, section_lines, verdict_lines
 from node.doctor.verdict import conclude
 from node.engine import selection as engine_choice
+from node.engine.weight_format import in_force_with
 from node.network.newcomer import Found
 from node.network.transport import machine_name
 from node.rollout_role.resource_limits import in_force
@@ -39,12 +40,13 @@ from protocol.core.identity import peer_id_of
 from protocol.core.ids import PublicKey
 from protocol.core.invite import Invite
 from protocol.versions import exchange
+from protocol.versions.formats import STORED, taken_formats
 from protocol.versions.manifest import SignedManifest
+from protocol.work import EXPERTS
 
 ABOUT_CHARS, FILES_SHOWN = 160, 8
 """Of what an operator says of a task, and of a model's files: what fits a line or two."""
 
-REFUSED = ", which this swarm refuses: leave it out"
 REFUSED_DTYPE = ', which this swarm refuses: set it to "{}"'
 NOT_TOLD = "not told before a node joins: by an older volery, or the line broke"
 
@@ -71,8 +73,10 @@ async def show_join(invite: Invite, config: NodeConfig, *, state: Path | None, w
     config = msgspec.structs.replace(config, engine=choice.section)
     findings, contact = await _examine(invite, config, state, wait_s)
     conclusion = conclude(findings)
+    held = in_force_with(config, contact.found.terms, contact.found.newest)
+    config = msgspec.structs.replace(config, engine=held.section)
     lines = [
-        *story(contact.found, invite, config, state=state, why=choice.why),
+        *story(contact.found, invite, config, state=state, why=choice.why, held_why=held.why),
         "",
         *section_lines(connection_section(findings, conclusion.connection)),
         *verdict_lines(conclusion, is_asked=True),
@@ -80,13 +84,15 @@ async def show_join(invite: Invite, config: NodeConfig, *, state: Path | None, w
     return "\n".join(lines)
 
 
-def story(found: Found, invite: Invite, config: NodeConfig, *, state: Path | None, why: str) -> Iterator[str]:
-    """The lines of it; `why` the engine of `config` was chosen."""
+def story(
+    found: Found, invite: Invite, config: NodeConfig, *, state: Path | None, why: str, held_why: str = ""
+) -> Iterator[str]:
+    """The lines of it; `why` the engine of `config` was chosen, and `held_why` the format of its weights."""
     yield "Nothing was leased, fetched or written, and nobody has joined."
     yield from _paragraph("Operator and swarm, checked", _who(found, invite))
     yield from _paragraph("What would run, as the operator says", _claims(found.terms))
     yield from _paragraph("The model, from the signed manifest", _model(found.newest, config))
-    yield from _paragraph("This node", _node(invite, config, state, why, found.terms))
+    yield from _paragraph("This node", _node(invite, config, state, why, held_why, found.terms))
     yield from _paragraph("Limits in force", list(in_force(config).items()))
     yield from _paragraph("What would be sent", _sent(config))
 
@@ -123,9 +129,11 @@ def _claims(terms: exchange.TellTerms | None) -> list[tuple[str, str]]:
     turns = f", in up to {terms.max_turns} turns" if terms.max_turns > 1 else ""
     tokens = f"at most {terms.max_new_tokens} tokens"
     rows.append(("work", f"{terms.group_size} completions of a prompt, of {tokens}{turns}"))
-    engines = "also with quantised weights" if exchange.QUANTIZED in terms.ext else "with the weights as they are"
+    engines = f"with {' or '.join(in_words(form) for form in taken_formats(terms.ext))}"
     if dtypes := accepted_dtypes(terms.ext):
         engines += f", computing in {plain_name(dtypes[0])}"
+    if EXPERTS in terms.ext:
+        engines += ", that tell the experts they used"
     rows.append(("engines", engines))
     rows.append(("run", f"training step {terms.step} of {terms.steps}, staleness window {terms.staleness}"))
     return rows
@@ -151,22 +159,29 @@ def _model(newest: SignedManifest | None, config: NodeConfig) -> list[tuple[str,
 
 
 def _node(
-    invite: Invite, config: NodeConfig, state: Path | None, why: str, terms: exchange.TellTerms | None
+    invite: Invite,
+    config: NodeConfig,
+    state: Path | None,
+    why: str,
+    held_why: str,
+    terms: exchange.TellTerms | None,
 ) -> list[tuple[str, str]]:
     home = state or swarm_directory(invite.authority.swarm) / "node-1"
     key = home / "node.key"
     free = shutil.disk_usage(next(parent for parent in (home, *home.absolute().parents) if parent.exists())).free
     engine = config.engine
-    scheme = engine.scheme_in_force
-    welcome = terms is None or exchange.QUANTIZED in terms.ext
+    form = engine.scheme_in_force or STORED
+    taken = None if terms is None else taken_formats(terms.ext)
+    refused = "" if taken is None or form in taken else f", which this swarm refuses: {quantization_advice(taken)}"
     dtypes = () if terms is None else accepted_dtypes(terms.ext)
     dtype = engine.compute_dtype_in_force
     odd = bool(dtypes) and dtype not in dtypes
+    is_told = form != STORED or bool(refused) or bool(held_why)
     return [
         ("state", f"{home}{'' if state else ', or the next that is free'}; {size(free)} free there"),
         ("key", str(load_key(key).peer_id) if key.exists() else "made when you join"),
         ("engine", f"{engine.kind} ({why}), device {engine.device}"),
-        *([("", f"quantization {scheme}{'' if welcome else REFUSED}")] if scheme else []),
+        *([("", f"{in_words(form)}{refused or (f' ({held_why})' if held_why else '')}")] if is_told else []),
         *([("", f'compute_dtype "{dtype}"{REFUSED_DTYPE.format(plain_name(dtypes[0]))}')] if odd else []),
         ("listens", ", ".join(config.network.listen) or "nowhere: it only dials out"),
     ]

@@ -10,6 +10,7 @@ from pathlib import Path
 import trio
 
 from node.config.daily_hours import parse_hours
+from node.config.engine_requirements import TELL_EXPERTS
 from node.config.node_config import NodeConfig
 from node.energy.meter_selection import devices_of, find_meters
 from node.energy.monitor import EnergyWatch
@@ -42,10 +43,13 @@ from protocol.core.invite import Invite
 from protocol.core.limits import PROTOCOL_VERSION
 from protocol.reach import REACH
 from protocol.versions import exchange
+from protocol.versions.formats import STORED, told_format
 from protocol.work import (
+    EXPERTS,
     INSTANCE,
     INSTANCE_BYTES,
     LEASE_RECALLS,
+    PARTS,
     PROOFS,
     RECEIPT_REVISIONS,
     Heartbeat,
@@ -155,6 +159,7 @@ class RolloutServices:
             batch_rollouts=engine.batch_rollouts,
             now_ms=Clock.now_ms,
             events=self.events,
+            form=engine.scheme_in_force or STORED,
             shift=Availability(parse_hours(engine.hours)),
             patience=Patience(patience_s=engine.patience_s),
         )
@@ -199,9 +204,9 @@ class RolloutServices:
             self.role.arrive(Arrival(signed=signed, seconds=0.0, obtained=Obtained(fetched=Fetched(by_peer={}))))
 
     def hello(self) -> Hello:
-        scheme = self.config.engine.scheme_in_force
-        quantized = {exchange.QUANTIZED: scheme.encode()} if scheme else {}
+        held = told_format(self.config.engine.scheme_in_force or STORED)
         computed = {exchange.COMPUTE_DTYPE: self.config.engine.compute_dtype_in_force.encode()}
+        experts = {EXPERTS: b""} if self.config.engine.kind in TELL_EXPERTS else {}
         return Hello(
             protocol=PROTOCOL_VERSION,
             name=self.config.name,
@@ -214,10 +219,12 @@ class RolloutServices:
             ext={
                 INSTANCE: self.instance,
                 LEASE_RECALLS: b"",
+                PARTS: b"",
                 PROOFS: b"",
                 RECEIPT_REVISIONS: b"",
-                **quantized,
+                **held,
                 **computed,
+                **experts,
                 **self._reach(anew=True),
             },
         )

@@ -3,9 +3,10 @@
 What always holds: a record is signed with the version that made it and names its manifest; a lease is worked on only
 with a version at least as new as it asks for; at most two batches of leases are in hand (one generating, one waiting),
 so that a node never hoards work; what the learner recalls as too late is dropped at once; nothing is made while the
-machine is not lent (`node.rollout_role.availability`). Which version is in service, `node.rollout_role.serving_version`
-sees to; how long what fails is tried again, and what the learner is told of it, `node.rollout_role.patience`. What goes
-back for the owner's sake, or since the learner recalled it, is no failure.
+machine is not lent (`node.rollout_role.availability`); what is made when the node is stopped, or its owner needs the
+machine, is handed back as far as it came, if the learner takes that. Which version is in service,
+`node.rollout_role.serving_version` sees to; how long what fails is tried again, and what the learner is told of it,
+`node.rollout_role.patience`. What goes back for the owner's sake, or since the learner recalled it, is no failure.
 
 Loops: `_lease` keeps one batch of leases waiting; `_generate` consumes them; each delivery waits for its receipt in a
 task of its own; `_persevere` waits until nothing has worked for too long.
@@ -26,6 +27,7 @@ from node.engine.interface import (
     EngineCrashed,
     EngineError,
     EngineRefused,
+    FinishReason,
     Generation,
     GenerationRequest,
     PolicyEngine,
@@ -41,10 +43,11 @@ from node.state.receipts import Receipts, Received
 from protocol.accounting.relay_receipt import relay_receipt
 from protocol.core.envelope import sign
 from protocol.core.identity import Keypair
-from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion, SwarmId
+from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion, SwarmId, short
 from protocol.core.visible import first_line
 from protocol.trouble import TroubleKind
-from protocol.work import LeaseRecall, Rule, Started
+from protocol.versions.formats import STORED
+from protocol.work import LeaseRecall, Receipt, Rule, Started
 from swarm.store import ChunkStore
 from swarm.transport.error_groups import first_cause
 from swarm.versions.follower import Arrival
@@ -54,6 +57,16 @@ LEASE, ENGINE = TroubleKind.LEASE, TroubleKind.ENGINE
 
 GOODBYE_S = 1.0
 """How long a goodbye may take when we leave."""
+
+INTERRUPT_S = 2.0
+"""How long the engine may take to give out what it has begun: a step, which is milliseconds, or the prefill of long
+prompts on a slow machine. After that it is cancelled, and what was made is lost."""
+
+HAND_BACK_S = 3.0
+"""How long we stay to hear that what was handed back is on the learner's disk, the engine's time included: who presses
+Ctrl-C waits no longer."""
+
+STOPPED = "the node was stopped"
 
 LATE = "they would be late: this node takes longer than is left until their deadline"
 LATE_IN_HOURS = f"{LATE}, or of its owner's hours"
@@ -96,11 +109,19 @@ class RolloutCounts:
 
 @dataclass(kw_only=True, eq=False)
 class _Begun:
-    """The batch that the engine generates: leases that were begun with `version`, and how to stop."""
+    """The batch that the engine generates: leases that were begun with `version`, and how to stop: at once, or, once
+    `interrupted` is set for some `reason`, with what it has."""
 
     version: PolicyVersion
     leases: set[LeaseId]
     scope: trio.CancelScope
+    interrupted: trio.Event = field(default_factory=trio.Event)
+    reason: str = ""
+
+    def interrupt(self, reason: str) -> None:
+        """The first reason counts."""
+        self.reason = self.reason or reason
+        self.interrupted.set()
 
 
 @dataclass(kw_only=True)
@@ -118,6 +139,8 @@ class RolloutWorker:
     batch_rollouts: int
     now_ms: Callable[[], int]
     events: EventLog
+    form: str = STORED
+    """The format that the engine holds weights in, which records say."""
     shift: Availability = field(default_factory=Availability)
     patience: Patience = field(default_factory=Patience)
     counts: RolloutCounts = field(default_factory=RolloutCounts)
@@ -208,14 +231,28 @@ class RolloutWorker:
             while self.holding:
                 await self._stirred.wait()
         undelivered = len(self.holding)
-        self._stop_making(DRAINED)
+        await self._hand_back(DRAINED)
         self.events.emit("drained", undelivered=undelivered)
         return undelivered
 
-    async def leave(self, reason: str = "the node was stopped") -> None:
-        """Say goodbye if the learner can be reached, so that our leases go to others at once; within GOODBYE_S."""
+    async def leave(self, reason: str = STOPPED) -> None:
+        """Hand back what is begun, within HAND_BACK_S, and say goodbye if the learner can be reached, so that our
+        leases go to others at once; within GOODBYE_S."""
+        self.is_draining = True
+        if self._asking is not None:
+            self._asking.cancel()
+        if self._begun is not None and self.line.takes_parts:
+            await self._hand_back(reason)
         with trio.move_on_after(GOODBYE_S):
             await self.line.leave(reason)
+
+    async def _hand_back(self, reason: str) -> None:
+        """Stop making, and wait until the learner has what was begun; HAND_BACK_S at most."""
+        begun = set(self._begun.leases) if self._begun is not None else set[LeaseId]()
+        self._stop_making(reason)
+        with trio.move_on_after(HAND_BACK_S):
+            while begun & self.holding:
+                await self._stirred.wait()
 
     def _note(self, event: Event) -> None:
         """Something failed, or worked: the learner is told what changes by it."""
@@ -304,11 +341,16 @@ class RolloutWorker:
         self.line.beat_now()
 
     def _stop_making(self, reason: str) -> None:
-        """Give back what was not made, and stop the engine in what it makes. What is being delivered stays."""
-        self._give_up(list(self._in_hand.values()), reason)
+        """Give back what was not begun, and stop the engine in what it makes, which is handed back if the learner takes
+        that, and else given back. What is being delivered stays."""
+        begun, kept = self._begun, set[LeaseId]()
+        if begun is not None and self.line.takes_parts:
+            kept = begun.leases
+            begun.interrupt(reason)
+        self._give_up([grant for lease, grant in self._in_hand.items() if lease not in kept], reason)
         self._stir()
-        if self._begun is not None:
-            self._begun.scope.cancel()
+        if begun is not None and not kept:
+            begun.scope.cancel()
 
     async def _generate(self, batches: trio.MemoryReceiveChannel[list[Granted]], nursery: trio.Nursery) -> None:
         async for granted in batches:
@@ -327,8 +369,9 @@ class RolloutWorker:
                 self._asks_again_s = trio.current_time() + ASK_AGAIN_S
                 continue
             started_ms = self.now_ms()
+            begun = self._begin(granted, version)
             try:
-                made = await self._generate_batch(granted, version)
+                made = await self._generate_batch(granted, begun)
             except EngineError as error:
                 if not isinstance(error, EngineCrashed | EngineRefused):
                     self._give_up(self._held(granted), str(error))
@@ -346,7 +389,7 @@ class RolloutWorker:
             if any(span.version.name < version for _, mine in made for one in mine for span in one.spans):
                 self._fail(granted, Failed(kind=LEASE, reason=FELL_BACK, version=version))
                 continue
-            if made:
+            if made and not begun.reason:
                 self._note(Worked(kind=LEASE))
                 self._speed.observe(sum(len(mine) for _, mine in made), (self.now_ms() - started_ms) / 1000)
             made = [(grant, mine) for grant, mine in made if self._in_hand.pop(LeaseId(grant.lease.id), None)]
@@ -354,7 +397,7 @@ class RolloutWorker:
                 part = made[begin : begin + SIGNED_TOGETHER]
                 for _ in part:
                     await self._undelivered.acquire()
-                nursery.start_soon(self._deliver_all, part, started_ms)
+                nursery.start_soon(self._deliver_all, part, started_ms, begun.reason)
 
     async def _await_version(self, granted: Sequence[Granted]) -> PolicyVersion | None:
         """Wait until a version is in service that all leases accept, but for those that are recalled meanwhile; None
@@ -377,17 +420,25 @@ class RolloutWorker:
         """Those that were not given back."""
         return [grant for grant in granted if LeaseId(grant.lease.id) in self._in_hand]
 
-    async def _generate_batch(
-        self, granted: Sequence[Granted], version: PolicyVersion
-    ) -> list[tuple[Granted, Sequence[Generation]]]:
-        """What the engine makes of each lease; nothing when all were recalled. Raises EngineError."""
+    def _begin(self, granted: Sequence[Granted], version: PolicyVersion) -> _Begun:
+        """These are being made from now on, which the learner is told."""
         for grant in granted:
             self.line.tell_started(Started(lease=grant.lease.id, version=version))
+        leases = {LeaseId(grant.lease.id) for grant in granted}
+        self._begun = begun = _Begun(version=version, leases=leases, scope=trio.CancelScope())
+        return begun
+
+    async def _generate_batch(
+        self, granted: Sequence[Granted], begun: _Begun
+    ) -> list[tuple[Granted, Sequence[Generation]]]:
+        """What the engine makes of each lease; nothing when all were recalled, or it could not be interrupted. Raises
+        EngineError."""
         began = trio.current_time()
-        with trio.CancelScope() as scope:
-            self._begun = _Begun(version=version, leases={LeaseId(grant.lease.id) for grant in granted}, scope=scope)
-            made = iter(await self._complete([request for grant in granted for request in requests_of(grant.lease)]))
+        with begun.scope as scope:
+            requests = [request for grant in granted for request in requests_of(grant.lease)]
+            made = iter(await self._complete_unless_interrupted(requests, begun))
         if scope.cancelled_caught:
+            self._give_up(self._held(granted), begun.reason)  # nothing, where all were recalled
             self.counts.engine_s += trio.current_time() - began
             return []
         shares: list[tuple[Granted, Sequence[Generation]]]
@@ -435,11 +486,32 @@ class RolloutWorker:
             kept -= 1
         return granted[kept:]
 
-    async def _complete(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+    async def _complete_unless_interrupted(
+        self, requests: Sequence[GenerationRequest], begun: _Begun
+    ) -> list[Generation]:
+        """Generate; once interrupted, return what there is, or be cancelled after INTERRUPT_S."""
+        with first_cause():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._interrupt_when_told, begun)
+                made = await self._complete(requests, begun)
+                nursery.cancel_scope.cancel()
+        return made
+
+    async def _interrupt_when_told(self, begun: _Begun) -> None:
+        await begun.interrupted.wait()
+        with trio.move_on_after(INTERRUPT_S):
+            with suppress(EngineError):  # which the call that is interrupted hears as well
+                await self.engine.interrupt()
+            await trio.sleep_forever()
+        begun.scope.cancel()
+
+    async def _complete(self, requests: Sequence[GenerationRequest], begun: _Begun) -> list[Generation]:
         """Generate; once more when the engine crashed under us, since by then it was restarted."""
         try:
             return await self.engine.generate(requests)
         except EngineCrashed as crash:
+            if begun.interrupted.is_set():
+                raise
             self.events.emit("engine_crashed", reason=first_line(str(crash)))
             return await self.engine.generate(requests)
 
@@ -458,24 +530,34 @@ class RolloutWorker:
         self.line.give_back(leases, reason[:500])
         self._settle(granted)
 
-    async def _deliver_all(self, made: Sequence[tuple[Granted, Sequence[Generation]]], started_ms: int) -> None:
-        """Sign what was made of these leases, and deliver each."""
+    async def _deliver_all(
+        self, made: Sequence[tuple[Granted, Sequence[Generation]]], started_ms: int, interrupted: str
+    ) -> None:
+        """Sign what was made of these leases, and deliver each, or hand it back: `interrupted` says why, if so."""
         # A thread keeps the network's turn short. It signs many: to change threads costs as much as a signature.
         signed = await trio.to_thread.run_sync(lambda: [self._sign(grant, mine, started_ms) for grant, mine in made])
         async with trio.open_nursery() as nursery:
             for (grant, mine), records in zip(made, signed, strict=True):
-                nursery.start_soon(self._deliver, grant, mine, records)
+                nursery.start_soon(self._deliver, grant, mine, records, interrupted)
 
     def _sign(self, grant: Granted, completions: Sequence[Generation], started_ms: int) -> list[bytes]:
         began_ms = learners_clock(started_ms, grant.clock_offset_ms)
         return [
-            sign(self.keypair, self.swarm, record_of(grant.lease, index, completion, began_ms))
+            sign(self.keypair, self.swarm, record_of(grant.lease, index, completion, began_ms, self.form))
             for index, completion in enumerate(completions)
+            if completion.tokens
         ]
 
-    async def _deliver(self, grant: Granted, completions: Sequence[Generation], records: list[bytes]) -> None:
+    async def _deliver(
+        self, grant: Granted, completions: Sequence[Generation], records: list[bytes], interrupted: str
+    ) -> None:
         lease = grant.lease
-        receipt, raw = await self.line.deliver(LeaseId(lease.id), records)
+        handed_in = await self._hand_in(LeaseId(lease.id), completions, records, interrupted)
+        if handed_in is None:
+            self._undelivered.release()
+            self._settle([grant])
+            return
+        receipt, raw = handed_in
         engine_s = sum(completion.generation_s for completion in completions)
         with trio.CancelScope(shield=True):  # what was acknowledged is written, also when we are about to leave
             await self._keep(Received(receipt=receipt, raw=raw, engine_s=engine_s))
@@ -495,6 +577,28 @@ class RolloutWorker:
             detail=refused.detail if refused else None,
             tokens=receipt.tokens,
         )
+
+    async def _hand_in(
+        self, lease: LeaseId, completions: Sequence[Generation], records: list[bytes], interrupted: str
+    ) -> tuple[Receipt, bytes] | None:
+        """Deliver the records of a lease, or hand back those of one that was interrupted; its receipt. None: nothing
+        was made of it, or the learner takes nothing that is begun, and it was given back."""
+        begun = [one for one in completions if one.finish is FinishReason.PART]
+        if not begun:
+            return await self.line.deliver(lease, records)
+        if not records:
+            self.events.emit("leases_given_back", leases=1, reason=first_line(interrupted))
+            self.line.give_back([lease], interrupted[:500])
+            return None
+        self.events.emit(
+            "handed_back",
+            lease=short(lease),
+            finished=len(completions) - len(begun),
+            begun=sum(bool(one.tokens) for one in begun),
+            tokens=sum(len(one.tokens) for one in completions),
+            reason=first_line(interrupted),
+        )
+        return await self.line.hand_back(lease, records, interrupted)
 
     def _settle(self, granted: Sequence[Granted]) -> None:
         for grant in granted:

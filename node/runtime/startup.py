@@ -80,7 +80,10 @@ def _interrupt(_number: int, frame: FrameType | None) -> None:
 
 def _interrupt_again(dropped: sys.UnraisableHookArgs) -> None:
     if issubclass(dropped.exc_type, KeyboardInterrupt):
-        threading.Timer(AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+        try:
+            threading.Timer(AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)).start()
+        except KeyboardInterrupt:  # where starting a thread takes longer than that, it comes while this still runs
+            _interrupt_again(dropped)
     else:
         sys.__unraisablehook__(dropped)
 

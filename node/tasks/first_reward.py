@@ -12,18 +12,23 @@ from threading import Thread
 
 from node.tasks.api.interface import Completion, TaskError
 from node.tasks.gate import Gate, Place, WrongValue
+from node.tasks.grading import Asked, grade
+from node.tasks.services.loop_thread import wait_for
+from node.tasks.worth import parts_of
 
 TRIAL_S = 10.0
 """Most rewards take milliseconds; one that imports a large library takes seconds the first time."""
 
 
-def require_reward(gate: Gate) -> None:
-    """Raises WrongValue where the task cannot say what its own first answer is worth. Takes TRIAL_S at most."""
+def require_reward(gate: Gate) -> frozenset[str] | None:
+    """Return the names of the rewards that its own first answer gets, none of one reward; None where that is not known.
+    Raises WrongValue where the task cannot say what it is worth. Takes TRIAL_S at most."""
     raised: list[WrongValue] = []
+    found: list[frozenset[str]] = []
 
     def judge() -> None:
         try:
-            _judge(gate)
+            found.append(frozenset(part.name for part in parts_of(_judge(gate))))
         except WrongValue as error:
             raised.append(error)
         except TaskError:
@@ -35,13 +40,24 @@ def require_reward(gate: Gate) -> None:
     thread.join(TRIAL_S)
     if raised:
         raise raised[0]
+    return found[0] if found else None
 
 
-def _judge(gate: Gate) -> None:
+def require_services(gate: Gate) -> None:
+    """Raises TaskError where the task asks services for its rewards, and they do not answer once. Takes as long as they
+    may."""
+    wait_for(gate.try_services(Place(index=0)))
+
+
+def _judge(gate: Gate) -> float:
     """Raises TaskError."""
     place = Place(index=0)
     problem = gate.problem(place)
     said = problem.answer or ""
+    if gate.has_environments:
+        worth = grade(gate, Asked(index=0, held_out=False, said=(said,), finished=True, wants_reward=True))
+        assert isinstance(worth, float), "a reward was asked"
+        return worth
     if gate.has_turns:
         gate.answer_turn(place, problem, (), said)
-    gate.reward(place, problem, Completion(text=said, finished=True))
+    return gate.reward(place, problem, Completion(text=said, finished=True))

@@ -13,19 +13,44 @@ Invariants:
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 import math
+import re
 import reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
-from node.tasks.api.interface import MAX_REWARD, Answer, Chat, ChatMessage, Completion, Problem, Task, TaskError, Turn
+from learner.artifacts.text_files import parse_json
+from learner.rollouts.overlong import OVERLONG
+from learner.rollouts.reward_parts import MAX_NAME_CHARACTERS, MAX_PARTS, RewardPart
+from node.tasks.api.environment import MAX_ANSWER_CHARACTERS, EnvironmentTask, Observation
+from node.tasks.api.interface import (
+    CANNOT_SAY,
+    MAX_REWARD,
+    Answer,
+    Chat,
+    ChatMessage,
+    Completion,
+    Problem,
+    Task,
+    TaskError,
+    Tool,
+    ToolCall,
+    Turn,
+)
+from node.tasks.services.loop_thread import wait_for
+from node.tasks.worth import Worth
 
 NEEDED = ("name", "levels", "fingerprint", "problem", "held_out", "reward")
 """What every task has."""
+
+IN_ENVIRONMENT = ("reward",)
+"""What a task with environments has there, and need not have itself."""
 
 FINITE = ("size", "num_held_out", "notes", "pass_rates")
 """What a task of finitely many problems has besides: all of them, or it counts as one without end."""
@@ -36,6 +61,10 @@ MAX_SHOWN = 80
 
 class WrongValue(TaskError):
     """The task has returned what `node.tasks.api.interface` does not promise."""
+
+
+class NobodyCanSay(TaskError):
+    """The reward is CANNOT_SAY, which is no mistake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +91,11 @@ class Place:
 class Gate:
     """The gate of one task. Every method raises TaskError where the task fails, or returns what it should not.
 
-    `name`, `levels`, `finite` (None: without end), `has_turns` and `is_cheap` are what the task said when the gate was
-    opened.
+    `name`, `levels`, `finite` (None: without end), `has_turns`, `has_environments`, `has_async_reward` and `is_cheap`
+    are what the task was found to be when the gate was opened.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task | EnvironmentTask) -> None:
         """Ask the task what it is. Raises TaskError."""
         self._task = task
         self.name = str(getattr(type(task), "__name__", "task"))
@@ -74,9 +103,17 @@ class Gate:
             raise TaskError(f"task {self.name!r} lacks {', '.join(lacking)}; see docs/tasks.md.")
         self.name = self._said("name", _text, "text")
         self.levels = self._said("levels", _whole(1), "a whole number, at least 1")
-        self.has_turns = has(task, "answer_turn") and getattr(task, "answer_turn", None) is not None
-        self.is_cheap = has(task, "is_cheap") and self._said("is_cheap", _flag, "True or False")
+        self.has_environments = has_environments(task)
+        self.has_turns = self.has_environments or (
+            has(task, "answer_turn") and getattr(task, "answer_turn", None) is not None
+        )
+        self.has_async_reward = not self.has_environments and is_async(getattr(task, "reward", None))
+        said_cheap = has(task, "is_cheap") and self._said("is_cheap", _flag, "True or False")
+        # Environments take their time, and hang; so does what is waited for.
+        self.is_cheap = said_cheap and not self.has_environments and not self.has_async_reward
         self.finite = self._finite() if all(has(task, part) for part in FINITE) else None
+        self._named: tuple[Place, frozenset[str]] | None = None
+        """Where rewards came first, and with which names; none of one reward."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -93,7 +130,7 @@ class Gate:
         """Raises TaskError unless all that the task's rewards need is on this machine."""
         if has(self._task, "require"):
             with self._asked("its `require`"):
-                self._task.require()  # type: ignore[attr-defined]
+                self._task.require()  # type: ignore[union-attr]
 
     def problem(self, place: Place) -> Problem:
         """The problem there."""
@@ -104,30 +141,199 @@ class Gate:
             raise self._wrong(f"no problem at {place}", found, f"`{asked}` must return a volery.Problem")
         with self._reading(f"no prompt at {place}", found.prompt, f"`prompt` of its Problem must be {MESSAGES}"):
             _conversation(found.prompt)
+        with self._reading(f"no tools at {place}", found.tools, f"`tools` of its Problem must be {TOOLS}"):
+            _tools(found.tools)
         if not isinstance(found.chat, Chat):
             raise self._wrong(f"no chat at {place}", found.chat, "`chat` of its Problem must be a volery.Chat")
         if found.answer is not None:
             with self._reading(f"no answer at {place}", found.answer, "`answer` of its Problem must be text, or None"):
                 _text(found.answer)
+        if found.tools and isinstance(found.prompt, str) and found.chat is Chat.NEVER:
+            raise WrongValue(
+                f"task {self.name!r} gave tools at {place} with a prompt of plain text, and the chat template alone "
+                "shows tools: give messages as `prompt`, or `chat=Chat.ALWAYS`."
+            )
         return found
 
     def answer_turn(self, place: Place, problem: Problem, turns: Sequence[Turn], said: str) -> Answer | None:
         """What the task answers to `said`; None, where the episode is over or the task has one turn."""
-        if not self.has_turns:
+        if not self.has_turns or self.has_environments:
             return None
         with self._asked(str(place)):
-            found: object = self._task.answer_turn(problem, turns, said)  # type: ignore[attr-defined]
+            found: object = self._task.answer_turn(problem, turns, said)  # type: ignore[union-attr]
         if found is None:
             return None
         with self._reading(f"no answer at {place}", found, f"`answer_turn` must return {MESSAGES}, or None at the end"):
             return _conversation(found)
 
     def reward(self, place: Place, problem: Problem, completion: Completion) -> float:
-        """What `completion` is worth, a finite number."""
+        """What `completion` is worth, a finite number. A reward that is `async` is waited for."""
         with self._asked(str(place)):
-            found: object = self._task.reward(problem, completion)
+            found: object = self._task.reward(problem, completion)  # type: ignore[union-attr]
+            if inspect.isawaitable(found):
+                found = wait_for(found)
+        return self.worth(place, found)
+
+    async def try_services(self, place: Place) -> None:
+        """Raises TaskError where the task asks services for its rewards, and they do not answer."""
+        if has(self._task, "try_services"):
+            problem = self.problem(place)
+            with self._asked("its `try_services`"):
+                await self._task.try_services(problem)  # type: ignore[union-attr]
+
+    def demonstrate(self, place: Place) -> tuple[ChatMessage, ...] | None:
+        """A conversation to warm a model up with, behind the prompt of `place`: what the assistant says, and what tools
+        answer. None where the task has none to give, and its reference answer is all there is."""
+        if not has(self._task, "demonstrate"):
+            return None
+        with self._asked(str(place)):
+            found: object = self._task.demonstrate(place.index)  # type: ignore[union-attr]
+        with self._reading(f"no example at {place}", found, f"`demonstrate` must return {MESSAGES}"):
+            shown = _conversation(found)
+        return (ChatMessage(role="assistant", content=shown),) if isinstance(shown, str) else shown
+
+    @property
+    def demonstrates(self) -> bool:
+        """Whether the task has conversations of its own to warm a model up with."""
+        return has(self._task, "demonstrate")
+
+    def in_form(self, place: Place, problem: Problem, completion: Completion) -> bool:
+        """Whether `completion` has the form of an answer: it ended by itself and is not blank, and the task says so, if
+        it says anything (`node.tasks.api.interface.FormTask`)."""
+        if not completion.finished or not completion.text.strip():
+            return False
+        if not has(self._task, "in_form"):
+            return True
+        with self._asked(f"{place}, in `in_form`"):
+            found: object = self._task.in_form(problem, completion)  # type: ignore[union-attr]
+        with self._reading(f"no word on the form at {place}", found, "`in_form` must return True or False"):
+            return bool(_flag(found))
+
+    # What somebody else calls, since it may be asynchronous
+
+    @property
+    def rewarder(self) -> Callable[[Problem, Completion], object]:
+        """The task's own method that says what a completion is worth."""
+        return cast(Task, self._task).reward
+
+    @property
+    def maker(self) -> Callable[[Problem, int], object]:
+        """The task's own method that makes an environment."""
+        return cast(EnvironmentTask, self._task).environment
+
+    def seed(self, place: Place) -> int:
+        """The seed of an environment there: the same in every process. Of a held-out problem it is that for every run,
+        as the problem is."""
+        side = f"{self.name}/held out" if place.held_out else self.fingerprint
+        return int.from_bytes(hashlib.sha256(f"{side}/{place.index}".encode()).digest()[:8]) >> 1
+
+    def tools_of(self, place: Place, problem: Problem, environment: object) -> frozenset[str]:
+        """Names of the tools that may be called in an environment: its own, and those that the prompt shows."""
+        with self._asked(f"{place}, in `tools`"):
+            found: object = getattr(environment, "tools", ())
+        with self._reading(f"no tools at {place}", found, f"`tools` of its environment must be {TOOLS}"):
+            _tools(found)
+        return frozenset(tool.name for tool in (*problem.tools, *cast("Sequence[Tool]", found)))
+
+    def observed(self, place: Place, found: object) -> Answer | None:
+        """What an environment there has answered; None, where the episode is over."""
+        if isinstance(found, Observation):
+            if found.over:
+                return None
+            found = found.answer
+            if found is None:
+                raise self._wrong(f"no answer at {place}", found, OBSERVATION)
+        if found is None:
+            return None
+        with self._reading(f"no answer at {place}", found, OBSERVATION):
+            answer = _conversation(found)
+        if (size := _size(answer)) > MAX_ANSWER_CHARACTERS:
+            raise WrongValue(
+                f"task {self.name!r} answered with {size:,} characters at {place}; an answer has at most "
+                f"{MAX_ANSWER_CHARACTERS:,}: let `step` cut what is longer."
+            )
+        return answer
+
+    def failed(self, place: Place, part: str, error: BaseException) -> TaskError:
+        """What is told of an environment that raised an error in its `part`."""
+        if isinstance(error, TaskError):
+            return error
+        failure = TaskError(
+            f"task {self.name!r} failed at {place}, in `{part}`: {type(error).__name__}: {error}. Its episode ends."
+        )
+        failure.__cause__ = error
+        return failure
+
+    @cached_property
+    def weights(self) -> Mapping[str, float]:
+        """Weights of rewards with names, of those that the task gives one."""
+        if not has(self._task, "reward_weights"):
+            return {}
+        found: Mapping[str, float] = self._said("reward_weights", _weights, "numbers by the names of rewards")
+        return found
+
+    def worth(self, place: Place, found: object) -> float:
+        """What `reward` has returned, of the task or of an environment, as a finite number; a `Worth` of rewards with
+        names. Raises NobodyCanSay where that is all that it says."""
+        if isinstance(found, Mapping):
+            return self._sum(place, {name: self._one(place, value) for name, value in found.items()})
+        reward = self._one(place, found)
+        if math.isnan(reward):
+            raise self._nobody(place)
+        self._require_names(place, frozenset())
+        return reward
+
+    def _sum(self, place: Place, rewards: Mapping[object, float]) -> Worth:
+        """Of rewards by their names, NaN where nobody can say one."""
+        weights = self.weights
+        if not 0 < len(rewards) <= MAX_PARTS:
+            raise WrongValue(f"task {self.name!r} gave {len(rewards)} rewards at {place}; give 1 to {MAX_PARTS}.")
+        for name in rewards:
+            if not isinstance(name, str) or not _NAME.fullmatch(name) or name == OVERLONG:
+                raise WrongValue(
+                    f"task {self.name!r} gave a reward called {reprlib.repr(name)} at {place}; a name is text of 1 to "
+                    f"{MAX_NAME_CHARACTERS} letters, digits, spaces and signs of _-./, and not {OVERLONG!r}."
+                )
+        if unknown := sorted(weights.keys() - {str(name) for name in rewards}):
+            raise WrongValue(
+                f"task {self.name!r} has a weight for `{unknown[0]}` in `reward_weights`, and `reward` gave "
+                f"{', '.join(f'`{name}`' for name in rewards)} at {place}. Let `reward` give all of them, CANNOT_SAY "
+                "where it cannot say one."
+            )
+        self._require_names(place, frozenset(str(name) for name in rewards))
+        parts = tuple(
+            RewardPart(name=str(name), value=value, weight=weights.get(str(name), 1.0))
+            for name, value in rewards.items()
+        )
+        if not any(part.is_known for part in parts):
+            raise self._nobody(place)
+        try:
+            return Worth.of(parts)
+        except ValueError as error:
+            raise WrongValue(f"task {self.name!r}: {error} at {place}, which is too much either way.") from error
+
+    def _require_names(self, place: Place, names: frozenset[str]) -> None:
+        """Raises WrongValue where rewards came with other names before: they would not be those of one series."""
+        if self._named is None:
+            self._named = place, names
+        first, known = self._named
+        if names != known:
+            raise WrongValue(
+                f"task {self.name!r} gave {_listed(names)} at {place}, and {_listed(known)} at {first}. Let `reward` "
+                "give the same names for each completion, CANNOT_SAY where it cannot say one."
+            )
+
+    def _nobody(self, place: Place) -> NobodyCanSay:
+        return NobodyCanSay(f"task {self.name!r} cannot say what the completion at {place} is worth")
+
+    def _one(self, place: Place, found: object) -> float:
+        """One reward; NaN of CANNOT_SAY."""
+        if found is CANNOT_SAY:
+            return math.nan
         missing = ", and one way through it ends without `return`" if found is None else ""
-        with self._reading(f"no reward at {place}", found, f"`reward` must return a number{missing}"):
+        with self._reading(
+            f"no reward at {place}", found, f"`reward` must return a number, or numbers by their names{missing}"
+        ):
             reward = _number(found)
         if not abs(reward) <= MAX_REWARD:  # which is false of what is no number, too
             raise WrongValue(
@@ -187,9 +393,20 @@ def has(task: object, part: str) -> bool:
     return True
 
 
+def has_environments(task: object) -> bool:
+    """Whether its episodes have environments (`node.tasks.api.environment`)."""
+    return has(task, "environment") and callable(getattr(task, "environment", None))
+
+
+def is_async(method: object) -> bool:
+    """Whether a call of it is to be awaited: it is `async def`, or an object whose `__call__` is."""
+    return inspect.iscoroutinefunction(method) or inspect.iscoroutinefunction(getattr(method, "__call__", None))  # noqa: B004
+
+
 def lacking_of(task: object) -> list[str]:
     """What every task has, and this one lacks."""
-    return [part for part in NEEDED if not has(task, part) and not hasattr(task, part)]
+    elsewhere = IN_ENVIRONMENT if has_environments(task) else ()
+    return [part for part in NEEDED if part not in elsewhere and not has(task, part) and not hasattr(task, part)]
 
 
 def describe_value(value: object) -> str:
@@ -205,6 +422,19 @@ def describe_value(value: object) -> str:
 
 
 MESSAGES = "text, or messages, each a volery.ChatMessage(role=..., content=...)"
+
+OBSERVATION = f"`step` must return {MESSAGES}, a volery.Observation of those, or None at the end"
+
+MAX_TOOLS = 128
+"""Tools of one problem: every one stands in the prompt, which has a bound of its own."""
+
+TOOLS = (
+    f"at most {MAX_TOOLS} volery.Tool(name=..., description=..., parameters=...), each with another name of letters, "
+    "digits, _, - and ., and with a JSON schema of an object"
+)
+
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+"""Names of tools that every family of models writes as they are."""
 
 
 # Readers: a value as the port has it. Each raises what it likes for what it is not.
@@ -237,8 +467,44 @@ def _conversation(value: object) -> Answer:
     for message in value:
         if not isinstance(message, ChatMessage):
             raise _OtherThing
-        _text(message.role), _text(message.content)
+        for text in (message.role, message.content, message.name, message.tool_call_id):
+            _text(text)
+        for call in message.tool_calls:
+            _call(call)
     return tuple(value)
+
+
+def _size(answer: Answer) -> int:
+    """Characters of an answer."""
+    return len(answer) if isinstance(answer, str) else sum(len(message.content) for message in answer)
+
+
+def _call(value: object) -> None:
+    if not isinstance(value, ToolCall):
+        raise _OtherThing
+    _text(value.id), _text(value.name)
+    _object(value.arguments)
+
+
+def _tools(value: object) -> None:
+    if not isinstance(value, list | tuple) or len(value) > MAX_TOOLS:
+        raise _OtherThing
+    for tool in value:
+        if not isinstance(tool, Tool) or NAME.fullmatch(tool.name) is None:
+            raise _OtherThing
+        _text(tool.description)
+        _object(parse_json(tool.parameters.encode()) if isinstance(tool.parameters, str) else tool.parameters)
+    if len({tool.name for tool in value}) < len(value):
+        raise _OtherThing
+
+
+def _object(value: object) -> None:
+    """A mapping of JSON values with keys of text: no NaN, no half of a surrogate pair, nothing that holds itself."""
+    if not isinstance(value, Mapping):
+        raise _OtherThing
+    _text(json.dumps(dict(value), allow_nan=False, ensure_ascii=False))
+    if not all(isinstance(key, str) for key in value):
+        raise _OtherThing
 
 
 def _flag(value: object) -> bool:
@@ -264,6 +530,24 @@ def _number(value: Any) -> float:
         return float(value)
     except OverflowError:
         return math.inf
+
+
+def _weights(value: Any) -> dict[str, float]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise _OtherThing
+    found = {name: _number(weight) for name, weight in value.items()}
+    if not all(abs(weight) <= MAX_REWARD for weight in found.values()):
+        raise _OtherThing
+    return found
+
+
+def _listed(names: frozenset[str]) -> str:
+    if not names:
+        return "one reward without a name"
+    return f"{'rewards' if len(names) > 1 else 'a reward'} called {', '.join(f'`{name}`' for name in sorted(names))}"
+
+
+_NAME = re.compile(rf"[A-Za-z0-9_\-./ ]{{1,{MAX_NAME_CHARACTERS}}}")
 
 
 def _rates(size: int) -> Callable[[Any], tuple[float, ...] | None]:

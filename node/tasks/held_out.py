@@ -21,16 +21,18 @@ class HeldOut:
     prompt: tuple[int, ...]
     reward: Callable[[tuple[int, ...]], float]
     task: str = ""
-    reply: Callable[[Said, int], Reply] | None = None
+    reply: Callable[..., Reply] | None = None
     index: int = 0
 
-    def answer(self, said: Said, transcript: int) -> Reply:
-        """The same for any task."""
-        return Ended(reward=self.reward(said[-1])) if self.reply is None else self.reply(said, transcript)
+    def answer(self, said: Said, transcript: int, digests: tuple[str, ...] = ()) -> Reply:
+        """The same for any task. `digests` of what was answered before, see `learner.rollouts.environment.Answered`."""
+        if self.reply is None:
+            return Ended(reward=self.reward(said[-1]))
+        return self.reply(said, transcript, digests=digests) if any(digests) else self.reply(said, transcript)
 
 
-HeldOutQuestion = tuple[HeldOut, Said, int]
-"""(problem, what was said, tokens of the transcript): the arguments of `HeldOut.answer`."""
+HeldOutQuestion = tuple[HeldOut, Said, int, tuple[str, ...]]
+"""(problem, what was said, tokens of the transcript, digests): the arguments of `HeldOut.answer`."""
 
 
 AskHeldOut = Callable[[Sequence[HeldOutQuestion]], Awaitable[Sequence[Reply]]]
@@ -39,5 +41,5 @@ AskHeldOut = Callable[[Sequence[HeldOutQuestion]], Awaitable[Sequence[Reply]]]
 async def answer_on_a_thread(questions: Sequence[HeldOutQuestion]) -> Sequence[Reply]:
     """Each problem's own answer, in this process."""
     return await trio.to_thread.run_sync(
-        lambda: [held.answer(said, transcript) for held, said, transcript in questions]
+        lambda: [held.answer(said, transcript, digests) for held, said, transcript, digests in questions]
     )

@@ -17,15 +17,22 @@ from node.tasks.api.options import parse_options
 from node.tasks.gate import lacking_of
 
 
+def kind_within(arguments: TaskArguments) -> tuple[TaskKind, TaskArguments] | None:
+    """The TaskKind that MODULE:NAME is, with the options that it declares; None where it is a class or a function.
+
+    Raises TaskError."""
+    found = _find(arguments)
+    if not isinstance(found, TaskKind):
+        return None
+    text = ",".join(f"{key}={value}" for key, value in arguments.options.items())
+    return found, replace(arguments, options=parse_options(found, text))
+
+
 def _build(arguments: TaskArguments) -> Task:
-    module_name, _, name = arguments.argument.partition(":")
-    if not (module_name and name):
-        raise TaskError(f"task 'python': {arguments.argument!r} is not MODULE:NAME, as in python:my_task:Countdown.")
-    found = _find(arguments, module_name, name)
-    if isinstance(found, TaskKind):
-        text = ",".join(f"{key}={value}" for key, value in arguments.options.items())
-        arguments = replace(arguments, options=parse_options(found, text))
-        found = found.build
+    found, (module_name, name) = _find(arguments), _named(arguments)
+    if (within := kind_within(arguments)) is not None:
+        kind, arguments = within
+        found = kind.build
     try:
         task = found(arguments)
     except TaskError:
@@ -41,7 +48,16 @@ def _build(arguments: TaskArguments) -> Task:
     return built
 
 
-def _find(arguments: TaskArguments, module_name: str, name: str) -> Any:
+def _named(arguments: TaskArguments) -> tuple[str, str]:
+    """Module and name. Raises TaskError."""
+    module_name, _, name = arguments.argument.partition(":")
+    if not (module_name and name):
+        raise TaskError(f"task 'python': {arguments.argument!r} is not MODULE:NAME, as in python:my_task:Countdown.")
+    return module_name, name
+
+
+def _find(arguments: TaskArguments) -> Any:
+    module_name, name = _named(arguments)
     if (beside := str(arguments.directory.resolve())) not in sys.path:
         sys.path.append(beside)
     try:

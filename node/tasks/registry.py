@@ -7,54 +7,84 @@ right."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Any, cast
 
-from node.tasks.api.interface import Task, TaskArguments, TaskError, TaskKind
+from node.tasks.adapters.gymnasium_text import GYMNASIUM
+from node.tasks.adapters.openenv.task import OPENENV
+from node.tasks.adapters.verifiers.task import VERIFIERS
+from node.tasks.api.interface import Option, Task, TaskArguments, TaskError, TaskKind
 from node.tasks.api.options import parse_options, suggestion, usage
 from node.tasks.kinds.code import CODE
-from node.tasks.kinds.generated import ARITHMETIC, REVERSE, SORT
+from node.tasks.kinds.generated import ARITHMETIC, PRODUCT, REVERSE, SORT
 from node.tasks.kinds.guess_and_lookup import GUESS, LOOKUP
-from node.tasks.kinds.jsonl import JSONL
+from node.tasks.kinds.jsonl import CSV, DATASET, JSONL, PARQUET
 from node.tasks.kinds.poker import POKER
 from node.tasks.kinds.reasoning_gym import REASONING_GYM
 from node.tasks.kinds.sokoban import SOKOBAN
+from node.tasks.kinds.with_tools import tools_kind
 from node.tasks.python_task import PYTHON
+
+Services = Mapping[str, Mapping[str, Any]]
 
 ENTRY_POINT_GROUP = "volery.tasks"
 
+
+def _open_within(spec: str, arguments: TaskArguments) -> Task:
+    """The task that another one plays, of that one's directory and seed. Raises TaskError."""
+    return open_task(spec, directory=arguments.directory, seed=arguments.seed, services=arguments.services)
+
+
 BUILT_IN = {
     kind.name: kind
-    for kind in (REVERSE, SORT, ARITHMETIC, GUESS, LOOKUP, SOKOBAN, POKER, JSONL, CODE, REASONING_GYM, PYTHON)
+    for kind in (
+        *(REVERSE, SORT, PRODUCT, ARITHMETIC, GUESS, LOOKUP, SOKOBAN, POKER, REASONING_GYM, PYTHON),
+        *(JSONL, CSV, PARQUET, DATASET, CODE, GYMNASIUM, OPENENV, VERIFIERS, tools_kind(_open_within)),
+    )
 }
 
 _OPTIONS = re.compile(r"[A-Za-z_]\w*=[^:]*")
 """What the last part of a spec looks like when it is options; an argument such as C:\\x or module:Class does not."""
 
 
-def open_task(spec: str, *, directory: Path | None = None, seed: int = 0) -> Task:
+def open_task(spec: str, *, directory: Path | None = None, seed: int = 0, services: Services | None = None) -> Task:
     """The task that `spec` names.
 
     Args:
         spec: see the module's paragraph.
         directory: what relative paths are relative to, the working directory by default.
         seed: orders the training problems; the held-out ones are the same for all seeds.
+        services: what swarm.toml says of services that are asked for rewards (`TaskArguments.services`).
 
     Raises:
         TaskError: an unknown name or key, a bad value, a file that cannot be used, a package that cannot be loaded.
     """
+    return build_task(*read_spec(spec, directory=directory or Path(), seed=seed, services=services))
+
+
+def read_spec(
+    spec: str, *, directory: Path, seed: int, services: Services | None = None
+) -> tuple[TaskKind, TaskArguments]:
+    """The kind that `spec` names, and what its `build` is called with. Raises TaskError as `open_task` does."""
     name, _, rest = spec.partition(":")
     kind = find_kind(name)
     argument, options = _split_rest(kind, rest)
-    arguments = TaskArguments(
-        argument=argument, options=parse_options(kind, options), directory=directory or Path(), seed=seed
+    values = parse_options(kind, options)
+    return kind, TaskArguments(
+        argument=argument, options=values, directory=directory, seed=seed, services=services or {}
     )
+
+
+def build_task(kind: TaskKind, arguments: TaskArguments) -> Task:
+    """The task that the kind builds. Raises TaskError, whatever its `build` raises."""
     try:
-        return kind.build(arguments)
+        return cast(Task, kind.build(arguments))  # which its gate asks what it is
     except TaskError:
         raise
     except Exception as error:  # a package's own code
-        raise TaskError(f"task {name!r} cannot be built: {type(error).__name__}: {error}") from error
+        raise TaskError(f"task {kind.name!r} cannot be built: {type(error).__name__}: {error}") from error
 
 
 def find_kind(name: str) -> TaskKind:
@@ -116,6 +146,10 @@ def list_tasks() -> str:
     lines = []
     for kind in kinds:
         lines.append(f"{usage(kind)}\n    {kind.summary}")
-        lines += [f"    {option.key:12} {option.help} (default {option.default})" for option in kind.options]
+        lines += [f"    {option.key:13} {option.help}{_default(option)}" for option in kind.options]
     lines += [f"not usable: {error}" for error in errors]
     return "\n".join(lines)
+
+
+def _default(option: Option) -> str:
+    return "" if option.default == "" else f" (default {option.default})"

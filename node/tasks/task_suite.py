@@ -9,7 +9,8 @@ elsewhere (`node.learner_role.scheduling.prompt_writer`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from learner.curriculum.offline_stream import OfflineStream
 from learner.curriculum.problem_index import place_of
 from learner.rollouts.environment import MAX_EPISODE_TOKENS, ONE_TURN, EpisodeLimits, Reply, Said
 from learner.rollouts.open_leases import Prompt
+from node.config.services import services_of
 from node.config.swarm_config import CurriculumSection, LearnSection, MixtureTask, SwarmConfig
 from node.config.unused_keys import idle_key_of_tasks
 from node.runtime.errors import naming
@@ -34,6 +36,7 @@ from node.tasks.offline_data import Logs, read_logs
 from node.tasks.registry import open_task
 from node.tasks.tokenized_task import EncodedTask
 from node.tasks.tokenizer import TextCodec, limit_of, vocabulary_of
+from node.tasks.ways.model_ways import read_ways
 
 LOOKED_AT = 64
 """Training prompts of each task that are looked at before a start: where none of them leaves room for an answer, hardly
@@ -49,13 +52,15 @@ Written = tuple[int, ...] | str
 @dataclass(kw_only=True)
 class TaskSuite:
     """See the module's paragraph. `tasks` by their names, in the order of the indexes; `held_out` is fixed for the
-    run; `limits` end episodes of tasks of several turns. `offline`: logs beside what the swarm makes, if there are.
+    run; `limits` end episodes of tasks of several turns. `ways`: what to tell of how prompts are written, by task.
+    `offline`: logs beside what the swarm makes, if there are.
 
     A prompt that leaves no room for `max_new_tokens` is never leased, since no engine could take it, and would give
     back all that it was leased with; nor is one that the tokenizer or its chat template cannot write, or one line of
     many would end a run that is days old. `troubles` tells of each task's first. `origins`: by task, with which
-    `spec`, `directory` and `seed` another process opens the same. `looked_at`: by task, of the first LOOKED_AT training
-    prompts those that can be asked, one at least. `progressed` tells that other prompts may come next.
+    `spec`, `directory`, `seed` and `services` another process opens the same. `looked_at`: by task, of the first
+    LOOKED_AT training prompts those that can be asked, one at least. `progressed` tells that other prompts may come
+    next.
     """
 
     codec: TextCodec
@@ -64,6 +69,7 @@ class TaskSuite:
     held_out: list[HeldOut]
     looked_at: Mapping[str, Sequence[tuple[int, ...]]]
     limits: EpisodeLimits = ONE_TURN
+    ways: Sequence[tuple[str, str]] = ()
     offline: OfflineStream | None = None
     logs: Logs | None = None
     origins: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -81,12 +87,13 @@ class TaskSuite:
     @property
     def notes(self) -> list[tuple[str, str]]:
         """What the operator is told of the tasks, each with the task's name."""
-        return [
+        finite = [
             (name, note)
             for name, encoded in self.tasks.items()
             if encoded.gate.finite is not None
             for note in encoded.gate.finite.notes
-        ] + ([("offline", self.logs.note)] if self.logs else [])
+        ]
+        return [*finite, *self.ways, *([("offline", self.logs.note)] if self.logs else [])]
 
     @property
     def has_turns(self) -> bool:
@@ -167,10 +174,13 @@ class TaskSuite:
         """The mean reward that groups of prompt `index` have been known to earn; None while nothing is known."""
         return self.curriculum.expected(index)
 
-    def state(self) -> dict[str, Any]:
-        """The curriculum's state and that of the logs, for a checkpoint."""
+    def state(self, unleased: Sequence[int] = ()) -> dict[str, Any]:
+        """The curriculum's state and that of the logs, for a checkpoint; a restart begins with `unleased`, which were
+        drawn and are leased to nobody."""
+        state = self.curriculum.state()
+        again = [*unleased, *state.get("again", ())]
         offline = {"offline": self.offline.state()} if self.offline else {}
-        return {**self.curriculum.state(), **offline}
+        return {**state, **({"again": again} if again else {}), **offline}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint's state. Raises TaskError when it belongs to other tasks."""
@@ -207,19 +217,25 @@ def _written(name: str, encoded: EncodedTask, index: int) -> Written:
         return f"task {name}: {error}"
 
 
-def _look_at(name: str, encoded: EncodedTask, limits: EpisodeLimits, reason: str) -> list[tuple[int, ...]]:
-    """Of the first LOOKED_AT training prompts those that can be asked.
-
-    Raises TaskError when none can be written, or none leaves room for an answer. `reason` says why the model takes no
-    longer sequence; "" where that is its size.
-    """
+def _first_written(name: str, encoded: EncodedTask) -> dict[int, tuple[int, ...]]:
+    """Of the first LOOKED_AT training prompts those that can be written, by index. Raises TaskError when none can."""
     found = [_written(name, encoded, index) for index in range(LOOKED_AT)]
-    written = [one for one in found if not isinstance(one, str)]
+    written = {index: one for index, one in enumerate(found) if not isinstance(one, str)}
     if not written:
-        raise TaskError(f"{found[0]}; so it is with all {LOOKED_AT} prompts that were looked at")
-    if why := _too_long(name, min(map(len, written)), limits):
+        raise TaskError(f"{str(found[0]).rstrip('.')}. So it is with all {LOOKED_AT} prompts that were looked at.")
+    return written
+
+
+def _askable(
+    name: str, written: Mapping[int, tuple[int, ...]], limits: EpisodeLimits, reason: str
+) -> list[tuple[int, ...]]:
+    """Those of them that leave room for an answer. Raises TaskError when none does.
+
+    `reason` says why the model takes no longer sequence; "" where that is its size.
+    """
+    if why := _too_long(name, min(map(len, written.values())), limits):
         raise TaskError(f"{why}, and it is the shortest of {LOOKED_AT}. {SHORTER}{reason}")
-    return [one for one in written if limits.allow(0, len(one))]
+    return [one for one in written.values() if limits.allow(0, len(one))]
 
 
 def open_task_suite(config: SwarmConfig, base: Path) -> TaskSuite:
@@ -228,22 +244,31 @@ def open_task_suite(config: SwarmConfig, base: Path) -> TaskSuite:
     Raises TaskError, beginning with the key that it is about.
     """
     directory = Path(config.model.directory)
-    with naming("[model] directory"):
-        codec = TextCodec.load(directory)
+    with _about_model():
+        codec = TextCodec.load(directory, read_ways(config.model))
         limit = limit_of(directory)
     positions, reason = (limit.tokens, limit.why and f" {limit.why}.") if limit else (None, "")
     limits = episode_limits(config.learn, positions, reason)
     parts, tasks, held_out, origins, looked_at = [], {}, [], {}, {}
+    ways = [("model", note) for note in codec.notes]
+    services = services_of(config, base)
     for number, one in enumerate(config.task.tasks):
         with naming("[task] spec" if config.task.spec else f"[task] mixture[{number}].spec"):
             task = EncodedTask(
-                task=open_task(one.spec, directory=base, seed=config.learn.seed),
+                task=open_task(one.spec, directory=base, seed=config.learn.seed, services=services),
                 codec=codec,
             )
             parts.append(part_of_mixture(one, task.gate, config.curriculum, config.learn.seed))
             tasks[one.title] = task
-            origins[one.title] = {"spec": one.spec, "directory": str(base.resolve()), "seed": config.learn.seed}
-            looked_at[one.title] = _look_at(one.title, tasks[one.title], limits, reason)
+            origins[one.title] = {
+                "spec": one.spec,
+                "directory": str(base.resolve()),
+                "seed": config.learn.seed,
+                "services": services,
+            }
+            found = _first_written(one.title, task)
+            looked_at[one.title] = _askable(one.title, found, limits, reason)
+            ways += [(one.title, note) for note in task.check_template(min(found))]
             held_out += held_out_of(tasks[one.title], config.task.held_out, limits, name=one.title)
     gates = [encoded.gate for encoded in tasks.values()]
     if idle := idle_key_of_tasks(
@@ -251,6 +276,8 @@ def open_task_suite(config: SwarmConfig, base: Path) -> TaskSuite:
         any_finite=any(gate.finite is not None for gate in gates),
         any_turns=any(gate.has_turns for gate in gates),
         any_dear=not all(gate.is_cheap for gate in gates),
+        any_environments=any(gate.has_environments for gate in gates),
+        any_awaited=any(gate.has_async_reward for gate in gates),
     ):
         raise TaskError(idle)
     schooling = TaskSuite(
@@ -260,6 +287,7 @@ def open_task_suite(config: SwarmConfig, base: Path) -> TaskSuite:
         held_out=held_out,
         looked_at=looked_at,
         limits=limits,
+        ways=ways,
         origins=origins,
     )
     if config.offline.path is not None:
@@ -280,6 +308,17 @@ def open_task_suite(config: SwarmConfig, base: Path) -> TaskSuite:
             seed=f"offline/{config.learn.seed}",
         )
     return schooling
+
+
+@contextmanager
+def _about_model() -> Iterator[None]:
+    """What is wrong is about the model's directory, unless it names a key of its own."""
+    try:
+        yield
+    except TaskError as error:
+        if str(error).startswith("[model] "):
+            raise
+        raise TaskError(f"[model] directory: {error}") from error
 
 
 def _require_pairs(config: SwarmConfig, logs: Logs) -> None:

@@ -1,7 +1,8 @@
 """A task as the learner uses it: prompts and answers as token ids, rewards of token ids.
 
 What always holds: every reward is a finite number and depends on nothing but the task, the tokenizer, the index and
-the tokens, so it comes out the same after a restart and in any process; so does what a task of several turns answers.
+the tokens, so it comes out the same after a restart and in any process; so does what a task of several turns answers,
+unless it has environments: their answers have digests, which are told with all that was said.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from functools import cached_property
 
 from learner.rollouts.environment import Answered, Ended, EpisodeLimits, Reply, Said
 from node.tasks.api.interface import Completion, Problem, Task, TaskError
+from node.tasks.environments.question import digest_of_answer
 from node.tasks.gate import Gate, Place
-from node.tasks.grading import Asked, Judgement, grade
+from node.tasks.grading import AnsweredOtherwise, Asked, Judgement, grade, otherwise
+from node.tasks.template_checks import check_template
 from node.tasks.tokenizer import TextCodec
+from node.tasks.tools.writing import write_calls
+from node.tasks.worth import parts_of
 
 Replying = Generator[Asked | Place, Judgement | Problem, Reply]
 """Yields questions for the task, is sent its judgements, returns the reply. A Place asks for the problem there."""
@@ -43,6 +48,12 @@ class EncodedTask:
         with self._written("its prompt"):
             return self.codec.encode_prompt(problem)
 
+    def check_template(self, index: int) -> list[str]:
+        """Notes on how the training prompt of `index` is written. Raises TaskError where an episode could not go on."""
+        problem = self.gate.problem(Place(index=index))
+        with self._written("its prompt"):
+            return check_template(self.codec, problem, has_turns=self.gate.has_turns)
+
     def reward(self, index: int, tokens: Sequence[int], *, held_out: bool = False) -> float:
         """Reward of completion `tokens` (stop id included) of that prompt."""
         completion = self._completion(tokens)
@@ -58,16 +69,48 @@ class EncodedTask:
         return reward
 
     def answer(self, index: int) -> tuple[int, ...]:
-        """Token ids of the reference answer of `index`, ended by eos, for a supervised warm start."""
+        """Token ids of the reference answer of `index`, ended as a turn ends, for a supervised warm start."""
         problem = self.gate.problem(Place(index=index))
         if problem.answer is None:
             raise TaskError(f"task {self.gate.name!r} has no reference answers, so it cannot warm a model up")
         with self._written("its answer"):
-            return self.codec.encode_answer(problem.answer)
+            return self.codec.encode_answer(problem.answer, self.codec.end_of_turn(problem))
 
-    def reply(self, index: int, said: Said, transcript: int, limits: EpisodeLimits, *, held_out: bool = False) -> Reply:
-        """What comes back to `said`, turn by turn, in that problem; see `Environment`. The task is asked here."""
-        replying = self.replying(index, said, transcript, limits, held_out=held_out)
+    def example(self, index: int) -> list[tuple[tuple[int, ...], bool]]:
+        """Training problem `index` with all that is said and answered in it, as token ids, for a supervised warm start;
+        each with whether it is what the policy shall say."""
+        place = Place(index=index)
+        problem = self.gate.problem(place)
+        parts = [(self.encode_prompt(problem), False)]
+        if (shown := self.gate.demonstrate(place)) is None:
+            return [*parts, (self.answer(index), True)]
+        with self._written("its example"):
+            end = self.codec.end_of_turn(problem)
+            for message in shown:
+                if message.role != "assistant":
+                    parts.append((self.codec.encode_turn(problem, (message,)), False))
+                    continue
+                calls = message.tool_calls
+                text = (
+                    write_calls(self.codec.require_tool_format(), calls, message.content) if calls else message.content
+                )
+                parts.append((self.codec.encode_answer(text, end), True))
+        return parts
+
+    def reply(
+        self,
+        index: int,
+        said: Said,
+        transcript: int,
+        limits: EpisodeLimits,
+        *,
+        held_out: bool = False,
+        digests: tuple[str, ...] = (),
+        read: tuple[int, ...] | None = None,
+    ) -> Reply:
+        """What comes back to `said`, turn by turn, in that problem; see `learner.rollouts.environment.Question`. The
+        task is asked here."""
+        replying = self.replying(index, said, transcript, limits, held_out=held_out, digests=digests, read=read)
         try:
             asked = next(replying)
             while True:
@@ -77,7 +120,15 @@ class EncodedTask:
             return reply
 
     def replying(
-        self, index: int, said: Said, transcript: int, limits: EpisodeLimits, *, held_out: bool = False
+        self,
+        index: int,
+        said: Said,
+        transcript: int,
+        limits: EpisodeLimits,
+        *,
+        held_out: bool = False,
+        digests: tuple[str, ...] = (),
+        read: tuple[int, ...] | None = None,
     ) -> Replying:
         """The same, for whoever has the task asked elsewhere: yields what to ask, is sent what comes back."""
         last = self._completion(said[-1])
@@ -88,19 +139,44 @@ class EncodedTask:
             finished=last.finished,
             wants_reward=False,
         )
+        problem: Judgement | Problem = None
+        if self.gate.has_environments:
+            problem = yield Place(index=index, held_out=held_out)
+            assert isinstance(problem, Problem), "a problem was asked"
+            asked = self._of_environment(asked, problem, digests)
+        cut_off = not last.finished
         if self.gate.has_turns and last.finished:
             answered = yield asked
             if answered is not None:
                 assert isinstance(answered, str | tuple), "an answer was asked"
-                problem = yield Place(index=index, held_out=held_out)
+                problem = problem or (yield Place(index=index, held_out=held_out))
                 assert isinstance(problem, Problem), "a problem was asked"
                 with self._written("what it answers"):
                     tokens = self.codec.encode_turn(problem, answered)
                 if limits.allow(len(said), transcript + len(tokens)):
-                    return Answered(tokens=tokens)
+                    if not self.gate.has_environments:
+                        return Answered(tokens=tokens)
+                    self._require_same(asked, tokens, read)
+                    return Answered(tokens=tokens, digest=digest_of_answer(answered))
+                cut_off = True
+            elif self.gate.has_environments:
+                self._require_same(asked, None, read)
         reward = yield replace(asked, wants_reward=True)
         assert isinstance(reward, float), "a reward was asked"
-        return Ended(reward=reward)
+        return Ended(reward=float(reward), cut_off=cut_off, parts=parts_of(reward))
+
+    def _of_environment(self, asked: Asked, problem: Problem, digests: tuple[str, ...]) -> Asked:
+        """The same with what an environment is told besides."""
+        if self.codec.messages(problem) is None:  # words are words
+            return replace(asked, digests=digests)
+        written = self.codec.require_tool_format() if problem.tools else self.codec.tool_format or "json"
+        return replace(asked, digests=digests, tool_format=written, in_thinking=self.codec.begins_in_thinking)
+
+    def _require_same(self, asked: Asked, tokens: tuple[int, ...] | None, read: tuple[int, ...] | None) -> None:
+        """Raises AnsweredOtherwise where the policy has read something else."""
+        if read is not None and tokens != read:
+            place = Place(index=asked.index, held_out=asked.held_out)
+            raise AnsweredOtherwise(otherwise(self.gate.name, place, len(asked.said)))
 
     def _completion(self, tokens: Sequence[int]) -> Completion:
         with self._written("a completion"):

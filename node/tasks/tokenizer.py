@@ -1,40 +1,47 @@
 """Between text and token ids, from the files of a model directory alone: no transformers, no torch, no code of the
 model's.
 
-Reads the tokenizer (`node.tasks.tokenizer_files`), chat_template.jinja, generation_config.json and config.json. What
-always holds: chat templates run in jinja2's immutable sandbox; a completion's text shows every token, also special
-ones and ids that the tokenizer does not know, so that a policy cannot hide junk from a reward; a prompt that the
-tokenizer cannot write is an error."""
+Reads the tokenizer (`node.tasks.tokenizer_files`), chat_template.jinja (`node.tasks.ways.chat_template`),
+generation_config.json and config.json (`node.tasks.ways.stop_tokens`), with what the operator changes of these
+(`node.tasks.ways.model_ways`).
+
+Invariants:
+- A completion's text shows every token, also special ones and ids that the tokenizer does not know, so that a policy
+  cannot hide junk from a reward.
+- A prompt that the tokenizer cannot write is an error.
+- A prompt begins with the beginning-of-text token once at most, whether the chat template, the tokenizer or both
+  write it.
+- What follows a turn never renders anew what the policy said.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from functools import lru_cache
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from jinja2 import Template, TemplateError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from learner.artifacts.model_limits import Positions, positions_in
 from learner.artifacts.regular_file import read_file
 from learner.artifacts.text_files import NotText, text_of
-from node.tasks.api.interface import Answer, Chat, ChatMessage, Completion, Problem, TaskError
-from node.tasks.tokenizer_files import read_object, read_tokenizer
+from node.runtime.errors import naming
+from node.tasks.api.interface import Answer, Chat, ChatMessage, Completion, Problem, Spoken, TaskError
+from node.tasks.tokenizer_files import TokenizerFiles, read_object, read_tokenizer
+from node.tasks.tools.formats import ToolFormat, format_of
+from node.tasks.tools.reading import THINK, read_spoken
+from node.tasks.ways.chat_template import ChatTemplate
+from node.tasks.ways.model_ways import ModelWays
+from node.tasks.ways.stop_tokens import declared_stop_ids, stops_of
 from protocol.core.limits import MAX_PROMPT_TOKENS, MAX_STOP_IDS
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 """Stands for an id beyond the vocabulary: padded embeddings can produce it, and decoders leave it out silently."""
-
-SAID, ANSWERED = "WhatThePolicySaid", "WhatWasAnswered"
-"""Stand for it in a conversation that is rendered to see what follows, and whether that is shown."""
 
 MAX_END_TOKENS = 2
 """Templates end what the assistant said with one token or two, the last of which ends generation."""
@@ -49,59 +56,86 @@ CHARACTER_VOCABULARY = 64
 class TextCodec:
     """The tokenizer of one model. `eos_id` ends reference answers; it is one of `stop_ids`, which end generation. The
     model's embedding has `rows`, None when it does not say: no engine takes an id beyond them.
+
+    `system_prompt` begins conversations that have no system message; "" adds none. `tool_format`: how the model calls
+    tools; None where its chat template does it in a way that is not read here. `notes` are for the operator.
     """
 
     directory: Path
     tokenizer: Tokenizer
     special_tokens: Mapping[str, str]
-    chat_template: str | None
+    template: ChatTemplate | None
     eos_id: int
     stop_ids: frozenset[int]
     rows: int | None = None
+    system_prompt: str = ""
+    tool_format: ToolFormat | None = "json"
+    notes: tuple[str, ...] = ()
 
     @classmethod
-    def load(cls, directory: Path) -> TextCodec:
+    def load(cls, directory: Path, ways: ModelWays = ModelWays()) -> TextCodec:  # noqa: B008  (it is frozen)
         """Read `directory`. Raises TaskError naming the file and what it lacks."""
         files = read_tokenizer(directory)
-        eos, declared = files.eos_id, _declared_stop_ids(directory)
-        if eos is None and not declared:
-            raise TaskError(
-                f"{directory}: nothing says which token ends a text. Set eos_token_id in generation_config.json, or "
-                "eos_token in tokenizer_config.json, to a token that the tokenizer has."
-            )
-        stop_ids = declared | ({eos} if eos is not None else set())
+        rows, asked = vocabulary_of(directory), stops_of(files.tokenizer, ways.stop)
+        declared = _declared_by_model(directory, files, rows, asked.ids | set(ways.stop_ids))
+        stop_ids = declared | _within(rows, asked.ids, "stop") | _within(rows, ways.stop_ids, "stop_ids")
         if len(stop_ids) > MAX_STOP_IDS:
             raise TaskError(f"{directory}: {len(stop_ids)} tokens end a text; a lease carries at most {MAX_STOP_IDS}")
-        rows = vocabulary_of(directory)
-        said = {one for one in stop_ids if rows is None or one < rows}  # the others stem from a larger vocabulary
-        if rows is not None and (not said or (eos is not None and eos not in said)):
-            raise TaskError(
-                f"{directory}: token id {max(stop_ids - said)} ends a text, and {_embedded(rows)}, so it is never "
-                "generated. Correct eos_token_id in generation_config.json and config.json, or eos_token in "
-                "tokenizer_config.json."
-            )
+        template = _template(directory, files, ways)
         return cls(
             directory=directory,
             tokenizer=files.tokenizer,
             special_tokens=files.special_tokens,
-            chat_template=_read_chat_template(directory, files.settings),
-            eos_id=eos if eos is not None else min(said),
-            stop_ids=frozenset(said),
+            template=template,
+            eos_id=files.eos_id if files.eos_id is not None else min(declared or stop_ids),
+            stop_ids=frozenset(stop_ids),
             rows=rows,
+            system_prompt=ways.system_prompt,
+            tool_format=format_of(template.text if template else None)
+            if ways.tool_format == "auto"
+            else ways.tool_format,
+            notes=asked.notes,
         )
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id of the token that begins a text; None where the model has none."""
+        bos = self.special_tokens.get("bos_token")
+        found: int | None = None if bos is None else self.tokenizer.token_to_id(bos)
+        return found
+
+    @property
+    def begins_with_bos(self) -> bool:
+        """Whether the tokenizer itself begins a text with `bos_id`."""
+        return self.bos_id is not None and self.tokenizer.encode("a").ids[:1] == [self.bos_id]
+
+    @cached_property
+    def begins_in_thinking(self) -> bool:
+        """Whether the chat template opens <think> where the assistant begins."""
+        try:
+            return self.render([ChatMessage(role="user", content="?")]).rstrip().endswith(THINK)
+        except TaskError:
+            return False
 
     def encode_prompt(self, problem: Problem) -> tuple[int, ...]:
         """Token ids of a problem's prompt, through the chat template where the problem wants it.
 
-        Raises TaskError: no chat template where one is needed, characters without a token, empty or too long.
+        Raises TaskError: no chat template where one is needed, or it leaves a message or a tool out; characters without
+        a token; empty or too long.
         """
-        if (messages := self._messages(problem)) is None:
-            ids = self._encode(str(problem.prompt), special=True)
-        else:
-            ids = self._encode(self.render(messages), special=False)
+        ids = self.encode_as_written(problem)
+        beginnings = next((place for place, token in enumerate(ids) if token != self.bos_id), len(ids))
+        ids = ids[max(beginnings - 1, 0) :]
         if not 1 <= len(ids) <= MAX_PROMPT_TOKENS:
-            raise TaskError(f"a prompt has {len(ids)} tokens; a lease carries 1 to {MAX_PROMPT_TOKENS}")
+            shown = str(problem.prompt)[:40]
+            raise TaskError(f"the prompt {shown!r} has {len(ids)} tokens; a lease carries 1 to {MAX_PROMPT_TOKENS}")
         return ids
+
+    def encode_as_written(self, problem: Problem) -> tuple[int, ...]:
+        """The same as chat template or tokenizer write it, perhaps with a beginning too many, and of any length."""
+        if (messages := self.messages(problem)) is None:
+            return self._encode(str(problem.prompt), special=True)
+        return self._encode(self._needed().prompt(messages, problem.tools), special=False)
 
     def encode_turn(self, problem: Problem, answered: Answer) -> tuple[int, ...]:
         """Token ids that follow a stop id of the policy's: the answer, and what the chat template puts around it.
@@ -109,42 +143,85 @@ class TextCodec:
         They are never those of the whole conversation encoded anew, so that what the policy said stays what it said.
         Raises TaskError: no chat template where one is needed, or it fails; characters without a token.
         """
-        before = self._messages(problem)
+        before = self.messages(problem)
         if before is None and isinstance(answered, str):
             return self._encode(answered, special=False)
-        said = ChatMessage(role="assistant", content=SAID)
         messages = [ChatMessage(role="user", content=answered)] if isinstance(answered, str) else answered
-        after = self._after_said([*(before or ()), said, *messages])
-        for message in messages:
-            if message.content.strip() not in after:  # a template may write it as JSON, but not leave it out
-                probe = ChatMessage(role=message.role, content=ANSWERED)
-                if ANSWERED not in self._after_said([*(before or ()), said, probe]):
-                    raise TaskError(
-                        f"{self.directory}: its chat template does not show messages of role {message.role}"
-                    )
-        ids = self._encode(after, special=False)
+        template, before = self._needed(), before or ()
+        try:
+            ids = self._encode(template.after_said(before, messages, problem.tools), special=False)
+        except TaskError as refused:
+            if all(message.role != "tool" for message in messages):
+                raise
+            return self._after_call(before, messages, problem, refused)
         # The template's end of a message stands for the stop id that is there already.
         ends = (place + 1 for place, token in enumerate(ids[:MAX_END_TOKENS]) if token in self.stop_ids)
         return ids[next(ends, 0) :]
 
-    def _after_said(self, messages: Sequence[ChatMessage]) -> str:
-        """What the template writes after the last thing that the assistant said."""
-        _, shown, after = self.render(messages).rpartition(SAID)
-        if not shown:
-            raise TaskError(f"{self.directory}: its chat template does not show what the assistant said")
-        return after
+    def _after_call(
+        self, before: Sequence[ChatMessage], messages: Sequence[ChatMessage], problem: Problem, refused: TaskError
+    ) -> tuple[int, ...]:
+        """The same, where the template takes no answer of a tool unless it has seen a call; else it has `refused`."""
+        template = self._needed()
+        try:
+            text = template.after_call(before, messages, problem.tools)
+        except TaskError:
+            raise refused from None
+        ids = self._encode(text, special=False)
+        if (end := next((place for place, token in enumerate(ids) if token in self.stop_ids), None)) is None:
+            raise TaskError(
+                f"{template.where}: its chat template ends a call with no token that ends a completion. Name the token "
+                "that ends it in [model] stop."
+            )
+        return ids[end + 1 :]
 
-    def _messages(self, problem: Problem) -> Sequence[ChatMessage] | None:
-        """The prompt as a conversation; None where it is plain text."""
-        if not isinstance(problem.prompt, str):
-            return problem.prompt
-        if problem.chat is Chat.NEVER or (problem.chat is Chat.AUTO and self.chat_template is None):
-            return None
-        return [ChatMessage(role="user", content=problem.prompt)]
+    def messages(self, problem: Problem) -> Sequence[ChatMessage] | None:
+        """The prompt as a conversation, with the operator's system prompt; None where it is plain text."""
+        if isinstance(problem.prompt, str):
+            plain = problem.chat is Chat.NEVER or (problem.chat is Chat.AUTO and self.template is None)
+            if plain and not problem.tools:
+                return None
+            messages: Sequence[ChatMessage] = [ChatMessage(role="user", content=problem.prompt)]
+        else:
+            messages = problem.prompt
+        if not self.system_prompt or any(message.role == "system" for message in messages):
+            return messages
+        return [ChatMessage(role="system", content=self.system_prompt), *messages]
 
-    def encode_answer(self, text: str) -> tuple[int, ...]:
-        """Token ids of a reference answer, ended by `eos_id`. Raises TaskError for characters without a token."""
-        return (*self._encode(text, special=False), self.eos_id)
+    def spoken(self, problem: Problem, text: str) -> Spoken:
+        """What the policy said in one turn, by the model's tool format and the problem's tools. Raises TaskError where
+        the format is not read here."""
+        return read_spoken(
+            self.require_tool_format(),
+            text,
+            tools=[tool.name for tool in problem.tools],
+            in_thinking=self.begins_in_thinking and self.messages(problem) is not None,
+        )
+
+    def require_tool_format(self) -> ToolFormat:
+        """How the model calls tools. Raises TaskError."""
+        if self.tool_format is None:
+            raise TaskError(
+                f"{self._needed().where}: its chat template writes calls of tools in a form that is not read here. Set "
+                '[model] tool_format to the form that the policy shall learn, as "hermes" or "json".'
+            )
+        return self.tool_format
+
+    def encode_answer(self, text: str, end: int | None = None) -> tuple[int, ...]:
+        """Token ids of a reference answer, ended by `end`, or by `eos_id`. Raises TaskError for characters without a
+        token."""
+        return (*self._encode(text, special=False), self.eos_id if end is None else end)
+
+    def end_of_turn(self, problem: Problem) -> int:
+        """The stop id that ends what the policy says: the one with which the chat template ends it, if it is one of
+        `stop_ids`; else `eos_id`, which some families write only behind a whole conversation."""
+        if (before := self.messages(problem)) is None:
+            return self.eos_id
+        try:
+            ids = self._encode(self._needed().after_said(before, (), problem.tools), special=False)
+        except TaskError:
+            return self.eos_id
+        return next((one for one in ids[:MAX_END_TOKENS] if one in self.stop_ids), self.eos_id)
 
     def completion(self, tokens: Sequence[int]) -> Completion:
         """What generated `tokens` say. Finished: the last one, and only that one, is a stop id."""
@@ -164,24 +241,18 @@ class TextCodec:
             known = []
         return "".join([*parts, self._decode_known(known)])
 
-    def render(self, messages: Iterable[ChatMessage]) -> str:
+    def render(self, messages: Sequence[ChatMessage]) -> str:
         """The conversation as text, up to where the assistant begins. Raises TaskError: no template, or it fails."""
-        if self.chat_template is None:
+        return self._needed().render(messages)
+
+    def _needed(self) -> ChatTemplate:
+        if self.template is None:
             raise TaskError(
                 f"{self.directory}: has no chat template, and the task's prompts are conversations. Use a model with "
-                "chat_template.jinja, or prompts of plain text with chat=never."
+                "chat_template.jinja, give a template in [model] chat_template, or prompts of plain text with "
+                "chat=never."
             )
-        variables = {
-            **self.special_tokens,
-            "messages": [{"role": message.role, "content": message.content} for message in messages],
-            "add_generation_prompt": True,
-        }
-        try:
-            return _compile(self.chat_template).render(variables)
-        except Exception as error:  # a stranger's program: 1 / 0, a macro that calls itself, brackets without end
-            raise TaskError(
-                f"{self.directory}: its chat template fails on a prompt: {type(error).__name__}: {error}"
-            ) from error
+        return self.template
 
     def _encode(self, text: str, *, special: bool) -> tuple[int, ...]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=special).ids
@@ -226,16 +297,53 @@ def _embedded(rows: int) -> str:
 # --- reading a model directory ----------------------------------------------------------------------------------------
 
 
-def _declared_stop_ids(directory: Path) -> set[int]:
-    """eos_token_id, a number or a list, of generation_config.json and config.json together."""
-    found: set[int] = set()
-    for name in ("generation_config.json", "config.json"):
-        declared = read_object(directory / name).get("eos_token_id")
-        ids = declared if isinstance(declared, list) else [] if declared is None else [declared]
-        if not all(isinstance(token, int) and not isinstance(token, bool) and token >= 0 for token in ids):
-            raise TaskError(f"{directory / name}: eos_token_id is neither a token id nor a list of them: {declared!r}")
-        found.update(ids)
-    return found
+def _declared_by_model(directory: Path, files: TokenizerFiles, rows: int | None, asked: Collection[int]) -> set[int]:
+    """Token ids that the model's files call ends, of those that it has. Raises TaskError where nothing ends a text."""
+    eos = files.eos_id
+    found = declared_stop_ids(directory) | ({eos} if eos is not None else set())
+    if not found and not asked:
+        raise TaskError(
+            f"{directory}: nothing says which token ends a text. Set eos_token_id in generation_config.json, or "
+            "eos_token in tokenizer_config.json, to a token that the tokenizer has, or name one in [model] stop."
+        )
+    said = {one for one in found if rows is None or one < rows}  # the others stem from a larger vocabulary
+    if rows is not None and ((found and not said and not asked) or (eos is not None and eos not in said)):
+        raise TaskError(
+            f"{directory}: token id {max(found - said)} ends a text, and {_embedded(rows)}, so it is never "
+            "generated. Correct eos_token_id in generation_config.json and config.json, or eos_token in "
+            "tokenizer_config.json."
+        )
+    return said
+
+
+def _within(rows: int | None, ids: Collection[int], key: str) -> set[int]:
+    """The ids that a key of the operator's adds, which the model must have. Raises TaskError."""
+    if rows is not None and (beyond := [one for one in ids if one >= rows]):
+        raise TaskError(f"[model] {key}: token id {beyond[0]} is never generated: {_embedded(rows)}. Leave it out.")
+    return set(ids)
+
+
+def _template(directory: Path, files: TokenizerFiles, ways: ModelWays) -> ChatTemplate | None:
+    """The operator's template, or the model's own. Raises TaskError where the operator's wishes need one."""
+    text = _read_chat_template(directory, files.settings) if ways.chat_template is None else ways.chat_template
+    if text is None:
+        for key, value in (("chat_template_kwargs", ways.template_kwargs), ("system_prompt", ways.system_prompt)):
+            if value:
+                raise TaskError(
+                    f"{directory}: has no chat template, and [model] {key} needs one. Give a template in [model] "
+                    f"chat_template, or leave {key} out."
+                )
+        return None
+    template = ChatTemplate(
+        text=text,
+        where=ways.template_file or str(directory),
+        special_tokens=files.special_tokens,
+        variables=ways.template_kwargs,
+    )
+    if template.variables:
+        with naming("[model] chat_template_kwargs"):
+            template.require_variables()
+    return template
 
 
 def _read_chat_template(directory: Path, settings: Mapping[str, Any]) -> str | None:
@@ -257,67 +365,44 @@ def _read_chat_template(directory: Path, settings: Mapping[str, Any]) -> str | N
             return None
 
 
-# --- chat templates, as transformers runs them (transformers.utils.chat_template_utils) -------------------------------
-
-
-class _GenerationTag(Extension):
-    """{% generation %} ... {% endgeneration %} marks words for training masks; here it only passes them on."""
-
-    tags = {"generation"}  # noqa: RUF012  (jinja2 declares it so)
-
-    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-@lru_cache(maxsize=8)
-def _compile(template: str) -> Template:
-    """Cached: templates of today take milliseconds to compile, and every prompt goes through one."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment.from_string(template)
-
-
-def _to_json(value: object, indent: int | None = None) -> str:
-    """jinja2's own filter escapes for HTML, which no model expects."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)
-
-
 # --- a tokenizer made on the spot -------------------------------------------------------------------------------------
 
 
-def write_character_tokenizer(directory: Path, alphabet: str = DEMO_ALPHABET) -> None:
+def write_character_tokenizer(
+    directory: Path, alphabet: str = DEMO_ALPHABET, *, words: Sequence[str] = (), chat_template: str | None = None
+) -> None:
     """Write tokenizer.json and tokenizer_config.json: one token a character, which transformers' AutoTokenizer loads.
 
-    The ids, CHARACTER_VOCABULARY of them: <pad> 0, <bos> 1, <eos> 2, <unk> 3, the alphabet from 4 on, unused ones.
+    The ids, CHARACTER_VOCABULARY of them: <pad> 0, <bos> 1, <eos> 2, <unk> 3, `words` (each one token, as a mark of a
+    tool call is) and the alphabet from 4 on, unused ones. With a `chat_template` a model can be told anything, so what
+    has no token is read as "?", which then must be in the alphabet, and is no error.
 
     Raises:
-        ValueError: a character occurs twice, there are more than 60, or "<" is one, which could spell a special token.
+        ValueError: a character occurs twice, there are more than 60 with the words, or "<" is one, which could spell a
+            special token.
     """
     names = ["<pad>", "<bos>", "<eos>", "<unk>"]
-    tokens = [*names, *alphabet]
-    if len(set(alphabet)) != len(alphabet) or len(tokens) > CHARACTER_VOCABULARY or "<" in alphabet:
+    tokens = [*names, *words, *alphabet]
+    if len(set(tokens)) != len(tokens) or len(tokens) > CHARACTER_VOCABULARY or "<" in "".join((alphabet, *words)):
         raise ValueError(
             f"an alphabet has up to {CHARACTER_VOCABULARY - len(names)} characters, each once, without '<'"
         )
     tokens += [f"<unused{place}>" for place in range(len(tokens), CHARACTER_VOCABULARY)]
-    tokenizer = Tokenizer(models.WordLevel({token: place for place, token in enumerate(tokens)}, unk_token="<unk>"))
+    unknown = "<unk>" if chat_template is None else "?"
+    tokenizer = Tokenizer(models.WordLevel({token: place for place, token in enumerate(tokens)}, unk_token=unknown))
     # [\s\S], since a dot would leave line ends inside a piece.
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    pieces = "|".join([*map(re.escape, sorted(words, key=len, reverse=True)), r"[\s\S]"])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pieces), "isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    special = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), names, strict=True))
+    if chat_template is not None:
+        del special["unk_token"]  # a text with a token so called is an error
+        special["chat_template"] = chat_template
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
-        **dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), names, strict=True)),
+        **special,
     }
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(directory / "tokenizer.json"))

@@ -27,14 +27,16 @@ from node.runtime.batched_calls import BatchedCalls
 from node.runtime.errors import RunError, naming
 from node.runtime.events import EventLog
 from node.tasks.api.interface import Problem, TaskError
-from node.tasks.first_reward import require_reward
-from node.tasks.gate import Place
-from node.tasks.grading import Asked, Judgement
+from node.tasks.first_reward import require_reward, require_services
+from node.tasks.gate import NobodyCanSay, Place
+from node.tasks.grading import AnsweredOtherwise, Asked, Judgement
 from node.tasks.held_out import HeldOutQuestion
 from node.tasks.sandbox.confined_library import close_all
+from node.tasks.services.remarks import Remark, take_remarks
 from node.tasks.task_suite import TaskSuite, Written
 from node.tasks.tokenized_task import Replying
 from node.verifiers.pool import VERIFIER, Failure, PoolTerms, VerifierPool, open_pool
+from node.verifiers.remarks import ServiceNews
 from swarm.transport.error_groups import first_cause
 
 MAX_USUAL = 8
@@ -46,6 +48,10 @@ FAILED_IN_A_ROW = 256
 NEVER_RIGHT = 16
 """So many first questions of one task without an answer are told as what they are: two groups of eight. Chance and odd
 completions explain one or two of them."""
+
+UNSAID_IN_A_ROW = 64
+"""So many completions of one task of which nobody can say anything, eight groups of eight, are told: each is no
+failure, but a run that drops all of its groups learns nothing."""
 
 TURN_S = 0.005
 """Answers that are given together end one another's waiting: once so long has passed, those that are there go out."""
@@ -67,6 +73,33 @@ class _Spot:
     held_out: bool
     said: Said
     transcript: int
+    digests: tuple[str, ...] = ()
+    read: tuple[int, ...] | None = None
+
+
+_Step = Asked | Place | Reply | Failure
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Move:
+    """A reply that is being made, what it is sent, and its problem if that is known: it asks for that one alone."""
+
+    replying: Replying
+    answer: Judgement | Problem = None
+    problem: Problem | None = None
+
+    def made(self) -> _Step:
+        """What to ask next, or the reply."""
+        try:
+            step = self.replying.send(self.answer)
+            while isinstance(step, Place) and self.problem is not None:
+                step = self.replying.send(self.problem)
+            return step
+        except StopIteration as end:
+            reply: Reply = end.value
+            return reply
+        except TaskError as error:
+            return _failure(error)
 
 
 _Answer = Callable[[Sequence[_Spot]], Awaitable[list[Reply | Failure]]]
@@ -85,18 +118,22 @@ class Verifiers:
     """Prompts in a row that no verifier could write."""
     _never: dict[str, int] = field(default_factory=dict)
     """Questions without an answer of each task that has not answered one; -1: it has, or that was told."""
+    _unsaid: dict[str, int] = field(default_factory=dict)
+    """Completions of each task in a row of which nobody can say anything."""
     _posed: dict[tuple[str, Place], Problem] = field(default_factory=dict)
+    _news: ServiceNews = field(default_factory=ServiceNews)
     _pool: VerifierPool | None = None
     _there: trio.Event = field(default_factory=trio.Event)
-    _thread: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
-    """Deliveries ask all at once: on a thread each they would leave the node's own little of the interpreter."""
     _answer: BatchedCalls[Sequence[_Spot], list[Reply | Failure]] = field(init=False)
     """What deliveries ask of cheap tasks. They come many at once, and a thread's turn costs more than an answer."""
+    _moves: BatchedCalls[_Move, _Step] = field(init=False)
+    """Tokens to text and back, for what verifiers are asked: a thread's turn for each would hold up the loop."""
     _desk: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(1))
     """Where prompts are written: a task that is slow at them holds up no reward."""
 
     def __post_init__(self) -> None:
         self._answer = BatchedCalls(self._answered_together, most=MOST_TOGETHER)
+        self._moves = BatchedCalls(_made_together, most=MOST_TOGETHER)
 
     @property
     def pooled(self) -> list[str]:
@@ -130,9 +167,15 @@ class Verifiers:
             },
             timeout_s=self.section.timeout_s,
             memory_gb=self.section.memory_gb,
+            awaited=frozenset(title for title in self.pooled if self.schooling.tasks[title].gate.has_async_reward),
+            played=frozenset(title for title in self.pooled if self.schooling.tasks[title].gate.has_environments),
+            environments=self.section.environments,
+            idle_s=self.section.environment_idle_s,
+            at_once=self.section.episodes_at_once,
         )
         async with open_pool(_commands(self.section), terms, lambda name: child_events(self.events, name)) as pool:
             self._pool = pool
+            pool.on_remark = self._heard
             self._there.set()
             yield
 
@@ -141,15 +184,32 @@ class Verifiers:
         places = []
         for one in questions:
             index, title = self.schooling.place(one.index)
-            places.append(_Spot(title=title, index=index, held_out=False, said=one.said, transcript=one.transcript))
+            places.append(
+                _Spot(
+                    title=title,
+                    index=index,
+                    held_out=False,
+                    said=one.said,
+                    transcript=one.transcript,
+                    digests=one.digests,
+                    read=one.read,
+                )
+            )
         return await self._all(places, self._answer)
 
     async def held_out_replies(self, questions: Sequence[HeldOutQuestion]) -> list[Reply]:
         """The same in held-out problems."""
         return await self._all(
             [
-                _Spot(title=held.task, index=held.index, held_out=True, said=said, transcript=transcript)
-                for held, said, transcript in questions
+                _Spot(
+                    title=held.task,
+                    index=held.index,
+                    held_out=True,
+                    said=said,
+                    transcript=transcript,
+                    digests=digests,
+                )
+                for held, said, transcript, digests in questions
             ],
             self._answer_apart,
         )
@@ -197,9 +257,9 @@ class Verifiers:
             del self._posed[next(iter(self._posed))]
         return known
 
-    def environment(self, index: int, said: Said, transcript: int) -> Reply:
+    def ask_one(self, question: Question) -> Reply:
         """The same for one training problem, asked from a worker thread, which waits."""
-        [reply] = trio.from_thread.run(self.replies, [Question(index=index, said=said, transcript=transcript)])
+        [reply] = trio.from_thread.run(self.replies, [question])
         return reply
 
     async def _all(self, places: Sequence[_Spot], answer: _Answer) -> list[Reply]:
@@ -210,6 +270,8 @@ class Verifiers:
         found: dict[int, Reply] = {}
         if here:
             replies = await answer([places[number] for number in here])
+            for heard in take_remarks():
+                self._heard(heard)
             found.update(
                 (number, self._settled(places[number], reply)) for number, reply in zip(here, replies, strict=True)
             )
@@ -222,10 +284,13 @@ class Verifiers:
                 for number in waiting:
                     found[number] = self._settled(places[number], await self._asked(places[number]))
 
-            with first_cause():
-                async with trio.open_nursery() as nursery:
-                    for _ in range(min(len(there), self._pool.size)):
-                        nursery.start_soon(ask)
+            if len(there) == 1:  # a later turn of an episode: a nursery would cost the loop as much as the question
+                await ask()
+            else:
+                with first_cause():
+                    async with trio.open_nursery() as nursery:
+                        for _ in range(min(len(there), self._pool.most_questions)):
+                            nursery.start_soon(ask)
         return [found[number] for number in range(len(places))]
 
     async def _answer_apart(self, spots: Sequence[_Spot]) -> list[Reply | Failure]:
@@ -243,20 +308,45 @@ class Verifiers:
     def _answered_here(self, spots: Sequence[_Spot]) -> list[Reply | Failure]:
         return [self._one_answer(spot) for spot in spots]
 
+    def _heard(self, heard: Remark) -> None:
+        """A service is down or back, or says nothing."""
+        self.events.emit("reward_service", service=heard.service, how=heard.how, detail=heard.detail)
+        if trouble := self._news.trouble(heard):
+            self.events.emit("trouble", text=trouble)
+
     def _one_answer(self, place: _Spot) -> Reply | Failure:
         encoded, limits = self.schooling.tasks[place.title], self.schooling.limits
         try:
-            return encoded.reply(place.index, place.said, place.transcript, limits, held_out=place.held_out)
+            return encoded.reply(
+                place.index,
+                place.said,
+                place.transcript,
+                limits,
+                held_out=place.held_out,
+                digests=place.digests,
+                read=place.read,
+            )
         except TaskError as error:
-            return Failure(how="raised", detail=str(error))
+            return _failure(error)
 
     async def _asked(self, place: _Spot) -> Reply | Failure:
         assert self._pool is not None
         replying = self.schooling.tasks[place.title].replying(
-            place.index, place.said, place.transcript, self.schooling.limits, held_out=place.held_out
+            place.index,
+            place.said,
+            place.transcript,
+            self.schooling.limits,
+            held_out=place.held_out,
+            digests=place.digests,
+            read=place.read,
         )
-        # Tokens to text and back take their time.
-        step = await trio.to_thread.run_sync(_advanced, replying, None, limiter=self._thread)
+        problem: Problem | None = None
+        if self.schooling.tasks[place.title].gate.has_environments:  # which are told how what was said is read
+            found = await self._problem(place.title, Place(index=place.index, held_out=place.held_out))
+            if isinstance(found, Failure):
+                return found
+            problem = found
+        step = await self._moves(_Move(replying=replying, problem=problem))
         while isinstance(step, Asked | Place):
             answer: Judgement | Problem | Failure
             if isinstance(step, Place):
@@ -265,7 +355,7 @@ class Verifiers:
                 answer = await self._pool.judge(place.title, step)
             if isinstance(answer, Failure):
                 return answer
-            step = await trio.to_thread.run_sync(_advanced, replying, answer, limiter=self._thread)
+            step = await self._moves(_Move(replying=replying, answer=answer, problem=problem))
         return step
 
     def _settled(self, place: _Spot, reply: Reply | Failure) -> Reply:
@@ -273,10 +363,14 @@ class Verifiers:
         if isinstance(reply, Failure):
             return self._failed(place, reply)
         self._in_a_row, self._never[place.title] = 0, -1
+        if isinstance(reply, Ended):
+            self._unsaid[place.title] = 0
         return reply
 
     def _failed(self, place: _Spot, failure: Failure) -> Reply:
         """Raises RunError when everything fails."""
+        if failure.how == "unsaid":
+            return self._nobody_said(place, failure)
         self.failures += 1
         void = self.section.on_failure == "drop"
         self.events.emit(
@@ -300,6 +394,19 @@ class Verifiers:
         self._doubt(place.title, failure)
         return Ended(reward=0.0, failure=f"{failure.how}: {failure.detail}", void=void)
 
+    def _nobody_said(self, place: _Spot, failure: Failure) -> Reply:
+        """No failure, but what goes on for long is told."""
+        self._in_a_row = 0  # the task has answered
+        count = self._unsaid[place.title] = self._unsaid.get(place.title, 0) + 1
+        if count >= UNSAID_IN_A_ROW and count & (count - 1) == 0:
+            self.events.emit(
+                "trouble",
+                text=f"Nobody can say what the last {count} completions of task {place.title} are worth, so their "
+                f"groups are dropped: {failure.detail}. See whether its `reward` returns CANNOT_SAY too often, or what "
+                "it asks does not answer.",
+            )
+        return Ended(reward=0.0, failure=f"unsaid: {failure.detail}", void=True)
+
     def _doubt(self, title: str, failure: Failure) -> None:
         """Say once of a task that it has not judged a single completion."""
         if (failed := self._never.get(title, 0)) < 0:
@@ -314,16 +421,26 @@ class Verifiers:
             )
 
 
-def require_here(schooling: TaskSuite, section: VerifiersSection) -> None:
+def require_here(schooling: TaskSuite, section: VerifiersSection, decides: str = "") -> None:
     """Raises TaskError when a task needs something for its rewards that is not here, or gives none, unless only other
-    machines compute them."""
+    machines compute them; and where no task gives the reward called `decides`."""
     if section.workers == 0 and section.machine:
         return
+    named: list[frozenset[str] | None] = []
     for title, encoded in schooling.tasks.items():
         encoded.gate.require()
-        if not encoded.gate.is_ours:
+        with naming(f"[task] {title}"):
+            require_services(encoded.gate)
+        if not encoded.gate.is_ours or decides:
             with naming(f"[task] {title}"):
-                require_reward(encoded.gate)
+                named.append(require_reward(encoded.gate))
+    names = [one for one in named if one is not None]
+    if decides and len(names) == len(named) and decides not in (known := frozenset[str]().union(*names)):
+        shown = f"they give {', '.join(sorted(known))}" if known else "they give one reward, without a name"
+        raise TaskError(
+            f"[curriculum] decided_by = {decides!r}: no task has a reward of that name; {shown}. Correct it, or leave "
+            "it out."
+        )
     close_all()  # verifiers have their own
 
 
@@ -334,15 +451,20 @@ def _broken(what: str, failure: Failure) -> RunError:
     )
 
 
-def _advanced(replying: Replying, answer: Judgement | Problem) -> Asked | Place | Reply | Failure:
-    """What to ask next, or the reply."""
-    try:
-        return replying.send(answer)
-    except StopIteration as end:
-        reply: Reply = end.value
-        return reply
-    except TaskError as error:
-        return Failure(how="raised", detail=str(error))
+def _made_together(moves: Sequence[_Move]) -> list[_Step]:
+    """Of the first moves: the others wait for another turn once this one has taken TURN_S."""
+    began, found = perf_counter(), list[_Step]()
+    for move in moves:
+        found.append(move.made())
+        if perf_counter() - began > TURN_S:
+            break
+    return found
+
+
+def _failure(error: TaskError) -> Failure:
+    if isinstance(error, NobodyCanSay):
+        return Failure(how="unsaid", detail=str(error))
+    return Failure(how="otherwise" if isinstance(error, AnsweredOtherwise) else "raised", detail=str(error))
 
 
 def _commands(section: VerifiersSection) -> list[tuple[str, Sequence[str]]]:

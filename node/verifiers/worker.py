@@ -3,35 +3,48 @@ and output.
 
     python -m node.verifiers.worker     frames of protocol/core/pipe.py: requests on stdin, replies on stdout
 
-    {"op": "open", "tasks": {title: {"spec", "directory", "seed"}}, "timeout_s", "memory_gb"}
+    {"op": "open", "tasks": {title: {"spec", "directory", "seed", "services"}}, "timeout_s", "memory_gb",
+     "environments", "idle_s", "at_once"}
                                          -> {"fingerprints": {title: text}}
     {"op": "judge", "task": title, "index", "held_out", "said": [text], "finished", "wants_reward"}
-                                         -> {"reward": number} | {"answer": text | [[role, content]] | null}
+                                         -> {"reward": number} | {"answer": conversation | null}
     {"op": "pose", "task": title, "index", "held_out"}
-                                         -> {"prompt": text | [[role, content]], "chat": how}
+                                         -> {"prompt": conversation, "chat": how, "tools": tools}
 
-It works through its requests one at a time. What always holds: it is told texts and numbers, never code, and opens a
-task by its spec; no question takes longer than `timeout_s`, since a watchdog that needs neither Python nor its lock
-ends the process then, wherever it is, and says on stderr where that was; it ends when its stdin does. So whatever
-command carries the two streams will do, `ssh` to another machine among them.
+    {"op": "play", "task": title, "index", "held_out", "said": [text], "digests": [text], "finished", "wants_reward",
+     "tool_format", "in_thinking"}
+        -> {"of": key of the question, "reward": number, "remarks": [[service, how, detail]]}
+           | {"of", "answer": conversation | null, "remarks"} | {"of", "otherwise": turn, from 1 on, "remarks"}
+    A refusal of kind "time" says that a method took too long, one of kind "task" all else. In place of "reward" stands
+    "unsaid", a text, where nobody can say.
+
+Conversations and tools are told as `node.verifiers.conversation` has them.
+
+It works through its requests one at a time, but for those to play, which are those about environments and for rewards
+that are `async`: up to `at_once` of them are answered beside the others, in any order (`node.verifiers.episodes`). What
+always holds: it is told texts and numbers, never code, and opens a task by its spec; no question takes longer than
+`timeout_s`, nor does a call of an environment, since a watchdog that needs neither Python nor its lock ends the process
+then, wherever it is, and says on stderr where that was; it ends when its stdin does. So whatever command carries the
+two streams will do, `ssh` to another machine among them.
 """
 
 from __future__ import annotations
 
-import faulthandler
+import os
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 from learner.trainer_api.last_resort_exit import tell_deaths
 from learner.trainer_api.pipes import claim_pipes, requests_of
 from protocol.core.pipe import Header, encode_frame
 
 if TYPE_CHECKING:
-    from node.tasks.api.interface import Answer
     from node.tasks.gate import Gate
+    from node.verifiers.episodes import EpisodeDesk, Watchdog
 
 GB = 1_000_000_000
 
@@ -42,24 +55,60 @@ def main() -> None:
     tell_deaths()
     # Only now, since some tasks' packages print while they are imported.
     from node.runtime.errors import NodeError
+    from node.tasks.gate import NobodyCanSay
+    from node.verifiers.episodes import Watchdog
+
+    lock = Lock()
+
+    def write(header: Mapping[str, Any]) -> None:
+        with lock:
+            replies.write(encode_frame(header))
+            replies.flush()
 
     tasks: dict[str, Gate] = {}
-    timeout_s = 0.0
-    _write(replies, {"event": "ready"})
+    timeout_s, watchdog = 0.0, Watchdog()
+    desk: EpisodeDesk | None = None
+    write({"event": "ready"})
     for header, _ in requests_of(requests):
+        if header["op"] == "play":
+            assert desk is not None, "only tasks that wait are played"
+            desk.ask(header)
+            continue
         try:
             if header["op"] == "open":
                 timeout_s = float(header["timeout_s"])
                 reply = _open(tasks, header)
+                desk = _open_desk(tasks, header, write, watchdog)
             else:
-                faulthandler.dump_traceback_later(timeout_s, exit=True, file=sys.stderr)
                 answer = _pose if header["op"] == "pose" else _judge
-                reply = answer(tasks[header["task"]], header)
-                faulthandler.cancel_dump_traceback_later()
+                with watchdog.within(timeout_s):
+                    reply = answer(tasks[header["task"]], header)
+        except NobodyCanSay as error:
+            reply = {"unsaid": str(error)}
         except NodeError as error:
-            faulthandler.cancel_dump_traceback_later()
             reply = {"ok": False, "kind": "task", "error": str(error)}
-        _write(replies, {"ok": True, **reply, "id": header["id"]})
+        write({"ok": True, **reply, "id": header["id"]})
+    if desk is not None:
+        desk.close()
+        os._exit(0)  # Python would wait for a thread in which an environment hangs
+
+
+def _open_desk(
+    tasks: dict[str, Gate], header: Header, write: Callable[[Mapping[str, Any]], None], watchdog: Watchdog
+) -> EpisodeDesk | None:
+    """Where episodes with environments are played and rewards are waited for, if any task needs that."""
+    if not any(gate.has_environments or gate.has_async_reward for gate in tasks.values()):
+        return None
+    from node.tasks.environments.environment_host import HostLimits
+    from node.verifiers.episodes import EpisodeDesk
+
+    limits = HostLimits(
+        count=header["environments"],
+        idle_s=header["idle_s"],
+        at_once=header["at_once"],
+        step_s=header["timeout_s"],
+    )
+    return EpisodeDesk(tasks, limits, write, watchdog.within)
 
 
 def _open(tasks: dict[str, Gate], header: Header) -> dict[str, Any]:
@@ -74,7 +123,9 @@ def _open(tasks: dict[str, Gate], header: Header) -> dict[str, Any]:
         resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
     asked: Mapping[str, Any] = header["tasks"]
     for title, one in asked.items():
-        tasks[title] = Gate(open_task(one["spec"], directory=Path(one["directory"]), seed=one["seed"]))
+        tasks[title] = Gate(
+            open_task(one["spec"], directory=Path(one["directory"]), seed=one["seed"], services=one.get("services", {}))
+        )
         tasks[title].require()
     return {"fingerprints": {title: task.fingerprint for title, task in tasks.items()}}
 
@@ -82,14 +133,21 @@ def _open(tasks: dict[str, Gate], header: Header) -> dict[str, Any]:
 def _pose(task: Gate, header: Header) -> dict[str, Any]:
     """Raises TaskError."""
     from node.tasks.gate import Place
+    from node.verifiers.conversation import write_conversation, write_tools
 
     problem = task.problem(Place(index=header["index"], held_out=header["held_out"]))
-    return {"prompt": _told(problem.prompt), "chat": problem.chat.value}
+    return {
+        "prompt": write_conversation(problem.prompt),
+        "chat": problem.chat.value,
+        "tools": write_tools(problem.tools),
+    }
 
 
 def _judge(task: Gate, header: Header) -> dict[str, Any]:
     """Raises TaskError."""
     from node.tasks.grading import Asked, grade
+    from node.tasks.worth import write_worth
+    from node.verifiers.conversation import write_conversation
 
     wants_reward = bool(header["wants_reward"])
     judgement = grade(
@@ -103,20 +161,10 @@ def _judge(task: Gate, header: Header) -> dict[str, Any]:
         ),
     )
     if wants_reward:
-        return {"reward": judgement}
+        assert isinstance(judgement, float), "a reward was asked"
+        return write_worth(judgement)
     assert not isinstance(judgement, float), "an answer was asked"
-    return {"answer": None if judgement is None else _told(judgement)}
-
-
-def _told(conversation: Answer) -> str | list[list[str]]:
-    if isinstance(conversation, str):
-        return conversation
-    return [[message.role, message.content] for message in conversation]
-
-
-def _write(replies: BinaryIO, header: Mapping[str, Any]) -> None:
-    replies.write(encode_frame(header))
-    replies.flush()
+    return {"answer": None if judgement is None else write_conversation(judgement)}
 
 
 if __name__ == "__main__":

@@ -46,6 +46,10 @@ MAX_LEASES_PER_GRANT = 256
 MAX_RECORDS_PER_DELIVERY = 1024
 """Records in one delivery: one group at the largest group size."""
 
+MAX_EXPERT_BYTES = 8 * MIB
+"""Experts that a record names, at a byte or two each: 48 layers that ask 8 experts each take 384 bytes a token, so this
+is room for 21,845 tokens. What all records of a group take together is bounded by the frame (MAX_WORK_BYTES)."""
+
 MAX_SPANS = 64
 """Version changes inside one completion; a completion that sees more was generated across 64 publications."""
 

@@ -26,7 +26,7 @@ MAX_HEADER_BYTES = 64 * 1024 * 1024
 """A header names requests one by one; 64 MiB is tens of thousands of them."""
 MAX_BODY_BYTES = 4 * 1024 * 1024 * 1024
 """One training batch: a billion tokens' worth of int32; a bound against a runaway child, not a target."""
-DTYPES = frozenset({"int32", "int64", "uint8", "uint32", "uint64", "float32", "float64"})
+DTYPES = frozenset({"int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"})
 
 Header = dict[str, Any]
 Arrays = dict[str, np.ndarray[Any, Any]]

@@ -40,9 +40,6 @@ ASK = "/volery/ask/1"
 EXCHANGE = "/volery/exchange/1"
 CHUNKS = "/volery/chunks/1"
 
-QUANTIZED = "volery.quantized"
-"""The extension of Hello by which a rollout node names how its engine's weights are quantised, and of TellTerms, empty,
-by which a learner says that such engines are welcome."""
 COMPUTE_DTYPE = "volery.compute-dtype"
 """The extension of Hello by which a rollout node names the number format that its engine computes in ("float32", or
 "auto" for that of the weights), and of TellTerms by which a learner says which of these it takes, with commas between;

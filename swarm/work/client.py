@@ -26,6 +26,7 @@ from protocol.core.limits import MAX_LEASES_PER_GRANT, MAX_REASON_CHARS, MAX_WOR
 from protocol.work import (
     KEY_IN_USE,
     MAX_LEASES_HELD,
+    PARTS,
     PROOFS,
     RELAY_RECEIPTS,
     WORK,
@@ -36,6 +37,7 @@ from protocol.work import (
     FromNode,
     Goodbye,
     Grant,
+    Handback,
     Heartbeat,
     Hello,
     InboxFull,
@@ -139,7 +141,7 @@ class Granted:
 
 @dataclass(kw_only=True, eq=False)
 class _Pending:
-    delivery: Delivery
+    delivery: Delivery | Handback
     done: trio.Event = field(default_factory=trio.Event)
     receipt: tuple[Receipt, bytes] | None = None
     again: bool = False
@@ -168,6 +170,7 @@ class _Line:
     scope: trio.CancelScope
     takes_relayed: bool = False
     proves: bool = False
+    takes_parts: bool = False
     down: trio.Event = field(default_factory=trio.Event)
     reason: str = ""
     beating: bool = False
@@ -272,20 +275,39 @@ class WorkClient:
         Raises LocalProtocolError when the lease is being delivered already, MAX_UNDELIVERED others are, or the
         records do not fit one frame.
         """
-        size = sum(len(record) + 5 for record in records)
+        receipt = await self._hand_in(Delivery(lease=lease, records=list(records)))
+        assert receipt is not None, "every learner takes deliveries"
+        return receipt
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether the learner, on the line that is up, takes back leases that were begun."""
+        return self._line is not None and self._line.takes_parts
+
+    async def hand_back(self, lease: LeaseId, records: Sequence[bytes], reason: str) -> tuple[Receipt, bytes] | None:
+        """Hand back a lease with the records of what was made of it, one or more; wait for the receipt as `deliver`
+        does. None: the learner takes none, or none any more, and the lease is returned. Raises what `deliver` does."""
+        if self._line is not None and not self._line.takes_parts:
+            self.give_back([lease], reason)
+            return None
+        said = Handback(lease=lease, records=list(records), reason=reason[:MAX_REASON_CHARS])
+        return await self._hand_in(said)
+
+    async def _hand_in(self, said: Delivery | Handback) -> tuple[Receipt, bytes] | None:
+        lease = LeaseId(said.lease)
+        size = sum(len(record) + 5 for record in said.records)
         if size > MAX_WORK_BYTES - 1024:
             raise LocalProtocolError(f"the records of lease {short(lease)} have {size} bytes, more than a frame takes")
         if lease in self._pending:
             raise LocalProtocolError(f"lease {short(lease)} is being delivered already")
         if len(self._pending) >= MAX_UNDELIVERED:
             raise LocalProtocolError(f"{MAX_UNDELIVERED} deliveries wait for their receipts already")
-        pending = self._pending[lease] = _Pending(delivery=Delivery(lease=lease, records=list(records)))
+        pending = self._pending[lease] = _Pending(delivery=said)
         try:
             self._say(pending.delivery)
             await pending.done.wait()
         finally:
             del self._pending[lease]
-        assert pending.receipt is not None
         return pending.receipt
 
     async def request_proofs(self, request: ProofRequest) -> Proofs:
@@ -369,6 +391,7 @@ class WorkClient:
                 scope=nursery.cancel_scope,
                 takes_relayed=RELAY_RECEIPTS in welcome.ext,
                 proves=PROOFS in welcome.ext,
+                takes_parts=PARTS in welcome.ext,
             )
             try:
                 nursery.start_soon(self._write, frames, queue, line)
@@ -401,6 +424,10 @@ class WorkClient:
         """Say again what the line before may have lost."""
         for pending in self._pending.values():
             pending.again = False
+            if isinstance(pending.delivery, Handback) and not line.takes_parts:  # an older learner was put in its place
+                self.give_back([LeaseId(pending.delivery.lease)], pending.delivery.reason)
+                pending.done.set()
+                continue
             line.say(pending.delivery)
         if self._ask is not None:
             line.say(LeaseRequest(rollouts=self._ask.rollouts))

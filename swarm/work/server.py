@@ -36,6 +36,7 @@ from protocol.work import (
     FromNode,
     Goodbye,
     Grant,
+    Handback,
     Heartbeat,
     Hello,
     InboxFull,
@@ -104,10 +105,11 @@ UNSETTLED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Incoming:
-    """One delivery in the inbox, and where its one answer goes. It fills the peer's share until it is answered."""
+    """One delivery in the inbox, or what was handed back of a lease, and where its one answer goes. It fills the peer's
+    share until it is answered."""
 
     peer: PeerId
-    delivery: Delivery
+    delivery: Delivery | Handback
     answer: Callable[[FromLearner], None]
 
 
@@ -311,7 +313,7 @@ class WorkServer:
                     line.asking.cancel()
                     line.asking = trio.CancelScope()
                     nursery.start_soon(self._grant, line, message, line.asking)
-                case Delivery():
+                case Delivery() | Handback():
                     self._take(line, message)
                 case Heartbeat():
                     self.desk.take_heartbeat(line.peer, message)
@@ -342,7 +344,7 @@ class WorkServer:
             await trio.lowlevel.checkpoint()  # a request that was replaced at once never reaches the desk
             line.answer(await self.desk.grant(line.peer, request))
 
-    def _take(self, line: _Line, delivery: Delivery) -> None:
+    def _take(self, line: _Line, delivery: Delivery | Handback) -> None:
         """Put a delivery into the inbox, or say that it is full."""
         size = sum(len(record) for record in delivery.records)
         answer = partial(self._settle, line, size)

@@ -44,6 +44,9 @@ class Hand:
     def take_cancelled(self) -> set[int]:
         return set()
 
+    def take_interrupts(self) -> list[int]:
+        return []
+
 
 class Engine:
     """The transformers worker's own server, asked without a pipe."""
@@ -79,6 +82,7 @@ class Engine:
             "greedy": np.zeros(len(prompts), np.uint8),
             "budgets": np.array(budgets, np.int32),
             "stop_set": np.zeros(len(prompts), np.int32),
+            "starts": np.zeros(len(prompts), np.int32),
         }
         self._output.seek(0)
         self._output.truncate()
@@ -103,6 +107,7 @@ class Engine:
             "completion_lengths": np.array(list(map(len, said.completions)), np.int32),
             "temperatures": np.ones(len(said.prompts)),
             "seeds": np.arange(len(said.prompts), dtype=np.uint64),
+            "starts": np.zeros(len(said.prompts), np.int32),
         }
         reply = self._server._do({"op": "verify"}, arrays)[1]
         return reply["logprobs"].astype(np.float64), reply["gaps"].astype(np.float64)

@@ -63,6 +63,13 @@ def check_ledger(swarm: Swarm, run: Run) -> None:
     check_statement(swarm, swarm.config)
 
 
+COMPLETION = "hex(coalesce(c.root, r.lease)) || '/' || coalesce(json_extract(c.slots, '$[' || r.idx || ']'), r.idx)"
+"""Of which completion a record `r` is, or a part: its group and its place there, where `c` is what its lease goes on
+with."""
+
+CONTINUED = "LEFT JOIN continuations c USING (lease)"
+
+
 def check_admitted(swarm: Swarm, run: Run) -> None:
     """No record was admitted at a lag that the window does not allow."""
     lags = [lag for (lag,) in swarm.rows("SELECT DISTINCT lag FROM records WHERE rule = 'admitted'")]
@@ -76,7 +83,10 @@ def check_by_turns(swarm: Swarm, run: Run) -> None:
     """
     versions = [version for (version,) in swarm.rows("SELECT version FROM versions ORDER BY version")]
     assert versions == [*range(run.steps + 1)]
-    batches = swarm.rows("SELECT step, version, count(*) FROM records WHERE rule = 'admitted' GROUP BY step, version")
+    batches = swarm.rows(
+        f"SELECT r.step, r.version, count(DISTINCT {COMPLETION}) FROM records r {CONTINUED}"
+        " WHERE r.rule = 'admitted' GROUP BY r.step, r.version"
+    )
     assert batches == [(step, step - 1, run.batch) for step in range(1, run.steps + 1)]
     assert swarm.rows("SELECT * FROM dropped") == []
 
@@ -89,7 +99,12 @@ def check_trained(swarm: Swarm, run: Run) -> None:
         "SELECT r.step, s.incarnation, r.rule, r.incarnation, r.version, r.trained_lag, r.lease, r.idx"
         " FROM records r JOIN steps s USING (step)"
     )
-    sizes = Counter(row[0] for row in rows)
+    sizes = dict(
+        swarm.rows(
+            f"SELECT r.step, count(DISTINCT {COMPLETION}) FROM records r {CONTINUED} WHERE r.step IS NOT NULL"
+            " GROUP BY r.step"
+        )
+    )
     assert sorted(sizes) == [*range(1, run.steps + 1)]
     assert all(run.batch <= size < run.batch + run.group for size in sizes.values())
     assert len({(lease, index) for *_, lease, index in rows}) == len(rows)
@@ -209,28 +224,38 @@ def check_orphans(swarm: Swarm) -> None:
 
 def check_history(swarm: Swarm, run: Run, trained: list[list[str]]) -> None:
     """What the trainer itself says it was trained on, by its last checkpoint, is what the ledger says, once each."""
-    rows = dict(swarm.rows("SELECT step, count(*) FROM records WHERE step IS NOT NULL GROUP BY step"))
+    rows = dict(
+        swarm.rows(
+            f"SELECT r.step, count(DISTINCT {COMPLETION}) FROM records r {CONTINUED} WHERE r.step IS NOT NULL"
+            " GROUP BY r.step"
+        )
+    )
     assert [len(batch) for batch in trained] == [rows[step] for step in range(1, run.steps + 1)]
     assert max(Counter(sequence for batch in trained for sequence in batch).values()) == 1
 
 
 def check_leases(swarm: Swarm) -> None:
-    """A lease is its holder's alone: no seed occurs twice, and only what was delivered counts.
+    """A lease is its holder's alone: no seed occurs twice, but where another goes on with the same completion, and only
+    what was delivered, or handed back, counts.
 
     The ledger keeps a lease's envelope only as long as it may be needed, so seeds are those of the leases left.
     """
-    rows = swarm.rows("SELECT lease, peer, envelope, rollouts FROM leases WHERE envelope IS NOT NULL")
+    rows = swarm.rows(
+        "SELECT lease, peer, envelope, rollouts, coalesce(root, lease), slots FROM leases"
+        " LEFT JOIN continuations USING (lease) WHERE envelope IS NOT NULL"
+    )
     authority = read_genesis((swarm.state / "genesis").read_bytes())[1]
-    seeds: list[int] = []
-    for lease, peer, envelope, rollouts in rows:
+    seeds: dict[int, tuple[bytes, int]] = {}
+    for lease, peer, envelope, rollouts, root, slots in rows:
         signer = open_envelope(envelope, kind=Kind.LEASE, swarm=authority.swarm, limit=len(envelope)).signer
         word = open_lease(envelope, authority.swarm, learner=signer)
         assert (word.id, word.peer, len(word.seeds)) == (lease, peer, rollouts)
-        seeds += word.seeds
-    assert len(set(seeds)) == len(seeds)
+        for seed, slot in zip(word.seeds, json.loads(slots) if slots else range(rollouts), strict=True):
+            assert seeds.setdefault(seed, (root, slot)) == (root, slot)
     wrong = swarm.rows(
         "SELECT l.status FROM records r JOIN leases l USING (lease)"
-        " WHERE r.rule = 'admitted' AND (l.status <> 'delivered' OR l.peer <> r.peer OR l.receipt IS NULL)"
+        " WHERE r.rule = 'admitted' AND"
+        " (l.status NOT IN ('delivered', 'returned') OR l.peer <> r.peer OR l.receipt IS NULL)"
     )
     assert wrong == []
 

@@ -86,7 +86,8 @@ def write_guesser(directory: Path, task: Task, *, lr: float, batch: int, **confi
 
 
 def _untaught(directory: Path, task: Task, config: Mapping[str, Any]) -> tuple[EncodedTask, Any]:
-    """The task in the tokens of a tokenizer written to `directory`, and a Qwen3 of random weights."""
+    """The task in the tokens of a tokenizer written to `directory`, and a Qwen3 of random weights; a mixture of experts
+    where `config` has some."""
     import torch
     import transformers
 
@@ -94,5 +95,8 @@ def _untaught(directory: Path, task: Task, config: Mapping[str, Any]) -> tuple[E
     transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(0)
     settings = {"head_dim": 16, "bos_token_id": None, "eos_token_id": 2, "tie_word_embeddings": True, **config}
-    policy = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**settings))
+    if "num_experts" in config:
+        policy: Any = transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(**settings))
+    else:
+        policy = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**settings))
     return EncodedTask(task=task, codec=TextCodec.load(directory)), policy

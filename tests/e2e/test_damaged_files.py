@@ -34,11 +34,14 @@ BLIND = 0.03
 
 NOT_HERE = {
     "init": "writes a file, and reads none of a run",
+    "chat": "reads what `serve` reads, and then waits for an engine and for words; `tests/e2e/test_chat.py`",
     "demo": "makes a run of its own; `tests/e2e/test_demo.py`",
     "drill": "makes a run of its own; `tests/e2e/test_drill.py`",
     "engines": "looks at this machine",
-    "tasks": "lists what is installed",
+    "new environment": "writes files, and reads none of a run",
+    "new task": "writes files, and reads none of a run",
     "verifier": "becomes another program",
+    "warmup": "reads nothing of a run but its swarm.toml; `tests/e2e/test_warmup.py`",
 }
 """Commands that read nothing of a run."""
 
@@ -123,6 +126,8 @@ def _ran(machine: Machine, config: Path, learner: Path, node: Path, node_config:
         "samples": ("samples", config),
         "samples --json": ("samples", learner, "--json"),
         "show": ("show", config),
+        "tasks show": ("tasks", "show", "--config", config),
+        "tasks check": ("tasks", "check", "--config", config, "--count", 1),
         "ban": ("ban", peer, learner),
         "pardon": ("pardon", peer, learner),
         "pause": ("pause", node),
@@ -147,6 +152,7 @@ def _ran(machine: Machine, config: Path, learner: Path, node: Path, node_config:
             f"prove {role}": ("prove", record, place, "--out", out / "proof.jsonl"),
             f"why {role}": ("why", record, place),
             f"export {role}": ("export", place, out / "model"),
+            f"serve {role}": ("serve", place, "--dry-run", "--device", "cpu"),
         }
     return Ran(machine=machine, learner=learner, node=node, config=config, given=given, calls=calls)
 

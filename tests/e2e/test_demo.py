@@ -73,6 +73,35 @@ def test_a_demo_with_a_cheat_says_when_it_was_caught_and_why_and_what_it_cost(ma
     assert rows_of(out / "learner" / "ledger.sqlite", sql) == [(0,)]
 
 
+@pytest.mark.rest
+def test_the_demo_with_a_tool_plays_its_turns_in_the_sandbox(machine: Machine) -> None:
+    out = machine.root / "demo"
+    demo = machine.start("demo", "demo", "--task", "tools", "--out", out, "--plain", "--steps", "2", state=out)
+    assert demo.wait(DEADLINE_S) == 0, demo.story()
+    facts = json.loads((out / "summary.json").read_text())
+    assert (facts["steps"], facts["rejected"]) == (2, 0)
+    assert facts["greedy_start"] < 0.5
+    assert 0 < facts["sampled_start"] < 0.5, "some call the tool"
+    assert "held-out products" in demo.out.read_text("utf-8")
+    config = out / "swarm.toml"
+    rows = machine.call("samples", str(config), "--best", "1", "--json").out
+    assert "print(" in rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_demo_with_a_tool_learns_to_call_it(machine: Machine, seed: int) -> None:
+    out = machine.root / "demo"
+    demo = machine.start("demo", "demo", "--task", "tools", "--out", out, "--plain", "--seed", seed, state=out)
+    assert demo.wait(DEADLINE_S) == 0, demo.story()
+    facts = json.loads((out / "summary.json").read_text())
+    assert max(facts["greedy_start"], facts["sampled_start"]) < 0.5
+    assert facts["greedy_end"] > 0.9
+    assert set(facts["verdicts"]) <= {"admitted", "stale"}, "nobody honest is rejected"
+    audits = rows_of(out / "learner" / "ledger.sqlite", "SELECT count(*) FROM audits")
+    assert audits[0][0] > 0
+
+
 def check_learner_time(machine: Machine, out: Path, facts: dict[str, Any]) -> None:
     """Whoever shows what the learner's time went into shows the same."""
 

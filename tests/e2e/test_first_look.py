@@ -14,24 +14,26 @@ from node.cli.main import app
 from tests.e2e.programs import Machine
 
 COMMANDS = [command.callback.__name__ for command in app.registered_commands if command.callback]
+GROUPS = [str(group.typer_instance.info.name) for group in app.registered_groups if group.typer_instance]
 SCRIPT = Path(sys.executable).with_name("volery")
 
 
 def test_help_leads_to_every_command(machine: Machine) -> None:
     outcome = machine.call("--help")
     assert outcome.code == 0
-    assert {"init", "learn", "join", "status", "report", "export", "identity", "tasks", "demo"} <= set(COMMANDS)
-    for word in (*COMMANDS, "--version", "--install-completion"):
+    assert {"init", "learn", "join", "status", "report", "export", "identity", "demo"} <= set(COMMANDS)
+    assert {"tasks", "new", "receipts", "reputation"} == set(GROUPS)
+    for word in (*COMMANDS, *GROUPS, "--version", "--install-completion"):
         assert word in outcome.out
     bare = machine.call()  # no arguments, no riddle
     assert bare.out.strip() == outcome.out.strip()
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, "tasks show", "tasks check", "new task", "new environment"])
 def test_help_of_a_command(machine: Machine, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERMINAL_WIDTH", "80")
-    outcome = machine.call(command, "--help")
+    outcome = machine.call(*command.split(), "--help")
     assert outcome.code == 0
     assert f"Usage: volery {command}" in outcome.out
     assert max(map(len, outcome.out.splitlines())) <= 80

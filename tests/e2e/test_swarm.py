@@ -215,7 +215,8 @@ def check_export(swarm: Swarm) -> None:
     signed = open_manifest((swarm.state / "store" / "manifests" / name.hex()).read_bytes(), authority)
     assert signed.hash == name
     manifest = signed.manifest
-    assert {path.name for path in directory.iterdir()} == {entry.name for entry in manifest.files}
+    of_the_export = {"README.md", "volery.json"}
+    assert {path.name for path in directory.iterdir()} == {entry.name for entry in manifest.files} | of_the_export
     for entry in manifest.files:
         data = memoryview((directory / entry.name).read_bytes())
         assert len(data) == entry.size

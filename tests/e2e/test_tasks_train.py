@@ -1,6 +1,6 @@
 """Tasks that people train on, in a swarm of real processes: ten steps of each, by the same code.
 
-Slow: six swarms. `tests/integration/test_tasks_train.py` does the like without torch.
+Slow: seven swarms. `tests/integration/test_tasks_train.py` does the like without torch.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.e2e.ledger_rules import Run, check_admitted, check_nothing_lost, check_versions
@@ -22,6 +24,7 @@ SPECS = {
     "gcd": "reasoning_gym:gcd",
     "letter_counting": "reasoning_gym:letter_counting",
     "code": "code:code.jsonl:bare=yes,held_out=0,time_s=2",
+    "parquet": "parquet:gsm8k.parquet:prompt=question,match=math",
 }
 
 
@@ -50,6 +53,9 @@ def test_ten_steps_of(machine: Machine, babbler: Path, spec: str) -> None:
     swarm.configure(steps=STEPS, task=spec)
     lines = [{"prompt": f"print {n}", "tests": [{"output": str(n)}]} for n in range(50)]
     (swarm.directory / "code.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    sums = [(f"{n} and {n} is?", f"{n}+{n}=<<{n}+{n}={2 * n}>>{2 * n}\n#### {2 * n}") for n in range(50)]
+    rows = [{"question": question, "answer": answer} for question, answer in sums]
+    pq.write_table(pa.Table.from_pylist(rows), swarm.directory / "gsm8k.parquet")
     learner = swarm.learn()
     node = swarm.join("one", engine="transformers")
     wait_done(learner, node)

@@ -259,3 +259,31 @@ def test_a_directory_with_an_adapter_is_no_model_to_train(tmp_path: Path, traine
     fields = {"directory": str(export), "hyperparameters": {"max_new_tokens": 6}}
     reply, _ = trainer.answer({"id": 1, "op": "load", **fields}, {})
     assert (reply["kind"], "holds an adapter" in reply["error"]) == ("bad_model", True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_merged_export_is_what_peft_merges_and_stands_alone(
+    tmp_path: Path, model: Path, trainer: Trainer, dtype: str
+) -> None:
+    adapter = trained(trainer, tmp_path / "adapter", 0)
+    before = ok(trainer, "export", directory=str(tmp_path / "before"), dtype="float32")
+    ok(trainer, "export", directory=str(tmp_path / "merged"), dtype=dtype, merge=True)
+    assert not (tmp_path / "merged" / "adapter_config.json").exists()
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    base = load_file(model / "model.safetensors")
+    assert sorted(merged) == sorted(base)
+    peft = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model), adapter).merge_and_unload()
+    expected = peft.state_dict()
+    for name, tensor in merged.items():
+        torch.testing.assert_close(tensor, expected[name].to(getattr(torch, dtype)), rtol=0, atol=1e-6, msg=name)
+    moved = [name for name in base if not torch.equal(merged[name].float(), base[name].float())]
+    assert len(moved) >= 2 * 7, "seven projections in two layers"
+    after = ok(trainer, "export", directory=str(tmp_path / "after"), dtype="float32")
+    assert before["probe"] == after["probe"], "the policy is left as it was"
+
+
+def test_an_adapter_on_a_head_that_is_the_embedding_is_not_merged(tmp_path: Path, model: Path) -> None:
+    trainer = loaded(model, LORA | {"targets": ["lm_head"]})
+    reply, _ = trainer.answer({"id": 1, "op": "export", "directory": str(tmp_path / "m"), "merge": True}, {})
+    assert (reply["ok"], reply["kind"]) == (False, "bad_request")
+    assert "lm_head cannot be merged" in reply["error"]

@@ -1,7 +1,9 @@
 """Our loss against TRL's own, on one batch of one model: values, and gradients of every weight, to 1e-5 in float32.
 
 TRL's side is `GRPOTrainer._compute_loss` with its own forward pass over padded completions; ours is the policy's,
-packed, in several microbatches. Behaviour logprobs are far enough off that every side of every bound is hit.
+packed, in several microbatches. Behaviour logprobs are far enough off that every side of every bound is hit. Where TRL
+makes something of a batch before its loss (ratios to what vLLM said, completions that were cut off, several rewards),
+its side is `_generate_and_score_completions`, too, in which nothing is replaced but what generates and what rewards.
 """
 
 from __future__ import annotations
@@ -15,14 +17,19 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from trl.rewards import get_soft_overlong_punishment
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head, nanstd
 
-from learner.trainer_api.advantages import advantages
+from learner.rollouts.batch_arrays import part_arrays
+from learner.rollouts.overlong import soft_punishment
+from learner.rollouts.reward_parts import RewardPart, total
+from learner.trainer_api.advantages import advantages, gdpo
 from learner.trainer_api.presets import recipe_of
 from learner.trainer_api.requests import Hyperparameters
+from learner.training.batch_preparation import prepare
 from learner.training.batches.packing import microbatches
-from learner.training.batches.sequences import Ragged
+from learner.training.batches.sequences import Arrays, Ragged, rollout_batch
 from learner.training.model.loading import make_model
 from learner.training.model.policy import Policy, load_policy
 from learner.training.objective.loss import objective_of
@@ -169,3 +176,188 @@ def test_loss_and_gradients_are_those_of_trl(directory: Path, name: str, kl: flo
     acted, sign = torch.cat(clipped), torch.cat(signs)
     assert {1.0, -1.0} <= set(sign[acted].tolist()), "a bound acted on either sign of advantage"
     assert not acted.all()
+
+
+# What TRL makes of a batch before its loss.
+
+EOS = 39
+CUT_OFF = [False, True, False, False, True, False, True, False]
+
+
+def trl_prepared(trainer: Any, batch: Batch, behaviour: torch.Tensor, rewards: torch.Tensor) -> dict[str, Any]:
+    """What `_generate_and_score_completions` returns for the batch, generated with `behaviour` [B, T] and rewarded with
+    `rewards` [B, K]."""
+    answers = [row[known].tolist() for row, known in zip(batch.answers, batch.mask, strict=True)]
+    told = [row[known].tolist() for row, known in zip(behaviour, batch.mask, strict=True)]
+    kinds = rewards.shape[1]
+    defaults = {
+        **{"environment_factories": None, "environments": None, "tools": None, "pad_to_multiple_of": None},
+        **{"_tokenizer": SimpleNamespace(pad_token_id=0), "eos_token_ids": [EOS], "mask_truncated_completions": False},
+        **{"vllm_importance_sampling_correction": True, "vllm_importance_sampling_mode": "token_truncate"},
+        **{"vllm_importance_sampling_clip_min": None, "vllm_importance_sampling_clip_max": 3.0, "num_iterations": 1},
+        **{"multi_objective_aggregation": "sum_then_normalize", "scale_rewards": "group", "num_generations": GROUP},
+        **{"reward_funcs": [None] * kinds, "reward_func_names": [str(k) for k in range(kinds)]},
+        **{"reward_weights": torch.ones(kinds), "ref_model": None, "log_multimodal": False, "_is_vlm": False},
+        **{"_pending_extra_logs": {}, "_pending_metrics": {}, "use_vllm": True},
+        "_logs": {**{name: [] for name in ("prompt", "completion", "advantages")}, "rewards": defaultdict(list)},
+    }
+    for name, value in defaults.items():
+        if name not in vars(trainer) or name == "use_vllm":
+            setattr(trainer, name, value)
+    trainer.args.per_device_train_batch_size = len(LENGTHS)
+    trainer.args.gradient_accumulation_steps, trainer.args.gradient_checkpointing_kwargs = 1, None
+    trainer._generate = lambda prompts: (batch.prompts.tolist(), answers, None, answers, told, {}, None, None)
+    trainer._calculate_rewards = lambda *_: rewards
+    found: dict[str, Any] = trainer._generate_and_score_completions([{"prompt": ""}] * len(LENGTHS))
+    return found
+
+
+def drifted(trainer: Any, model: Any, batch: Batch) -> torch.Tensor:
+    """Logprobs [B, T] that are the batch's drift away from those of the model."""
+    whole = torch.cat([batch.prompts, batch.answers], dim=1)
+    attention = torch.cat([torch.ones_like(batch.prompts), batch.mask.long()], dim=1)
+    with torch.no_grad():
+        now, _, _ = trainer._get_per_token_logps_and_entropies(model, whole, attention, MAX_NEW_TOKENS)
+    return (now + batch.drift).clamp(max=0.0)
+
+
+def our_loss(
+    policy: Policy,
+    batch: Batch,
+    behaviour: torch.Tensor,
+    h: Hyperparameters,
+    trained: list[bool] | None = None,
+    named: Arrays | None = None,
+) -> tuple[float, np.ndarray[Any, Any], torch.Tensor]:
+    """Loss, with its gradients; advantages [T]; and where a bound acted, [T]."""
+    arrays = {
+        "tokens": batch.sequences.tokens.astype(np.int32),
+        "lengths": batch.sequences.lengths.astype(np.int32),
+        "mask": batch.sequences.targets.astype(np.uint8),
+        "behaviour_logprobs": behaviour[batch.mask].numpy(),
+        "lags": np.zeros(sum(LENGTHS), np.int32),
+        "rewards": batch.rewards,
+        "group_sizes": np.array([GROUP, GROUP], np.int32),
+        "origins": np.zeros(len(LENGTHS), np.uint8),
+        "trained": np.array(trained or [True] * len(LENGTHS), np.uint8),
+        **(named or {}),
+    }
+    recipe, rollouts = recipe_of(h), rollout_batch(arrays, CONFIG["vocab_size"])
+    prepared, _ = prepare(rollouts, recipe, h, lambda *_: {}, None)
+    totals = Totals(sequences=8, groups=2, tokens=prepared.trained_tokens, max_new_tokens=MAX_NEW_TOKENS)
+    loss, clipped = 0.0, torch.zeros(sum(LENGTHS), dtype=torch.bool)
+    for part in microbatches(prepared.sequences, prepared.teaches, 60, share_prompts=True):
+        columns = {name: torch.from_numpy(column[part.numbers]) for name, column in prepared.columns.items()}
+        scored = policy.score(part, TEMPERATURE).logprobs
+        terms = Terms(logprobs=scored, segments=part.segments, num_sequences=part.num_sequences, **columns)
+        share = objective_of(recipe)(terms, totals)
+        share.loss.backward()
+        loss += share.loss.item()
+        clipped[part.numbers] = share.clipped
+    return loss, prepared.columns["advantages"], clipped
+
+
+def assert_gradients_agree(ours: Policy, theirs: Policy) -> None:
+    for (name, mine), (_, other) in zip(ours.parameters, theirs.parameters, strict=True):
+        assert mine.grad is not None
+        assert other.grad is not None
+        torch.testing.assert_close(mine.grad, other.grad, atol=1e-5, rtol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("mode", "low", "high", "correction"),
+    [
+        ("token_truncate", None, 1.2, "truncated_weight"),
+        ("token_mask", 0.7, 1.4, "masked_weight"),
+        ("sequence_truncate", None, 1.2, "truncated_sequence"),
+        ("sequence_mask", None, 1.5, "masked_sequence"),
+        ("sequence_mask", 0.4, 1.8, "masked_sequence"),
+    ],
+)
+def test_ratios_to_what_the_engine_said_are_held_as_trl_holds_them(
+    directory: Path, mode: str, low: float | None, high: float, correction: str
+) -> None:
+    """With the loss of CISPO, whose ratio to the step's own start is 1: so what is left is the weight."""
+    batch = Batch(drift=0.5)
+    ours, theirs = load_policy(directory), load_policy(directory)
+    trainer = trl_trainer(theirs.model, 0.0, {**TRL["cispo"], "vllm_importance_sampling_mode": mode})
+    trainer.vllm_importance_sampling_clip_min, trainer.vllm_importance_sampling_clip_max = low, high
+    behaviour = drifted(trainer, theirs.model, batch)
+    inputs = trl_prepared(trainer, batch, behaviour, torch.from_numpy(batch.rewards)[:, None])
+    expected = trainer._compute_loss(theirs.model, inputs)
+    expected.backward()
+
+    masks = {"clip_low": 1 - (low or 0.0), "clip_high": high - 1} if mode.endswith("mask") else {"weight_cap": high}
+    h = Hyperparameters(objective="cispo", correction=correction, max_new_tokens=MAX_NEW_TOKENS, **masks)
+    loss, found, clipped = our_loss(ours, batch, behaviour, h)
+    assert found == pytest.approx(np.repeat(inputs["advantages"].numpy(), LENGTHS), rel=1e-5)
+    assert loss == pytest.approx(expected.item(), abs=1e-5)
+    assert_gradients_agree(ours, theirs)
+    assert {-1.0, 1.0} <= set(np.sign(found[clipped.numpy()])), "a bound acted on either sign of advantage"
+    assert not clipped.all()
+
+
+@pytest.mark.parametrize("name", TRL)
+def test_what_was_cut_off_is_left_out_as_trl_leaves_it_out(directory: Path, name: str) -> None:
+    """Its reward counts among its siblings', its tokens in no divisor, and it is one of the sequences."""
+    batch, given = Batch(drift=0.5), dict(TRL[name])
+    ends = torch.tensor(LENGTHS) - 1
+    batch.answers[batch.answers == EOS] = 1
+    batch.answers[torch.arange(len(LENGTHS)), ends] = torch.where(torch.tensor(CUT_OFF), 1, EOS)
+    batch.sequences.tokens[batch.sequences.targets] = batch.answers[batch.mask].numpy()
+    ours, theirs = load_policy(directory), load_policy(directory)
+    trainer = trl_trainer(theirs.model, 0.0, {"scale_rewards": "group", **given, "mask_truncated_completions": True})
+    behaviour = drifted(trainer, theirs.model, batch)
+    inputs = trl_prepared(trainer, batch, behaviour, torch.from_numpy(batch.rewards)[:, None])
+    trainer.use_vllm = False  # PPO's ratio to what generated, and no other beside it
+    inputs["old_per_token_logps"] = behaviour
+    expected = trainer._compute_loss(theirs.model, inputs)
+    expected.backward()
+
+    h = Hyperparameters(objective=name, max_new_tokens=MAX_NEW_TOKENS)
+    loss, found, _ = our_loss(ours, batch, behaviour, h, [not cut for cut in CUT_OFF])
+    kept = np.repeat(~np.array(CUT_OFF), LENGTHS)
+    assert found[kept] == pytest.approx(np.repeat(inputs["advantages"].numpy(), LENGTHS)[kept], rel=1e-5)
+    assert not found[~kept].any()
+    assert loss == pytest.approx(expected.item(), abs=1e-5)
+    assert_gradients_agree(ours, theirs)
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_several_rewards_are_normalised_and_summed_as_by_trl(directory: Path, unknown: bool) -> None:
+    """GDPO, with rewards of different spread; and with some that say nothing of some completions."""
+    batch, weights = Batch(drift=0.1), [1.0, 0.25, 2.0]
+    rewards = np.random.default_rng(8).normal(size=(8, 3)) * [1.0, 100.0, 0.01]
+    rewards[4:, 0] = 0.5
+    if unknown:
+        rewards[[0, 5, 6], 1] = rewards[3] = np.nan
+    trainer = trl_trainer(load_policy(directory).model, 0.0, {**TRL["grpo"], "reward_weights": torch.tensor(weights)})
+    trainer.multi_objective_aggregation = "normalize_then_sum"
+    behaviour = drifted(trainer, trainer.model, batch)
+    expected = trl_prepared(trainer, batch, behaviour, torch.from_numpy(rewards))["advantages"]
+    found = gdpo(rewards, weights, [GROUP, GROUP])
+    assert found == pytest.approx(expected.numpy(), rel=1e-6, abs=1e-9)
+    h = Hyperparameters(objective="grpo", advantage="gdpo", max_new_tokens=MAX_NEW_TOKENS)
+    parts = [
+        tuple(RewardPart(name=str(k), value=value, weight=weights[k]) for k, value in enumerate(row)) for row in rewards
+    ]
+    named = part_arrays([total(several) for several in parts], parts)
+    _, through, _ = our_loss(load_policy(directory), batch, behaviour, h, named=named)
+    assert through == pytest.approx(np.repeat(expected.numpy(), LENGTHS), rel=1e-5, abs=1e-6)
+
+
+def test_one_reward_is_gdpo_too(directory: Path) -> None:
+    batch = Batch(drift=0.1)
+    trainer = trl_trainer(load_policy(directory).model, 0.0, TRL["grpo"])
+    trainer.multi_objective_aggregation = "normalize_then_sum"
+    behaviour = drifted(trainer, trainer.model, batch)
+    inputs = trl_prepared(trainer, batch, behaviour, torch.from_numpy(batch.rewards)[:, None])
+    found = advantages(batch.rewards, [GROUP, GROUP], "gdpo")
+    assert found == pytest.approx(inputs["advantages"].numpy(), rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize(("budget", "buffer"), [(100, 20), (20, 20), (7, 1)])
+def test_long_completions_are_punished_as_by_trl(budget: int, buffer: int) -> None:
+    lengths = range(1, budget + 1)
+    expected = get_soft_overlong_punishment(budget, buffer)([[1] * length for length in lengths])
+    assert [soft_punishment(length, budget, buffer) for length in lengths] == pytest.approx(expected)

@@ -66,6 +66,7 @@ from protocol.work import (
     Farewell,
     Goodbye,
     Grant,
+    Handback,
     Heartbeat,
     Hello,
     InboxFull,
@@ -617,6 +618,44 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         """,
     ),
     (
+        Lease(
+            id=LEASE,
+            peer=PEER,
+            task="reversal",
+            prompt=pack_tokens([1, 256]),
+            seeds=[7],
+            sampler=Sampler(),
+            stop_ids=[2],
+            max_new_tokens=63,
+            minimum=PolicyVersion(2, 700),
+            issued_ms=1_700_000_000_000,
+            deadline_ms=1_700_000_060_000,
+            start=1,
+        ),
+        """
+        8c                                                          # Lease: map of 12
+          a2 6964 c4 10 1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e            # id: LEASE
+          a4 70656572                                               # peer: PEER
+            d9 34
+              313244334b6f6f5744704a3741733742574177524d6675315655325743714e6a76713338
+              374a45594b44426a346b78366e58544e
+          a4 7461736b a8 726576657273616c                           # task: "reversal"
+          a6 70726f6d7074 c4 08 0100000000010000                    # prompt: tokens 1 and 256, which is begun
+          a5 7365656473 91                                          # seeds: array of 1
+            07                                                      # [0]: 7
+          a7 73616d706c6572 80                                      # sampler: Sampler, map of 0
+          a8 73746f705f696473 91                                    # stop_ids: array of 1
+            02                                                      # [0]: 2
+          ae 6d61785f6e65775f746f6b656e73 3f                        # max_new_tokens: 63
+          a7 6d696e696d756d 92                                      # minimum: PolicyVersion, array of 2
+            02                                                      # incarnation: 2
+            cd 02bc                                                 # version: 700
+          a9 6973737565645f6d73 cf 0000018bcfe56800                 # issued_ms: 1_700_000_000_000
+          ab 646561646c696e655f6d73 cf 0000018bcfe65260             # deadline_ms: 1_700_000_060_000
+          a5 7374617274 01                                          # start: 1
+        """,
+    ),
+    (
         Span(0, 2, PolicyVersion(2, 700), HASH),
         """
         94                                                          # Span: array of 4
@@ -672,6 +711,42 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
           a4 636f7374 81                                            # cost: CostClaim, map of 1
             a8 656e67696e655f73 cb 3ff8000000000000                 # engine_s: 1.5
           a6 726577617264 cb 3ff0000000000000                       # reward: 1.0
+        """,
+    ),
+    (
+        RolloutRecord(
+            lease=LEASE,
+            index=0,
+            tokens=pack_tokens([2]),
+            logprobs=pack_logprobs([-0.5]),
+            spans=[Span(0, 1, PolicyVersion(2, 700), HASH)],
+            sampler=Sampler(),
+            timing=Timing(started_ms=1, generation_ms=2),
+            cost=CostClaim(engine_s=1.5),
+            experts=bytes([7, 3, 0, 9]),
+        ),
+        """
+        89                                                          # RolloutRecord: map of 9
+          a5 6c65617365 c4 10 1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e      # lease: LEASE
+          a5 696e646578 00                                          # index: 0
+          a6 746f6b656e73 c4 04 02000000                            # tokens: 2, u32 little-endian
+          a8 6c6f6770726f6273 c4 04 000000bf                        # logprobs: -0.5, f32 little-endian
+          a5 7370616e73 91                                          # spans: array of 1
+            94                                                      # [0]: Span, array of 4
+              00                                                    # start: 0
+              01                                                    # end: 1
+              92                                                    # version: PolicyVersion, array of 2
+                02                                                  # incarnation: 2
+                cd 02bc                                             # version: 700
+              c4 20                                                 # manifest: HASH
+                8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a
+          a7 73616d706c6572 80                                      # sampler: Sampler, all at defaults
+          a6 74696d696e67 82                                        # timing: Timing, map of 2
+            aa 737461727465645f6d73 01                              # started_ms: 1
+            ad 67656e65726174696f6e5f6d73 02                        # generation_ms: 2
+          a4 636f7374 81                                            # cost: CostClaim, map of 1
+            a8 656e67696e655f73 cb 3ff8000000000000                 # engine_s: 1.5
+          a7 65787065727473 c4 04 07030009                          # experts: of one token, two layers, two in each
         """,
     ),
     (
@@ -1106,6 +1181,17 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
           a7 7265636f726473 92                                      # records: array of 2
             c4 02 e47e                                              # [0]: STUB
             c4 02 e47e                                              # [1]: STUB
+        """,
+    ),
+    (
+        Handback(lease=LEASE, records=[STUB], reason="paused"),
+        """
+        84                                                          # Handback: map of 4
+          a4 74797065 a8 68616e646261636b                           # type: "handback"
+          a5 6c65617365 c4 10 1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e      # lease: LEASE
+          a7 7265636f726473 91                                      # records: array of 1
+            c4 02 e47e                                              # [0]: STUB
+          a6 726561736f6e a6 706175736564                           # reason: "paused"
         """,
     ),
     (

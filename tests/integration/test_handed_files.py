@@ -20,7 +20,8 @@ from node.config.loader import read_node_config, read_swarm_config
 from node.config.preflight import require_model
 from node.learner_role.training.footprint import read_facts
 from node.runtime.errors import NodeError
-from node.tasks.api.interface import Chat
+from node.tasks.api.interface import Chat, TaskError
+from node.tasks.data_files.saved_dataset import SavedDataset
 from node.tasks.kinds.decontamination import read_excluded
 from node.tasks.kinds.problem_files import ProblemFile
 from node.tasks.offline_data import read_logs
@@ -73,6 +74,16 @@ def task_of(kind: str) -> Callable[[Path], Any]:
     return read
 
 
+def rows_of(path: Path) -> Any:
+    """What is said of a saved data set without rows, but of what its JSON is like: that is raised."""
+    try:
+        return list(SavedDataset(path.parent, "").rows(("prompt",)))
+    except TaskError as error:
+        if path.name in str(error):
+            raise
+        return str(error)
+
+
 def logs_of(path: Path) -> Any:
     return read_logs(path, TextCodec.load(path.parent), Chat.NEVER, positions=64, vocabulary=64).groups
 
@@ -99,6 +110,9 @@ FILES = {
     "problems": Handed(
         name="t.jsonl", text=json.dumps(LINE, ensure_ascii=False), read=task_of("jsonl"), deep=deep_line(**LINE)
     ),
+    "problems in CSV": Handed(
+        name="t.csv", text="prompt,answer,day,rate\n1+1=caf\u00e9,2,2024-01-01,0.5\n", read=task_of("csv")
+    ),
     "programs": Handed(
         name="c.jsonl", text=json.dumps(CODE, ensure_ascii=False), read=task_of("code"), deep=deep_line(**CODE)
     ),
@@ -108,6 +122,12 @@ FILES = {
         text='{"text": "caf\u00e9"}\nwhat is it?',
         read=lambda path: read_excluded(path, 0).whole,
         deep=deep_line(text="a"),
+    ),
+    "a saved data set": Handed(
+        name="state.json", text='{"_data_files": [], "note": "caf\u00e9"}', read=rows_of, deep=f'{{"a": {DEEP}}}'
+    ),
+    "its splits": Handed(
+        name="dataset_dict.json", text='{"splits": ["caf\u00e9"]}', read=rows_of, deep=f'{{"a": {DEEP}}}'
     ),
     "an invite": Handed(name="invite", text=INVITE, read=lambda path: open_invite(str(path), now_ms=0)),
     "a model's configuration": Handed(

@@ -17,6 +17,7 @@ import pytest
 
 from learner.rollouts.batch_arrays import batch_arrays
 from learner.rollouts.buffer import Batch, Completion, Group
+from learner.rollouts.overlong import Overlong
 from learner.training.server import Trainer
 from node.engine.interface import Generation, GenerationRequest, InstalledVersion, PolicyEngine
 from node.engine.transformers import TransformersConfig
@@ -83,7 +84,7 @@ async def batch_of(engine: PolicyEngine, version: PolicyVersion, generator: np.r
     made = await engine.generate(requests)
     assert {one.spans[0].version.name for one in made} == {version}
     groups = [group_of(i, prompt, made[i * GROUP : (i + 1) * GROUP], version) for i, prompt in enumerate(prompts)]
-    return batch_arrays(Batch(groups=tuple(groups), lags={}, dropped={}), version)
+    return batch_arrays(Batch(groups=tuple(groups), lags={}, dropped={}), version, Overlong())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

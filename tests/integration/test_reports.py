@@ -250,7 +250,9 @@ def test_every_turn_of_an_episode_is_credited_and_shares_the_fate_of_its_group(s
     assert (bolt.admitted, bolt.trained, bolt.dropped) == (4, 2, 2)
     assert (report.later_turns, report.uninformative) == (4, 6)
     assert report.lags == {1: 2, 2: 4}, "each record at its own"
-    assert "12 admitted, 4 of them later turns of an episode, 6 in groups" in " ".join(as_text(report).split())
+    assert "12 admitted, 4 of them later turns of an episode, or parts, 6 in groups" in " ".join(
+        as_text(report).split()
+    )
 
 
 def test_a_ledger_of_before_episodes_had_turns_can_be_read(story: Story) -> None:
@@ -757,6 +759,11 @@ def test_what_verifying_took_is_told(story: Story) -> None:
     assert report.wall_s == 100
     assert report.engine_s == {"audits": 4.0, "choices": 1.0}
     assert report.verifying_share == pytest.approx(0.05)
+    assert report.teacher_share is None
+    story.ledger.trust.engine_used("scores", 0.4 * report.wall_s)
+    report = swarm_report(story.ledger.path)
+    assert report.verifying_share == pytest.approx(0.05), "a teacher verifies nobody"
+    assert "40.0% of the time" in as_text(report)
     assert json.loads(as_json(report))["totals"]["verifying_s"] == report.engine_s
     assert "audits took an engine 4 s, what peers may have chosen 1 s: 5.0% of the time" in as_text(report)
 

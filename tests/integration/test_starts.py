@@ -195,6 +195,21 @@ BROKEN: dict[str, tuple[Callable[[Place], None], type[NodeError], str]] = {
         UsageError,
         r"\[learn\] seed = 3 is not the 0 that this run began with, .* some would come again, and others never\.",
     ),
+    "another stop": (
+        lambda p: p.change('directory = "model"', 'directory = "model"\nstop = ["<pad>"]'),
+        UsageError,
+        r"\[model\] stop is not what it was when this run began: .* A fork \(--fork-from\) may have another\.",
+    ),
+    "a template that is not there": (
+        lambda p: p.change('directory = "model"', 'directory = "model"\nchat_template = "none.jinja"'),
+        UsageError,
+        r"\[model\] chat_template: .*none\.jinja: cannot be read: No such file or directory\. Name a file",
+    ),
+    "a system prompt for plain text": (
+        lambda p: p.change('directory = "model"', 'directory = "model"\nsystem_prompt = "be brief"'),
+        UsageError,
+        r"\[model\] directory: .*: has no chat template, and \[model\] system_prompt needs one",
+    ),
     "another task": (lambda p: p.change("letters=3", "letters=4"), UsageError, "the task is not the one this run"),
     "another match": (lambda p: p.change("=numeric", "=exact"), UsageError, "the task is not the one this run"),
     "another data file": (another_line, UsageError, "the task is not the one this run began with"),
@@ -346,6 +361,22 @@ def test_settings_are_held_before_the_first_checkpoint_once_work_was_leased(plac
         ledger.work.leases_issued([lease_row(1)])
         deliver(ledger, 1)
     with pytest.raises(UsageError, match="seed = 3 is not the"):
+        look_at(place.path)
+
+
+def test_a_fork_may_speak_to_its_model_otherwise(place: Place) -> None:
+    place.options = {"fork_from": str(other_run(place))}
+    place.change('directory = "model"', 'directory = "model"\nstop = ["<pad>"]')
+    assert look_at(place.path, fork_from=place.options["fork_from"]).schooling.stop_ids == (0, 2)
+
+
+def test_a_run_of_before_ways_were_kept_had_none(place: Place) -> None:
+    with Ledger(place.state / "ledger.sqlite", swarm=swarm_of(place)) as ledger:
+        kept = fixed_settings(look_at(place.path).config)
+        ledger.training.begun_under({name: value for name, value in kept.items() if name != "ways"})
+    look_at(place.path)
+    place.change('directory = "model"', 'directory = "model"\nstop_ids = [5]')
+    with pytest.raises(UsageError, match=r"\[model\] stop_ids is not what it was"):
         look_at(place.path)
 
 

@@ -143,6 +143,7 @@ def test_an_event_is_one_line_of_ascii(tmp_path: Path) -> None:
 OWN_OUTPUT = {
     "node/runtime/stdout.py",  # the one place
     "node/learner_role/metrics/catalogue.py",  # writes a page of the documentation
+    "node/verifiers/episodes.py",  # part of a verifier's program, whose standard error the node reads
 }
 CHILDREN = ("_program.py", "_child.py")
 """Programs of their own, whose output another process reads."""

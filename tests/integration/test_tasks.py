@@ -33,8 +33,8 @@ from node.tasks.kinds.generated import GeneratedTask, is_held_out
 from node.tasks.registry import find_kind, list_kinds, open_task
 
 GENERATED = [
-    "reverse", "reverse:letters=3,alphabet=8", "sort", "sort:digits=3", "arithmetic", "arithmetic:levels=1", "guess",
-    "guess:numbers=100,tries=7", "lookup", "lookup:keys=4",
+    "reverse", "reverse:letters=3,alphabet=8", "sort", "sort:digits=3", "product", "arithmetic", "arithmetic:levels=1",
+    "guess", "guess:numbers=100,tries=7", "lookup", "lookup:keys=4",
 ]  # fmt: skip
 
 
@@ -224,7 +224,7 @@ def test_path_of_a_spec_is_relative_to_its_directory(name: str, tmp_path: Path) 
 
 def test_usage_shows_argument_and_defaults() -> None:
     said = usage(find_kind("jsonl"))
-    assert said.startswith("jsonl:PATH[:match=exact,chat=auto,held_out=0.1,date=date,before=...,")
+    assert said.startswith("jsonl:PATH[:prompt=prompt,answer=answer,match=exact,chat=auto,held_out=0.1,date=date,")
 
 
 class Installed:
@@ -332,8 +332,8 @@ def test_a_single_prompt_leaves_nothing_to_hold_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        (b'{"prompt": "a"}', "missing required field `answer`"),
-        (b'{"answer": "a"}', "missing required field `prompt`"),
+        (b'{"prompt": "a"}', "has no field `answer`; its fields are `prompt`"),
+        (b'{"answer": "a"}', "has no field `prompt`; its fields are `answer`"),
         (b'{"prompt": "", "answer": "a"}', "`prompt` is empty"),
         (b'{"prompt": "a", "answer": "  "}', "`answer` is empty"),
         (b'{"prompt": 3, "answer": "a"}', "in field `prompt`"),

@@ -59,7 +59,7 @@ async def test_ten_steps_of_a_mixture_of_all(tmp_path: Path) -> None:
         assert set(verifiers.pooled) == {"legs", "sums", "code", "math"}
         learner.scheduler.next_prompt = schooling.next_prompt
         object.__setattr__(learner.intake, "ask", verifiers.replies)
-        learner.training.environment = verifiers.environment
+        learner.training.ask_one = verifiers.ask_one
         async with verifiers.open():
             await learner.train(FakePeer())
         steps, judged = learner.logged("step"), learner.logged("delivery_judged")

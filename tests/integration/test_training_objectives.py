@@ -80,6 +80,13 @@ def drawn(seed: int, groups: list[int]) -> Arrays:
     return arrays_of(prompts, answers, rewards, groups, behaviour_logprobs=behaviour.astype(np.float32))
 
 
+def taught(seed: int) -> Arrays:
+    """What a teacher says of them, one of which it finds impossible."""
+    found = -4 * np.random.default_rng(100 + seed).random(sum(LENGTHS))
+    found[2] = -60.0
+    return {"teacher_logprobs": found.astype(np.float32)}
+
+
 # Literal steps
 
 
@@ -194,6 +201,20 @@ def literal_decoupled(literal: Literal, arrays: Arrays) -> tuple[float, float]:
     return (told[0][0] + told[1][0]) / 2, max(norm for _, norm in told)
 
 
+def literal_distillation(literal: Literal, arrays: Arrays) -> tuple[float, float]:
+    """Each token by itself: how much likelier the teacher finds it, weighed as TOPR weighs what is good or bad."""
+    now, _ = literal.read(literal.model, arrays)
+    loss = torch.zeros(())
+    told = list(zip(torch.cat(now), arrays["behaviour_logprobs"], arrays["teacher_logprobs"], strict=True))
+    mean = sum(min(1.0, max(-1.0, float(teacher) - float(mu))) for _, mu, teacher in told) / len(told)
+    for pi, mu, teacher in told:
+        advantage = min(1.0, max(-1.0, float(teacher) - pi.item())) - mean
+        ratio = float(np.exp(pi.item() - float(mu)))
+        weight = min(max(ratio, 0.5), 1.5) if advantage > 0 else min(ratio, 1.0)
+        loss = loss - weight * advantage * pi
+    return literal.update(loss / sum(LENGTHS))
+
+
 @pytest.mark.parametrize(
     ("objective", "given", "step", "groups"),
     [
@@ -201,6 +222,7 @@ def literal_decoupled(literal: Literal, arrays: Arrays) -> tuple[float, float]:
         ("dpo", {"dpo_beta": 0.5}, literal_dpo, [2, 2, 2, 2]),
         ("grpo", {"kl": 0.2}, literal_grpo_with_kl, [4, 4]),
         ("decoupled", {"updates_per_step": 2, "weight_cap": 1.1}, literal_decoupled, [4, 4]),
+        ("distill", {}, literal_distillation, [4, 4]),
     ],
 )
 def test_three_steps_equal_literal_ones(
@@ -209,7 +231,7 @@ def test_three_steps_equal_literal_ones(
     """Three, so that weights, critic and moments are no longer those that everything began with."""
     trainer, literal = loaded(model, objective, **given), Literal(model)
     for seed in range(3):
-        arrays = drawn(seed, groups)
+        arrays = drawn(seed, groups) | taught(seed)
         reply = ok(trainer, "step", arrays)
         loss, norm = step(literal, arrays)
         told = reply["preference_loss"] if objective == "dpo" else reply["loss"]
@@ -278,6 +300,22 @@ def test_dpo_learns_from_a_log_of_pairs(model: Path) -> None:
     assert replies[-1]["reference_kl"] > 0
     answers, _ = sampled(trainer, generator.integers(0, VOCABULARY, (64, 2)), 3, torch.Generator().manual_seed(2))
     assert (answers < 12).mean() > 0.7, "no more than half by the model that it began with"
+
+
+def test_a_student_comes_near_its_teacher(tmp_path: Path, model: Path) -> None:
+    """The teacher is another model of the same vocabulary, and no reward is ever given."""
+    other = tmp_path / "teacher"
+    ok(Trainer(), "make_model", directory=str(other), config=CONFIG | {"initializer_range": 0.3}, seed=9)
+    teacher, student = loaded(other, "grpo"), loaded(model, "distill", learning_rate=3e-3)
+    generator, told, prompts = torch.Generator().manual_seed(0), [], np.repeat([[3, 5]], 64, axis=0)
+    for _ in range(25):
+        answers, logprobs = sampled(student, prompts, 3, generator)
+        arrays = arrays_of(list(prompts), list(answers), np.zeros(64), [64], behaviour_logprobs=logprobs)
+        _, found = teacher.answer({"id": 1, "op": "logprobs"}, {k: arrays[k] for k in ("tokens", "lengths", "mask")})
+        told.append(ok(student, "step", arrays | {"teacher_logprobs": found["logprobs"]}))
+    assert told[0]["teacher_kl"] > 1.0
+    assert np.mean([reply["teacher_kl"] for reply in told[-5:]]) < 0.5 * told[0]["teacher_kl"]
+    assert told[0]["with_advantage"] == 1.0
 
 
 def test_a_batch_without_pairs_is_refused_and_changes_nothing(model: Path) -> None:

@@ -348,6 +348,44 @@ class TestServer:
         assert (cancelled["id"], cancelled["kind"]) == (1, "cancelled")
         assert (served["id"], served["ok"]) == (2, True)
 
+    def test_an_interrupted_call_ends_with_the_step_that_it_is_at_and_what_waits_has_nothing(
+        self, models: Models
+    ) -> None:
+        server, sent = _server(models, max_batch=2)
+        _queue(server, 1, [(1, 2), (3, 4), (5, 6)], budget=40)
+        _work(server)
+        [(_, whole)] = sent()
+        steps = iter(range(40))
+        alive = server._alive.step
+
+        def step() -> None:
+            alive()
+            if next(steps) == 4:
+                server._intake.interrupts = [3]
+
+        server._alive.step = step
+        _queue(server, 2, [(1, 2), (3, 4), (5, 6)], budget=40)
+        _work(server)
+        (answer, _), (header, made) = sent()[1:]
+        assert (header["id"], header["ok"], answer["id"], answer["ok"]) == (2, True, 3, True)
+        assert made["lengths"].tolist() == [5, 5, 0]
+        assert made["tokens"].tolist() == [*whole["tokens"][:5], *whole["tokens"][40:45]]
+        assert made["spans"].tolist() == [[0, 5, 0], [1, 5, 0]]
+        assert made["seconds"].min() >= 0
+
+    def test_what_was_begun_goes_on_at_its_position(self, models: Models) -> None:
+        server, sent = _server(models)
+        _queue(server, 1, [(1, 2)], budget=12)
+        _work(server)
+        [(_, whole)] = sent()
+        begun = tuple(whole["tokens"][:5].tolist())
+        _queue(server, 2, [(1, 2, *begun)], budget=7, start=5)
+        _queue(server, 3, [(1, 2, *begun)], budget=7)
+        _work(server)
+        _, (_, rest), (_, other) = sent()
+        assert rest["tokens"].tolist() == whole["tokens"][5:].tolist()
+        assert rest["tokens"].tolist() != other["tokens"].tolist()
+
     def test_prompts_of_one_batch_are_bounded_too(self, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("node.engine.transformers_worker.server.MAX_PREFILL_TOKENS", 10)
         server, _ = _server(models)
@@ -362,6 +400,11 @@ class Hand:
     def __init__(self) -> None:
         self.generates: list[tuple[Header, Arrays]] = []
         self.cancelled: set[int] = set()
+        self.interrupts: list[int] = []
+
+    def take_interrupts(self) -> list[int]:
+        taken, self.interrupts = self.interrupts, []
+        return taken
 
     def take_generates(self) -> list[tuple[Header, Arrays]]:
         taken, self.generates = self.generates, []
@@ -389,7 +432,7 @@ def _server(models: Models, max_batch: int = 256, kv_cache_bytes: int = 1 << 30)
     return server, sent
 
 
-def _queue(server: Any, id: int, prompts: Sequence[tuple[int, ...]], budget: int = 3) -> None:
+def _queue(server: Any, id: int, prompts: Sequence[tuple[int, ...]], budget: int = 3, start: int = 0) -> None:
     arrays = {
         "prompts": np.array([token for prompt in prompts for token in prompt], np.int32),
         "prompt_lengths": np.array([len(prompt) for prompt in prompts], np.int32),
@@ -399,6 +442,7 @@ def _queue(server: Any, id: int, prompts: Sequence[tuple[int, ...]], budget: int
         "greedy": np.zeros(len(prompts), np.uint8),
         "budgets": np.full(len(prompts), budget, np.int32),
         "stop_set": np.zeros(len(prompts), np.int32),
+        "starts": np.full(len(prompts), start, np.int32),
     }
     server._intake.generates.append(({"id": id, "op": "generate", "stop_sets": [[]]}, arrays))
 

@@ -28,8 +28,9 @@ from learner.curriculum.offline_stream import Logged, LoggedGroup, OfflineStream
 from learner.ledger.ledger import Ledger
 from learner.provisioning.estimation.recording import FILE, Began, Recorded, read_lines
 from learner.rollouts.buffer import Batch, Buffer
-from learner.rollouts.environment import Ask, Environment, Question, Reply
+from learner.rollouts.environment import Ask, AskOne, Environment, Question, Reply
 from learner.rollouts.open_leases import LeaseTerms, Leasing, Prompt
+from learner.rollouts.overlong import Overlong
 from learner.scheduling.capacity import LeaseCapacity
 from learner.scheduling.lease_scheduler import LeaseScheduler
 from learner.trust.audit_history import TrustLevel
@@ -83,9 +84,11 @@ from protocol.core.limits import PROTOCOL_VERSION
 from protocol.core.pipe import Arrays, Header
 from protocol.versions.staleness import Admissibility, Chain, judge
 from protocol.work import (
+    PARTS,
     Acknowledgement,
     Delivery,
     FromLearner,
+    Handback,
     Hello,
     Lease,
     LeaseRequest,
@@ -120,13 +123,16 @@ SILENCE_S = 4.0
 HEARTBEAT_S = 1.0
 
 
-def ask_on_a_thread(environment: Environment) -> Ask:
+def told_little(environment: Environment) -> AskOne:
+    """One that needs no more than what was said."""
+    return lambda one: environment(one.index, one.said, one.transcript)
+
+
+def ask_on_a_thread(ask_one: AskOne) -> Ask:
     """Ask an environment in this process."""
 
     async def ask(questions: Sequence[Question]) -> Sequence[Reply]:
-        return await trio.to_thread.run_sync(
-            lambda: [environment(one.index, one.said, one.transcript) for one in questions]
-        )
+        return await trio.to_thread.run_sync(lambda: [ask_one(one) for one in questions])
 
     return ask
 
@@ -238,7 +244,7 @@ class FakeTrainer:
         )
         assert len(arrays["mask"]) == tokens == arrays["lengths"].sum()
         assert all(len(arrays[name]) == generated for name in ("behaviour_logprobs", "lags"))
-        assert all(len(arrays[name]) == sequences for name in ("lengths", "rewards", "origins"))
+        assert all(len(arrays[name]) == sequences for name in ("lengths", "rewards", "origins", "trained"))
         assert 0 <= arrays["lags"].min() <= arrays["lags"].max() <= self._steps
         assert np.isfinite(arrays["behaviour_logprobs"]).all()
         self.trained.append(arrays)
@@ -337,7 +343,11 @@ class Judge:
             Verified(
                 gaps=tuple(
                     0.0 if mine == theirs else math.inf
-                    for mine, theirs in zip(self.draws(claim.seed, self.installed.name), claim.tokens, strict=True)
+                    for mine, theirs in zip(
+                        self.draws(claim.seed, self.installed.name)[claim.start :][: len(claim.tokens)],
+                        claim.tokens,
+                        strict=True,
+                    )
                 ),
                 logprobs=(-0.5,) * len(claim.tokens),
                 leads=(1.0,) * len(claim.tokens),
@@ -393,6 +403,7 @@ class Settings:
     audits: bool = False
     beside: bool = False
     rest: float = 0.0
+    overlong: Overlong = field(default_factory=Overlong)
 
 
 class DyingLedger(Ledger):
@@ -561,9 +572,9 @@ async def open_learner(root: Path, settings: Settings | None = None, **parts: An
         with closing(DyingLedger(root / "ledger.sqlite", swarm=SWARM.authority.swarm)) as ledger:
             async with network.node("learner", peer_id=SWARM.learner.peer_id) as transport:
                 with ChunkStore.open(root / "store", SWARM.authority, quota_bytes=chosen.quota_bytes) as store:
-                    environment = parts.get("environment") or one_turn(even_share)
+                    ask_one = parts.get("ask_one") or told_little(parts.get("environment") or one_turn(even_share))
                     judge = parts.get("judge") or Judge()
-                    learner = _wire(root, chosen, trainer, transport, ledger, store, environment, judge)
+                    learner = _wire(root, chosen, trainer, transport, ledger, store, ask_one, judge)
                     with closing(learner.recorder):
                         yield learner
 
@@ -593,7 +604,7 @@ def _wire(
     transport: MemoryTransport,
     ledger: DyingLedger,
     store: ChunkStore,
-    environment: Environment,
+    ask_one: AskOne,
     judge: Judge,
 ) -> Learner:
     log: list[tuple[str, dict[str, Field]]] = []
@@ -675,11 +686,11 @@ def _wire(
         context=context,
         witness=witness,
         leases=leases,
-        ask=ask_on_a_thread(environment),
+        ask=ask_on_a_thread(ask_one),
         problems=curriculum,
         trust=trust,
     )
-    watch = LearnerMonitor(context=context, recorder=recorder, task_of=lambda index: "even")
+    watch = LearnerMonitor(context=context, recorder=recorder, task_of=lambda index: "even", overlong=settings.overlong)
     training = TrainingLoop(
         context=context,
         trainer=trainer,
@@ -696,8 +707,9 @@ def _wire(
         load={"directory": "model"},
         checkpoints=root / "checkpoints",
         exports=root / "exports",
-        environment=environment,
+        ask_one=ask_one,
         curriculum=curriculum,
+        overlong=settings.overlong,
         open_incarnation=watch.begin,
         recorder=recorder,
     )
@@ -711,7 +723,7 @@ def _wire(
             lock=lock,
             service=selection,
             agenda=trust.agenda,
-            ask=ask_on_a_thread(environment),
+            ask=ask_on_a_thread(ask_one),
             budget=budget,
         )
     context.time.begin(ledger.training.time_so_far())
@@ -765,7 +777,7 @@ class FakeCurriculum:
     prompts: list[int]
     offline: OfflineStream | None = None
 
-    def state(self) -> dict[str, Any]:
+    def state(self, unleased: Sequence[int] = ()) -> dict[str, Any]:
         return {"ordinal": self.prompts[0], **({"offline": self.offline.state()} if self.offline else {})}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -840,6 +852,7 @@ class FakePeer:
     claim: float = -0.5
     keeps: Callable[[Lease], bool] = lambda lease: True
     picks: Callable[[Lease, Sequence[PolicyVersion]], PolicyVersion] = lambda lease, admitted: max(admitted)
+    takes_parts: bool = False
     receipts: dict[LeaseId, Receipt] = field(default_factory=dict)
     undelivered: dict[LeaseId, list[bytes]] = field(default_factory=dict)
     refused: Refused | None = None
@@ -848,11 +861,14 @@ class FakePeer:
     def id(self) -> PeerId:
         return self.key.peer_id
 
+    def hello(self) -> Hello:
+        return hello(leases=sorted(self.undelivered), ext={PARTS: b""} if self.takes_parts else {})
+
     async def work(self, learner: Learner) -> None:
         """Join, deliver what is left from before, then work until cancelled."""
         while learner.trust.standings.remember(self.id).standing is not TrustLevel.BANNED:
             if self.id not in learner.run.present:  # at first, and when it was thought gone
-                welcome = await learner.sessions.welcome(self.id, hello(leases=sorted(self.undelivered)))
+                welcome = await learner.sessions.welcome(self.id, self.hello())
                 if isinstance(welcome, Refused):
                     self.refused = welcome
                     return
@@ -877,18 +893,28 @@ class FakePeer:
         if not self.keeps(lease):
             learner.sessions.take_return(self.id, LeaseReturn(leases=[lease.id], reason="its owner needs the machine"))
             return
-        self.undelivered[LeaseId(lease.id)] = [
+        made = [self.draw(seed, made_by)[lease.start :] for seed in lease.seeds]
+        await self.hand_over(learner, lease, InstalledVersion(name=made_by, manifest=manifest), made)
+
+    async def hand_over(
+        self, learner: Learner, lease: Lease, version: InstalledVersion, made: Sequence[tuple[int, ...]]
+    ) -> None:
+        """Deliver what was made of a lease."""
+        self.undelivered[LeaseId(lease.id)] = self.records_of(lease, version, made)
+        await self.deliver(learner, LeaseId(lease.id))
+
+    def records_of(self, lease: Lease, version: InstalledVersion, made: Sequence[tuple[int, ...]]) -> list[bytes]:
+        return [
             record(
                 lease,
                 index,
                 author=self.key,
-                tokens=self.draw(seed, made_by),
-                logprobs=pack_logprobs([self.claim] * 3),
-                spans=[Span(0, 3, made_by, manifest)],
+                tokens=tokens,
+                logprobs=pack_logprobs([self.claim] * len(tokens)),
+                spans=[Span(0, len(tokens), version.name, version.manifest)],
             )
-            for index, seed in enumerate(lease.seeds)
+            for index, tokens in enumerate(made)
         ]
-        await self.deliver(learner, LeaseId(lease.id))
 
     async def deliver(self, learner: Learner, lease: LeaseId) -> Receipt:
         """Deliver, wait for the receipt, keep it."""
@@ -899,7 +925,7 @@ class FakePeer:
         return self.receipts[lease]
 
 
-async def hand_in(learner: Learner, peer: PeerId, delivery: Delivery) -> Acknowledgement:
+async def hand_in(learner: Learner, peer: PeerId, delivery: Delivery | Handback) -> Acknowledgement:
     """Put a delivery into the inbox and wait for its answer."""
     answered, answers = trio.Event(), list[FromLearner]()
 

@@ -17,7 +17,7 @@ from node.rollout_role.worker import RolloutWorker
 from node.runtime.events import EventLog
 from node.state.receipts import Receipts
 from protocol.core.ids import PolicyVersion
-from protocol.work import LEASE_RECALLS, PROOFS, Heartbeat
+from protocol.work import LEASE_RECALLS, PARTS, PROOFS, Heartbeat
 from swarm.transfer.serving import Knowledge, Serving
 from swarm.versions.follower import Arrival
 from swarm.work.client import WorkClient
@@ -58,7 +58,7 @@ async def work_with(
 ) -> None:
     """Play the rollout role, as `node.rollout_role.app` wires it, until cancelled. `on_role` is told of it."""
     events = EventLog()
-    understood = {LEASE_RECALLS: b""} | ({PROOFS: b""} if keeps_proofs else {})
+    understood = {LEASE_RECALLS: b"", PARTS: b""} | ({PROOFS: b""} if keeps_proofs else {})
     line = WorkClient(
         transport=node.transport,
         authority=SWARM.authority,

@@ -38,6 +38,23 @@ def test_a_public_name_is_there_and_is_listed(name: str) -> None:
     assert name in dir(volery)
 
 
+@pytest.mark.parametrize("name", volery.__all__)
+def test_a_public_name_is_told_in_the_manual(name: str) -> None:
+    """A class has a docstring of its own. What is none, such as a number, can only be told by the package's."""
+    found = getattr(volery, name)
+    own = vars(found).get("__doc__") if isinstance(found, type) else None
+    assert len(own or "") > 20 or f"`{name}`" in (volery.__doc__ or "")
+    assert not (own or "").startswith(f"{name}("), "that is what dataclass writes where there is none"
+
+
+def test_the_kit_for_tests_is_public() -> None:
+    kit = importlib.import_module("volery.testing")
+    assert {"check_task", "TaskChecks", "Report"} <= set(kit.__all__)
+    for name in kit.__all__:
+        assert len(getattr(kit, name).__doc__ or "") > 20
+        assert "volery tasks check" in (kit.__doc__ or "")
+
+
 def test_types_are_told_of_the_names_that_are_there_and_of_no_others() -> None:
     told = re.findall(r"import (\w+) as \1$", Path(volery.__file__).read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(told) == sorted(volery.__all__)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +16,7 @@ from learner.ledger.sqlite.files import Queries, Row
 from learner.monitoring.fruitless_leases import ROUND_MS, ROUNDS, SPAN_MS, End, Loop
 from learner.rollouts.admission import EpisodeSlots
 from learner.rollouts.buffer import UNINFORMATIVE
+from learner.rollouts.reward_parts import Parts, RewardPart
 from protocol.core.ids import LeaseId, PeerId, RecordId
 from protocol.work import Rule
 
@@ -128,8 +131,8 @@ class WorkQueries:
         return {step: (mean, largest) for step, mean, largest in rows}
 
     def later_turns(self) -> int:
-        """Admitted records that went on with an episode."""
-        sql = "SELECT count(*) FROM records JOIN continuations USING (lease) WHERE rule = 'admitted'"
+        """Admitted records that went on with an episode, or with a completion that was begun."""
+        sql = "SELECT count(*) FROM records JOIN continuations USING (lease) WHERE rule = 'admitted' AND turn > 0"
         return sum(count for (count,) in self.db.query(sql, of="continuations"))
 
     def uninformative(self) -> int:
@@ -185,27 +188,44 @@ class WorkQueries:
 
     def unconsumed(self) -> list[UnconsumedRow]:
         """Admitted records that no surviving step has taken or dropped, in order of turns and of arrival."""
+        of_waiting = f"SELECT lease, idx FROM cut_off WHERE lease IN (SELECT r.lease {UNCONSUMED})"
+        cut_off = {(lease, index) for lease, index in self.db.query(of_waiting, of="cut_off")}
+        parts = self._parts(f"lease IN (SELECT r.lease {UNCONSUMED})")
         return [
             UnconsumedRow(
                 prompt=row[0], lease=LeaseId(row[1]), reward=row[2], peer=PeerId(row[3]), envelope=row[4],
-                place=_place(*row[5:]),
+                place=_place(*row[6:]), cut_off=(row[1], row[5]) in cut_off, parts=parts.get((row[1], row[5]), ()),
             )
             for row in self.db.query(
-                "SELECT l.prompt, r.lease, r.reward, r.peer, r.envelope, c.root, c.turn, c.slots"
+                "SELECT l.prompt, r.lease, r.reward, r.peer, r.envelope, r.idx, c.root, c.turn, c.slots"
                 f" {UNCONSUMED}"
-                " ORDER BY coalesce(c.turn, 0), r.received_ms, r.lease, r.idx"
+                " ORDER BY coalesce(c.turn, -1), r.received_ms, r.lease, r.idx"
             )
         ]  # fmt: skip
+
+    def _parts(self, where: str, values: Sequence[Any] = ()) -> dict[tuple[LeaseId, int], Parts]:
+        """Rewards with names, by the lease and the index of their record."""
+        found: defaultdict[tuple[LeaseId, int], list[RewardPart]] = defaultdict(list)
+        sql = f"SELECT lease, idx, name, value, weight FROM reward_parts WHERE {where} ORDER BY lease, idx, place"
+        for lease, index, name, value, weight in self.db.query(sql, values, of="reward_parts"):
+            part = RewardPart(name=name, value=math.nan if value is None else value, weight=weight)
+            found[LeaseId(lease), index].append(part)
+        return {record: tuple(parts) for record, parts in found.items()}
 
     def counts(self) -> tuple[int, int]:
         """How many leases and records there are; none is ever deleted."""
         leases = self.db.query("SELECT coalesce(max(rowid), 0) FROM leases")[0][0]
         return int(leases), int(self.db.query("SELECT coalesce(max(rowid), 0) FROM records")[0][0])
 
-    def since(self, leases: int, records: int) -> tuple[list[int], list[tuple[int, float]]]:
+    def since(self, leases: int, records: int, decides: str = "") -> tuple[list[int], list[tuple[int, float]]]:
         """Beyond the first so many leases and records, in order: the prompts that were leased, and (prompt, mean
-        reward) of each group that was admitted.
+        reward) of each group that was admitted. `decides` names the reward of several; "": their sum.
         """
+        worth, named = "r.reward", tuple[str, ...]()
+        if decides and self.db.has_table("reward_parts"):
+            this = "FROM reward_parts p WHERE p.lease = r.lease AND p.idx = r.idx AND p.name = ?2"
+            worth = f"CASE WHEN EXISTS (SELECT 1 {this}) THEN (SELECT p.value {this}) ELSE r.reward END"
+            named = (decides,)
         given = self.db.query(
             "SELECT prompt FROM leases LEFT JOIN continuations c USING (lease)"
             " WHERE leases.rowid > ? AND c.root IS NULL ORDER BY leases.rowid",
@@ -213,16 +233,32 @@ class WorkQueries:
         )
         seen = self.db.query(
             "WITH fresh AS (SELECT DISTINCT coalesce(c.root, r.lease) AS root FROM records r"
-            " LEFT JOIN continuations c USING (lease) WHERE r.rule = 'admitted' AND r.rowid > ?),"
+            " LEFT JOIN continuations c USING (lease) WHERE r.rule = 'admitted' AND r.rowid > ?1),"
             " turns AS (SELECT root, root AS lease FROM fresh"
             " UNION ALL SELECT c.root, c.lease FROM continuations c JOIN fresh USING (root))"
-            " SELECT l.prompt, avg(r.reward) FROM turns t JOIN leases l ON l.lease = t.root"
+            f" SELECT l.prompt, avg({worth}) FROM turns t JOIN leases l ON l.lease = t.root"
             " JOIN records r ON r.lease = t.lease AND r.rule = 'admitted'"
-            # Complete is a group with a return for each of its first turns.
-            " GROUP BY t.root HAVING count(r.reward) = sum(t.lease = t.root) ORDER BY max(r.rowid)",
+            # Complete is a group with a return for each of its episodes.
+            " GROUP BY t.root HAVING count(r.reward) = max(l.rollouts) ORDER BY max(r.rowid)",
+            (records, *named),
+        )
+        return [prompt for (prompt,) in given], [(prompt, mean) for prompt, mean in seen if mean is not None]
+
+    def completion_tokens(self, records: int = 1 << 18) -> list[tuple[int, list[int]]]:
+        """Of the groups that were admitted last, in order: (prompt, tokens of each completion); of episodes those of
+        their first turns; none of those that were handed back before they were done. They are of the newest so many
+        records."""
+        rows = self.db.query(
+            "SELECT l.prompt, r.lease, r.tokens FROM records r JOIN leases l USING (lease)"
+            " LEFT JOIN continuations c USING (lease) WHERE r.rule = 'admitted' AND c.root IS NULL"
+            " AND l.status = 'delivered'"
+            " AND r.rowid > (SELECT coalesce(max(rowid), 0) FROM records) - ? ORDER BY r.rowid",
             (records,),
         )
-        return [prompt for (prompt,) in given], [(prompt, mean) for prompt, mean in seen]
+        found: dict[bytes, tuple[int, list[int]]] = {}
+        for prompt, lease, tokens in rows:
+            found.setdefault(lease, (prompt, []))[1].append(tokens)
+        return list(found.values())
 
     # By peer
 

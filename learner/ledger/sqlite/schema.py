@@ -236,7 +236,25 @@ CREATE TABLE IF NOT EXISTS carried (
 the last that it told of each. Bytes that circuits through the learner carried between two peers, as it counted them
 itself. No address is kept. Made like RELAYS."""
 
+CUT_OFF = """
+CREATE TABLE IF NOT EXISTS cut_off (
+    lease BLOB NOT NULL REFERENCES leases, idx INTEGER NOT NULL, PRIMARY KEY (lease, idx)
+) STRICT;
+"""
+"""Of the records that were admitted, those with which an episode ended that did not come to its end. Made like
+RELAYS."""
+
+REWARD_PARTS = """
+CREATE TABLE IF NOT EXISTS reward_parts (
+    lease BLOB NOT NULL REFERENCES leases, idx INTEGER NOT NULL, name TEXT NOT NULL, place INTEGER NOT NULL,
+    value REAL, weight REAL NOT NULL, PRIMARY KEY (lease, idx, name)
+) STRICT;
+"""
+"""Of the records with which an episode ended whose task gives several rewards: each by its name, in the task's order,
+with its share in the sum, which is the record's reward. NULL: nobody could say it. Made like RELAYS."""
+
 LATER_TABLES = (
-    RELAYS, PLANS, RECALLS, CONTINUATIONS, SCORES, ORPHANS, TALLIES, TRUST, ENERGY, TROUBLES, LEARNER_TIME, REACH
+    RELAYS, PLANS, RECALLS, CONTINUATIONS, SCORES, ORPHANS, TALLIES, TRUST, ENERGY, TROUBLES, LEARNER_TIME, REACH,
+    CUT_OFF, REWARD_PARTS,
 )  # fmt: skip
 """Made, where they lack, in every ledger that is opened for writing."""

@@ -42,7 +42,8 @@ class Microbatch:
     siblings share a row, `positions` (R, L) count from the beginning of each sequence and `visible` (R, 1, L, L)
     bool says who sees whom; both are None where plain causal attention will do. Where sequences lie end to end, R = 1,
     `positions` begin anew with each and `ends` [S + 1] int32 say where they begin and the last one ends; the longest
-    has `longest` positions.
+    has `longest` positions. `routes` (R * L, layers, top_k) are the experts to be replayed at each position, if any
+    (`learner.training.batches.routes`).
     """
 
     inputs: Tensor
@@ -55,6 +56,7 @@ class Microbatch:
     visible: Tensor | None = None
     ends: Tensor | None = None
     longest: int = 0
+    routes: Tensor | None = None
 
     def to(self, device: torch.device) -> Microbatch:
         """The same on `device`; `numbers` stay where they are."""
@@ -175,7 +177,10 @@ def dealt_microbatches(
     cut, lay = (plan_end_to_end, _end_to_end) if layout is Layout.END_TO_END else (plan, _microbatch)
     plans = [[mine[chosen] for chosen in cut(widths[mine], max_tokens)] for mine in deal(widths, ranks)]
     for chosen in plans[rank]:
-        yield lay(batch, [rows[index] for index in chosen], offsets)
+        part = lay(batch, [rows[index] for index in chosen], offsets)
+        if batch.routes is not None:
+            part = replace(part, routes=batch.routes.at(part.numbers, part.predictors, part.inputs.numel()))
+        yield part
     yield from (None for _ in range(max(map(len, plans)) - len(plans[rank])))
 
 
@@ -301,8 +306,12 @@ def _part(batch: Prepared, first: int, last: int) -> Prepared:
     targets = slice(*(int(sequences.target_counts[:number].sum()) for number in (begin, end)))
     return Prepared(
         sequences=Ragged(
-            tokens=sequences.tokens[tokens], lengths=sequences.lengths[begin:end], targets=sequences.targets[tokens]
+            tokens=sequences.tokens[tokens],
+            lengths=sequences.lengths[begin:end],
+            targets=sequences.targets[tokens],
+            routes=None if sequences.routes is None else sequences.routes.of(targets),
         ),
+        trained=batch.trained[begin:end],
         groups=batch.groups[first:last],
         columns={name: column[targets] for name, column in batch.columns.items()},
     )

@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from learner.training.batches.routes import Routes
+from protocol.experts import Routing
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Flags = NDArray[np.bool_]
@@ -30,12 +33,14 @@ class Ragged:
     """B sequences laid end to end: `tokens` [M], `lengths` [B], `targets` [M] True where a token is predicted and
     scored.
 
-    A sequence's first token is never a target. T targets in all, numbered in order of appearance.
+    A sequence's first token is never a target. T targets in all, numbered in order of appearance. `routes`: the experts
+    that engines chose for them, where those are to be replayed.
     """
 
     tokens: Ints
     lengths: Ints
     targets: Flags
+    routes: Routes | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -51,8 +56,11 @@ class Rollouts:
     """One training batch as it came: B sequences in groups, whose T targets are the tokens that a policy generated.
 
     For each target `behaviour` [T], its logprob under the policy that made it, and `lags` [T] int64, how many training
-    steps older than this step's weights that policy was. For each sequence its `rewards` [B] and `origins` [B] uint8
-    (`SWARM` or `OFFLINE`). `groups` [G] are the numbers of sequences of its groups, in order.
+    steps older than this step's weights that policy was. For each sequence its `rewards` [B], its `origins` [B] uint8
+    (`SWARM` or `OFFLINE`), and whether its tokens are `trained` on, [B]: the reward of one that is not counts among its
+    siblings' all the same. `groups` [G] are the numbers of sequences of its groups, in order. Where tasks give several
+    rewards, `parts` [B, K] has each of them, NaN where a sequence has none, and `part_weights` [B, K] their weights.
+    `teacher` [T] is each target's logprob under a teacher, where there is one.
     """
 
     sequences: Ragged
@@ -60,18 +68,29 @@ class Rollouts:
     lags: Ints
     rewards: Floats
     origins: NDArray[np.uint8]
+    trained: Flags
     groups: Ints
+    parts: Floats | None = None
+    part_weights: Floats | None = None
+    teacher: Floats | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A batch, or a part of one, that is ready for updates: its sequences, its groups, and numbers for each of its T
-    targets, by the names they have in `objective.Terms`, `advantages` float32 among them.
+    """A batch, or a part of one, that is ready for updates: its sequences, which of them are `trained` on, [B], its
+    groups, and numbers for each of its T targets, by the names they have in `objective.Terms`, `advantages` float32
+    among them, which are 0 where a sequence is not trained on.
     """
 
     sequences: Ragged
+    trained: Flags
     groups: Ints
     columns: Mapping[str, NDArray[Any]]
+
+    @property
+    def trained_tokens(self) -> int:
+        """Targets of the sequences that are trained on."""
+        return int(self.sequences.target_counts[self.trained].sum())
 
     @property
     def teaches(self) -> Flags:
@@ -84,9 +103,14 @@ SWARM, OFFLINE = 0, 1
 """Where a sequence comes from: a rollout of the swarm, or a log, whose policy nobody vouches for."""
 
 
-def supervised_batch(arrays: Arrays, vocab_size: int, positions: int | None = None) -> Ragged:
+def supervised_batch(
+    arrays: Arrays, vocab_size: int, positions: int | None = None, routing: Routing | None = None
+) -> Ragged:
     """Read `tokens` int32 [M], `lengths` int32 [B], `mask` uint8 [M] (1: the token is learnt). Raises BadBatch, also
     for a sequence of more than `positions` tokens.
+
+    A model of `routing` that replays also takes, or does without, `experts` uint8 or uint16 [C, layers, top_k], those
+    of each of the C tokens that are learnt, and `routed` uint8 [C] (0: it has none, whatever stands there).
     """
     tokens, lengths = _sequences(arrays, vocab_size, positions)
     mask = _array(arrays, "mask", "uint8")
@@ -97,18 +121,41 @@ def supervised_batch(arrays: Arrays, vocab_size: int, positions: int | None = No
         raise BadBatch("mask marks the first token of a sequence, which nothing predicts")
     if not targets.any():
         raise BadBatch("mask marks no token at all, so there is nothing to learn")
-    return Ragged(tokens=tokens, lengths=lengths, targets=targets)
+    routes = _routes(arrays, int(targets.sum()), routing)
+    return Ragged(tokens=tokens, lengths=lengths, targets=targets, routes=routes)
 
 
-def rollout_batch(arrays: Arrays, vocab_size: int, positions: int | None = None) -> Rollouts:
+def _routes(arrays: Arrays, tokens: int, routing: Routing | None) -> Routes | None:
+    """The experts to be replayed. Raises BadBatch."""
+    if "experts" not in arrays:
+        return None
+    if routing is None:
+        raise BadBatch("experts came, and nothing is replayed: load the model with router_replay")
+    routed = _numbers(arrays, "routed", "uint8", tokens, "generated tokens").astype(np.bool_)
+    experts = arrays["experts"]
+    shape = (tokens, routing.layers, routing.top_k)
+    if experts.dtype not in (np.uint8, np.uint16) or experts.shape != shape:
+        raise BadBatch(f"experts must be uint8 or uint16 {shape}; it is {experts.dtype.name} {experts.shape}")
+    if int(experts.max(initial=0)) >= routing.experts:
+        raise BadBatch(f"experts names one that the model's layers of {routing.experts} do not have")
+    return Routes(experts=experts, routed=routed)
+
+
+def rollout_batch(
+    arrays: Arrays, vocab_size: int, positions: int | None = None, routing: Routing | None = None
+) -> Rollouts:
     """Read one training batch of B sequences in G groups, of whose M tokens a policy generated C. Raises BadBatch, also
     for a sequence of more than `positions` tokens.
 
     Arrays: `tokens` int32 [M], `lengths` int32 [B], `mask` uint8 [M] (1: generated, and trained on; a sequence begins
     with one 0 at least and holds one 1 at least), `behaviour_logprobs` float32 [C], `lags` int32 [C], `rewards`
-    float32 [B], `group_sizes` int32 [G], `origins` uint8 [B] (0: a rollout of the swarm, 1: from a log).
+    float32 [B], `group_sizes` int32 [G], `origins` uint8 [B] (0: a rollout of the swarm, 1: from a log), `trained`
+    uint8 [B] (0: no token of it is trained on, though its reward counts; where the array is missing, all are 1);
+    `parts` float32 [B, K] and `part_weights` float32 [B, K], or neither: rewards with names, NaN where there is none;
+    `experts` and `routed`, or neither, as `supervised_batch` has them; `teacher_logprobs` float32 [C], or nothing:
+    those of a teacher, at the temperature of the sampling.
     """
-    sequences = supervised_batch(arrays, vocab_size, positions)
+    sequences = supervised_batch(arrays, vocab_size, positions, routing)
     if not sequences.target_counts.all():
         raise BadBatch("mask marks no token of some sequence, so its reward belongs to nothing")
     count, tokens = len(sequences), int(sequences.targets.sum())
@@ -116,6 +163,9 @@ def rollout_batch(arrays: Arrays, vocab_size: int, positions: int | None = None)
     lags = _numbers(arrays, "lags", "int32", tokens, "generated tokens").astype(np.int64)
     rewards = _numbers(arrays, "rewards", "float32", count, "sequences")
     origins = _numbers(arrays, "origins", "uint8", count, "sequences")
+    trained = (
+        _numbers(arrays, "trained", "uint8", count, "sequences") if "trained" in arrays else np.ones(count, np.uint8)
+    )
     groups = _array(arrays, "group_sizes", "int32").astype(np.int64)
     if groups.min() < 1 or int(groups.sum()) != count:
         raise BadBatch(f"group_sizes must each be at least 1 and sum to the {count} sequences")
@@ -125,9 +175,41 @@ def rollout_batch(arrays: Arrays, vocab_size: int, positions: int | None = None)
         raise BadBatch("lags holds a negative value: a token cannot come from weights that were not there yet")
     if origins.max() > OFFLINE:
         raise BadBatch(f"origins must hold {SWARM} (a rollout of the swarm) or {OFFLINE} (from a log)")
+    if trained.max() > 1:
+        raise BadBatch("trained must hold a 0 or 1 for each sequence")
+    teacher = None
+    if "teacher_logprobs" in arrays:
+        teacher = _numbers(arrays, "teacher_logprobs", "float32", tokens, "generated tokens")
+        if teacher.max() > LOGPROB_SLACK:
+            raise BadBatch("teacher_logprobs holds a value above 0, which is no logprob")
+    parts, part_weights = _parts(arrays, count)
     return Rollouts(
-        sequences=sequences, behaviour=behaviour, lags=lags, rewards=rewards, origins=origins, groups=groups
+        sequences=sequences,
+        behaviour=behaviour,
+        lags=lags,
+        rewards=rewards,
+        origins=origins,
+        trained=trained.astype(np.bool_),
+        groups=groups,
+        parts=parts,
+        part_weights=part_weights,
+        teacher=teacher,
     )
+
+
+def _parts(arrays: Arrays, count: int) -> tuple[Floats | None, Floats | None]:
+    """Named rewards and their weights. Raises BadBatch."""
+    if "parts" not in arrays:
+        return None, None
+    for name in ("parts", "part_weights"):
+        array = arrays.get(name)
+        if array is None or array.dtype != np.float32 or array.ndim != 2 or array.shape[0] != count or not array.size:
+            found = "missing" if array is None else f"{array.dtype.name} {array.shape}"
+            raise BadBatch(f"array {name!r} must be float32 with a row for each of {count} sequences; it is {found}")
+    parts, weights = arrays["parts"], arrays["part_weights"]
+    if parts.shape != weights.shape or np.isinf(parts).any() or not np.isfinite(weights).all():
+        raise BadBatch("parts and part_weights must have the same shape, and hold nothing that is infinite")
+    return parts, weights
 
 
 def _numbers(arrays: Arrays, name: str, dtype: str, count: int, of_what: str) -> NDArray[Any]:

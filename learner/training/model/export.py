@@ -33,6 +33,7 @@ from learner.trainer_api.requests import ExportDtype
 from learner.training.distributed.ranks import Ranks, new_shared_directory
 from learner.training.distributed.sharding import gathered, local
 from learner.training.model.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Attached, description, entries, link_base
+from learner.training.model.merging import merged
 from learner.training.model.policy import Policy
 from learner.training.model.tensor_mapping import Part, revert
 from learner.training.model.weight_writer import DIGEST_BYTES, NotFinite, WeightFile, copied, not_finite
@@ -93,8 +94,13 @@ def export(policy: Policy, directory: Path, dtype: ExportDtype, max_shard_bytes:
         snapshot.close()
 
 
-def take_snapshot(policy: Policy, dtype: ExportDtype, crossing: Crossing | None = None) -> Snapshot:
+def take_snapshot(
+    policy: Policy, dtype: ExportDtype, crossing: Crossing | None = None, *, merge: bool = False
+) -> Snapshot:
     """Return a snapshot of what an export as `dtype` writes: this rank's slices, for `write_export`."""
+    if merge and policy.attached is not None:
+        targets = [target for part in policy.parts for target in part.targets]
+        return Snapshot(merged(policy, targets, getattr(torch, dtype)), crossing=crossing)
     tensors = _exported(policy)
     dtypes = [_stored_as(tensor, getattr(torch, dtype)) for tensor in tensors]
     return Snapshot([local(tensor.detach()) for tensor in tensors], dtypes, crossing)
@@ -114,15 +120,22 @@ def _stored_as(tensor: Tensor, wanted: torch.dtype) -> torch.dtype:
 
 @torch.no_grad()
 def write_export(
-    policy: Policy, snapshot: Snapshot, directory: Path, dtype: ExportDtype, max_shard_bytes: int
+    policy: Policy,
+    snapshot: Snapshot,
+    directory: Path,
+    dtype: ExportDtype,
+    max_shard_bytes: int,
+    *,
+    merge: bool = False,
 ) -> Exported:
     """Write `snapshot`, of `take_snapshot`, as a model directory that loaders take. On any thread, and on all ranks.
+    With `merge`, which both were called with, an adapter is in the weights, and no file of its own.
 
     Equal weights give equal bytes. `directory` must not exist (FileExistsError); it appears whole or not at all.
     Raises OSError, BadModel, Elsewhere.
     """
     ranks = policy.ranks.exporting()
-    if policy.attached is not None:
+    if policy.attached is not None and not merge:
         return _write_adapter(policy, policy.attached, ranks, snapshot, directory, dtype)
     tensors, kept = policy.by_name, iter(snapshot.kept)
     units = [_unit(part, tensors, getattr(torch, dtype), kept) for part in policy.parts]

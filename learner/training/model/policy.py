@@ -41,8 +41,10 @@ from learner.training.model.loading import (
     windows_of,
 )
 from learner.training.model.lora import Attached, attach, identity_of, initialise
+from learner.training.model.router_replay import RouterReplay, attach_replay
 from learner.training.model.tensor_mapping import Part, correspond
 from learner.training.model.varlen_attention import NAME
+from protocol.experts import Routing
 
 ENTROPY_BLOCK = 1 << 22
 """Logits looked at together when the entropy is summed: 16 MiB of temporaries, also for a vocabulary of 150,000."""
@@ -85,9 +87,12 @@ class Forward(nn.Module):
         self.first_position = first_position(model)
         self.head_applies_alone = False
         self.scored: Scored = _scored
+        self.replay: RouterReplay | None = None
 
     def forward(self, batch: Microbatch, temperature: float | None) -> tuple[Tensor, Tensor]:
         """Logprobs and entropies of the batch's targets; with temperature None all logits of its predictors, twice."""
+        if self.replay is not None:
+            self.replay.force(batch.routes)
         inputs: dict[str, Any] = {"input_ids": batch.inputs, "use_cache": False}
         if batch.positions is not None:
             inputs["position_ids"] = batch.positions + self.first_position
@@ -175,6 +180,15 @@ class Policy:
         """
         logprobs, entropy = self._forward(batch.to(self.ranks.device), temperature)
         return Scores(logprobs=logprobs, entropy=entropy)
+
+    @property
+    def routing(self) -> Routing | None:
+        """How the model routes, where routes are replayed."""
+        return None if self._forward.replay is None else self._forward.replay.routing
+
+    def replayed(self) -> tuple[int, int]:
+        """Of what the last microbatch gave to replay how much was, and how much there was; see `RouterReplay`."""
+        return (0, 0) if self._forward.replay is None else self._forward.replay.counted()
 
     def idle(self) -> None:
         """Take part in a pass for which this rank has no sequences: the others wait for its slices."""
@@ -341,14 +355,18 @@ def load_policy(
     lora: Lora | None = None,
     seed: int = 0,
     compile: bool = False,
+    chat_template: str | None = None,
+    stop_ids: Sequence[int] = (),
+    router_replay: bool = False,
 ) -> Policy:
     """Load a causal LM directory (config.json and safetensors, sharded or not) with float32 weights. Raises BadModel.
 
-    Every rank reads the directory; `ranks.place` came first.
+    `chat_template` and `stop_ids` are exported in place of the directory's own, see `Load`. With `router_replay` it
+    takes the experts of a microbatch. Every rank reads the directory; `ranks.place` came first.
     """
     ranks = ranks or Ranks()
     with ranks.agreeing():
-        found = read_directory(directory)
+        found = read_directory(directory).spoken_to(chat_template, stop_ids)
         model = outline(found)
         parts = correspond(model, found)
         attached = None if lora is None else attach(model, lora)
@@ -361,6 +379,8 @@ def load_policy(
         load_weights(model, parts, _tensors(model, attached), found)
     if attached is not None:
         initialise(model, seed)
+    if router_replay:
+        forward.replay = attach_replay(model)
     prepare(model, gradient_checkpointing=gradient_checkpointing)
     policy = Policy(forward, found, parts, ranks, attached)
     with ranks.agreeing():

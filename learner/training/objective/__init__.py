@@ -2,6 +2,8 @@
 
     loss = aggregation over tokens of (importance correction x advantage term), and what is added to it
 
+A mask over sequences may stand between the correction and the aggregation.
+
 Invariants: an objective sees the generated tokens of one microbatch flat, [N], without padding and whole sequences
 only. Losses of the microbatches of one batch add up to the loss of the batch, because every aggregation divides by
 `Totals`, which counts the whole batch. A new objective is a function, a line in a table, and its name in
@@ -11,5 +13,6 @@ only. Losses of the microbatches of one batch add up to the loss of the batch, b
 - `corrections`: what a token weighs that another policy made
 - `loss`: one correction, one aggregation, and what is added beside them
 - `objective_inputs`: what an objective sees of a microbatch, and what it gives back
+- `sequence_masks`: what is left out as a whole
 - `statistics`: how far the policy in training is from those that generated
 """

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from learner.trainer_api.presets import CorrectionName
 from learner.training.objective.objective_inputs import (
-    LOG_RATIO_LIMIT,
     Bounds,
     Corrected,
     Terms,
-    mean_by_sequence,
+    geometric_ratio,
+    product_ratio,
     ratio_of,
 )
 
@@ -52,8 +52,7 @@ def sequence_ratio(terms: Terms, bounds: Bounds) -> Corrected:
     """-min(s A, clip(s) A) for each token, with s = exp(mean over the sequence of log pi / mu): GSPO (arXiv 2507.18071,
     equations 5 and 7). A sequence is clipped as a whole; where A < 0 as by `clipped_ratio`.
     """
-    log_ratio = (terms.logprobs - terms.behaviour).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    ratio = torch.exp(mean_by_sequence(log_ratio, terms))[terms.segments]
+    ratio = geometric_ratio(terms)[terms.segments]
     return _surrogate(ratio, terms.advantages, bounds, bounds.weight_cap)
 
 
@@ -71,14 +70,28 @@ def truncated_weight(terms: Terms, bounds: Bounds) -> Corrected:
     return _weighted(terms, ratio, ratio.clamp(max=bounds.weight_cap))
 
 
+def truncated_sequence(terms: Terms, bounds: Bounds) -> Corrected:
+    """-sg(min(w, C)) A log pi for each token, with w = the product of the sequence's pi / mu: truncated importance
+    sampling of whole sequences (Ionides 2008, equation 2), without the bias of ratios of tokens (Liu and Li, "When
+    Speed Kills Stability", 2025). TRL's `sequence_truncate`, verl's `rollout_is = "sequence"`.
+    """
+    ratio = product_ratio(terms).detach()[terms.segments]
+    return _weighted(terms, ratio, ratio.clamp(max=bounds.weight_cap))
+
+
+def masked_sequence(terms: Terms, bounds: Bounds) -> Corrected:
+    """-sg(w) A log pi where 1 - clip_low <= w <= 1 + clip_high, 0 elsewhere, with w = the product of the sequence's
+    pi / mu: masked importance sampling (MIS; Liu and Li, "When Speed Kills Stability", 2025). A sequence that is too
+    far from the policy that made it is left out as a whole. TRL's `sequence_mask`.
+    """
+    return _masked(terms, product_ratio(terms).detach()[terms.segments], bounds)
+
+
 def masked_weight(terms: Terms, bounds: Bounds) -> Corrected:
     """-sg(r) A log pi where 1 - clip_low <= r <= 1 + clip_high, 0 elsewhere: IcePop (Ring-1T, arXiv 2510.18855). What
     is too far from the policy that made it says nothing, rather than something limited.
     """
-    ratio = ratio_of(terms.logprobs.detach(), terms.behaviour)
-    outside = (ratio < 1 - bounds.clip_low) | (ratio > 1 + bounds.clip_high)
-    weight = ratio.masked_fill(outside, 0.0)
-    return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=outside, weights=weight)
+    return _masked(terms, ratio_of(terms.logprobs.detach(), terms.behaviour), bounds)
 
 
 def tapered_weight(terms: Terms, bounds: Bounds) -> Corrected:
@@ -115,6 +128,13 @@ def _weighted(terms: Terms, ratio: Tensor, weight: Tensor) -> Corrected:
     return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=_moved(ratio, weight), weights=weight)
 
 
+def _masked(terms: Terms, ratio: Tensor, bounds: Bounds) -> Corrected:
+    """-sg(r) A log pi within the bounds, 0 elsewhere."""
+    outside = (ratio < 1 - bounds.clip_low) | (ratio > 1 + bounds.clip_high)
+    weight = ratio.masked_fill(outside, 0.0)
+    return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=outside, weights=weight)
+
+
 def _moved(ratio: Tensor, weight: Tensor) -> Tensor:
     return (weight - ratio).abs() > NOISE
 
@@ -137,6 +157,8 @@ CORRECTIONS: Mapping[CorrectionName, Correction] = MappingProxyType(
         "truncated_weight": truncated_weight,
         "masked_weight": masked_weight,
         "tapered_weight": tapered_weight,
+        "truncated_sequence": truncated_sequence,
+        "masked_sequence": masked_sequence,
         "decoupled": decoupled,
     }
 )

@@ -12,11 +12,18 @@ from torch import Tensor
 
 from learner.training.distributed.ranks import Ranks
 from learner.training.objective.loss import reference_kl
-from learner.training.objective.objective_inputs import Corrected, Terms, k3, ratio_of
+from learner.training.objective.objective_inputs import (
+    LOG_RATIO_LIMIT,
+    Corrected,
+    Terms,
+    k3,
+    mean_by_sequence,
+    ratio_of,
+)
 
 SUMS = (
     *("tokens", "clipped", "ratio", "ratio_squared", "weight", "weight_squared"),
-    *("kl", "entropy", "reference_kl"),
+    *("kl", "entropy", "reference_kl", "teacher_kl"),
 )
 MAXIMA = ("ratio", "log_ratio")
 
@@ -24,12 +31,14 @@ MAXIMA = ("ratio", "log_ratio")
 class Statistics:
     """Of the tokens of one batch, or a part of it, whose lags are at most `max_lag`.
 
-    `sums` (max_lag + 2, len(SUMS)) float64, the last row for tokens from logs; `maxima` (len(MAXIMA),) float64, whose
+    `sums` (max_lag + 2, len(SUMS)) float64, the last row for tokens from logs; `sequences` (2,) float64: how many there
+    were, and of how many a bound left no token any weight; `maxima` (len(MAXIMA),) float64, whose
     largest |log r| no limit holds: with S = 0 it is the noise of the arithmetic and of the weights' rounding alone.
     """
 
     def __init__(self, max_lag: int) -> None:
         self.sums = torch.zeros(max_lag + 2, len(SUMS), dtype=torch.float64)
+        self.sequences = torch.zeros(2, dtype=torch.float64)
         self.maxima = torch.zeros(len(MAXIMA), dtype=torch.float64)
 
     @torch.no_grad()
@@ -39,17 +48,25 @@ class Statistics:
         now, then = terms.logprobs.double(), terms.behaviour.double()
         log_ratio, ratio = now - then, ratio_of(now, then)
         apart = torch.zeros_like(ratio) if terms.reference is None else reference_kl(terms)
+        ahead = (
+            torch.zeros_like(ratio)
+            if terms.teacher is None
+            else (now - terms.teacher).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        )
         weights = corrected.weights.double()
         told = (torch.ones_like(ratio), corrected.clipped, ratio, ratio**2, weights, weights**2)
-        columns = (*told, k3(log_ratio), entropy, apart)
+        columns = (*told, k3(log_ratio), entropy, apart, ahead)
         rows = torch.where(terms.offline, len(self.sums) - 1, terms.lags)
         self.sums.index_add_(0, rows.cpu(), torch.stack([column.double() for column in columns], dim=1).cpu())
+        muted = mean_by_sequence((corrected.clipped & (weights == 0)).double(), terms) == 1
+        self.sequences += torch.stack([torch.ones_like(muted).sum(), muted.sum()]).double().cpu()
         largest = torch.stack([ratio.max(), log_ratio.abs().max()]).cpu()
         self.maxima = torch.maximum(self.maxima, largest)
 
     def merge(self, other: Statistics) -> None:
         """Count what `other` counted, too. Both know the same lags."""
         self.sums += other.sums
+        self.sequences += other.sequences
         self.maxima = torch.maximum(self.maxima, other.maxima)
 
     def combine(self, ranks: Ranks) -> None:
@@ -57,6 +74,7 @@ class Statistics:
         self.sums = torch.tensor(ranks.total(self.sums.flatten().tolist()), dtype=torch.float64).reshape(
             self.sums.shape
         )
+        self.sequences = torch.tensor(ranks.total(self.sequences.tolist()), dtype=torch.float64)
         self.maxima = torch.tensor(ranks.largest(self.maxima.tolist()), dtype=torch.float64)
 
     @property
@@ -66,10 +84,14 @@ class Statistics:
 
     def metrics(self) -> dict[str, float]:
         """Over all tokens counted; all zero when there were none. `ess` is the effective sample size of the ratios as
-        weights, (sum r)^2 / (n sum r^2), a share of 1; `weight_ess` the same of the weights that bounds left.
+        weights, (sum r)^2 / (n sum r^2), a share of 1; `weight_ess` the same of the weights that bounds left;
+        `masked_share` of the sequences those of which they left no token any; `teacher_kl` the mean of
+        log pi - log pi_T: an estimate of the reverse KL to the teacher where tokens are the policy's own.
         """
-        means = _means(self.sums.sum(dim=0))
+        whole = self.sums.sum(dim=0)
+        means, teacher_kl = _means(whole), float(whole[SUMS.index("teacher_kl")])
         ratio_max, log_ratio_max = self.maxima.tolist()
+        sequences, muted = self.sequences.tolist()
         return {
             "clip_share": means["clip_share"],
             "mean_ratio": means["ratio"],
@@ -78,8 +100,10 @@ class Statistics:
             "mismatch_kl": means["kl"],
             "entropy": means["entropy"],
             "reference_kl": means["reference_kl"],
+            "teacher_kl": teacher_kl / max(self.tokens, 1),
             "ess": means["ess"],
             "weight_ess": means["weight_ess"],
+            "masked_share": muted / max(sequences, 1.0),
         }
 
     def by_lag(self) -> dict[str, dict[str, float]]:

@@ -1,6 +1,7 @@
 """`volery demo`: a learner and three rollout nodes on this machine.
 
 - `command`: runs it
+- `lessons`: what it can teach
 - `node_process`: other nodes as processes
-- `recipe`: what it learns, and its configuration
+- `recipe`: how much it trains, and its configuration
 """

@@ -19,13 +19,14 @@ from pathlib import Path
 
 import trio
 
+from node.commands.demo.lessons import LESSONS, REVERSE, Lesson, LessonName
 from node.commands.demo.node_process import NodeProcess, family_pss_bytes, stop_all
-from node.commands.demo.recipe import HELD_OUT, MAX_NEW_TOKENS, OBJECTIVE, TASK, Recipe, recipe_for, swarm_toml
+from node.commands.demo.recipe import OBJECTIVE, Recipe, recipe_for, swarm_toml
 from node.commands.init.command import free_port
 from node.config.node_config import EngineSection
 from node.engine.selection import choose_engine, look
 from node.learner_role.training.tiny_model import StartingModel
-from node.learner_role.training.warm_start import TINY_QWEN3, VLLM_HEAD_DIM
+from node.learner_role.training.warm_start import VLLM_HEAD_DIM
 from node.network.invites import found_swarm
 from node.reports import as_terminal, as_text, draw_reward, roads_taken, summary, swarm_report, write_html
 from node.reports.model.audits import ban_in_words
@@ -35,6 +36,8 @@ from node.runtime.errors import RunError
 from node.runtime.events import EventLog
 from node.runtime.shutdown import Stopped
 from node.state.status_file import FILE as STATUS_FILE
+from node.tasks.gate import Gate
+from node.tasks.registry import open_task
 from node.ui.live_view import ViewState
 from node.ui.terminal import Terminal, open_terminal, run_shown
 from node.ui.view_updates import apply
@@ -108,16 +111,20 @@ async def run_demo(
     engine: str,
     plain: bool,
     objective: str = OBJECTIVE,
-    steps: int = Recipe.steps,
+    steps: int | None = None,
     cheater: bool = False,
+    task: LessonName = "reverse",
     sites: Sites | None = None,
 ) -> int:
-    """Run the demo into `out` and return the exit code; all of it on this machine, unless `sites` say where.
+    """Run the demo into `out` and return the exit code; all of it on this machine, unless `sites` say where. `steps`:
+    as many as the lesson `task` takes, unless given.
 
     Raises UsageError or RunError.
     """
     began = time.monotonic()
-    recipe = recipe_for(objective, steps)
+    lesson = LESSONS[task]
+    recipe = recipe_for(objective, lesson.recipe, steps)
+    Gate(open_task(lesson.task)).require()  # found missing now, rather than by the learner
     if engine != "transformers":  # found missing now, rather than by every node
         wanted = EngineSection(kind="vllm")
         choose_engine(wanted, look(wanted))
@@ -132,6 +139,7 @@ async def run_demo(
         engine=engine,
         objective=objective,
         recipe=recipe,
+        lesson=lesson,
         events=events,
         began=began,
         sites=sites or Sites(),
@@ -185,6 +193,7 @@ class Demo:
     recipe: Recipe
     events: EventLog
     began: float
+    lesson: Lesson = REVERSE
     sites: Sites = field(default_factory=Sites)
     peak_pss: int = 0
 
@@ -218,19 +227,28 @@ class Demo:
             await trio.sleep(MEMORY_S)
 
     async def make_model(self, console: Terminal) -> None:
-        """Make the model and teach it until greedy accuracy on held-out prompts lies in the band."""
+        """Make the model and teach it until its accuracy on held-out prompts lies in the band."""
+        lesson = self.lesson
         console.say(
-            "Making a small model and teaching it a little, so that it gets some words right (under a minute)..."
+            f"Making a small model and teaching it a little, so that it gets some {lesson.things} right "
+            "(under a minute)..."
         )
-        config = {**TINY_QWEN3, **({} if self.engine == "transformers" else {"head_dim": VLLM_HEAD_DIM})}
+        config = {**lesson.model, **({} if self.engine == "transformers" else {"head_dim": VLLM_HEAD_DIM})}
         start = StartingModel(
-            task=TASK, held_out=HELD_OUT, max_new_tokens=MAX_NEW_TOKENS, seed=self.seed, config=config
+            task=lesson.task,
+            held_out=lesson.warm_held_out,
+            max_new_tokens=lesson.max_new_tokens,
+            seed=self.seed,
+            config=config,
+            terms=lesson.terms,
+            write_tokenizer=lesson.write_tokenizer,
+            max_turns=lesson.max_turns,
         )
         scores = await start.make(self.out, self.events)
         console.say(
-            f"The model reverses {scores.greedy:.0%} of {HELD_OUT} words it never saw (greedy). From here on there are "
-            f"no answers, only rewards: {self.num_nodes} rollout nodes and a learner, each a process of its own, "
-            "over libp2p."
+            f"The model {lesson.does} {lesson.share(scores)} of {lesson.warm_held_out} {lesson.things} it never saw. "
+            f"From here on there are no answers, only rewards: {self.num_nodes} rollout nodes and a learner, each a "
+            "process of its own, over libp2p."
         )
 
     async def run_swarm(self, console: Terminal) -> None:
@@ -272,6 +290,9 @@ class Demo:
         site = self.sites.learner
         text = swarm_toml(
             self.recipe,
+            task=self.lesson.task,
+            held_out=self.lesson.held_out,
+            max_new_tokens=self.lesson.max_new_tokens,
             host=site.host,
             port=port,
             staleness=self.staleness,
@@ -368,8 +389,9 @@ class Demo:
         text = as_terminal(report, width=max(80, screen.width)) if screen.is_terminal else as_text(report)
         screen.file.write(text + "\n")
         console.say(
-            f"Greedy accuracy on {HELD_OUT} held-out words: {facts['greedy_start']:.2f} -> {facts['greedy_end']:.2f} "
-            f"in {facts['wall_s']:.0f} s. Picture: {self.out / 'reward.png'}. Figures: {self.out / 'summary.json'}. "
+            f"Greedy accuracy on {self.lesson.held_out} held-out {self.lesson.things}: "
+            f"{facts['greedy_start']:.2f} -> {facts['greedy_end']:.2f} in "
+            f"{facts['wall_s']:.0f} s. Picture: {self.out / 'reward.png'}. Figures: {self.out / 'summary.json'}. "
             f"All of it, for a browser: {self.out / 'report.html'}."
         )
         if self.with_cheat:

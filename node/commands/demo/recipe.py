@@ -8,16 +8,6 @@ from learner.trainer_api.presets import PRESETS
 from node.config.swarm_config import mode_of
 from node.runtime.errors import UsageError
 
-TASK = "reverse:letters=6"
-
-
-HELD_OUT = 512
-
-
-MAX_NEW_TOKENS = 8
-"""Six letters, the end of sequence, and one to spare."""
-
-
 CONFIG = """\
 # Written by `volery demo`.
 [swarm]
@@ -88,18 +78,31 @@ class Recipe:
 OBJECTIVE = "topr"
 """What the demo minimises unless another was asked for; its ratios are clipped as DAPO does, a little further up."""
 
+OBJECTIVES = tuple(name for name in PRESETS if name != "distill")
+"""Those that the demo can show: it has no teacher."""
 
-def recipe_for(objective: str, steps: int = Recipe.steps) -> Recipe:
-    """The demo's recipe, as that objective wants it. Raises UsageError when there is none of that name."""
-    if objective not in PRESETS:
-        raise UsageError(f"--objective: {objective!r} is none of {', '.join(PRESETS)}.")
-    recipe = Recipe(steps=steps)
+
+def recipe_for(objective: str, recipe: Recipe | None = None, steps: int | None = None) -> Recipe:
+    """A lesson's recipe, as that objective wants it. Raises UsageError when there is none of that name."""
+    if objective not in OBJECTIVES:
+        raise UsageError(f"--objective: {objective!r} is none of {', '.join(OBJECTIVES)}.")
+    recipe = recipe or Recipe()
+    recipe = replace(recipe, steps=steps or recipe.steps)
     # Preferences are learnt from pairs; as many completions a step.
     return replace(recipe, prompts=recipe.prompts * recipe.group // 2, group=2) if objective == "dpo" else recipe
 
 
 def swarm_toml(
-    recipe: Recipe, *, host: str = "127.0.0.1", port: int, staleness: int, seed: int, objective: str = OBJECTIVE
+    recipe: Recipe,
+    *,
+    task: str = "reverse:letters=6",
+    held_out: int = 512,
+    max_new_tokens: int = 8,
+    host: str = "127.0.0.1",
+    port: int,
+    staleness: int,
+    seed: int,
+    objective: str = OBJECTIVE,
 ) -> str:
     """The learner's configuration, which listens there; with S = 0 in sequential mode."""
     return CONFIG.format(
@@ -107,10 +110,10 @@ def swarm_toml(
         objective=objective,
         host=host,
         port=port,
-        task=TASK,
-        held_out=HELD_OUT,
+        task=task,
+        held_out=held_out,
         mode=mode_of(staleness),
         staleness=staleness,
-        max_new_tokens=MAX_NEW_TOKENS,
+        max_new_tokens=max_new_tokens,
         seed=seed,
     )

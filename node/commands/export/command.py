@@ -1,136 +1,231 @@
-"""`volery export`: write one policy version as a model directory that transformers loads.
+"""`volery export`: write one policy version as a model directory that transformers loads, and push it.
 
 A version that the store holds is copied, file by file. One that it has evicted is made again of the learner's
-checkpoint of its training step, if that is kept: a trainer's process of its own loads the model, restores the
-checkpoint, and exports its weights, as the learner did when it published the version.
+checkpoint of its training step, if that is kept (`version_files`). An adapter is merged into its model, or written
+alone. Beside it lie a card that tells what the model is, and a record of its files.
 
 Invariants:
 - the directory appears whole or not at all;
-- nothing of the swarm is written, and a learner at work is not disturbed: the process computes on the processor.
+- nothing of the swarm is written, and a learner at work is not disturbed;
+- what is pushed lies in the directory first: a push that fails loses nothing.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import trio
-
-from learner.artifacts.regular_file import open_file
-from learner.ledger.queries.reader import read_ledger
-from learner.ledger.rows import CheckpointRow
-from learner.ledger.sqlite.database import LedgerError, is_blank
-from node.config.loader import read_swarm_config
-from node.config.swarm_config import SwarmConfig
-from node.learner_role.training.resume import CHECKPOINTS, LEDGER
-from node.learner_role.training.trainer_process import TRAINER, load_request
-from node.processes.child import open_child
-from node.processes.outcomes import ChildError
-from node.processes.spec import ChildSpec
-from node.runtime.errors import RunError, UsageError, as_run_error
+from learner.artifacts.atomic_directory import write_bytes
+from node.commands.export import push as pushing
+from node.commands.export.adapters import has_adapter, keep_adapter, merge
+from node.commands.export.base_model import BaseModel, describe_base, read_licence
+from node.commands.export.card import write_card
+from node.commands.export.gguf_file import GgufType, require_gguf, write_gguf
+from node.commands.export.push import Ask
+from node.commands.export.record import CARD, RECORD, write_record
+from node.commands.export.run_story import RunStory, card_facts, read_story
+from node.commands.export.version_choice import BEST, Chosen, choose
+from node.commands.export.version_files import write_version
+from node.learner_role.training.trainer_process import TRAINER
+from node.runtime.atomic_files import writing
+from node.runtime.errors import RunError, UsageError
+from node.runtime.formatting import counted
 from node.state.locate import StateLocation, find_place
 from node.state.stored_versions import complete_versions
-from protocol.versions.manifest import SignedManifest
 
 
-def export_version(source: Path, directory: Path, wanted: str, *, trainer: Sequence[str] = TRAINER) -> str:
-    """Write the version `wanted` (the newest where that is "") of the swarm or node at `source`; return a sentence.
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What `volery export` was asked for beside the version and the directory: the adapter alone, a licence and the
+    base model as the hub calls them, a repository to push to ("": none), whether it is to be private, and a GGUF file
+    with the type of its matrices (None: as they are)."""
 
-    `trainer` is the command of the trainer's process. Raises UsageError, RunError.
+    adapter: bool = False
+    licence: str = ""
+    base_model: str = ""
+    push: str = ""
+    private: bool = False
+    gguf: Path | None = None
+    gguf_type: GgufType | None = None
+
+
+NO_WISHES = Wishes()
+
+
+def export_version(
+    source: Path,
+    directory: Path,
+    wanted: str,
+    wishes: Wishes = NO_WISHES,
+    *,
+    trainer: Sequence[str] = TRAINER,
+    ask: Ask = str,
+) -> str:
+    """Write the version `wanted` (the newest where that is "", the best by evaluation for "best") of the swarm or node
+    at `source`, and push it if that is wished; return what was done, a line for each thing.
+
+    `trainer` is the command of the trainer's process; `ask` asks for a licence. Raises UsageError, RunError.
     """
-    if directory.exists():
+    licence = read_licence(wishes.licence) if wishes.licence else ""
+    target = pushing.target_of(wishes.push, private=wishes.private) if wishes.push else None
+    again = target is not None and (directory / RECORD).is_file()
+    if directory.exists() and not again:
         raise UsageError(f"{directory} exists already; it was not touched. Name a directory that does not.")
+    _require_gguf(wishes, directory, again=again)
     place = find_place(source)
-    held = list(complete_versions(place.state / "store"))
-    chosen = next((v for v in reversed(held) if not wanted or wanted in (str(v.version), str(v.version.version))), None)
-    if chosen is not None:
-        return _copied(place, chosen, directory)
-    rows = _checkpoints(place)
-    row = next((row for row in rows if wanted in (row.directory, str(row.step))), None)
-    if row is not None:
-        return _restored(place, row, _config_at(source, row), directory, trainer)
+    story = read_story(place)
+    chosen = _chosen(place, story, wanted)
+    if target is not None and again:
+        pushing.require_same(directory, chosen, "adapter" if wishes.adapter else "", target)
+        licence = pushing.license_card(directory, licence, target, ask)
+        said = f"{directory} holds version {chosen.version} already, and was not written again"
+        if wishes.gguf is not None and not wishes.gguf.exists():
+            size = _write_gguf(directory, wishes.gguf, wishes, story, chosen, licence)
+            said += f", but for {wishes.gguf} ({size} bytes)"
+    else:
+        base = _base(story, wishes)
+        licence = licence or base.licence
+        if target is not None:
+            licence = licence or ask()
+            pushing.require_licence(licence, target)
+        export = _Export(source, place, story, chosen, base, licence, tuple(trainer))
+        said = export.write(directory, wishes)
+    lines = [said, *([chosen.note] if chosen.note else [])]
+    if target is not None:
+        lines.append(pushing.push(directory, target))
+    return "\n".join(lines)
+
+
+def _chosen(place: StateLocation, story: RunStory, wanted: str) -> Chosen:
+    """Raises UsageError, RunError."""
+    if wanted == BEST and not story.is_learner:
+        raise UsageError(
+            f"--version best: {place.state} is a volunteer's node, and evaluations are in the learner's ledger. Ask "
+            "the operator which version is the best."
+        )
+    held = complete_versions(place.state / "store")
+    if story.trouble and wanted == BEST:
+        raise RunError(story.trouble)
+    if (chosen := choose(wanted, held, story.rows, story.evaluations)) is not None:
+        return chosen
+    if story.trouble:
+        raise RunError(story.trouble)
     if not held and not wanted:
         raise RunError(f"{place.state / 'store'} holds no complete version yet.")
     names = ", ".join(str(v.version) for v in held) or "none"
-    kept = f"; checkpoints: {', '.join(row.directory for row in reversed(rows))}" if rows else ""
+    kept = f"; checkpoints: {', '.join(row.directory for row in reversed(story.rows))}" if story.rows else ""
     raise UsageError(f"--version {wanted}: not held here (any more). Held: {names}{kept}.")
 
 
-def _copied(place: StateLocation, chosen: SignedManifest, directory: Path) -> str:
-    with _appearing(directory) as draft:
-        draft.mkdir(parents=True)
-        for entry in chosen.manifest.files:
-            _copy(place.state / "store" / "versions" / chosen.hash.hex() / entry.name, entry.size, draft / entry.name)
-    size, count = chosen.manifest.total_bytes, len(chosen.manifest.files)
-    return f"Wrote version {chosen.version} ({size} bytes, {count} files) to {directory}"
-
-
-def _copy(source: Path, size: int, target: Path) -> None:
-    """Raises RunError where `source` is not what was published, OSError where `target` cannot be written."""
-    why = ""
-    try:
-        with open_file(source) as held:
-            if (found := os.fstat(held.fileno()).st_size) == size:
-                with target.open("wb") as file:
-                    shutil.copyfileobj(held, file)
-                return
-            why = f"has {found} bytes instead of {size}"
-    except OSError as error:
-        if error.filename != str(source):
-            raise
-        why = f"cannot be read: {error.strerror}"
-    raise RunError(f"{source} {why}. Start its node or learner once, which mends the store, or name another version.")
-
-
-def _restored(
-    place: StateLocation, row: CheckpointRow, config: SwarmConfig, directory: Path, trainer: Sequence[str]
-) -> str:
-    checkpoint = place.state / CHECKPOINTS / row.directory
-    with _appearing(directory) as draft:
-        draft.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            trio.run(_export, trainer, config, checkpoint, draft)
-        except ChildError as error:
-            raise RunError(
-                f"Version {row.directory} is not in the store any more, and cannot be made of its checkpoint: "
-                f"{str(error).rstrip('.')}."
-            ) from None
-    files = [path.stat().st_size for path in directory.iterdir()]
-    return (
-        f"Wrote version {row.directory} ({sum(files)} bytes, {len(files)} files) to {directory}, made of its "
-        "checkpoint: the store does not hold it any more"
-    )
-
-
-async def _export(trainer: Sequence[str], config: SwarmConfig, checkpoint: Path, draft: Path) -> None:
-    load: dict[str, Any] = {**load_request(config), "device": "cpu", "compile": False}
-    async with open_child(ChildSpec(name="trainer", argv=tuple(trainer))) as child:
-        await child.call("load", load)
-        await child.call("restore", {"directory": str(checkpoint), "keep_hyperparameters": True})
-        await child.call("export", {"directory": str(draft), "dtype": config.model.weights_dtype})
-
-
-def _checkpoints(place: StateLocation) -> list[CheckpointRow]:
-    """The learner's, newest first; none of a node, or of a learner that has not begun."""
-    if not place.is_learner or is_blank(place.state / LEDGER):
-        return []
-    with as_run_error(LedgerError), read_ledger(place.state / LEDGER) as ledger:
-        return ledger.training.checkpoints()
-
-
-def _config_at(source: Path, row: CheckpointRow) -> SwarmConfig:
-    """The swarm.toml that `source` names. Raises UsageError where it names a state directory."""
-    path = source / "swarm.toml" if source.is_dir() else source
-    if not path.is_file():
+def _base(story: RunStory, wishes: Wishes) -> BaseModel:
+    """Raises UsageError where an adapter would be said to be another model's."""
+    directory = None if story.config is None else Path(story.config.model.directory)
+    base = describe_base(directory, story.base, wishes.base_model)
+    if wishes.adapter and base.other:
         raise UsageError(
-            f"--version {row.step}: the store does not hold it any more. Its checkpoint does, and with the model that "
-            f"a swarm.toml names the version can be made again: name the swarm.toml instead of {source}."
+            f"--adapter: [model] directory {directory} does not hold the model that this run began with, so the "
+            "adapter is another's. Put that model back, or export the whole model without --adapter."
         )
-    return read_swarm_config(path)
+    if wishes.adapter and wishes.push and not base.hub:
+        raise UsageError(
+            f"--push {wishes.push}: an adapter is of no use without its base model, and nothing says what the hub "
+            "calls that. Add --base-model ORG/NAME, or push the whole model without --adapter."
+        )
+    return base
+
+
+@dataclass(frozen=True)
+class _Export:
+    """One version on its way into a directory."""
+
+    source: Path
+    place: StateLocation
+    story: RunStory
+    chosen: Chosen
+    base: BaseModel
+    licence: str
+    trainer: tuple[str, ...]
+
+    def write(self, directory: Path, wishes: Wishes) -> str:
+        """Write all of it; return what was done. Raises UsageError, RunError."""
+        chosen, file = self.chosen, wishes.gguf
+        inside = file is not None and _is_in(file, directory)
+        with _undoing(None if inside else file), _appearing(directory) as draft:
+            write_version(self.place, chosen, self.source, draft, self.trainer, light=wishes.adapter)
+            form, said = self._shape(draft, wishes)
+            named = file.name if file is not None and inside else ""
+            card = write_card(card_facts(self.story, chosen, form, self.base, self.licence, named))
+            write_bytes(draft / CARD, card.encode())
+            if file is not None:
+                path = draft / file.name if inside else file
+                size = _write_gguf(draft, path, wishes, self.story, chosen, self.licence)
+                said += f", and {file} ({size} bytes)"
+            manifest = self.story.manifest_of(chosen)
+            write_record(draft, swarm=self.story.swarm_id, version=str(chosen.version), manifest=manifest, form=form)
+        files = [path.stat().st_size for path in directory.iterdir()]
+        why = f"{chosen.why}; " if chosen.why else ""
+        made = ", made of its checkpoint: the store does not hold it any more" if chosen.row is not None else ""
+        return (
+            f"Wrote version {chosen.version} ({why}{sum(files)} bytes, {len(files)} files) to {directory}{made}{said}"
+        )
+
+    def _shape(self, draft: Path, wishes: Wishes) -> tuple[str, str]:
+        """Bring the files in `draft` into the form that is wished; return it, and what to say of it."""
+        if not has_adapter(draft):
+            if wishes.adapter:
+                raise UsageError(
+                    f"--adapter: version {self.chosen.version} has none, since its run trains all weights ([trainer] "
+                    "lora_rank = 0). Leave --adapter away."
+                )
+            return "model", ""
+        if wishes.adapter:
+            keep_adapter(draft, self.base.called)
+            return "adapter", ", the adapter alone"
+        number = merge(draft)
+        return "merged", f", its adapter merged into {counted(number, 'weight')}"
+
+
+def _require_gguf(wishes: Wishes, directory: Path, *, again: bool) -> None:
+    """Raises UsageError, RunError where no GGUF file could be written as it is wished."""
+    path = wishes.gguf
+    if path is None:
+        return
+    if wishes.adapter:
+        raise UsageError("--gguf holds a whole model. Leave --adapter away.")
+    if again and path.exists():
+        return
+    if again and _is_in(path, directory):
+        raise UsageError(f"--gguf {path}: {directory} was written before. Name a file outside of it.")
+    if path.exists():
+        raise UsageError(f"--gguf {path} exists already; it was not touched. Name a file that does not.")
+    require_gguf(path)
+
+
+def _is_in(path: Path, directory: Path) -> bool:
+    return path.parent.resolve() == directory.resolve()
+
+
+def _write_gguf(model: Path, path: Path, wishes: Wishes, story: RunStory, chosen: Chosen, licence: str) -> int:
+    """Write the model as a GGUF file; return its size in bytes. Raises UsageError, RunError."""
+    with writing(path, "--gguf"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        title = f"{story.swarm} {chosen.version}".strip()
+        write_gguf(model, path, kind=wishes.gguf_type, title=title, licence=licence)
+        return path.stat().st_size
+
+
+@contextmanager
+def _undoing(path: Path | None) -> Iterator[None]:
+    """Take a new file at `path` away again if what comes after it fails."""
+    try:
+        yield
+    except BaseException:
+        if path is not None:
+            path.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

@@ -110,15 +110,24 @@ def _fitting(model: Path, directory: Path) -> Iterator[tuple[Key, Any, str]]:
     try:
         require_model(model)
     except UsageError as error:
-        raise UsageError(str(error).replace("[model] directory", "--model", 1)) from None
-    positions, parameters = positions_of(model), read_facts(model).parameters
+        said = str(error).replace("[model] directory", "--model", 1).replace(", relative to this file", "", 1)
+        raise UsageError(said) from None
+    tokens, parameters = fitting_tokens(model), read_facts(model).parameters
     path = str(model) if model.is_absolute() else os.path.relpath(real_path(model), real_path(directory))
     yield ("model", "directory"), path, ""
-    if positions is not None and positions < 2 * MAX_NEW_TOKENS:
-        note = f"(of the model: half of its {positions} positions)"
-        yield ("learn", "max_new_tokens"), max(1, positions // 2), note
+    if tokens != MAX_NEW_TOKENS:
+        note = f"(of the model: half of its {positions_of(model)} positions)"
+        yield ("learn", "max_new_tokens"), tokens, note
     if parameters < SMALL_PARAMETERS:
         yield ("trainer", "learning_rate"), SMALL_RATE, f"(of the model: it has {parameters:,} parameters)"
+
+
+def fitting_tokens(model: Path) -> int:
+    """Return the token budget of a completion that leaves a prompt room in the model. Raises TaskError."""
+    from node.tasks.tokenizer import positions_of
+
+    positions = positions_of(model)
+    return MAX_NEW_TOKENS if positions is None else max(1, min(MAX_NEW_TOKENS, positions // 2))
 
 
 def free_port(directory: Path = Path()) -> int:

@@ -94,9 +94,14 @@ def _completion(one: ShownCompletion) -> str:
     made_by = ", ".join(
         f"{version}" if len(kept.spans) == 1 else f"{number} tokens by {version}" for number, version in kept.spans
     )
-    return (
-        f"{one.number}: reward {kept.reward:.3f}{advantage}, {len(kept.tokens):,} tokens, by {made_by}, {one.verdict}"
-    )
+    several = ", ".join(f"{words.plain_name(name, 64)} {_worth(value)}" for name, (value, _) in kept.rewards.items())
+    named = f" ({several})" if several else ""
+    reward = f"reward {kept.reward:.3f}{named}{advantage}"
+    return f"{one.number}: {reward}, {len(kept.tokens):,} tokens, by {made_by}, {one.verdict}"
+
+
+def _worth(value: float | None) -> str:
+    return "cannot say" if value is None else f"{value:.3f}"
 
 
 def _told(text: str, width: int, *, style: str) -> Iterator[Text]:
@@ -161,6 +166,7 @@ def _exported_completion(one: ShownCompletion) -> dict[str, Any]:
         "completion": one.number,
         "reward": one.kept.reward,
         "advantage": one.kept.advantage,
+        "rewards": {name: {"value": value, "weight": weight} for name, (value, weight) in one.kept.rewards.items()},
         "tokens": len(one.kept.tokens),
         "made_by": [{"tokens": number, "version": str(version)} for number, version in one.kept.spans],
         "verdict": one.verdict,

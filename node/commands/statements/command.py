@@ -13,7 +13,7 @@ from pathlib import Path
 from learner.artifacts.regular_file import open_file
 from learner.artifacts.text_files import without_mark
 from node.commands.statements.format import MAX_LINE_BYTES, Shape, require_out, write_lines
-from node.commands.statements.sources import as_receipt, head_of, open_books, peer_named, reputation_lines
+from node.commands.statements.sources import NotProven, as_receipt, head_of, open_books, peer_named, reputation_lines
 from node.commands.statements.text import proofs_text, receipts_json, receipts_text, verdict_json, verdict_text
 from node.commands.statements.verify import Expected, check_statement
 from node.config.invite_text import open_invite
@@ -103,12 +103,15 @@ def prove_record(target: Path | None, record: str, out: Path | None) -> str:
         require_out(out, Shape.PROOF)
     place = find_place(target)
     head, authority = head_of(place)
-    with open_books(place) as books:
-        written = list(write_lines(head, books.proof_of(prefix)))
+    try:
+        with open_books(place) as books:
+            written = list(write_lines(head, books.proof_of(prefix)))
+    except NotProven as reason:
+        raise RunError(f"{place.books}: {reason}") from None
     statement = check_statement(written, Expected(authority=authority))
     if not statement.holds:
         flaw = statement.flaws[0]
-        raise RunError(f"What is kept here does not prove it (line {flaw.line}, {flaw.field}: {flaw.what}).")
+        raise RunError(f"{place.books} does not prove it (line {flaw.line}, {flaw.field}: {flaw.what}).")
     size = sum(map(len, written))
     if out is None:
         return (

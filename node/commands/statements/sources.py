@@ -35,6 +35,10 @@ from protocol.work import MAX_RECEIPT_BYTES, Receipt, Rule
 LONGER = "Name more of it; `volery receipts list --records` tells ids in full."
 
 
+class NotProven(RunError):
+    """Why these books prove nothing of a record. Whoever shows it names their file: another one may be damaged."""
+
+
 class ReceiptSource(Protocol):
     """What both kinds of books can be asked."""
 
@@ -48,8 +52,8 @@ class ReceiptSource(Protocol):
         """Everything that is signed, or all that concerns one peer."""
 
     def proof_of(self, prefix: str) -> Sequence[Line]:
-        """The receipt and the proofs of the record whose id begins so. Raises UsageError or RunError, with the reason
-        when there are none."""
+        """The receipt and the proofs of the record whose id begins so. Raises UsageError, or NotProven with the
+        reason when there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +87,7 @@ class NodeBooks:
         proofs = [ProofLine(tally=one.tally, proof=one.proof) for one in self.receipts.proofs(known.record)]
         if not proofs:
             _require_admitted(known.record, known.rule, known.detail)
-            raise RunError(
+            raise NotProven(
                 f"Record {known.record.hex()} was admitted, and there is no proof here that it trained a version. It "
                 "waits, grew too old, was of a group that teaches nothing, or the learner is older than proofs are. A "
                 "node asks for its proofs whenever a version is published while it is joined: `volery join` again."
@@ -124,17 +128,19 @@ class LedgerBooks:
         if known.step is None:
             _require_admitted(known.record, Rule(known.rule), known.detail)
         if known.dropped is not None:
-            raise RunError(f"{name} was admitted, counts for its author, and was dropped untrained: {known.dropped}.")
+            raise NotProven(f"{name} was admitted, counts for its author, and was dropped untrained: {known.dropped}.")
         if known.step is None:
-            raise RunError(f"{name} was admitted and waits for a batch: no version was trained on it yet.")
+            raise NotProven(f"{name} was admitted and waits for a batch: no version was trained on it yet.")
         if (row := self.evidence.tally_of_step(known.step)) is None:
-            raise RunError(
+            raise NotProven(
                 f"{name} was consumed by step {known.step}, and no tally was signed of that: its version is not "
                 "published yet, or an older volery published it."
             )
         leaves, tree = tree_of(trained := self.evidence.trained(row.after, row.version.version))
-        (place,) = (place for place, one in enumerate(in_order(trained)) if one.record == known.record)
-        (proof,) = proofs_for(leaves, tree, [place])
+        places = [place for place, one in enumerate(in_order(trained)) if one.record == known.record]
+        if not places:
+            raise NotProven(f"{name} is said to be consumed by step {known.step}, of which too little is kept.")
+        (proof,) = proofs_for(leaves, tree, places[:1])
         receipt = self.evidence.receipt_for(known.lease)
         return [
             *([ReceiptLine(envelope=receipt)] if receipt else []),
@@ -246,7 +252,7 @@ def as_receipt(raw: bytes, authority: Authority, place: StateLocation) -> Receip
 
 def _require_one(prefix: str, found: Sequence[RecordId]) -> None:
     if not found:
-        raise RunError(
+        raise NotProven(
             f"No record here has an id that begins with {prefix}. `volery receipts list --records` tells ids."
         )
     if len(set(found)) > 1:
@@ -255,7 +261,7 @@ def _require_one(prefix: str, found: Sequence[RecordId]) -> None:
 
 def _require_admitted(record: RecordId, rule: Rule, detail: str) -> None:
     if rule is not Rule.ADMITTED:
-        raise RunError(
+        raise NotProven(
             f"Record {record.hex()} was refused ({rule.value}{f': {detail}' if detail else ''}), so nothing was trained"
             " on it."
         )

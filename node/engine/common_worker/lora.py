@@ -48,13 +48,14 @@ class Adapter:
             weight = model.get_parameter(f"{module}.weight")
             weight.copy_(self.merge(f"{module}.weight", weight))
 
-    def merge(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """The base model's `weight`, called `name`, with what this adds to it, in float32; as it is if nothing."""
+    def merge(self, name: str, weight: torch.Tensor, first: int = 0) -> torch.Tensor:
+        """The base model's `weight`, called `name`, or some of its rows from `first` on, with what this adds to it, in
+        float32; as it is if nothing."""
         module = name.removesuffix(".weight")
         if module == name or module not in self.modules:
             return weight
         down, up = (self.reader.get_tensor(part).to(weight.device, torch.float32) for part in self._names(module))
-        return weight.float() + self.scale * (up @ down)  # type: ignore[no-any-return]
+        return weight.float() + self.scale * (up[first : first + len(weight)] @ down)  # type: ignore[no-any-return]
 
     def _names(self, module: str) -> tuple[str, str]:
         return f"{ADAPTER_PREFIX}{module}.lora_A.weight", f"{ADAPTER_PREFIX}{module}.lora_B.weight"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import BinaryIO
 
 from protocol.core.pipe import Arrays, Header, encode_frame
 
 from .errors import Refused
 from .generate_call import Call, Row
+from .token_events import Drawn, token_events
 
 
 class Replies:
@@ -27,6 +29,11 @@ class Replies:
     def refuse(self, id: int, refusal: Refused) -> None:
         self.send({"id": id, "ok": False, "kind": refusal.kind, "error": str(refusal)})
 
+    def tell(self, drawn: Sequence[Drawn]) -> None:
+        """Say which tokens were drawn, to callers that listen."""
+        for event, arrays in token_events(drawn):
+            self.send(event, arrays)
+
     def admit(self, header: Header, arrays: Arrays) -> list[Row]:
         """The rows of a `generate` request, which is refused here when no model could generate it, and answered when it
         has none."""
@@ -45,6 +52,11 @@ class Replies:
         row.call.num_left -= 1
         if row.call.num_left == 0 and not row.call.answered:
             self._finish(row.call)
+
+    def interrupt(self) -> None:
+        """Have all calls end with what they have."""
+        for call in self.calls.values():
+            call.interrupted = True
 
     def _finish(self, call: Call) -> None:
         self._close(call)

@@ -9,12 +9,15 @@ process ends as soon as its stdin does, even in mid-batch.
 
 - `building`: how much a library may build of a config
 - `cpu_matmul`: matrix products on a CPU, by oneDNN where torch's own choice is slow
+- `expert_recording`: which experts made each token, of a mixture of experts
 - `forward`: one pass of a model over the next tokens of a batch
 - `generation`: batches decoded: each prompt prefilled once, then a token for all rows at a time
 - `habits`: what an engine must know of an architecture
 - `kv_cache`: a cache that a step appends to instead of copying
 - `memory`: a device's memory, and how its end is told
 - `policy`: the model in service, loaded from a directory and replaced by the next
+- `quantised_loading`: a model quantised while it is read, a block of a weight at a time
+- `quantised_weights`: weights of eight and of four bits, and how they are computed with
 - `request_queue`: requests that arrived and were not taken yet
 - `scoring`: log probabilities of given completions, and whether the sampler draws them
 - `server`: the service: requests taken, batches formed, answers given

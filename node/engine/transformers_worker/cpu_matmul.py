@@ -9,7 +9,7 @@ weights stay where they are, so they can be swapped in place.
 from __future__ import annotations
 
 import platform
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -29,7 +29,7 @@ def quicken(model: nn.Module) -> None:
         return
     for module in model.modules():
         # A subclass may do something else: quantised layers, adapters.
-        if type(module) is nn.Linear and _is_worth_it(module.weight):
+        if type(module) is nn.Linear and type(module.weight) is nn.Parameter and _is_worth_it(module.weight):
             module.forward = partial(_linear, module)  # type: ignore[method-assign]
 
 
@@ -41,6 +41,17 @@ def has_faster_products() -> bool:
         and torch.backends.cpu.get_cpu_capability() == "AVX512"
         and _vendor() == "AuthenticAMD"
     )
+
+
+def product(rows: Tensor, weight: Tensor) -> Tensor:
+    """x W^T for x (B, K) and W (N, K), which is no layer's own: (B, N), by the faster way."""
+    if len(rows) < ROWS_FROM or not _is_worth_it(weight) or torch.is_grad_enabled() or not _has_faster_products():
+        return nn.functional.linear(rows, weight)
+    made: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, None, "none", [], "")
+    return made
+
+
+_has_faster_products = cache(has_faster_products)
 
 
 def _is_worth_it(weight: Tensor) -> bool:

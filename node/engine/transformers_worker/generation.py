@@ -18,6 +18,8 @@ from protocol.sampling import greedy, sample
 
 from ..common_worker.errors import Refused
 from ..common_worker.generate_call import Row
+from ..common_worker.token_events import Drawn, listens
+from .expert_recording import Recorder, recording
 from .forward import read_on
 from .kv_cache import Memory
 from .policy import Policy
@@ -36,6 +38,7 @@ class Live:
 
     order: torch.Tensor  # (B,) index of the row in the batch as it began
     seeds: torch.Tensor  # (B,)
+    starts: torch.Tensor  # (B,) position of the first token within its completion
     temperatures: torch.Tensor  # (B, 1)
     greedy: torch.Tensor  # (B,) bool
     budgets: torch.Tensor  # (B,)
@@ -51,12 +54,15 @@ class Live:
 
 
 class Generator:
-    """Decodes batches under one policy. `poll` is asked before every step whether some calls have been answered
-    meanwhile."""
+    """Decodes batches under one policy. `poll` is asked before every step whether some calls have been answered, or
+    interrupted, meanwhile; `tell` hears of the tokens of rows whose callers listen."""
 
-    def __init__(self, policy: Policy, poll: Callable[[], bool]) -> None:
+    def __init__(
+        self, policy: Policy, poll: Callable[[], bool], tell: Callable[[Sequence[Drawn]], None] = lambda drawn: None
+    ) -> None:
         self._policy = policy
         self._poll = poll
+        self._tell = tell
         # The sampler needs float64, which Apple's GPUs do not have; a row of logits is small.
         self._sampler_device = torch.device("cpu") if policy.device.type == "mps" else policy.device
 
@@ -64,24 +70,40 @@ class Generator:
     def run(self, rows: Sequence[Row]) -> None:
         """Generate `rows` and fill in their results, but for those whose call was answered meanwhile. Their prompts
         have one length where the model `pads` none."""
+        if not any(row.with_experts for row in rows):
+            self._run(rows, None)
+            return
+        with recording(self._policy.model) as recorder:
+            self._run(rows, recorder)
+            recorder.fill(rows)
+
+    def _run(self, rows: Sequence[Row], recorder: Recorder | None) -> None:
         started = time.perf_counter()
         budget = max(row.budget for row in rows)
         tokens = torch.zeros(len(rows), budget, dtype=torch.int64, device=self._sampler_device)
         logprobs = torch.zeros(len(rows), budget, dtype=torch.float32, device=self._sampler_device)
         longest = max(len(row.prompt) for row in rows)
         memory = self._policy.habits.keeping.new(self._policy.model.config, budget)
-        live, logits = self._prefill(rows, longest, budget, memory)
+        live, logits = self._prefill(rows, longest, budget, memory, recorder)
         for step in range(budget):
+            if recorder is not None:
+                recorder.note(live.order)
             chosen, chosen_logprobs = self._choose(logits, live, step)
             tokens[live.order, step] = chosen
             logprobs[live.order, step] = chosen_logprobs
+            if any(listens(row) for row in rows):
+                self._tell(_drawn(rows, live, step, chosen, chosen_logprobs))
             ended = (chosen[:, None] == live.stops).any(1) | (chosen < 0) | (live.budgets == step + 1)
             for index in live.order[ended & ~live.done].tolist():
                 rows[index].length = step + 1
             live.done |= ended
             if self._poll():
-                answered = [rows[index].call.answered for index in live.order.tolist()]
-                live.done |= torch.tensor(answered, device=self._sampler_device)
+                calls = [rows[index].call for index in live.order.tolist()]
+                for index in live.order[~live.done].tolist():
+                    if rows[index].call.interrupted:
+                        rows[index].length = step + 1
+                over = [call.answered or call.interrupted for call in calls]
+                live.done |= torch.tensor(over, device=self._sampler_device)
             left = (~live.done).nonzero()[:, 0]
             if not len(left):
                 break
@@ -93,7 +115,9 @@ class Generator:
         _store(rows, tokens.cpu().numpy(), logprobs.cpu().numpy())
         _share_time(rows, time.perf_counter() - started)
 
-    def _prefill(self, rows: Sequence[Row], longest: int, budget: int, memory: Memory) -> tuple[Live, torch.Tensor]:
+    def _prefill(
+        self, rows: Sequence[Row], longest: int, budget: int, memory: Memory, recorder: Recorder | None
+    ) -> tuple[Live, torch.Tensor]:
         """Run each distinct prompt once, into `memory`; return the state of all rows and their first logits (B, V)."""
         prompts = list(dict.fromkeys(row.prompt for row in rows))
         padding = torch.tensor([[longest - len(prompt)] for prompt in prompts])  # (P, 1)
@@ -107,6 +131,8 @@ class Generator:
             index = {prompt: number for number, prompt in enumerate(prompts)}
             owner = torch.tensor([index[row.prompt] for row in rows], device=self._policy.device)
             memory.select(owner)
+            if recorder is not None:
+                recorder.share(owner)
             logits = logits.index_select(0, owner)
             mask = None if mask is None else mask.index_select(0, owner)
         return self._live(rows, mask), logits
@@ -119,6 +145,7 @@ class Generator:
         return Live(
             order=torch.arange(len(rows), device=device),
             seeds=torch.tensor([row.seed for row in rows], device=device),
+            starts=torch.tensor([row.start for row in rows], device=device),
             temperatures=torch.tensor(temperatures, dtype=torch.float32, device=device),
             greedy=torch.tensor([row.greedy for row in rows], device=device),
             budgets=torch.tensor([row.budget for row in rows], device=device),
@@ -136,7 +163,7 @@ class Generator:
             likely: tuple[torch.Tensor, torch.Tensor] = greedy(torch, logits)
             if bool(live.greedy.all()):
                 return likely
-        steps = torch.full_like(live.seeds, step)
+        steps = live.starts + step
         drawn: tuple[torch.Tensor, torch.Tensor] = sample(torch, logits, live.seeds, steps, live.temperatures)
         if not any_greedy:
             return drawn
@@ -155,6 +182,16 @@ class Generator:
         device = self._policy.device
         first = self._policy.habits.first_position
         return read_on(self._policy.model, ids.to(device), mask, positions.to(device), memory, first)
+
+
+def _drawn(rows: Sequence[Row], live: Live, step: int, chosen: torch.Tensor, logprobs: torch.Tensor) -> list[Drawn]:
+    """The tokens of this step, of rows whose callers listen."""
+    columns = zip(live.order.tolist(), live.done.tolist(), chosen.tolist(), logprobs.tolist(), strict=True)
+    return [
+        Drawn(row=rows[index], start=step, tokens=[token], logprobs=[logprob])
+        for index, done, token, logprob in columns
+        if not done and token >= 0 and listens(rows[index])
+    ]
 
 
 def _store(rows: Sequence[Row], tokens: np.ndarray[Any, Any], logprobs: np.ndarray[Any, Any]) -> None:

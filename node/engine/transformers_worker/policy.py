@@ -21,12 +21,14 @@ from protocol.core.pipe import Header
 
 from ..common_worker.errors import Broken, Refused
 from ..common_worker.lora import Adapter, open_adapter, without_adapter
-from ..common_worker.sizes import read_stored, require_counts
+from ..common_worker.sizes import Stored, read_stored, require_counts
 from ..common_worker.weight_files import PLAIN_DTYPES, weight_files
 from .building import bound_building
 from .cpu_matmul import quicken
 from .habits import Habits, habits_of
 from .memory import bound_memory, is_out_of_memory
+from .quantised_loading import build_quantised, fill, held_bytes, place_of, quantise
+from .quantised_weights import SCHEMES, Scheme
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +36,8 @@ class Settings:
     """`device` auto|cpu|cuda|cuda:N|mps; `compute_dtype` auto|float32|bfloat16|float16, auto being as stored, but
     float32 on a CPU, where bf16 is both slow and differently rounded from machine to machine; `max_batch` rows;
     `kv_cache_bytes` of one batch, 0 = by device. `vram_share` of its GPU, 0 < share <= 1, and `ram_bytes` of memory are
-    all that the process may take, None = no bound; who sees to the latter is the node."""
+    all that the process may take, None = no bound; who sees to the latter is the node. `quantization` int8|int4, or ""
+    for weights as they are stored."""
 
     device: str = "auto"
     compute_dtype: str = "auto"
@@ -43,6 +46,7 @@ class Settings:
     kv_cache_bytes: int = 0
     ram_bytes: int | None = None
     vram_share: float | None = None
+    quantization: str = ""
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -60,6 +64,10 @@ def choose_device(wanted: str) -> torch.device:
     return device
 
 
+STORED = "stored"
+"""The format of weights that are held as they were published."""
+
+
 class Policy:
     """The model in service: its weights, and the version they are."""
 
@@ -71,6 +79,7 @@ class Policy:
         self._model: Any = None
         self._habits: Habits | None = None
         self._config: Header = {}
+        self._format = STORED
 
     @property
     def model(self) -> Any:
@@ -121,12 +130,15 @@ class Policy:
             raise Refused("bad_request", f"{of_what} are over the model's {limit} positions")
 
     def install(self, directory: Path, version: Header) -> bool:
-        """Load a model directory; returns whether the weights went into the model already there.
+        """Load a model directory; returns whether the weights went into the model already there. A `version` that
+        names its "weights" is held in that format, "stored" being its own; else in that of the settings.
 
         Refused("bad_model") when anything is missing, unexpected or of the wrong shape; what was in service then still
         is. Broken.
         """
+        form = version.get("weights") or self.settings.quantization or STORED
         try:
+            scheme = _scheme_of(form)
             files = weight_files(directory)
             stored = read_stored(files)
             require_counts(directory / "config.json", stored)
@@ -135,18 +147,18 @@ class Policy:
                 k: v for k, v in config.to_dict().items() if k not in ("_name_or_path", "transformers_version")
             }
             adapter = open_adapter(directory)
-            swaps = self._model is not None and described == self._config
+            swaps = self._model is not None and described == self._config and form == self._format
             if adapter is not None and swaps:
                 adapter.require_fits(_shapes(self._model))
-            sources = self._sources(files) if swaps else None
+            sources = _sources(self._model, files) if swaps else None
             if sources is None:
-                with bound_building(stored):
-                    model = self._load(directory, config)
-                if adapter is not None:
-                    adapter.require_fits(_shapes(model))
-                    adapter.merge_into(model)
-                known = self._habits if described == self._config else None
+                if scheme is None:
+                    model = self._load_in_full(directory, config, stored, adapter)
+                else:
+                    model = self._load_quantised(directory, config, stored, adapter, scheme)
+                known = self._habits if (described, form) == (self._config, self._format) else None
                 self._model, self._habits, self._config = model, known or habits_of(model), described
+                self._format = form
         except Refused:
             raise
         except Exception as error:  # libraries of strangers, which raise anything over a directory from the network
@@ -156,6 +168,29 @@ class Policy:
             self._swap(directory, sources, adapter)
         self.version = version
         return sources is not None
+
+    def _load_in_full(self, directory: Path, config: Any, stored: Stored, adapter: Adapter | None) -> Any:
+        with bound_building(stored):
+            model = self._load(directory, config)
+        if adapter is not None:
+            adapter.require_fits(_shapes(model))
+            adapter.merge_into(model)
+        return model
+
+    def _load_quantised(
+        self, directory: Path, config: Any, stored: Stored, adapter: Adapter | None, scheme: Scheme
+    ) -> Any:
+        """Without ever holding all of it, if the files have the model's own names."""
+        model = build_quantised(config, scheme, self._dtype(config), self.device, stored, self.settings.ram_bytes)
+        if (sources := _sources(model, weight_files(directory))) is None:
+            del model
+            model = self._load_in_full(directory, config, stored, adapter)
+            quantise(model, scheme)
+            return model
+        if adapter is not None:
+            adapter.require_fits(_shapes(model))
+        fill(model, sources, adapter)
+        return model
 
     def _load(self, directory: Path, config: Any) -> Any:
         with without_adapter(directory) as plain:
@@ -182,31 +217,14 @@ class Policy:
         stored = getattr(config, "dtype", None)
         return stored if isinstance(stored, torch.dtype) and self.device.type != "cpu" else torch.float32
 
-    def _sources(self, files: Sequence[Path]) -> dict[str, Any] | None:
-        """Who reads each of the files' tensors, if they can be copied into the model, in place. None when their names
-        are not the model's own: libraries rename and fuse tensors, which only a full load knows how to do (and how to
-        report)."""
-        targets: dict[str, torch.Tensor] = self._model.state_dict()
-        # Opening checks the header and the length of every file. (safetensors has no types.)
-        readers: list[Any] = [safe_open(path, framework="pt") for path in files]
-        sources = {name: reader for reader in readers for name in reader.keys()}  # noqa: SIM118
-        provided = {targets[name].data_ptr() for name in sources if name in targets}
-        tied_or_given = all(name in sources or tensor.data_ptr() in provided for name, tensor in targets.items())
-        if not tied_or_given or not sources.keys() <= targets.keys():
-            return None
-        described = {name: reader.get_slice(name) for name, reader in sources.items()}
-        if any(one.get_shape() != list(targets[name].shape) for name, one in described.items()):
-            return None
-        if any(one.get_dtype() not in PLAIN_DTYPES for one in described.values()):
-            return None
-        _require_ties_agree(targets, sources)
-        return sources
-
     @torch.no_grad()
     def _swap(self, directory: Path, sources: Mapping[str, Any], adapter: Adapter | None) -> None:
         """Copy the tensors into the model, where they are. Raises Broken: half of them may be there by then."""
         targets: dict[str, torch.Tensor] = self._model.state_dict()
         try:
+            if self._format != STORED:
+                fill(self._model, sources, adapter)
+                return
             for name, reader in sources.items():
                 targets[name].copy_(reader.get_tensor(name))
             if adapter is not None:
@@ -222,8 +240,18 @@ class Policy:
             "threads": torch.get_num_threads(),
             "dtype": None if model is None else str(model.dtype).removeprefix("torch."),
             "parameters": 0 if model is None else sum(p.numel() for p in model.parameters()),
+            "quantization": "" if self._format == STORED else self._format,
+            "weight_bytes": 0 if model is None else held_bytes(model),
             "version": self.version,
         }
+
+
+def _scheme_of(form: str) -> Scheme | None:
+    """None for weights as they are stored. Refused("bad_request") where this engine does not know the format."""
+    if form != STORED and form not in SCHEMES:
+        known = ", ".join([STORED, *SCHEMES])
+        raise Refused("bad_request", f"this engine holds weights as {known}, not as {form!r}")
+    return SCHEMES.get(form)
 
 
 def _number(config: Any, name: str) -> int:
@@ -236,11 +264,32 @@ def _shapes(model: Any) -> dict[str, torch.Size]:
     return {name: weight.shape for name, weight in model.named_parameters()}
 
 
+def _sources(model: Any, files: Sequence[Path]) -> dict[str, Any] | None:
+    """Who reads each of the files' tensors, if they can be copied into the model, in place. None when their names
+    are not the model's own: libraries rename and fuse tensors, which only a full load knows how to do (and how to
+    report)."""
+    targets: dict[str, torch.Tensor] = model.state_dict()
+    # Opening checks the header and the length of every file. (safetensors has no types.)
+    readers: list[Any] = [safe_open(path, framework="pt") for path in files]
+    sources = {name: reader for reader in readers for name in reader.keys()}  # noqa: SIM118
+    provided = {place_of(targets[name]) for name in sources if name in targets}
+    tied_or_given = all(name in sources or place_of(tensor) in provided for name, tensor in targets.items())
+    if not tied_or_given or not sources.keys() <= targets.keys():
+        return None
+    described = {name: reader.get_slice(name) for name, reader in sources.items()}
+    if any(one.get_shape() != list(targets[name].shape) for name, one in described.items()):
+        return None
+    if any(one.get_dtype() not in PLAIN_DTYPES for one in described.values()):
+        return None
+    _require_ties_agree(targets, sources)
+    return sources
+
+
 def _require_ties_agree(targets: Mapping[str, torch.Tensor], sources: Mapping[str, Any]) -> None:
     """Refuse files that hold two different tensors for one that the model shares: whichever were copied last would
     win."""
     by_storage: dict[int, str] = {}
     for name, reader in sources.items():
-        other = by_storage.setdefault(targets[name].data_ptr(), name)
+        other = by_storage.setdefault(place_of(targets[name]), name)
         if other != name and not torch.equal(reader.get_tensor(name), sources[other].get_tensor(other)):
             raise Refused("bad_model", f"{name} and {other} are tied in the model's config but differ in its files")

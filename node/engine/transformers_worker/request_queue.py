@@ -20,12 +20,13 @@ class Intake:
         self._short: deque[tuple[Header, Arrays]] = deque()
         self._generates: deque[tuple[Header, Arrays]] = deque()
         self._cancelled: set[int] = set()
+        self._interrupts: deque[int] = deque()
         start_reading(stream, self._take_frame, lambda: os._exit(0))
 
     def wait(self) -> None:
         """Return once something is there to take."""
         with self._changed:
-            self._changed.wait_for(lambda: self._short or self._generates)
+            self._changed.wait_for(lambda: self._short or self._generates or self._interrupts)
 
     def take_short(self) -> list[tuple[Header, Arrays]]:
         return self._take(self._short)
@@ -40,6 +41,15 @@ class Intake:
         with self._changed:
             cancelled, self._cancelled = self._cancelled, set()
             return cancelled
+
+    def take_interrupts(self) -> list[int]:
+        """Return the ids of requests to interrupt what is generated, each once. Cheap when there are none."""
+        if not self._interrupts:
+            return []
+        with self._changed:
+            ids = list(self._interrupts)
+            self._interrupts.clear()
+            return ids
 
     def _take(self, queue: deque[tuple[Header, Arrays]]) -> list[tuple[Header, Arrays]]:
         with self._changed:
@@ -58,5 +68,7 @@ class Intake:
                 self._generates.append((header, arrays))
             case "cancel":
                 self._cancelled.add(header["target"])
+            case "interrupt":
+                self._interrupts.append(header["id"])
             case _:
                 self._short.append((header, arrays))

@@ -48,11 +48,11 @@ class Scorer:
 
     @torch.inference_mode()
     def verify(self, header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
-        """Request: as `run`, and `seeds` u64, one for each completion. Reply: by completion token `gaps` float32, how
-        far it falls short of what the seeded sampler draws (`sampling.verify_tokens`), `logprobs`,
-        `leads` and `sizes`."""
+        """Request: as `run`, and for each completion `seeds` u64 and `starts`, the position of its first token. Reply:
+        by completion token `gaps` float32, how far it falls short of what the seeded sampler draws
+        (`sampling.verify_tokens`), `logprobs`, `leads` and `sizes`."""
         seeds = arrays["seeds"].view(np.int64).tolist()
-        temperatures = arrays["temperatures"].tolist()
+        temperatures, starts = arrays["temperatures"].tolist(), arrays["starts"].tolist()
         told = {name: [np.zeros(0, np.float32)] * len(seeds) for name in TOLD}
         for some in _together(self._passes(arrays)):
             counts = [len(tokens) for _, _, tokens in some]
@@ -65,7 +65,12 @@ class Scorer:
                 torch,
                 logits.to(device),
                 keys.repeat_interleave(of_each),
-                torch.cat([torch.arange(count, device=device) for count in counts]),
+                torch.cat(
+                    [
+                        torch.arange(starts[i], starts[i] + count, device=device)
+                        for (i, _, _), count in zip(some, counts, strict=True)
+                    ]
+                ),
                 torch.cat([tokens for _, _, tokens in some]).to(device),
                 heat.repeat_interleave(of_each)[:, None],
             )

@@ -43,7 +43,7 @@ class Server:
         self._replies = Replies(output)
         self._policy = Policy(settings)
         self._alive = Alive(self._replies.send)
-        self._generator = Generator(self._policy, self._between_steps)
+        self._generator = Generator(self._policy, self._between_steps, self._replies.tell)
         self._scorer = Scorer(self._policy, self._alive.step)
         self._queue: deque[Row] = deque()
         self._kv_limit_bytes = settings.kv_cache_bytes
@@ -61,6 +61,7 @@ class Server:
             for header, arrays in self._intake.take_generates():
                 self._queue.extend(self._replies.admit(header, arrays))
             self._drop_cancelled()
+            self._interrupt()
             if batch := self._form_batch():
                 self._generate(batch)
 
@@ -90,12 +91,29 @@ class Server:
             case op:
                 raise Refused(
                     "unknown_op",
-                    f"this worker knows install, generate, release, score, verify, describe and cancel, not {op!r}",
+                    "this worker knows install, generate, interrupt, release, score, verify, describe and cancel, "
+                    f"not {op!r}",
                 )
 
     def _between_steps(self) -> bool:
         self._alive.step()
-        return self._drop_cancelled()
+        return self._drop_cancelled() | self._interrupt()
+
+    def _interrupt(self) -> bool:
+        """If that is asked for, end all calls that have come with what they have: their rows that wait at once, those
+        of the batch that runs with the step that it is at. True when it was."""
+        if not (asked := self._intake.take_interrupts()):
+            return False
+        for header, arrays in self._intake.take_generates():
+            self._queue.extend(self._replies.admit(header, arrays))
+        self._replies.interrupt()
+        waiting, self._queue = self._queue, deque()
+        for row in waiting:
+            if not row.call.answered:
+                self._replies.finish_row(row)
+        for id in asked:
+            self._replies.answer(id, {}, {})
+        return True
 
     def _drop_cancelled(self) -> bool:
         """Answer cancelled calls, whose rows are then dropped wherever they are. True when there was one."""
@@ -161,7 +179,7 @@ class Server:
             self._run_smaller(rows, shortage)
             return
         for row in rows:
-            row.spans = [(row.length, self._policy.version or {})]
+            row.spans = [(row.length, self._policy.version or {})] if row.length else []
             self._replies.finish_row(row)
 
     def _run_smaller(self, rows: list[Row], error: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -25,6 +26,7 @@ from protocol.core.pipe import Header
 
 from ..common_worker.errors import Broken, Refused
 from ..common_worker.generate_call import Row
+from ..common_worker.token_events import Drawn, listens
 from .model_contents import Contents, plain_view
 from .sampler import ARGUMENT
 
@@ -201,12 +203,25 @@ class Engine:
             error = f"{len(row.prompt)} prompt and {row.budget} new tokens are over the {limit} that fit here"
             raise Refused("bad_request", error)
 
-    async def complete(self, id: str, row: Row, forced: list[int] | None = None) -> None:
+    async def complete(
+        self,
+        id: str,
+        row: Row,
+        forced: list[int] | None = None,
+        tell: Callable[[Sequence[Drawn]], None] = lambda drawn: None,
+    ) -> None:
         """Generate a row, from its beginning to its end, and fill in what came out; `forced` tokens are only scored.
+        `tell` hears of its tokens as they come, if its caller listens.
 
-        Cancelling aborts it.
+        Cancelling aborts it; after `abort` it returns what there is.
         """
-        asked = {"seed": row.seed, "temperature": row.temperature, "greedy": row.greedy, "forced": forced or []}
+        asked = {
+            "seed": row.seed,
+            "temperature": row.temperature,
+            "greedy": row.greedy,
+            "forced": forced or [],
+            "start": row.start,
+        }
         params = SamplingParams(
             temperature=0.0,
             max_tokens=row.budget,
@@ -215,17 +230,28 @@ class Engine:
             detokenize=False,
             logprobs=0,
             flat_logprobs=True,
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            output_kind=RequestOutputKind.CUMULATIVE if listens(row) else RequestOutputKind.FINAL_ONLY,
             skip_clone=True,
             extra_args={ARGUMENT: asked},
         )
+        told = 0
         async for output in self.llm.generate({"prompt_token_ids": list(row.prompt)}, params, id):
             done = output.outputs[0]
-        row.take(
-            done.token_ids,
-            done.logprobs.logprobs,
-            [(span.end, self._versions[span.version]) for span in done.weight_versions],
-        )
+            if listens(row) and len(done.token_ids) > told:
+                news = done.token_ids[told:], done.logprobs.logprobs[told : len(done.token_ids)]
+                tell([Drawn(row=row, start=told, tokens=news[0], logprobs=news[1])])
+                told = len(done.token_ids)
+        if done.token_ids:  # else it was aborted before the first
+            row.take(
+                done.token_ids,
+                done.logprobs.logprobs,
+                [(span.end, self._versions[span.version]) for span in done.weight_versions],
+            )
+
+    async def abort(self, ids: list[str]) -> None:
+        """Have what `complete` generates under these ids end with the tokens that it has."""
+        if self._llm is not None:
+            await self._llm.abort(ids)
 
     @property
     def is_dead(self) -> bool:

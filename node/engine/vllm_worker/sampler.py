@@ -5,8 +5,9 @@ logprob. So vLLM, told to be greedy, takes that token; and told to report proces
 `protocol.sampling` says: log_softmax(logits / T), or at T = 1 when greedy. A row without a distribution reports
 NOT_FINITE, which no logprob is.
 
-The position of a token is the number of tokens that its completion has, taken from the list that vLLM appends to: it is
-right also after a completion was preempted and computed anew.
+The position of a token is the number of tokens that its completion has, taken from the list that vLLM appends to, and
+of those that the prompt ends with where others began it: it is right also after a completion was preempted and computed
+anew.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDi
 from protocol.sampling import greedy, sample
 
 ARGUMENT = "volery"
-"""Key of a request's extra arguments: {"seed", "temperature", "greedy", "forced"}; see `Asked`."""
+"""Key of a request's extra arguments: {"seed", "temperature", "greedy", "forced", "start"}; see `Asked`."""
 
 NOT_FINITE = 1e30
 
@@ -29,13 +30,15 @@ NOT_FINITE = 1e30
 @dataclass(eq=False, kw_only=True)
 class Asked:
     """How one completion is drawn. `seed` int64 with the bits of the u64; `forced` tokens are taken instead of drawn,
-    and only scored, at `temperature`. `tokens` is vLLM's own list of what was generated so far."""
+    and only scored, at `temperature`. `tokens` is vLLM's own list of what was generated so far; `start` the position of
+    the first of them."""
 
     seed: int
     temperature: float
     greedy: bool
     forced: list[int]
     tokens: list[int]
+    start: int = 0
 
 
 class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in the environment that checks types
@@ -91,7 +94,8 @@ class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in th
         if columns.all_greedy:
             chosen = greedy(torch, logits)
         else:
-            positions = torch.tensor([len(asked.tokens) for asked in columns.asked], device=self._device)
+            at = [asked.start + len(asked.tokens) for asked in columns.asked]
+            positions = torch.tensor(at, device=self._device)
             chosen = sample(torch, logits, columns.seeds, positions, columns.temperatures)
             if columns.any_greedy:
                 likely = greedy(torch, logits)

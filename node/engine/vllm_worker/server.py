@@ -52,6 +52,8 @@ class Server:
         self._engine = Engine(settings)
         self._waiting: deque[Row] = deque()
         self._running: dict[asyncio.Task[None], Row] = {}
+        self._names: dict[Row, str] = {}  # of what vLLM generates, as it calls it
+        self._interrupting: set[asyncio.Task[None]] = set()
         self._gate_open = True
         self._short: asyncio.Queue[tuple[Header, Arrays]] = asyncio.Queue()
         self._clock = Clock()
@@ -84,8 +86,26 @@ class Server:
             case "cancel":
                 if (call := self._replies.calls.get(header["target"])) is not None:
                     self._refuse_call(call, Refused("cancelled", "the caller has left"))
+            case "interrupt":
+                task = asyncio.get_running_loop().create_task(self._interrupt(header["id"]))
+                self._interrupting.add(task)
+                task.add_done_callback(self._interrupting.discard)
             case _:
                 self._short.put_nowait((header, arrays))
+
+    async def _interrupt(self, id: int) -> None:
+        """End all calls that have come with what they have: their rows that wait at once, those that run as soon as
+        vLLM has let go of them."""
+        self._replies.interrupt()
+        waiting, self._waiting = self._waiting, deque()
+        for row in waiting:
+            if not row.call.answered:
+                self._replies.finish_row(row)
+        try:
+            await self._engine.abort(list(self._names.values()))
+        except EngineDeadError as error:
+            leave(1, str(error))
+        self._replies.answer(id, {}, {})
 
     async def _do(self, header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
         match header["op"]:
@@ -101,7 +121,7 @@ class Server:
             case op:
                 raise Refused(
                     "unknown_op",
-                    f"this worker knows install, generate, release, score, describe and cancel, not {op!r}",
+                    f"this worker knows install, generate, interrupt, release, score, describe and cancel, not {op!r}",
                 )
 
     # Installing.
@@ -137,6 +157,9 @@ class Server:
             row = self._waiting.popleft()
             if row.call.answered:
                 continue
+            if row.call.interrupted:  # it was to be begun again with a new version
+                self._replies.finish_row(row)
+                continue
             try:
                 self._engine.require_generable(row)
             except Refused as refusal:
@@ -147,15 +170,20 @@ class Server:
             task.add_done_callback(self._running.pop)
 
     async def _complete(self, row: Row) -> None:
+        if row.call.interrupted:  # before its turn came
+            self._replies.finish_row(row)
+            return
         began = self._clock.enter()
+        self._names[row] = name = str(next(self._ids))
         try:
-            await self._engine.complete(str(next(self._ids)), row)
+            await self._engine.complete(name, row, tell=self._replies.tell)
         except EngineDeadError as error:
             leave(1, str(error))
         except Exception as error:  # vLLM's, of this request: unanswered, its caller would wait for ever
             self._refuse_call(row.call, Refused("bad_request", f"vLLM does not generate this: {error}"))
             return
         finally:
+            del self._names[row]
             row.seconds += self._clock.leave(began)
         if float(row.logprobs.max(initial=0.0)) >= NOT_FINITE:
             why = "the model's logits are not finite: the installed weights are broken, install another version"

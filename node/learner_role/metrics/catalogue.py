@@ -56,6 +56,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("reward", "reward", "Mean reward of the rollouts that the step was trained on."),
         _gauge("reward_error", "reward", "Its standard error, as the means of the step's groups spread."),
         _gauge("reward_of_task", "reward", "The same, by task.", "task"),
+        _gauge("reward_of_name", "reward", "The same, of each reward that has a name.", "name"),
         _gauge("difficulty", "share", "Of a reward of 1, what the step's problems are known to miss at best, mean."),
         _gauge("loss", "loss", "The objective's value, mean over the step's updates, weighted by their sequences."),
         _gauge("grad_norm", "norm", "Norm of the gradient before clipping, the largest of the step's updates."),
@@ -66,6 +67,8 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge(
             "with_advantage", "share", "Of the step's completions, those with an advantage; at 0 nothing is learnt."
         ),
+        _gauge("cut_off", "share", "Of the step's rollouts, those that did not come to their end."),
+        _gauge("overlong_penalty", "reward", "What `[learn] overlong` took off the reward for training, mean."),
         _gauge("offline_sequences", "sequences", "Completions of the step that are from logs; no rollouts."),
         _gauge("pass_rate", "share", "Mean of the known pass rates of a finite task's problems.", "task"),
         _gauge("pass_rate_of_level", "share", "Pass rate of a level of a task without end, of late.", "task", "level"),
@@ -76,6 +79,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _counter("rollouts_trained", "rollouts", "Rollouts trained on, by their lag when the batch formed.", "lag"),
         _counter("rollouts_stale", "rollouts", "Admitted rollouts that were too old when a batch formed, and dropped."),
         _counter("rollouts_uninformative", "rollouts", "Rollouts dropped because their group has one reward."),
+        _counter("groups_void", "groups", "Groups dropped since nobody could say what one completion is worth."),
         _counter("batches_dropped", "batches", "Batches that made the loss infinite and were dropped."),
         _counter("trainer_restarts", "restarts", "How often the trainer was lost, and loaded again."),
         _gauge("turns", "turns", "Turns of an episode that the step was trained on, mean; 1 where tasks have one."),
@@ -94,9 +98,12 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("borne_kl", "nats", "The `mismatch_kl` that the objective was seen to bear: beyond is `too_stale`."),
         _gauge("borne_ess", "share", "The `ess` that it bears: below is `few_effective_tokens`."),
         _gauge("reference_kl", "nats", "KL of the policy from the reference, a token's mean; 0 without one."),
+        _gauge("teacher_kl", "nats", "Log ratio of the policy to the teacher, a token's mean; 0 without one."),
         _gauge("mean_lag", "steps", "Mean lag of all tokens of the step."),
         _gauge("diverged", "flag", "1 where an update after the step's first made the loss infinite: it was left out."),
         _gauge("clip_share", "share", "Trained tokens on which a bound acted: clipped, truncated or masked."),
+        _gauge("replayed", "share", "Of the engines' choices of experts, those that the trainer followed."),
+        _gauge("masked_share", "share", "Trained sequences of which a bound left no token any weight."),
         _gauge(
             "explained_variance", "share", "PPO: of the variance of returns, what the critic told before; 1 is all."
         ),
@@ -118,6 +125,8 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("pass_at", "share", "Chance that one of k samples is all right, estimated without bias.", "k"),
         _gauge("greedy_of_task", "reward", "As `greedy`, by task of a mixture.", "task"),
         _gauge("sampled_of_task", "reward", "As `sampled`, by task of a mixture.", "task"),
+        _gauge("greedy_of_name", "reward", "As `greedy`, of each reward that has a name.", "name"),
+        _gauge("sampled_of_name", "reward", "As `sampled`, of each reward that has a name.", "name"),
         _gauge("pass_at_of_task", "share", "As `pass_at`, by task of a mixture.", "task", "k"),
         _counter("evaluations_skipped", "evaluations", "Versions skipped since the evaluation before was not over."),
         _counter("evaluations_failed", "evaluations", "Versions that could not be evaluated."),
@@ -128,6 +137,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
     ),
     "time": (
         _histogram("waited_seconds", "What a step waited for its batch."),
+        _histogram("gathered_seconds", "From the first lease of a step's batch until its last group was complete."),
         _histogram("train_seconds", "What the trainer took for a step."),
         _histogram("publish_seconds", "What exporting, signing and announcing a version took."),
         _histogram("checkpoint_seconds", "From asking for a checkpoint until it was on disk, beside training."),
@@ -151,6 +161,7 @@ TOPICS: Mapping[str, tuple[Metric, ...]] = {
         _gauge("rollouts_leased", "rollouts", "Rollouts leased and not delivered."),
         _gauge("episodes_open", "rollouts", "Rollouts begun whose group has an episode that goes on."),
         _counter("leases_returned", "leases", "Leases that peers gave back.", "peer"),
+        _counter("tokens_handed_back", "tokens", "Tokens of leases that peers handed back before the end.", "peer"),
         _gauge("leases_fruitless", "leases", "Leases that ended without a record since the last that brought one."),
         _counter("leases_recalled", "leases", "Leases withdrawn because no batch could hold what they would bring."),
     ),

@@ -13,7 +13,7 @@ from learner.ledger.reach import WAYS
 from learner.ledger.rows import StepRow
 from learner.provisioning.estimation.estimator import SwarmEstimator
 from learner.provisioning.estimation.learner_time import LearnerTime
-from learner.rollouts.buffer import Batch
+from learner.rollouts.buffer import VOID, Batch
 from node.learner_role.metrics.board import Board
 from node.learner_role.metrics.catalogue import METRICS, Kind
 from node.learner_role.shared.run_state import RunState
@@ -45,9 +45,11 @@ BY_EVENT: Mapping[str, Mapping[str, str]] = {
     },
     "evaluated": {"greedy": "greedy", "sampled": "sampled"},
     "evaluated_task": {"greedy_of_task": "greedy", "sampled_of_task": "sampled"},
+    "evaluated_reward": {"greedy_of_name": "greedy", "sampled_of_name": "sampled"},
     "evaluation_failed": {"evaluations_failed": ONCE},
     "evaluation_skipped": {"evaluations_skipped": ONCE},
     "heartbeat": {"peer_bytes_up": "bytes_up", "peer_bytes_down": "bytes_down"},
+    "lease_handed_back": {"tokens_handed_back": "tokens"},
     "leases_recalled": {"leases_recalled": "leases"},
     "leases_returned": {"leases_returned": "leases"},
     "loop_held": {"loop_held": ONCE},
@@ -77,7 +79,13 @@ BY_NAME: Mapping[tuple[str, str], str] = {
 }
 """What the fields `pass_1` or `rate_1` of an event measure; the metric's last label is what follows in the name."""
 
-NOT_THE_TRAINERS = ("step", "incarnation", "reward", "reward_error", "difficulty", "turns", "utilisation", "bubble")
+OF_OVERLONG = ("cut_off", "overlong_penalty")
+"""Figures of a step's row that say what was cut off, and what was made of it."""
+
+NOT_THE_TRAINERS = (
+    *("step", "incarnation", "reward", "reward_error", "difficulty", "turns", "utilisation", "bubble"),
+    *OF_OVERLONG,
+)
 """Gauges without labels that a trainer's reply cannot set."""
 
 
@@ -91,6 +99,8 @@ def follow_event(board: Board, event: str, fields: Fields) -> None:
                 board.add("tokens_admitted", fields["tokens"], peer=labels["peer"])
             if refused:
                 board.add("rollouts_refused", refused, rule=fields["reason"])
+            if fields.get("dropped") == VOID:
+                board.add("groups_void")
         case "audited", {"passed": passed}:
             labels["found"] = "passed" if passed else "failed"
     for metric, name in BY_EVENT.get(event, {}).items():
@@ -124,7 +134,12 @@ def follow_step(board: Board, row: StepRow, batch: Batch, task_of: Callable[[int
         board.set("reward_error", error)
     if (difficulty := batch.difficulty) is not None:
         board.set("difficulty", difficulty)
+    for name in OF_OVERLONG:
+        if name in row.metrics:
+            board.set(name, row.metrics[name])
     board.observe("waited_seconds", row.waited_s)
+    if (gathered_s := batch.gathered_s) is not None:
+        board.observe("gathered_seconds", gathered_s)
     board.observe("train_seconds", row.train_s)
     turns = [completion.turns for group in batch.groups for completion in group.completions]
     board.set("turns", sum(turns) / len(turns) if turns else 0.0)
@@ -140,6 +155,8 @@ def follow_step(board: Board, row: StepRow, batch: Batch, task_of: Callable[[int
     for name, value in row.metrics.items():
         if is_trainers(name) and isinstance(value, int | float):
             board.set(name, value)
+    for name, value in row.metrics.get("rewards", {}).items():
+        board.set("reward_of_name", value, name=name)
     for lag, figures in row.metrics.get("by_lag", {}).items():
         for name in BY_LAG:
             if isinstance(value := figures.get(name), int | float):

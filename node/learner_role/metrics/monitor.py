@@ -24,6 +24,7 @@ from learner.monitoring.alarms import HISTORY, AlarmMonitor, Change, observation
 from learner.monitoring.fruitless_leases import Loop
 from learner.monitoring.thresholds import Alarm
 from learner.rollouts.buffer import UNINFORMATIVE
+from learner.rollouts.overlong import Overlong
 from node.learner_role.metrics.board import Board, Row
 from node.learner_role.metrics.collect import follow_event, follow_loop, follow_run, follow_step, follow_time
 from node.learner_role.metrics.sample_selection import kept_of
@@ -55,6 +56,7 @@ class LearnerMonitor(Service):
         task_of: names the task of a prompt's index.
         samples: groups to keep of every step.
         advantage: the name of the one that the run's objective takes.
+        overlong: what is trained on of completions that were cut off.
         loop: watches the event loop.
     """
 
@@ -62,6 +64,7 @@ class LearnerMonitor(Service):
     task_of: Callable[[int], str]
     samples: int = 0
     advantage: str = ""
+    overlong: Overlong = field(default_factory=Overlong)
     loop: LoopWatch = field(default_factory=LoopWatch)
     board: Board = field(default_factory=Board)
     _outlets: list[SinkQueue[Row]] = field(default_factory=list)
@@ -138,9 +141,10 @@ class LearnerMonitor(Service):
             self._say(change)
         self._put(row.incarnation, row.step)
         if self._keeping is not None and batch.groups:  # else all of it came from logs
-            # A mean over the whole batch counts the logs' rewards, too, which are not here.
-            unknown = self.advantage == "batch_mean" and "offline_sequences" in row.metrics
-            groups = kept_of(batch, self.samples, "" if unknown else self.advantage, self.task_of)
+            # What is taken over the whole batch counts the logs' rewards, too, which are not here.
+            unknown = self.advantage in ("batch_mean", "gdpo") and "offline_sequences" in row.metrics
+            advantage = "" if unknown else self.advantage
+            groups = kept_of(batch, self.samples, advantage, self.task_of, self.overlong)
             self._keeping.put(Sample(incarnation=row.incarnation, step=row.step, at_ms=self.now_ms(), groups=groups))
 
     def _measure(self) -> None:

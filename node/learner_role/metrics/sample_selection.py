@@ -14,8 +14,10 @@ from itertools import accumulate
 import msgspec
 import zstandard
 
+from learner.rollouts.batch_arrays import group_parts, part_arrays
 from learner.rollouts.buffer import Batch, Completion, Group, is_informative
-from learner.trainer_api.advantages import ADVANTAGES, advantages
+from learner.rollouts.overlong import Overlong
+from learner.trainer_api.advantages import ADVANTAGES, compared
 from protocol.core.codec import ready
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 
@@ -31,7 +33,8 @@ LEVEL = 3
 class KeptCompletion(msgspec.Struct, frozen=True, kw_only=True):
     """One completion. `tokens` is all that follows the prompt; `generated` the ranges [start, end) of it that the
     policy made, empty for all; `spans` how many of these each version made, in order. `advantage` is None where the
-    objective has none of its own for a completion.
+    objective has none of its own for a completion. `rewards` are those with names that `reward` is made of: value,
+    None where nobody could say it, and weight.
     """
 
     tokens: tuple[int, ...]
@@ -39,6 +42,7 @@ class KeptCompletion(msgspec.Struct, frozen=True, kw_only=True):
     advantage: float | None
     spans: tuple[tuple[int, PolicyVersion], ...]
     generated: tuple[tuple[int, int], ...] = ()
+    rewards: dict[str, tuple[float | None, float]] = {}
 
     @property
     def parts(self) -> Iterator[tuple[bool, tuple[int, ...]]]:
@@ -71,13 +75,21 @@ class KeptGroup(msgspec.Struct, frozen=True, kw_only=True):
         return sum(completion.reward for completion in self.completions) / max(1, len(self.completions))
 
 
-def kept_of(batch: Batch, count: int, advantage: str, task_of: Callable[[int], str]) -> list[KeptGroup]:
-    """At most `count` groups of `batch`; `advantage` names that of the run's objective."""
-    rewards = [completion.reward for group in batch.groups for completion in group.completions]
-    if not rewards:  # a step on logs alone
+def kept_of(
+    batch: Batch, count: int, advantage: str, task_of: Callable[[int], str], overlong: Overlong
+) -> list[KeptGroup]:
+    """At most `count` groups of `batch`; `advantage` names that of the run's objective, and `overlong` says what was
+    made of completions that were cut off."""
+    completions = [completion for group in batch.groups for completion in group.completions]
+    if not completions:  # a step on logs alone
         return []
     sizes = [len(group.completions) for group in batch.groups]
-    values = advantages(rewards, sizes, advantage).tolist() if advantage in ADVANTAGES else [None] * len(rewards)
+    values: list[float | None] = [None] * len(completions)
+    if advantage in ADVANTAGES:
+        rewards = [overlong.reward(one) for one in completions]
+        named = part_arrays(rewards, [parts for group in batch.groups for parts in group_parts(group, overlong)])
+        found = compared(rewards, sizes, advantage, named.get("parts"), named.get("part_weights")).tolist()
+        values = [value if overlong.is_trained(one) else 0.0 for one, value in zip(completions, found, strict=True)]
     starts = [0, *accumulate(sizes)]
     return [
         _kept(group, values[starts[place] : starts[place + 1]], batch.lags[group.lease], task_of)
@@ -134,6 +146,7 @@ def _completion(completion: Completion, value: float | None) -> KeptCompletion:
         advantage=value,
         spans=completion.spans,
         generated=completion.generated,
+        rewards={part.name: (part.value if part.is_known else None, part.weight) for part in completion.parts},
     )
 
 

@@ -2,7 +2,8 @@
 
 What always holds: a receipt leaves only after its verdicts are on disk; a delivery that was answered before, or is
 being judged, is answered with the same receipt, so a repeated one counts nothing twice; only complete, admitted groups
-reach the buffer, of which every episode is over; what was in time when it arrived is not late for having waited here;
+reach the buffer, of which every episode is over; of a lease that is handed back, what was made of it counts, and what
+is left waits for another; what was in time when it arrived is not late for having waited here;
 nothing is judged before the chain is known, or a learner that was just restarted would refuse its own versions.
 Checking and writing happen on a worker thread, one after the other, so that a flood of records never stops the node
 from talking. What a completion is worth is asked of whoever `ask` is, who has as long as it takes: others are judged
@@ -30,6 +31,7 @@ from learner.rollouts.admission import (
 from learner.rollouts.buffer import UNINFORMATIVE, VOID
 from learner.rollouts.environment import Ask, Question, Reply, Said
 from learner.rollouts.episodes import utterance_of
+from learner.rollouts.reward_parts import decisive
 from learner.scheduling import lease_backoff as givebacks
 from node.learner_role.scheduling.lease_service import LeaseService
 from node.learner_role.scheduling.peer_recorder import PeerRecorder
@@ -40,7 +42,8 @@ from node.reports.model.verdict_meanings import BLAMED
 from node.tasks.task_suite import TaskSuite
 from protocol.core.envelope import sign
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId, short
-from protocol.work import Acknowledgement, InboxFull, Receipt, Rule
+from protocol.versions.formats import STORED
+from protocol.work import Acknowledgement, Handback, InboxFull, Receipt, Rule
 from swarm.transport.error_groups import first_cause
 from swarm.work.server import INBOX_RETRY_MS, Incoming
 
@@ -56,14 +59,22 @@ repeats one could hold up all others; of more the oldest are told to come again.
 @dataclass(frozen=True, kw_only=True)
 class _HandedIn:
     """A delivery, when it came, its lease if that is open, with which version that was begun, whether it was recalled,
-    and what was said before in the episodes that it goes on with."""
+    and what was said before in the episodes that it goes on with, with digests of what was answered, and what others
+    made of the turn that it goes on with."""
 
     incoming: Incoming
     granted: GrantedLease | None
     said: Said | None
+    digests: tuple[str, ...]
+    before: tuple[int, ...]
     begun: PolicyVersion | None
     was_recalled: bool
     arrived_ms: int
+
+    @property
+    def is_handback(self) -> bool:
+        """Whether its peer does not finish the lease."""
+        return isinstance(self.incoming.delivery, Handback)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,19 +165,26 @@ class _Answer:
         return all(verdict.rule is not Rule.ORPHANED for verdict in self.judged.verdicts)
 
     @property
+    def is_taken_back(self) -> bool:
+        """Whether it hands back a lease, and was admitted: the rest is for another."""
+        return self.judged is not None and self.judged.handed_back and bool(self.judged.group)
+
+    @property
     def lease(self) -> LeaseId:
         return LeaseId(self.incoming.delivery.lease)
 
 
 @dataclass(kw_only=True, eq=False)
 class IntakeLoop(Service):
-    """See the module's paragraph. `trust` says which groups wait for an audit, None: everybody is believed."""
+    """See the module's paragraph. `trust` says which groups wait for an audit, None: everybody is believed. `formats`:
+    those of weights that are taken."""
 
     witness: PeerRecorder
     leases: LeaseService
     ask: Ask
     problems: TaskSuite
     trust: AuditService | None
+    formats: tuple[str, ...] = (STORED,)
 
     async def run(self, inbox: trio.MemoryReceiveChannel[Incoming]) -> None:
         """Judge what arrives until cancelled or the inbox is closed."""
@@ -228,6 +246,8 @@ class IntakeLoop(Service):
             manifests=dict(self.capacity.manifests),
             vocab_size=self.state.vocab_size,
             forgotten=self.state.forgotten,
+            formats=self.formats,
+            routing=self.capacity.leasing.terms.routing,
         )
         now_ms = self.context.signing_ms()
         return await trio.to_thread.run_sync(lambda: [self._check(one, terms, now_ms) for one in handed_in])
@@ -238,10 +258,14 @@ class IntakeLoop(Service):
         granted = self.capacity.leasing.take(lease, incoming.peer)
         arrived_ms = self.capacity.leasing.arrived.get(lease, self.context.signing_ms())
         said = None if granted is None else self.capacity.episodes.said(granted)
+        digests = () if granted is None else self.capacity.episodes.digests(granted)
+        before = () if granted is None else self.capacity.episodes.begun(granted)
         return _HandedIn(
             incoming=incoming,
             granted=granted,
             said=said,
+            digests=digests,
+            before=before,
             begun=begun,
             was_recalled=was_recalled,
             arrived_ms=arrived_ms,
@@ -260,7 +284,10 @@ class IntakeLoop(Service):
             arrived_ms=one.arrived_ms,
             lease=lease,
             said=one.said,
+            digests=one.digests,
             begun=one.begun,
+            before=one.before,
+            handed_back=one.is_handback,
         )
         sketches = () if self.trust is None else self.trust.sketches(checked.admitted)
         return _Checked(handed_in=one, delivery=checked, terms=terms, checked_ms=now_ms, sketches=sketches)
@@ -302,6 +329,7 @@ class IntakeLoop(Service):
         too_late: dict[LeaseId, tuple[PeerId, bytes]] = {}
         too_late_rows: list[RecordRow] = []
         orphaned: dict[LeaseId, int] = {}
+        handed_back: set[LeaseId] = set()
         for one, replies in heard:
             granted = one.handed_in.granted
             if one.delivery is None:
@@ -312,13 +340,15 @@ class IntakeLoop(Service):
             if granted is not None:
                 receipts[granted.id] = answer.receipt
                 rows += _rows(answer, one.checked_ms)
+                if answer.is_taken_back:
+                    handed_back.add(granted.id)
                 if answer.judged is not None and answer.judged.orphaned_tokens:
                     orphaned[granted.id] = answer.judged.orphaned_tokens
             elif answer.lease not in too_late:
                 too_late[answer.lease] = (answer.incoming.peer, answer.receipt)
                 too_late_rows += _rows(answer, one.checked_ms)
         if receipts:
-            self.ledger.work.deliveries_judged(rows, receipts, now_ms, orphaned)
+            self.ledger.work.deliveries_judged(rows, receipts, now_ms, orphaned, handed_back)
         if too_late:  # its peer counts what it was told, and so do our reports
             self.ledger.work.refused_after_the_end(too_late_rows, too_late)
         return answers, self.ledger.work.counts()[1]
@@ -342,22 +372,32 @@ class IntakeLoop(Service):
         if granted is not None:
             self.capacity.leasing.close(granted.id)
             used = (version for one in judged.group for version in one.signed.behaviour) if judged else ()
-            self.scheduler.delivered(granted.peer, granted.id, self.context.signing_ms(), max(used, default=None))
-            if judged is not None and not judged.orphaned_tokens:  # else a restart of ours has spoilt it
+            now_ms, was_recalled = self.context.signing_ms(), answer.handed_in.was_recalled
+            newest, is_whole = max(used, default=None), not answer.is_taken_back
+            self.scheduler.delivered(granted.peer, granted.id, now_ms, newest, is_whole=is_whole)
+            if answer.is_taken_back:
+                self.scheduler.handed_back(granted.peer, now_ms, was_recalled=was_recalled)
+            elif judged is not None and not judged.orphaned_tokens:  # else a restart of ours has spoilt it
                 self.scheduler.judged_lease(
                     granted.peer,
                     is_admitted=bool(judged.group),
-                    owed=_debt_of(judged, was_recalled=answer.handed_in.was_recalled),
-                    now_ms=self.context.signing_ms(),
+                    owed=_debt_of(judged, was_recalled=was_recalled),
+                    now_ms=now_ms,
                 )
         if judged is None:
             return False
         if granted is not None and answer.is_withheld:
             closed = LeaseClosed(granted=granted, begun=answer.handed_in.begun, status="refused")
             self.signals.lease_closed.emit(closed)
+        elif granted is not None and answer.is_taken_back and not answer.handed_in.was_recalled:
+            # What it leaves out keeps its seeds. A newer version may draw otherwise from them, so we look all the same.
+            closed = LeaseClosed(granted=granted, begun=answer.handed_in.begun, status="returned")
+            self.signals.lease_closed.emit(closed)
         dropped, why = self._go_on(granted, judged, answer.sketches) if granted is not None else (0, None)
         if granted is not None:
             self.witness.note_delivery(granted, judged, dropped=dropped)
+        if granted is not None and not answer.is_taken_back:
+            self.scheduler.learn_length(granted, [len(record.signed.tokens) for record in judged.group])
         rewards = [record.reward for record in judged.group if record.reward is not None]
         mean = sum(rewards) / len(rewards) if rewards else None
         refused = next((verdict for verdict in judged.verdicts if not verdict.admitted), None)
@@ -374,7 +414,25 @@ class IntakeLoop(Service):
             tokens=judged.credited_tokens,
             dropped=why,
         )
+        if granted is not None and answer.is_taken_back:
+            self._note_handback(answer, granted, judged)
         return bool(dropped)
+
+    def _note_handback(self, answer: _Answer, granted: GrantedLease, judged: JudgedDelivery) -> None:
+        """Say what was handed back, and give up its group if nobody may go on with it."""
+        delivery = answer.incoming.delivery
+        self.events.emit(
+            "lease_handed_back",
+            peer=answer.incoming.peer,
+            lease=short(judged.lease),
+            finished=judged.finished,
+            begun=len(judged.group) - judged.finished,
+            left=len(granted.lease.seeds) - judged.finished,
+            tokens=judged.tokens,
+            reason=delivery.reason if isinstance(delivery, Handback) else "",
+        )
+        if self.scheduler.give_up():
+            self.state.notify()
 
     def _go_on(
         self, granted: GrantedLease, judged: JudgedDelivery, sketches: Sequence[frozenset[int]]
@@ -386,17 +444,27 @@ class IntakeLoop(Service):
         if not judged.group:
             self.capacity.episodes.lost(granted)
             return 0, None
-        if self.trust is None or not self.trust.admit(granted, judged.group, sketches):
+        waits = self.trust is not None and self.trust.admit(
+            granted, judged.group, sketches, handed_back=judged.handed_back
+        )
+        if not waits:
             believed = RecordsBelieved(peer=granted.peer, manifests=manifests_of(judged.group))
             self.signals.records_believed.emit(believed)
-        said = [utterance_of(one.signed, one.reply) for one in judged.group if one.reply is not None]
-        if not said or (group := self.capacity.episodes.admitted(granted, said)) is None:
+        said = {
+            index: utterance_of(one.signed, one.reply)
+            for index, one in judged.by_index.items()
+            if one.reply is not None
+        }
+        if not said or (group := self.capacity.episodes.handed_back(granted, said)) is None:
             return 0, None
-        rewards = [completion.reward for completion in group.completions if not completion.void]
-        is_void = len(rewards) < len(group.completions)
+        is_void = any(completion.void for completion in group.completions)
+        decides = self.capacity.buffer.decides
+        told = [decisive(one.reward, one.parts, decides) for one in group.completions if not one.void]
+        rewards = [reward for reward in told if reward is not None]
         # Before its own rewards are known of: what they say of the policy is not to be laid to the problem.
-        group = replace(group, expected=self.problems.expected_reward(group.prompt_index))
-        if not is_void:
+        expected = self.problems.expected_reward(group.prompt_index)
+        group = replace(group, expected=expected, came_ms=self.context.signing_ms())
+        if rewards and not is_void:
             self.problems.observe(group.prompt_index, sum(rewards) / len(rewards))
         fate = GroupDecision.ACCEPT if self.trust is None else self.trust.decide(group.lease)
         if fate is GroupDecision.DROP:
@@ -425,6 +493,7 @@ def _frees_room(answer: _Answer) -> bool:
 def _rows(answer: _Answer, now_ms: int) -> list[RecordRow]:
     judged = answer.judged
     assert judged is not None
+    known = judged.by_index
     return [
         RecordRow(
             record=RecordId(verdict.record),
@@ -440,6 +509,8 @@ def _rows(answer: _Answer, now_ms: int) -> list[RecordRow]:
             generation_ms=record.record.timing.generation_ms if record else 0,
             detail=verdict.detail,
             envelope=record.raw if record and verdict.admitted else None,
+            cut_off=bool(verdict.admitted and known and known[verdict.index].cut_off),
+            parts=known[verdict.index].parts if verdict.admitted and known else (),
         )
         for verdict, record in zip(judged.verdicts, judged.records, strict=True)
     ]

@@ -38,6 +38,7 @@ from protocol.versions.exchange import PeerAddresses
 from protocol.work import (
     IN_GOOD_ORDER,
     LEASE_RECALLS,
+    PARTS,
     PROOFS,
     RECEIPT_REVISIONS,
     RELAY_RECEIPTS,
@@ -69,6 +70,10 @@ REACH_SAID_EVERY_S = 10.0
 
 LOGGED_BEATS = Rate(per_s=2.0, burst=20.0)
 """Heartbeats of one peer that become a row of the log; the next one says as much as those left out."""
+
+HEARD_REACHES = Rate(per_s=0.2, burst=20.0)
+"""Changes of how one peer is reached that are taken, the newest of them later if need be. Each may have all be
+introduced anew, and is a row of the log."""
 
 COUNTED_MOST = (1 << 53) - 1
 """Bytes, or seconds, that one stay counts: as much as one heartbeat may say. A node that says again and again that it
@@ -107,6 +112,9 @@ class SessionService(Service):
     _welcomed_s: dict[PeerId, float] = field(default_factory=dict)
     """Until when each peer has used up its welcomes."""
     _beats: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=LOGGED_BEATS))
+    _reaches: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=HEARD_REACHES))
+    _unheard: dict[PeerId, Reach] = field(default_factory=dict)
+    """The newest word of peers that are present on how they are reached, until it is taken."""
     _over: bool = False
     _reach_said: str = ""
     _reach_said_s: float = -math.inf
@@ -143,6 +151,7 @@ class SessionService(Service):
         for lost in self.state.membership.handle(Joined(peer=peer), trio.current_time()):
             self._end_presence(peer, lost.reason)
         self.leases.recollect(peer, {LeaseId(lease) for lease in hello.leases})
+        self.scheduler.worker(peer).takes_parts = PARTS in hello.ext
         self.state.present[peer] = PeerSession(
             row=row,
             name=hello.name,
@@ -169,7 +178,7 @@ class SessionService(Service):
             publish_every=self.state.kappa,
             newest=self.state.published.version if self.state.published else None,
             peers=self._neighbours()[peer],
-            ext={RELAY_RECEIPTS: b"", PROOFS: b""},
+            ext={RELAY_RECEIPTS: b"", PROOFS: b"", PARTS: b""},
         )
 
     async def grant(self, peer: PeerId, request: LeaseRequest) -> Grant:
@@ -192,8 +201,9 @@ class SessionService(Service):
         self.leases.remind(peer)
         if self.trust is not None:
             self.trust.revisions.tell(peer)
-        if (reach := reach_told(heartbeat.ext)) is not None and reach != presence.reach:
-            self._hear_reach(peer, presence, reach)
+        if (reach := reach_told(heartbeat.ext)) is not None:
+            self._unheard[peer] = reach
+            self._hear_reach(peer, presence)
         self._count(peer, presence, heartbeat)
         self._hear_troubles(peer, presence, heartbeat)
         self.witness.note_heartbeat(peer, heartbeat)
@@ -256,6 +266,7 @@ class SessionService(Service):
                     self.state.membership.handle(Opened(), trio.current_time())
                 self._lose(self.state.membership.handle(Tick(), trio.current_time()))
                 self.leases.expire()
+                self.leases.give_up_begun()
                 self._look_at_reach()
                 await self._write()
         finally:
@@ -334,23 +345,32 @@ class SessionService(Service):
         if len(self._counted) > PEERS_REMEMBERED:
             self._counted = {one: beat for one, beat in self._counted.items() if one in self.state.present}
 
-    def _hear_reach(self, peer: PeerId, presence: PeerSession, reach: Reach) -> None:
-        """Note how a node is reached, and introduce it anew where that changes for whom, or where."""
-        before, presence.reach = presence.reach, reach
+    def _hear_reach(self, peer: PeerId, presence: PeerSession) -> None:
+        """Note how a node says it is reached, and introduce it anew where that changes for whom, or where."""
+        before, reach = presence.reach, self._unheard[peer]
+        if reach != before and not self._reaches.of(peer).admit(trio.current_time()):
+            return  # a later round looks again
+        del self._unheard[peer]
+        if reach == before:
+            return
+        presence.reach = reach
         self._note_reach(peer, reach)
+        if before is None or (before.kind, before.why) != (reach.kind, reach.why):
+            self.events.emit("peer_reach", peer=peer, name=presence.name, kind=reach.kind.value, why=reach.why)
         if before is None or (before.kind, before.addresses, before.relays) != (
             reach.kind,
             reach.addresses,
             reach.relays,
         ):
-            self.events.emit("peer_reach", peer=peer, name=presence.name, kind=reach.kind.value, why=reach.why)
             self._introduce()
 
     def _note_reach(self, peer: PeerId, reach: Reach) -> None:
         self.state.reaches.hear(peer, reach, self.state.present, self.now_ms())
 
     def _look_at_reach(self) -> None:
-        """Note how the learner itself is reached, and say how all are where that is news."""
+        """Note how the learner itself is reached, and peers that changed too often; say how all are if that is news."""
+        for peer in list(self._unheard):
+            self._hear_reach(peer, self.state.present[peer])
         if self.own_reach is not None:
             self._note_reach(self.identity.keypair.peer_id, self.own_reach())
         text, now_s = self.state.reaches.figures.text, trio.current_time()
@@ -402,6 +422,7 @@ class SessionService(Service):
         """Whether the peer was present until now."""
         if (presence := self.state.present.pop(peer, None)) is None:
             return False
+        self._unheard.pop(peer, None)
         presence.switch(on=presence.is_on, now_s=trio.current_time())
         self._ended.append(replace(_stay(presence), reason=reason))
         self.signals.peers_changed.emit(None)

@@ -153,6 +153,12 @@ class LeaseService(Service):
         self._note_withdrawn(released, "lost", begun)
         return len(released)
 
+    def give_up_begun(self) -> None:
+        """Give up what others began and nobody who is here goes on with, so that it takes no room."""
+        if groups := self.scheduler.give_up_begun(self.now_ms()):
+            self.events.emit("parts_given_up", groups=groups)
+            self.state.notify()
+
     def withdraw(self, peer: PeerId, leases: Iterable[LeaseId]) -> None:
         """Withdraw those of `leases` that are the peer's, who knows nothing of them, or no longer."""
         self._take_back(peer, leases, "lost")

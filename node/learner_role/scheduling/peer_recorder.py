@@ -107,17 +107,19 @@ class PeerRecorder(Service):
         """A lease was delivered; with it, so many rollouts were `dropped`, since their group teaches nothing.
 
         Who never said that it began is taken to have begun when it was leased: no gain. Of episodes every turn is an
-        even share, so that a plan reckons in rollouts, whoever happens to end them.
+        even share, so that a plan reckons in rollouts, whoever happens to end them; parts that were handed back count
+        for whoever ends them, but for their tokens.
         """
         leased_s = granted.lease.issued_ms / 1000
         behaviour = [version for record in judged.group for version in record.signed.behaviour]
-        admitted, tokens = self._share(granted.peer, len(judged.group), judged.tokens)
+        admitted, tokens = self._share(granted.peer, judged.finished, judged.tokens)
+        is_taken = judged.handed_back and judged.group
         self.recorder.record(
             Delivered(
                 at_s=self.recorder.now_s(),
                 peer=granted.peer,
                 admitted=admitted,
-                refused=len(granted.lease.seeds) - len(judged.group),
+                refused=0 if is_taken else len(granted.lease.seeds) - len(judged.group),
                 dropped=self._take_dropped(admitted, dropped),
                 tokens=tokens,
                 version=min(behaviour, default=granted.lease.minimum).version,

@@ -2,12 +2,15 @@
 was admitted and not trained on.
 
 What always holds: records come in the order of their turns and go through the same core as when they were delivered, so
-that what comes out is what was there; what an environment answered is asked of it again, since that is a pure function
-of what was said; what a lease is to go on with is where it was, or waits for another.
+that what comes out is what was there; what an environment answered is asked of it again, and where a later lease says
+what the policy read, it must have been that: an environment that answers otherwise now ends its episode as one that
+failed; what a lease is to go on with is where it was, or waits for another; of a lease that was handed back, what it
+lacks keeps its seeds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,10 +20,10 @@ from learner.ledger.queries.reader import read_ledger
 from learner.ledger.rows import LeaseRow, UnconsumedRow
 from learner.ledger.sqlite.column_values import signed_in
 from learner.ledger.sqlite.database import is_blank
-from learner.rollouts.admission import AdmittedRecord, EpisodeSlots, GrantedLease
+from learner.rollouts.admission import AdmittedRecord, EpisodeSlots, GrantedLease, is_finished
 from learner.rollouts.buffer import Group
-from learner.rollouts.environment import Ended, Environment
-from learner.rollouts.episodes import Episodes, utterance_of
+from learner.rollouts.environment import AskOne, Ended, Heard, Question, Unfinished
+from learner.rollouts.episodes import Episodes, Utterance, utterance_of
 from learner.rollouts.open_leases import own_lease
 from protocol.core.codec import unpack_tokens
 from protocol.core.ids import LeaseId, SwarmId
@@ -55,35 +58,74 @@ def require_leases(path: Path, swarm: SwarmId) -> None:
             granted_in(row, swarm)
 
 
-def read_unconsumed(ledger: Ledger, environment: Environment, swarm: SwarmId) -> Recovered:
+def read_unconsumed(ledger: Ledger, ask: AskOne, swarm: SwarmId) -> Recovered:
     """What no surviving step of the ledger has consumed. Reads many rows: for a worker thread."""
     by_lease: dict[LeaseId, list[UnconsumedRow]] = {}
     for row in ledger.work.unconsumed():
         by_lease.setdefault(row.lease, []).append(row)
+    granted = [
+        _granted(ledger.work.lease_envelope(lease), rows[0].prompt, rows[0].place, swarm)
+        for lease, rows in by_lease.items()
+    ]
+    read = _transcripts([*granted, *(granted_in(row, swarm) for row in ledger.work.open_leases())])
     recovered = Recovered(groups=[], episodes=Episodes(), leases=[])
-    for lease, rows in by_lease.items():
-        granted = _granted(ledger.work.lease_envelope(lease), rows[0].prompt, rows[0].place, swarm)
-        _replay(recovered, granted, rows, environment, swarm)
+    for one, rows in zip(granted, by_lease.values(), strict=True):
+        _replay(recovered, one, rows, ask, read, swarm)
     return recovered
 
 
+_Transcripts = Mapping[tuple[LeaseId, int, int], tuple[int, ...]]
+"""What was read before a turn, by the group's first lease, the slot of the episode, and the turn."""
+
+
+def _transcripts(leases: Sequence[GrantedLease]) -> _Transcripts:
+    """As the leases of later turns have it."""
+    found = {}
+    for granted in leases:
+        if (place := granted.place) is not None:
+            prompt = unpack_tokens(granted.lease.prompt)
+            found.update({(place.root, slot, place.turn): prompt for slot in place.slots})
+    return found
+
+
 def _replay(
-    recovered: Recovered, granted: GrantedLease, rows: list[UnconsumedRow], environment: Environment, swarm: SwarmId
+    recovered: Recovered,
+    granted: GrantedLease,
+    rows: list[UnconsumedRow],
+    ask: AskOne,
+    read: _Transcripts,
+    swarm: SwarmId,
 ) -> None:
-    """Admit the records of one lease again. A reward that was written is what it was."""
+    """Admit the records of one lease again. A reward that was written is what it was, and so is what was cut off."""
     if (said := recovered.episodes.said(granted)) is None:
         return
     before = len(unpack_tokens(granted.lease.prompt))
-    utterances, records = [], []
+    turn = 0 if granted.place is None else granted.place.turn
+    begun = recovered.episodes.begun(granted)
+    utterances: dict[int, Utterance] = {}
+    records = []
     for row in rows:
         signed = signed_in("records.envelope", row.envelope, partial(read_record, swarm=swarm))
-        reply = (
-            environment(row.prompt, (*said, signed.tokens), before + len(signed.tokens))
-            if row.reward is None
-            else Ended(reward=row.reward)
-        )
-        utterances.append(utterance_of(signed, reply))
+        index = signed.record.index
+        transcript = before + len(signed.tokens)
+        after = read.get((granted.root, index if granted.place is None else granted.place.slots[index], turn + 1))
+        reply: Heard
+        if not is_finished(signed, granted.lease):
+            reply = Unfinished()
+        elif row.reward is None:
+            reply = ask(
+                Question(
+                    index=row.prompt,
+                    said=(*said, (*begun, *signed.tokens)),
+                    transcript=transcript,
+                    digests=recovered.episodes.digests(granted),
+                    read=None if after is None else after[transcript:],
+                )
+            )
+        else:
+            reply = Ended(reward=row.reward, cut_off=row.cut_off, parts=row.parts)
+        utterances[index] = utterance_of(signed, reply)
         records.append(AdmittedRecord(signed=signed, reply=reply))
     recovered.leases.append((granted, tuple(records)))
-    if (group := recovered.episodes.admitted(granted, utterances)) is not None:
+    if (group := recovered.episodes.handed_back(granted, utterances)) is not None:
         recovered.groups.append(group)

@@ -22,8 +22,8 @@ from swarm.work.server import WorkServer
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseClosed:
-    """A lease ended without an admitted record: `status` says how, `begun` with which version its peer had begun it.
-    A lease that was withdrawn before its peer saw it is none."""
+    """A lease ended without an admitted record, or was handed back before it was finished: `status` says how, `begun`
+    with which version its peer had begun it. A lease that was withdrawn before its peer saw it is none."""
 
     granted: GrantedLease
     begun: PolicyVersion | None

@@ -10,6 +10,7 @@
 - `publisher`: what the trainer made becomes a version that peers hear of
 - `restore`: brings the trainer to where a run goes on from
 - `resume`: begins a run with another's checkpoint
+- `supervised`: examples as the arrays of a supervised step, and how fast to go on
 - `tiny_model`: a small model made on the spot
 - `trainer_process`: the trainer as a child process
 - `warm_start`: a small model that knows a little

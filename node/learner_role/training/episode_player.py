@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from learner.rollouts.environment import Answered, Reply, Said
+from learner.rollouts.environment import Answered, Ended, Reply, Said
 from node.engine.interface import GenerationRequest, PolicyEngine
 
 SEEDS_BETWEEN_TURNS = 1 << 48
@@ -20,43 +20,49 @@ SEEDS_BETWEEN_TURNS = 1 << 48
 
 P = TypeVar("P")
 
+EpisodeTurn = tuple[P, Said, int, tuple[str, ...]]
+"""(problem, what was said up to now, tokens of the transcript with that, digests of what was answered before)."""
+
 
 @dataclass(kw_only=True)
 class _Episode(Generic[P]):
-    """`request` asks for the next turn of `problem`; `said` are those before."""
+    """`request` asks for the next turn of `problem`; `said` are those before, and `digests` what was answered."""
 
     request: GenerationRequest
     problem: P
     said: list[tuple[int, ...]] = field(default_factory=list)
-    reward: float | None = None
+    digests: list[str] = field(default_factory=list)
+    end: Ended | None = None
 
-    def question(self, tokens: tuple[int, ...]) -> tuple[P, Said, int]:
+    def question(self, tokens: tuple[int, ...]) -> EpisodeTurn[P]:
         """What to ask after the policy said that."""
         self.said.append(tokens)
-        return self.problem, tuple(self.said), len(self.request.prompt) + len(tokens)
+        return self.problem, tuple(self.said), len(self.request.prompt) + len(tokens), tuple(self.digests)
 
     def hear(self, reply: Reply) -> None:
-        """Either there is a next request now, or a reward."""
+        """Either there is a next request now, or the end."""
         if isinstance(reply, Answered):
             prompt = (*self.request.prompt, *self.said[-1], *reply.tokens)
+            self.digests.append(reply.digest)
             self.request = replace(self.request, prompt=prompt, seed=self.request.seed + SEEDS_BETWEEN_TURNS)
         else:
-            self.reward = reply.reward
+            self.end = reply
 
 
 async def play(
     engine: PolicyEngine,
     starts: Sequence[tuple[GenerationRequest, P]],
-    ask: Callable[[Sequence[tuple[P, Said, int]]], Awaitable[Sequence[Reply]]],
-) -> list[float]:
-    """Play an episode from each request, which asks for its first turn, with what is installed; return the rewards.
+    ask: Callable[[Sequence[EpisodeTurn[P]]], Awaitable[Sequence[Reply]]],
+) -> list[Ended]:
+    """Play an episode from each request, which asks for its first turn, with what is installed; return their ends.
 
-    `ask` says what comes back in each problem to what was said, in a transcript of so many tokens. Raises EngineError.
+    `ask` says what comes back in each problem to what was said, in a transcript of so many tokens, where what was
+    answered before has these digests. Raises EngineError.
     """
     episodes = [_Episode(request=request, problem=problem) for request, problem in starts]
-    while going := [episode for episode in episodes if episode.reward is None]:
+    while going := [episode for episode in episodes if episode.end is None]:
         completions = await engine.generate([episode.request for episode in going])
         questions = [one.question(completion.tokens) for one, completion in zip(going, completions, strict=True)]
         for episode, reply in zip(going, await ask(questions), strict=True):
             episode.hear(reply)
-    return [episode.reward for episode in episodes if episode.reward is not None]
+    return [episode.end for episode in episodes if episode.end is not None]

@@ -11,14 +11,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import isnan, nan
 
 import trio
 
 from learner.monitoring.eval_scores import Scores, score
+from learner.rollouts.environment import Ended
+from learner.rollouts.reward_parts import decisive, means
 from node.engine.interface import EngineCrashed, EngineError, GenerationRequest, InstalledVersion, PolicyEngine
 from node.learner_role.shared.context import Service
 from node.learner_role.training.episode_player import play
+from node.runtime.errors import RunError
 from node.runtime.events import Field
 from node.tasks.held_out import AskHeldOut, HeldOut, answer_on_a_thread
 from protocol.core.ids import PolicyVersion
@@ -45,6 +49,12 @@ class EvaluationTerms:
     stop_ids: frozenset[int]
     samples: int = 1
     ks: tuple[int, ...] = (1,)
+    decides: str = ""
+    """The named reward that says whether a completion passes; "": the sum of all."""
+
+
+class NothingSaid(RunError):
+    """Of no greedy completion, or of no sampled one, somebody can say what it is worth."""
 
 
 Turn = Callable[[], AbstractAsyncContextManager[None]]
@@ -59,17 +69,30 @@ async def evaluate(
     turn: Turn = nullcontext,
 ) -> Scores:
     """Score what is installed in `engine` on at least one prompt; `ask` says what completions are worth. Between two
-    turns, of TOGETHER completions each, others may use the engine."""
+    turns, of TOGETHER completions each, others may use the engine. Raises NothingSaid."""
     starts = [(_request(i, held, terms), held) for i, held in enumerate(prompts)]
     for sample in range(terms.samples):
         starts += [(_request(i, held, terms, sample), held) for i, held in enumerate(prompts)]
-    rewards: list[float] = []
+    ends: list[Ended] = []
     for first in range(0, len(starts), TOGETHER):
         async with turn():
-            rewards += await play(engine, starts[first : first + TOGETHER], ask)
-    count = len(prompts)
+            ends += await play(engine, starts[first : first + TOGETHER], ask)
+    count, rewards = len(prompts), [nan if end.void else end.reward for end in ends]
     sampled = [rewards[count + i :: count] for i in range(count)]
-    return score(rewards[:count], sampled, [held.task for held in prompts], terms.ks)
+    worth = [decisive(reward, end.parts, terms.decides) for reward, end in zip(rewards, ends, strict=True)]
+    decided = [nan if one is None else one for one in worth]
+    scores = score(
+        rewards[:count],
+        sampled,
+        [held.task for held in prompts],
+        terms.ks,
+        [decided[count + i :: count] for i in range(count)],
+    )
+    if isnan(scores.greedy) or isnan(scores.sampled):
+        why = next((end.failure for end in ends if end.void), "")
+        raise NothingSaid(f"nobody can say what the answers to {count} held-out prompts are worth: {why}")
+    greedy, drawn = (means(end.parts for end in part) for part in (ends[:count], ends[count:]))
+    return replace(scores, named={name: (greedy.get(name, nan), drawn.get(name, nan)) for name in {**greedy, **drawn}})
 
 
 @dataclass(kw_only=True, eq=False)
@@ -119,7 +142,7 @@ class Evaluation(Service):
                     finally:
                         with suppress(EngineError):  # whose process ended holds nothing any more
                             await self.engine.release()
-        except (EngineError, StoreError) as error:
+        except (EngineError, StoreError, NothingSaid) as error:
             self.events.emit("evaluation_failed", version=str(signed.version), reason=str(error).splitlines()[0])
             return
         self.latest = scores
@@ -135,6 +158,9 @@ class Evaluation(Service):
         )
         for task, one in scores.tasks.items():
             self.events.emit("evaluated_task", version=str(signed.version), task=task, **_figures(one))
+        for name, (greedy, sampled) in scores.named.items():
+            one = Scores(greedy=greedy, sampled=sampled)
+            self.events.emit("evaluated_reward", version=str(signed.version), name=name, **_figures(one))
         completions = len(self.prompts) * scores.samples
         self.events.emit("evaluated", version=str(signed.version), completions=completions, **_figures(scores))
 
@@ -161,7 +187,8 @@ class Evaluation(Service):
 
 def _figures(scores: Scores) -> dict[str, Field]:
     passes = {f"pass_{k}": round(value, 4) for k, value in scores.pass_at.items()}
-    return {"greedy": round(scores.greedy, 4), "sampled": round(scores.sampled, 4), **passes}
+    means_of = {"greedy": scores.greedy, "sampled": scores.sampled}
+    return {**{name: round(value, 4) for name, value in means_of.items() if not isnan(value)}, **passes}
 
 
 def _request(index: int, held: HeldOut, terms: EvaluationTerms, sample: int | None = None) -> GenerationRequest:

@@ -35,7 +35,8 @@ from learner.provisioning.estimation.learner_time import BLOCKED, OF_STEPS, Lear
 from learner.provisioning.estimation.recording import Passed, Stepped
 from learner.rollouts.batch_arrays import batch_arrays, completed, missing, mixed, of_swarm, offline_arrays
 from learner.rollouts.buffer import Batch
-from learner.rollouts.environment import Environment
+from learner.rollouts.environment import AskOne
+from learner.rollouts.overlong import Overlong
 from node.learner_role.scheduling.recovery import read_unconsumed
 from node.learner_role.scheduling.run_recording import RunRecorder
 from node.learner_role.shared.context import Service
@@ -74,8 +75,9 @@ class TrainingLoop(Service):
 
     Args:
         load: the trainer's load request.
-        environment: what replays episodes that had begun.
+        ask_one: what replays episodes that had begun.
         curriculum: what it is goes into each checkpoint.
+        overlong: what is trained on of completions that were cut off.
         trust: says which groups of before a restart wait for an audit; None: everybody is believed.
         open_incarnation: awaited with (incarnation, step) when an incarnation goes on from that step.
     """
@@ -89,8 +91,9 @@ class TrainingLoop(Service):
     trust: AuditService | None
     checkpoints: Path
     exports: Path
-    environment: Environment
+    ask_one: AskOne
     curriculum: TaskSuite
+    overlong: Overlong
     recorder: RunRecorder
     open_incarnation: Callable[[int, int], Awaitable[None]]
     _trial: Trial | None = None
@@ -369,8 +372,12 @@ class TrainingLoop(Service):
         async with self.state.judging:
             # Without a checkpoint as it was at our start: what it saw since would otherwise count twice.
             self.curriculum.restore(self._beginning if row is None else row.state)
-            given, seen = await trio.to_thread.run_sync(self.ledger.work.since, leases, records)
+            given, seen = await trio.to_thread.run_sync(
+                self.ledger.work.since, leases, records, self.capacity.buffer.decides
+            )
             self.scheduler.recover_prompts(given)
+            if self.scheduler.lengths is not None:
+                self.scheduler.lengths.recover(await trio.to_thread.run_sync(self.ledger.work.completion_tokens))
             for index, mean in seen:
                 self.curriculum.observe(index, mean)
             _, self.state.judged = await trio.to_thread.run_sync(self.ledger.work.counts)
@@ -381,7 +388,7 @@ class TrainingLoop(Service):
             step=version.version,
             incarnation=version.incarnation,
             directory=str(version),
-            state=self.curriculum.state(),
+            state=self.curriculum.state(self.scheduler.unleased),
             leases=self.state.issued,
             records=self.state.judged,
         )
@@ -402,7 +409,7 @@ class TrainingLoop(Service):
     async def _recover_buffer(self) -> None:
         """Put back what was admitted and not trained on by a surviving step. The caller holds `judging`."""
         run, swarm = self.state, self.identity.swarm
-        found = await trio.to_thread.run_sync(read_unconsumed, self.ledger, self.environment, swarm)
+        found = await trio.to_thread.run_sync(read_unconsumed, self.ledger, self.ask_one, swarm)
         run.capacity.buffer.clear()
         if self.trust is not None:
             await self.trust.recover(found.leases)
@@ -453,7 +460,7 @@ class TrainingLoop(Service):
             return
         self._diverged = 0
         run.capacity.chain = run.capacity.chain.advance()
-        row = step_row(batch, logged, run.capacity.chain.head, began_ms, waited_s, reply)
+        row = step_row(batch, logged, run.capacity.chain.head, began_ms, waited_s, reply, self.overlong)
         await self._until_written(row.step)
         passed = self.time.take(row.step)
         self._record(batch, passed)
@@ -539,7 +546,8 @@ class TrainingLoop(Service):
         """The trainer's arrays: what the swarm made, then what is logged. Raises as `_ask`."""
         parts = []
         if batch.groups:
-            parts.append(await trio.to_thread.run_sync(batch_arrays, batch, self.capacity.chain.head))
+            head, routing = self.capacity.chain.head, self.capacity.leasing.terms.routing
+            parts.append(await trio.to_thread.run_sync(batch_arrays, batch, head, self.overlong, routing))
         if logged:
             found = await trio.to_thread.run_sync(offline_arrays, logged)
             if (asked := missing(found)) is not None:

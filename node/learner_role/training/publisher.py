@@ -20,6 +20,7 @@ import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -32,6 +33,8 @@ from learner.monitoring.alarms import known
 from learner.provisioning.estimation.broadcasts import UNDER_WAY
 from learner.provisioning.estimation.recording import Published
 from learner.rollouts.buffer import Batch
+from learner.rollouts.overlong import Overlong
+from learner.rollouts.reward_parts import means
 from node.learner_role.scheduling.run_recording import RunRecorder
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import TrainerSpoke
@@ -487,8 +490,10 @@ def step_row(
     began_ms: int,
     waited_s: float,
     reply: Mapping[str, Any],
+    overlong: Overlong,
 ) -> StepRow:
-    """Rollouts, tokens and reward are the swarm's; the reward is that of the logs where they are all."""
+    """Rollouts, tokens and reward are the swarm's; the reward is that of the logs where they are all. It is the tasks'
+    own, whatever `overlong` made of it for the trainer."""
     completions = [completion for group in batch.groups for completion in group.completions]
     from_logs = [one.reward for group in logged for one in group.completions]
     rewards = [completion.reward for completion in completions] or from_logs
@@ -499,6 +504,10 @@ def step_row(
         metrics["difficulty"] = difficulty
     if (error := batch.reward_error) is not None:
         metrics["reward_error"] = error
+    if completions:
+        metrics["cut_off"] = fmean(one.cut_off for one in completions)
+        metrics["overlong_penalty"] = fmean(one.reward - overlong.reward(one) for one in completions)
+    named = means(completion.parts for completion in completions)
     by_lag = {str(lag): {"reward": reward} for lag, reward in batch.rewards_by_lag.items()}
     if from_logs:
         metrics["offline_sequences"] = len(from_logs)
@@ -514,7 +523,7 @@ def step_row(
         rollouts=batch.rollouts,
         tokens=sum(len(completion.logprobs) for completion in completions),
         reward=sum(rewards) / len(rewards),
-        metrics={**known(metrics), "by_lag": by_lag},
+        metrics={**known(metrics), "by_lag": by_lag, **({"rewards": dict(named)} if named else {})},
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 import trio
 
 from learner.monitoring.eval_scores import Scores
+from learner.rollouts.environment import MAX_EPISODE_TOKENS, EpisodeLimits
 from node.config.node_config import EngineSection
 from node.engine.factory import open_engine
 from node.engine.interface import EngineError
@@ -32,7 +33,7 @@ from node.runtime.events import EventLog
 from node.tasks.registry import open_task
 from node.tasks.task_suite import held_out_of
 from node.tasks.tokenized_task import EncodedTask
-from node.tasks.tokenizer import TextCodec, write_character_tokenizer
+from node.tasks.tokenizer import TextCodec, positions_of, write_character_tokenizer
 from swarm.transport.error_groups import first_cause
 
 UNTRAINED = "model-untrained"
@@ -42,13 +43,19 @@ MODEL = "model"
 
 @dataclass(frozen=True, kw_only=True)
 class StartingModel:
-    """Which: `config` is that of Hugging Face, `task` the spec of what it is taught, judged on `held_out` prompts."""
+    """Which: `config` is that of Hugging Face, `task` the spec of what it is taught, judged on `held_out` prompts.
+
+    `write_tokenizer` writes its tokenizer into a directory; `max_turns` of an episode.
+    """
 
     task: str
     held_out: int
     max_new_tokens: int
     seed: int
     config: Mapping[str, Any]
+    terms: WarmStartTerms = WarmStartTerms()  # noqa: RUF009  (it is frozen)
+    write_tokenizer: Callable[[Path], None] = write_character_tokenizer
+    max_turns: int = 1
 
     async def make(self, out: Path, events: EventLog) -> Scores:
         """Make it in `out`/model; return how good it is. Raises RunError if it cannot be made or taught."""
@@ -71,13 +78,16 @@ class StartingModel:
             await trainer.call(
                 "make_model", {"directory": str(untrained), "config": dict(self.config), "seed": self.seed}
             )
-            await trio.to_thread.run_sync(write_character_tokenizer, untrained)
+            await trio.to_thread.run_sync(self.write_tokenizer, untrained)
             hyperparameters = {"learning_rate": 1e-3, "max_new_tokens": self.max_new_tokens}
             await trainer.call(
                 "load", {"directory": str(untrained), "seed": self.seed, "hyperparameters": hyperparameters}
             )
             task = open_task(self.task, seed=self.seed + 1_000_003)
             encoded = EncodedTask(task=task, codec=TextCodec.load(untrained))
+            encoded.gate.require()
+            positions = positions_of(untrained) or MAX_EPISODE_TOKENS
+            limits = EpisodeLimits(turns=self.max_turns, tokens=positions, turn_tokens=self.max_new_tokens)
 
             def told(steps: int, scores: Scores) -> None:
                 events.emit("warm_start", steps=steps, greedy=round(scores.greedy, 4), sampled=round(scores.sampled, 4))
@@ -86,8 +96,8 @@ class StartingModel:
                 trainer=trainer,
                 engine=engine,
                 encoded=encoded,
-                held_out=held_out_of(encoded, self.held_out),
-                terms=WarmStartTerms(),
+                held_out=held_out_of(encoded, self.held_out, limits),
+                terms=self.terms,
                 evaluation=EvaluationTerms(
                     every_versions=0,
                     temperature=1.0,

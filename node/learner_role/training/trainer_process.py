@@ -8,19 +8,22 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
 from learner.trainer_api.presets import Recipe, recipe_of
 from learner.trainer_api.requests import Hyperparameters
-from node.config.swarm_config import SwarmConfig, TrainerSection
+from node.config.swarm_config import ModelSection, SwarmConfig, TrainerSection
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import TrainerSpoke
 from node.processes.child import SupervisedChild, open_child
 from node.processes.event_log import child_events
 from node.processes.outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from node.processes.spec import READY_S, ChildSpec
+from node.tasks.tokenizer import TextCodec
+from node.tasks.ways.model_ways import read_ways
 from protocol.core.pipe import Arrays, Header
 
 TRAINER = (sys.executable, "-m", "learner.training.server")
@@ -95,15 +98,32 @@ def load_request(config: SwarmConfig) -> dict[str, Any]:
         "compute_dtype": trainer.compute_dtype,
         "compile": trainer.compile,
         "lora": _lora(trainer),
-        "hyperparameters": {
-            **{name: getattr(trainer, name) for name in _SHARED},
-            "kl": trainer.kl_coefficient,
-            "betas": [trainer.beta1, trainer.beta2],
-            "temperature": learn.temperature,
-            "max_new_tokens": learn.max_new_tokens,
-            "gradient_checkpointing": trainer.activation_checkpointing,
-        },
+        "hyperparameters": _hyperparameters(config),
+        **_spoken_to(config.model),
+        **({"router_replay": True} if trainer.router_replay else {}),
     }
+
+
+def _hyperparameters(config: SwarmConfig) -> dict[str, Any]:
+    trainer, learn = config.trainer, config.learn
+    return {
+        **{name: getattr(trainer, name) for name in _SHARED},
+        "kl": trainer.kl_coefficient,
+        "teacher": trainer.teacher_coefficient,
+        "betas": [trainer.beta1, trainer.beta2],
+        "temperature": learn.temperature,
+        "max_new_tokens": learn.max_new_tokens,
+        "gradient_checkpointing": trainer.activation_checkpointing,
+    }
+
+
+def _spoken_to(model: ModelSection) -> dict[str, Any]:
+    """What the configuration says in place of the model's own files. Raises TaskError."""
+    ways = read_ways(model)
+    found: dict[str, Any] = {} if ways.chat_template is None else {"chat_template": ways.chat_template}
+    if ways.stop or ways.stop_ids:
+        found["stop_ids"] = sorted(TextCodec.load(Path(model.directory), ways).stop_ids)
+    return found
 
 
 def _lora(trainer: TrainerSection) -> dict[str, Any] | None:
@@ -135,7 +155,8 @@ def launch_command(argv: Sequence[str], trainer: TrainerSection) -> tuple[str, .
 
 
 def recipe_in(config: SwarmConfig) -> Recipe:
-    return recipe_of(msgspec.convert(load_request(config)["hyperparameters"], Hyperparameters))
+    """What the trainer will have in force; of the configuration alone, no file is read."""
+    return recipe_of(msgspec.convert(_hyperparameters(config), Hyperparameters))
 
 
 def _threads(configured: int) -> int:

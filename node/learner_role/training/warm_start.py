@@ -1,6 +1,6 @@
 """A small model made on the spot, taught just enough to begin with: the demo's first minute.
 
-The warm start is supervised on clean reference answers and stops while GREEDY accuracy on held-out prompts lies in a
+The warm start is supervised on clean examples and stops while accuracy on held-out prompts lies in a
 stated band: below it reinforcement learning finds nothing to reinforce, above it there is nothing left to learn. What
 always holds: the band is met by measurement, never assumed; a block of steps that overshoots is undone (the trainer
 goes back to the state before it) and taken again in smaller steps.
@@ -11,19 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, Literal
 
 from learner.monitoring.eval_scores import Scores
 from node.engine.interface import InstalledVersion, PolicyEngine
 from node.learner_role.training.evaluation import EvaluationTerms, evaluate
+from node.learner_role.training.supervised import Pace, arrays_of, example_of
 from node.processes.child import SupervisedChild
 from node.runtime.errors import RunError
 from node.tasks.held_out import HeldOut
 from node.tasks.tokenized_task import EncodedTask
 from protocol.core.ids import ManifestHash, PolicyVersion
-from protocol.core.pipe import Arrays
 
 TINY_QWEN3: Mapping[str, Any] = {
     "model_type": "qwen3",
@@ -47,8 +45,13 @@ VLLM_HEAD_DIM = 32
 
 @dataclass(frozen=True, kw_only=True)
 class WarmStartTerms:
-    """Greedy accuracy is to end in [`low`, `high`]. Blocks of `first_block` steps, shorter once accuracy moves."""
+    """Accuracy is to end in [`low`, `high`]. Blocks of `first_block` steps, shorter once accuracy moves.
 
+    `by`: greedy accuracy; or "sampled", for a policy that is shown several ways, of which a greedy one is all or
+    nothing: then greedy accuracy is not to be above `high` either.
+    """
+
+    by: Literal["greedy", "sampled"] = "greedy"
     low: float = 0.40
     high: float = 0.55
     batch: int = 64
@@ -57,6 +60,18 @@ class WarmStartTerms:
     fine_block: int = 3
     moving: float = 0.03
     max_blocks: int = 400
+
+    def reached(self, scores: Scores) -> float:
+        """The accuracy that the band is about."""
+        return scores.greedy if self.by == "greedy" else scores.sampled
+
+    def is_over(self, scores: Scores) -> bool:
+        """Whether that is too much, so that there is little left to learn."""
+        return max(self.reached(scores), scores.greedy) > self.high
+
+    def is_met(self, scores: Scores) -> bool:
+        """Whether it lies in the band."""
+        return self.reached(scores) >= self.low and not self.is_over(scores)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,28 +91,29 @@ class WarmStart:
         """Teach until the band is met, write the model to `directory`, return its scores. Raises RunError if it cannot
         be met.
         """
-        terms, block, rate, steps, cursor = self.terms, self.terms.first_block, self.terms.learning_rate, 0, 0
-        before = 0.0
+        terms, steps, cursor = self.terms, 0, 0
+        pace = Pace(block=terms.first_block, rate=terms.learning_rate)
         for attempt in range(terms.max_blocks):
             saved = self.scratch / f"before-{attempt}"
             await self.trainer.call("save", {"directory": str(saved)})
-            for _ in range(block):
-                arrays = supervised_arrays(self.encoded, range(cursor, cursor + terms.batch))
-                await self.trainer.call("supervised", {"learning_rate": rate}, arrays)
+            for _ in range(pace.block):
+                examples = [example_of(self.encoded.example(index)) for index in range(cursor, cursor + terms.batch)]
+                await self.trainer.call("supervised", {"learning_rate": pace.rate}, arrays_of(examples))
                 cursor += terms.batch
             scores = await self._scores(attempt)
-            self.told(steps + block, scores)
-            if terms.low <= scores.greedy <= terms.high:
+            self.told(steps + pace.block, scores)
+            if terms.is_met(scores):
                 await self.trainer.call("export", {"directory": str(directory), "dtype": "float32"})
                 return scores
-            if scores.greedy > terms.high:
+            if terms.is_over(scores):
                 await self.trainer.call("restore", {"directory": str(saved)})
-                block, rate = max(1, block // 2), rate / 2
+                pace = pace.after_overshoot()
                 continue
-            steps, before = steps + block, max(before, scores.greedy)
-            if before >= terms.moving:
-                block = min(block, terms.fine_block)
-        raise RunError(f"The warm start did not reach greedy accuracy {terms.low} to {terms.high}. Try another --seed.")
+            steps += pace.block
+            pace = pace.after_block(terms.reached(scores), moving=terms.moving, fine_block=terms.fine_block)
+        raise RunError(
+            f"The warm start did not reach {terms.by} accuracy {terms.low} to {terms.high}. Try another --seed."
+        )
 
     async def _scores(self, attempt: int) -> Scores:
         export = self.scratch / f"check-{attempt}"
@@ -105,13 +121,3 @@ class WarmStart:
         version = InstalledVersion(name=PolicyVersion(0, attempt), manifest=ManifestHash(attempt.to_bytes(32, "big")))
         await self.engine.install(version, export)
         return await evaluate(self.engine, self.held_out, self.evaluation)
-
-
-def supervised_arrays(encoded: EncodedTask, indexes: range) -> Arrays:
-    """One batch of prompts and their reference answers, with the answers as targets."""
-    rows = [(encoded.prompt(index), encoded.answer(index)) for index in indexes]
-    return {
-        "tokens": np.concatenate([np.array(prompt + answer, np.int32) for prompt, answer in rows]),
-        "lengths": np.array([len(prompt) + len(answer) for prompt, answer in rows], np.int32),
-        "mask": np.concatenate([np.array([0] * len(p) + [1] * len(a), np.uint8) for p, a in rows]),
-    }

@@ -49,7 +49,7 @@ from node.processes.outcomes import ChildRefused
 from node.runtime.errors import RunError, UsageError
 from node.tasks.task_suite import TaskSuite
 from protocol.core.ids import ManifestHash, PolicyVersion
-from protocol.core.pipe import Header
+from protocol.core.pipe import Arrays, Header
 
 TRIED = InstalledVersion(name=PolicyVersion(1, 0), manifest=ManifestHash(bytes(32)))
 """What the engine is told that it installs: a manifest that no version has."""
@@ -67,7 +67,8 @@ MEMORY = (
 
 @dataclass(frozen=True, kw_only=True)
 class TrialTerms:
-    """What a run asks of its nodes: prompts, how far completions reach, sampling, what travels, how audits judge."""
+    """What a run asks of its nodes: prompts, how far completions reach, sampling, what travels, how audits judge, and
+    whether the trainer replays the experts that engines chose."""
 
     prompts: Sequence[tuple[int, ...]]
     reach: Reach
@@ -75,6 +76,7 @@ class TrialTerms:
     stop_ids: frozenset[int]
     weights_dtype: str
     arithmetic: Arithmetic
+    replays: bool = False
 
 
 def trial_terms(config: SwarmConfig, schooling: TaskSuite) -> TrialTerms | None:
@@ -94,6 +96,7 @@ def trial_terms(config: SwarmConfig, schooling: TaskSuite) -> TrialTerms | None:
         stop_ids=frozenset(schooling.stop_ids),
         weights_dtype=config.model.weights_dtype,
         arithmetic=Arithmetic(config.trust.required_compute_dtype),
+        replays=config.trainer.router_replay,
     )
 
 
@@ -159,7 +162,7 @@ async def try_out(engine: WorkerEngine, call: CallTrainer, export: Path, loaded:
         passages = [_passage(*pair) for pair in zip(asked, drawn, strict=True)]
         verified = await engine.verify([claim_of(passage) for passage in passages])
         described = await engine.describe()
-    scored = await _score(call, passages, terms)
+    scored = await _score(call, passages, terms, _experts(drawn))
     compared = Compared(
         parameters=int(described["parameters"]),
         trained_in=(str(loaded["compute_dtype"]), str(loaded["device"])),
@@ -188,6 +191,7 @@ def _requests(chosen: Sequence[Stretch], terms: TrialTerms) -> list[GenerationRe
             temperature=terms.temperature,
             max_new_tokens=one.tokens,
             stop_ids=terms.stop_ids if one.stops else frozenset(),
+            experts=terms.replays,
         )
         for seed, one in enumerate(chosen)
     ]
@@ -211,9 +215,20 @@ def _passage(request: GenerationRequest, generation: Generation) -> Passage:
     )
 
 
-async def _score(call: CallTrainer, passages: Sequence[Passage], terms: TrialTerms) -> list[np.ndarray[Any, Any]]:
-    """The trainer's log probabilities of each completion, under the weights as they were exported."""
-    asked: dict[str, np.ndarray[Any, Any]] = {
+def _experts(drawn: Sequence[Generation]) -> Arrays:
+    """The arrays of the experts that the engine chose; none where they were not asked for."""
+    if any(one.experts is None for one in drawn):
+        return {}
+    experts = np.concatenate([one.experts for one in drawn if one.experts is not None])
+    return {"experts": experts, "routed": np.ones(len(experts), np.uint8)}
+
+
+async def _score(
+    call: CallTrainer, passages: Sequence[Passage], terms: TrialTerms, experts: Arrays
+) -> list[np.ndarray[Any, Any]]:
+    """The trainer's log probabilities of each completion, under the weights as they were exported, with `experts`."""
+    asked: Arrays = {
+        **experts,
         "tokens": np.array([token for one in passages for token in (*one.prompt, *one.tokens)], np.int32),
         "lengths": np.array([one.cost for one in passages], np.int32),
         "mask": np.concatenate([np.repeat([0, 1], [len(one.prompt), len(one.tokens)]) for one in passages]).astype(

@@ -146,19 +146,27 @@ class AuditService(Service):
         return tuple(sketch(record.tokens, self._salt) for record in records) if self.audits else ()
 
     def admit(
-        self, granted: GrantedLease, group: Sequence[AdmittedRecord], sketches: Sequence[frozenset[int]] = ()
+        self,
+        granted: GrantedLease,
+        group: Sequence[AdmittedRecord],
+        sketches: Sequence[frozenset[int]] = (),
+        *,
+        handed_back: bool = False,
     ) -> bool:
         """A lease was delivered and every record admitted, of which these are the `sketches`: put its audit on the
         agenda, if there is to be one. Returns whether anything that rests on it waits for that: then it is told as
-        believed once it has passed."""
+        believed once it has passed. What was `handed_back`, or goes on with what was, has lengths and rewards that
+        tell nothing of its peer."""
         if self._is_refused(granted):
             is_part = granted.place is None or self.capacity.episodes.is_open(granted.root)
             self._refuse_late(granted, is_part=is_part)
             return True
         if not self.audits:
             return False
-        self.signals.records_admitted.emit(RecordsAdmitted(granted=granted, group=group))
-        odd = self._is_odd(granted, group, sketches) | self._is_unusual(granted, group)
+        odd = self._is_odd(granted, group, sketches)
+        if not handed_back:
+            self.signals.records_admitted.emit(RecordsAdmitted(granted=granted, group=group))
+            odd |= granted.lease.start == 0 and self._is_unusual(granted, group)
         return self._believe_or_audit(granted, group, odd=odd)
 
     def _is_refused(self, granted: GrantedLease) -> bool:

@@ -32,6 +32,7 @@ from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.engine_budget import EngineBudget
 from node.runtime.errors import RunError
 from protocol.core.ids import ManifestHash
+from protocol.versions.formats import STORED
 from swarm.store import StoreError
 
 MAX_FAILURES = 5
@@ -40,7 +41,13 @@ MAX_FAILURES = 5
 
 def claim_of(passage: Passage) -> Claim:
     """What the engine is asked of a passage."""
-    return Claim(prompt=passage.prompt, tokens=passage.tokens, seed=passage.seed, temperature=passage.temperature)
+    return Claim(
+        prompt=passage.prompt,
+        tokens=passage.tokens,
+        seed=passage.seed,
+        temperature=passage.temperature,
+        start=passage.position,
+    )
 
 
 def found_of(verified: Verified, passage: Passage) -> list[Found]:
@@ -78,9 +85,10 @@ def found_of(verified: Verified, passage: Passage) -> list[Found]:
 async def found_by(
     engine: VerifyingEngine, portion: Portion, directory: Callable[[ManifestHash], Path]
 ) -> list[Sequence[Found]]:
-    """What the engine finds of each passage, with the version that made them, which lies in `directory`. Raises
-    EngineError, and what `directory` raises."""
-    version = InstalledVersion(name=portion.version, manifest=portion.manifest)
+    """What the engine finds of each passage, with the version that made them, which lies in `directory`, held as it is
+    said that it was. Raises EngineError, and what `directory` raises."""
+    held = "" if portion.form == STORED else portion.form
+    version = InstalledVersion(name=portion.version, manifest=portion.manifest, weights=held)
     if engine.installed != version:
         await engine.install(version, directory(portion.manifest))
     verified = await engine.verify([claim_of(passage) for _, _, passage in portion.passages])

@@ -37,6 +37,7 @@ from node.learner_role.shared.signals import LeaseClosed, RecordsAdmitted
 from node.learner_role.trust.bans import Bans
 from node.learner_role.trust.version_retention import RetentionReason, VersionRetention
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion, short
+from protocol.versions.formats import STORED, format_of
 from protocol.versions.staleness import Admissibility, judge
 
 MAX_WAITING = 64
@@ -164,7 +165,8 @@ class SelectionService(Service):
         other = None
         if others:
             name = others[int(self._chance(granted) / share * len(others))]
-            other = InstalledVersion(name=name, manifest=self.capacity.manifests[name])
+            held = made[0].version.weights
+            other = InstalledVersion(name=name, manifest=self.capacity.manifests[name], weights=held)
         calm = withheld <= self.share and evidence < SUSPECT_EVIDENCE
         if calm:
             routine = [one for one in self._waiting if one.is_routine and one.granted.id not in self._begun]
@@ -352,8 +354,10 @@ WHY = (
 
 def _completion_of(one: AdmittedRecord) -> DeliveredCompletion:
     """By the one version that it names."""
-    span = one.signed.record.spans[0]
-    version = InstalledVersion(name=span.version, manifest=ManifestHash(span.manifest))
+    record = one.signed.record
+    span, form = record.spans[0], format_of(record.ext)
+    held = "" if form == STORED else form
+    version = InstalledVersion(name=span.version, manifest=ManifestHash(span.manifest), weights=held)
     return DeliveredCompletion(index=one.signed.record.index, tokens=one.signed.tokens, version=version)
 
 

@@ -34,6 +34,9 @@ from protocol.core.ids import LeaseId, PeerId, PolicyVersion, SwarmId
 from protocol.trouble import Trouble, TroubleKind
 from protocol.work import Rule
 
+SCORES = "scores"
+"""What the ledger calls the time of a teacher's engine (`SwarmReport.engine_s`)."""
+
 HERE_MS = 60_000
 """Who was heard of so shortly before the end of the ledger was here then: presence is written every second."""
 
@@ -206,8 +209,8 @@ class PeerReport:
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
     """Accuracy of a version on `prompts` held-out prompts, of the greedy completion and of `samples` of each; pass@k by
-    k, and by task what was found of each of a mixture, by metric: "greedy", "sampled", "pass@8". `survives`: no restart
-    cut it off the chain.
+    k, and by task what was found of each of a mixture, by metric: "greedy", "sampled", "pass@8". `named`: "greedy" and
+    "sampled" of each reward that has a name. `survives`: no restart cut it off the chain.
     """
 
     version: PolicyVersion
@@ -219,6 +222,7 @@ class Evaluation:
     samples: int = 1
     pass_at: Mapping[int, float] = field(default_factory=dict)
     tasks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    named: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,7 +351,14 @@ class SwarmReport:
     @property
     def verifying_share(self) -> float | None:
         """Share of the time in which the engine verified; None where it never did."""
-        return sum(self.engine_s.values()) / self.wall_s if self.engine_s and self.wall_s > 0 else None
+        verified = [seconds for what, seconds in self.engine_s.items() if what != SCORES]
+        return sum(verified) / self.wall_s if verified and self.wall_s > 0 else None
+
+    @property
+    def teacher_share(self) -> float | None:
+        """Share of the time in which a teacher scored what was generated; None where there was none."""
+        seconds = self.engine_s.get(SCORES)
+        return seconds / self.wall_s if seconds is not None and self.wall_s > 0 else None
 
     @property
     def wall_s(self) -> float:

@@ -15,6 +15,7 @@ from learner.artifacts.checkpoint_retention import checkpoints_of
 from learner.ledger.queries.peers import PeerStay
 from learner.ledger.queries.reader import LedgerReader, read_ledger
 from learner.ledger.reach import Reaches
+from learner.monitoring.eval_scores import GREEDY_OF, SAMPLED_OF
 from node.reports.model.cost_allocation import accounts_of
 from node.reports.model.costs import CostTerms
 from node.reports.model.objective_figures import changes_of
@@ -163,13 +164,29 @@ def _evaluations(ledger: LedgerReader, started_ms: int, chain: Chain | None) -> 
     )  # fmt: skip
 
 
+PASS = "pass@"
+"""Before k, among the metrics of an evaluation."""
+
+
 def _more(by_task: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     whole = dict(by_task.get("", {}))
+    passes = {metric: value for metric, value in whole.items() if metric.startswith(PASS)}
     return {
         "samples": int(whole.pop("samples", 1)),
-        "pass_at": {int(metric.removeprefix("pass@")): value for metric, value in whole.items()},
+        "pass_at": {int(metric.removeprefix(PASS)): value for metric, value in passes.items()},
+        "named": _named(whole),
         "tasks": {task: figures for task, figures in by_task.items() if task},
     }
+
+
+def _named(figures: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """What was found of each reward that has a name, by metric."""
+    found: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for said, value in figures.items():
+        for beginning, metric in ((GREEDY_OF, "greedy"), (SAMPLED_OF, "sampled")):
+            if said.startswith(beginning):
+                found[said.removeprefix(beginning)][metric] = value
+    return dict(found)
 
 
 def reputations(ledger: LedgerReader, ended_ms: int, banned: Mapping[PeerId, str]) -> defaultdict[str, Reputation]:

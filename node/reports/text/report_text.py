@@ -21,7 +21,7 @@ from node.config.swarm_config import regime
 from node.reports.model.audits import ban_in_words, bans_in_words
 from node.reports.model.costs import Reference, cents_per_thousand, money_for
 from node.reports.model.objective_figures import RECENT, Spell, by_lag, recent, spells
-from node.reports.model.report import Evaluation, KeptCheckpoint, OwnReport, SwarmReport
+from node.reports.model.report import SCORES, Evaluation, KeptCheckpoint, OwnReport, SwarmReport
 from node.reports.model.time_words import kinds, trained
 from node.reports.model.verdict_meanings import MEANINGS
 from node.reports.text.columns import Section, drawn_sections
@@ -126,6 +126,10 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
         for task, figures in last.tasks.items():
             before = {} if once else first.tasks.get(task, {})
             yield f" {words.plain_name(task, 12)}", ", ".join(_risen(metric, before, figures) for metric in figures)
+        for name, figures in last.named.items():
+            before = {} if once else first.named.get(name, {})
+            of_name = ", ".join(_risen(metric, before, figures) for metric in figures)
+            yield f" {words.plain_name(name, 12)}", f"{of_name} (one of {len(last.named)} rewards)"
     if report.staleness is not None:
         yield "mode", regime(report.staleness)
     if report.learner_time.wall_s:
@@ -134,7 +138,7 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
     old = report.dropped - report.uninformative
     unused = f", {old:,} of them too old when a batch formed" if old else ""
     alike = f", {report.uninformative:,} in groups with one reward, which teach nothing" if report.uninformative else ""
-    later = f", {report.later_turns:,} of them later turns of an episode" if report.later_turns else ""
+    later = f", {report.later_turns:,} of them later turns of an episode, or parts" if report.later_turns else ""
     yield "rollouts", f"{report.admitted:,} admitted{later}{unused}{alike}, {report.rejected:,} rejected"
     if report.unable.nodes:
         yield "nodes", report.unable.text
@@ -146,6 +150,9 @@ def story(report: SwarmReport) -> Iterator[tuple[str, str]]:
         yield "circuits", f"{words.size(report.bytes_carried)} went between nodes over circuits through the learner"
     if report.verifying_share is not None:
         yield "verifying", _verifying(report)
+    if report.teacher_share is not None:
+        scored = words.duration(report.engine_s[SCORES])
+        yield "teacher", f"scored completions for {scored}: {words.share(report.teacher_share)} of the time"
     if (said := _trust(report)) is not None:
         yield "trust", said
     yield "lag", _lags(report)

@@ -117,6 +117,12 @@ def reference_of(text: str) -> str:
     return answer
 
 
+def marks_answer(said: str) -> bool:
+    """Whether `said` marks an answer that can be read, as \\boxed{...} or after ####; see docs/tasks.md."""
+    marked = answer_in(said, _can_be)
+    return marked is not None and bool(wording(marked[-MAX_ANSWER_CHARS:])) and _depth(marked) <= MAX_DEPTH
+
+
 def _unmarked(text: str) -> str:
     """The answer of a reference that marks none: all of it, or in a sentence, its only piece of mathematics. Raises
     ValueError for other prose."""

@@ -13,16 +13,32 @@ Third parties offer a `TaskKind` under the entry point group "volery.tasks"; see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from node.runtime.errors import UsageError
 
+if TYPE_CHECKING:
+    from node.tasks.api.environment import EnvironmentTask
+
 MAX_REWARD = 1e18
 """Either way: the trainer computes in float32, which holds the square of it and no more."""
+
+
+class CannotSay(Enum):
+    """The type of CANNOT_SAY, for annotations."""
+
+    CANNOT_SAY = "cannot say"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+CANNOT_SAY = CannotSay.CANNOT_SAY
+"""The reward of which nobody can say what it is: the group of such a completion is dropped, and it is no failure."""
 
 
 class TaskError(UsageError):
@@ -39,24 +55,68 @@ class Chat(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tool:
+    """One tool that the policy may call. `parameters` is the JSON schema of its arguments: text, or the same as a
+    mapping. The chat template shows all three to the policy."""
+
+    name: str
+    description: str = ""
+    parameters: str | Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCall:
+    """One call of a tool. `arguments` is a mapping of JSON values. `id` joins the call with the message that answers
+    it: nine letters and digits, which the templates of every family take."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ChatMessage:
-    """One message of a conversation: role is "system", "user", "assistant" or "tool"."""
+    """One message of a conversation: role is "system", "user", "assistant" or "tool".
+
+    A message of role "tool" answers the call `tool_call_id` of the tool `name`. `tool_calls` are what an assistant's
+    message calls.
+    """
 
     role: str
     content: str
+    name: str = ""
+    tool_call_id: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spoken:
+    """What the policy said in one turn, read by the model's tool format.
+
+    `content` is the text without thinking and without calls. `calls` are those that could be read, in order;
+    `malformed` has a sentence for each one that could not, which may be shown to the policy. `thinking` is what stood
+    between <think> and </think>: a call in there is none.
+    """
+
+    content: str
+    calls: tuple[ToolCall, ...] = ()
+    malformed: tuple[str, ...] = ()
+    thinking: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What one index asks. Everything but `prompt` stays with the learner.
+    """What one index asks. Everything but `prompt` and `tools` stays with the learner.
 
     `prompt` is plain text, or messages, which need a chat template. `answer` is a reference answer, used by the reward
-    and for a supervised warm start; None when the task has none to give.
+    and for a supervised warm start; None when the task has none to give. `tools` are shown to the policy by the chat
+    template, which they need.
     """
 
     prompt: str | tuple[ChatMessage, ...]
     answer: str | None = None
     chat: Chat = Chat.NEVER
+    tools: tuple[Tool, ...] = ()
 
 
 Answer = str | tuple[ChatMessage, ...]
@@ -82,8 +142,16 @@ class Completion:
     turns: tuple[Turn, ...] = ()
 
 
+Reward = float | CannotSay | Mapping[str, float | CannotSay]
+"""What `reward` returns: a number, CANNOT_SAY, or either by name."""
+
+
 class Task(Protocol):
-    """See the module's paragraph."""
+    """Problems by their index, and what a completion of each is worth.
+
+    An index names one problem for ever, so that a reward can be computed again after a restart or in another process.
+    Training and held-out problems never share a prompt. A task works on text: it knows nothing of tokens or peers.
+    """
 
     @property
     def name(self) -> str:
@@ -103,9 +171,12 @@ class Task(Protocol):
     def held_out(self, index: int) -> Problem:
         """The held-out problem of `index` >= 0, the same for every seed. Raises TaskError when there is none."""
 
-    def reward(self, problem: Problem, completion: Completion) -> float:
+    def reward(self, problem: Problem, completion: Completion) -> Reward | Awaitable[Reward]:
         """What `completion` is worth: 1.0 for fully right, at most MAX_REWARD either way. Pure: it runs in a verifier's
-        process, or inside the learner's node if the task says that it is cheap."""
+        process, or inside the learner's node if the task says that it is cheap.
+
+        It may be `async def`: then many are waited for at a time, each for `[verifiers] timeout_s` at most.
+        """
 
 
 @runtime_checkable
@@ -161,6 +232,16 @@ class TurnTask(Task, Protocol):
         """What the policy reads next after saying `said`; None ends the episode, and `reward` judges the transcript."""
 
 
+@runtime_checkable
+class FormTask(Task, Protocol):
+    """A task that can tell whether an answer has the right form, whatever it is worth. `volery warmup` teaches until
+    enough answers have it. Of a task without this method every answer has it that ends by itself and says something."""
+
+    def in_form(self, problem: Problem, completion: Completion) -> bool:
+        """Whether `completion`, which ended by itself, is of the form in which an answer to `problem` can be right.
+        Pure, and as quick as text is read: it is asked in the process that warms a model up."""
+
+
 # Specs: NAME[:ARGUMENT][:key=value[,key=value]]
 
 OptionValue = str | int | float
@@ -183,13 +264,15 @@ class TaskArguments:
     """A spec after parsing: every option present, typed and in range.
 
     `argument` is "" for kinds that take none; `directory` is what relative paths in it are relative to; `seed` orders
-    the training problems and never touches the held-out ones.
+    the training problems and never touches the held-out ones. `services` has what swarm.toml says in `[judge]` and
+    `[reward_service]`, by these names, where it says something.
     """
 
     argument: str
     options: Mapping[str, OptionValue]
     directory: Path
     seed: int
+    services: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def integer(self, key: str) -> int:
         return int(self.options[key])
@@ -211,7 +294,7 @@ class TaskKind:
 
     name: str
     summary: str
-    build: Callable[[TaskArguments], Task]
+    build: Callable[[TaskArguments], Task | EnvironmentTask]
     argument: str | None = None
     options: tuple[Option, ...] = ()
     free_options: bool = False

@@ -1,4 +1,4 @@
-"""Tasks of programs: one JSON object a line with `prompt` and tests, all of which the policy's program must pass.
+"""Tasks of programs: one JSON object a line with a prompt and tests, all of which the policy's program must pass.
 
 What always holds: a program runs in `node.tasks.sandbox.bubblewrap` or not at all; what it should print never enters
 the sandbox, each test of input and output runs in one of its own, and the reward is 0 for whatever does not end in
@@ -12,16 +12,35 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
+from node.runtime.user_paths import as_path
 from node.tasks.answers.code_blocks import program_of
 from node.tasks.api.interface import Chat, Completion, Option, Problem, Task, TaskArguments, TaskKind
-from node.tasks.kinds.problem_files import FILE_OPTIONS, ProblemFile, PromptRow, prompt_of, read_problems, read_row
+from node.tasks.data_files.json_lines import JsonLines
+from node.tasks.data_files.rows import Row, told_names
+from node.tasks.kinds.problem_files import (
+    ANSWER,
+    FILE_OPTIONS,
+    PROMPT,
+    ProblemFile,
+    PromptRow,
+    held_out_path,
+    names_in,
+    names_of,
+    prompt_of,
+    read_problems,
+    read_row,
+)
 from node.tasks.sandbox.bubblewrap import SandboxLimits, require_sandbox, run
 from node.tasks.sandbox.isolated_asserts import run_asserts
+
+KEYS = {"prompt": "prompt", "tests": "tests", "asserts": "asserts_field", "answer": "answer"}
+"""The options that name the fields of a line; `asserts=` says where asserts run."""
 
 MAX_TESTS = 256
 """Of one problem: at some 30 ms each for the sandbox alone, more would take a verifier's whole time."""
@@ -68,11 +87,16 @@ class CodeTask(ProblemFile):
     @property
     def fingerprint(self) -> str:
         how = f"{'share' if self.partial else 'all'}{'/bare' if self.bare else ''}{'/apart' if self.apart else ''}"
-        return f"code/{self.digest}/{how}/{len(self.kept_back)}/{self.trained}"
+        return f"code/{self.digest}/{how}/{len(self.kept_back)}/{self.trained}{self.names}"
 
     def require(self) -> None:
         """Raises TaskError where programs cannot be run."""
         require_sandbox(self.python, self.limits)
+
+    def in_form(self, problem: Problem, completion: Completion) -> bool:
+        """Whether there is a program in the answer; it is not compiled."""
+        del problem
+        return program_of(completion.text, bare=self.bare) is not None
 
     def reward(self, problem: Problem, completion: Completion) -> float:
         assert isinstance(problem, CodeProblem), "a problem of this task"
@@ -112,19 +136,21 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
-def _read_problem(line: bytes, *, chat: Chat) -> CodeProblem:
+def _read_problem(line: Row, *, names: Mapping[str, str], chat: Chat) -> CodeProblem:
     """Raises ValueError that says what is wrong."""
-    row = read_row(line, _Row)
-    prompt, template = prompt_of(row, chat)
+    names = names_in(line, names)
+    row = read_row(line, _Row, KEYS, names)
+    prompt, template = prompt_of(row, chat, names["prompt"])
     asserts = row.asserts if isinstance(row.asserts, str) else "\n".join(row.asserts)
     if not row.tests and not asserts.strip():
-        raise ValueError("has neither `tests` nor `asserts`")
+        there = told_names(line.names)
+        raise ValueError(f"has neither `{names['tests']}` nor `{names['asserts']}`; its fields are {there}")
     if len(row.tests) > MAX_TESTS:
         raise ValueError(f"has {len(row.tests)} tests, and {MAX_TESTS} are the most")
     try:
         compile(asserts, "asserts", "exec")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: brackets without end
-        raise ValueError(f"`asserts` is no Python: {str(error) or 'it is nested too deeply'}") from error
+        raise ValueError(f"`{names['asserts']}` is no Python: {str(error) or 'it is nested too deeply'}") from error
     tests = tuple((test.input, test.output) for test in row.tests)
     return CodeProblem(prompt=prompt, answer=row.answer, chat=template, tests=tests, asserts=asserts)
 
@@ -137,7 +163,12 @@ def _right(problem: Problem) -> object:
 
 def _build_code(arguments: TaskArguments) -> Task:
     chat = Chat(arguments.text("chat"))
-    fields: dict[str, Any] = read_problems(arguments, lambda line: _read_problem(line, chat=chat), _right)
+    names = names_of(arguments, KEYS)
+    file = JsonLines(arguments.directory / as_path(arguments.argument))
+    held_out = None if (path := held_out_path(arguments)) is None else JsonLines(path)
+    fields: dict[str, Any] = read_problems(
+        arguments, file, held_out, names, lambda line: _read_problem(line, names=names, chat=chat), _right
+    )
     return CodeTask(
         name="code",
         limits=SandboxLimits(
@@ -160,6 +191,10 @@ CODE = TaskKind(
     build=_build_code,
     argument="PATH",
     options=(
+        PROMPT,
+        Option(key="tests", default="tests", help="the field with tests of input and output"),
+        Option(key="asserts_field", default="asserts", help="the field with asserts"),
+        ANSWER,
         Option(key="reward", default="all", help="1 if all tests pass, or their share", choices=("all", "share")),
         Option(key="asserts", default="inside", help="where they run", choices=("inside", "apart")),
         Option(key="time_s", default=5.0, help="seconds for each test", minimum=0.1, maximum=600),

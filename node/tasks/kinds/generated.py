@@ -1,4 +1,4 @@
-"""Tasks that need no download: reversal, sorting, arithmetic. Small alphabets, exact answers, no end of problems.
+"""Tasks that need no download: reversal, sorting, products, arithmetic. Small alphabets, no end of problems.
 
 What always holds: a problem is drawn from a generator seeded by kind, options, seed and index, and only
 `Random.random` is used, whose stream Python promises to keep. A prompt's digest decides on which side it lies,
@@ -8,6 +8,7 @@ by a stop id, else 0.0."""
 from __future__ import annotations
 
 import hashlib
+import re
 import string
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -41,6 +42,8 @@ class Dice:
     def text(self, alphabet: str, length: int) -> str:
         return "".join(alphabet[self.below(len(alphabet))] for _ in range(length))
 
+
+_NUMBER = re.compile(r"-?[0-9]+")
 
 Draw = Callable[[Dice, int], tuple[str, str]]
 """(dice, level) -> (prompt, answer)"""
@@ -78,10 +81,18 @@ class DrawnTask(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedTask(DrawnTask):
-    """A task of `draw`; see the module's paragraph."""
+    """A task of `draw`; see the module's paragraph. `program`: what prints a problem's answer, if Python can."""
 
     draw: Draw
     is_cheap: bool = True
+    program: Callable[[Problem], str] | None = None
+
+    def in_form(self, problem: Problem, completion: Completion) -> bool:
+        """Whether the answer is a number where the reference is one, or else as many letters."""
+        answer = str(problem.answer)
+        if _NUMBER.fullmatch(answer):
+            return _NUMBER.fullmatch(completion.text) is not None
+        return completion.text.isascii() and completion.text.isalpha() and len(completion.text) == len(answer)
 
     def reward(self, problem: Problem, completion: Completion) -> float:
         return float(completion.finished and completion.text == problem.answer)
@@ -151,6 +162,22 @@ def _draw_arithmetic(dice: Dice, level: int) -> tuple[str, str]:
             return f"{a}+{b}-{c}=", str(a + b - c)
 
 
+def _build_product(arguments: TaskArguments) -> Task:
+    digits = arguments.integer("digits")
+    low, high = 10 ** (digits - 1), 10**digits - 1
+
+    def draw(dice: Dice, _level: int) -> tuple[str, str]:
+        a, b = dice.between(low, high), dice.between(low, high)
+        return f"{a}*{b}=", str(a * b)
+
+    return generated("product", arguments, GeneratedTask, draw=draw, program=_prints)
+
+
+def _prints(problem: Problem) -> str:
+    """A program for a prompt that is a formula."""
+    return f"print({str(problem.prompt).removesuffix('=')})"
+
+
 REVERSE = TaskKind(
     name="reverse",
     summary='a word backwards: "rev:abcdef=" -> "fedcba"',
@@ -166,11 +193,22 @@ SORT = TaskKind(
     build=_build_sort,
     options=(Option(key="digits", default=5, help="digits in a problem", minimum=2, maximum=256),),
 )
+PRODUCT = TaskKind(
+    name="product",
+    summary='numbers multiplied: "482*917=" -> "441994"',
+    build=_build_product,
+    options=(Option(key="digits", default=3, help="digits of each number", minimum=2, maximum=9),),
+)
 ARITHMETIC = TaskKind(
     name="arithmetic",
     summary='sums that grow harder with success: "3+4=" -> "7", up to "512+204-987=" -> "-271"',
     build=lambda arguments: generated(
-        "arithmetic", arguments, GeneratedTask, draw=_draw_arithmetic, levels=arguments.integer("levels")
+        "arithmetic",
+        arguments,
+        GeneratedTask,
+        draw=_draw_arithmetic,
+        levels=arguments.integer("levels"),
+        program=_prints,
     ),
     options=(Option(key="levels", default=5, help="difficulties, from one-digit sums on", minimum=1, maximum=5),),
 )

@@ -1,29 +1,71 @@
-"""Tasks from a file: one JSON object a line with `prompt` (text, or a list of chat messages) and `answer`.
+"""Tasks from a data file: each row has a prompt (text, or a list of chat messages) and an answer, under any names.
 
-What always holds: an answer that does not end with a stop id within its budget is worth 0; a reference that could
-never be answered is refused with its line. Matching is `exact` (but for white space around it), `numeric`
-(`node.tasks.answers.numbers`) or `math` (`node.tasks.answers.math_equality`). The file is read, divided and cleaned by
-`node.tasks.kinds.problem_files`.
+The kinds differ in the file's format alone: `jsonl`, `csv`, `parquet`, and `dataset` for a directory that
+`save_to_disk` of Hugging Face datasets wrote. The file is read, divided and cleaned by
+`node.tasks.kinds.problem_files`. Matching is `exact` (but for white space around it), `numeric`
+(`node.tasks.answers.numbers`), `math` (`node.tasks.answers.math_equality`), or left to others, `judge` and `service`
+(`node.tasks.kinds.asked_elsewhere`).
+
+Invariants:
+- An answer that does not end with a stop id within its budget is worth 0.
+- A reference that could never be answered is rejected with its row.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
+from pathlib import Path
 
-from node.tasks.answers.math_equality import reference_of, require_math_verify, same_mathematics, wording
+from node.runtime.user_paths import as_path
+from node.tasks.answers.math_equality import (
+    marks_answer,
+    reference_of,
+    require_math_verify,
+    same_mathematics,
+    wording,
+)
 from node.tasks.answers.numbers import last_number, reference_number
-from node.tasks.api.interface import Chat, Completion, Option, Problem, Task, TaskArguments, TaskKind
-from node.tasks.kinds.problem_files import FILE_OPTIONS, ProblemFile, PromptRow, prompt_of, read_problems, read_row
+from node.tasks.api.interface import Chat, Completion, Option, Problem, Task, TaskArguments, TaskError, TaskKind
+from node.tasks.data_files.delimited import TAB, Delimited
+from node.tasks.data_files.json_lines import JsonLines
+from node.tasks.data_files.parquet import Parquet
+from node.tasks.data_files.rows import DataFile, Row
+from node.tasks.data_files.saved_dataset import SavedDataset
+from node.tasks.data_files.several_files import open_files
+from node.tasks.kinds.asked_elsewhere import ELSEWHERE, JudgedTask, RowProblem, ServedTask, judge_of, service_of
+from node.tasks.kinds.problem_files import (
+    ANSWER,
+    FILE_OPTIONS,
+    PROMPT,
+    ProblemFile,
+    PromptRow,
+    held_out_path,
+    names_in,
+    names_of,
+    prompt_of,
+    read_problems,
+    read_row,
+)
+
+KEYS = {"prompt": "prompt", "answer": "answer"}
+"""The options that name the fields of a row."""
 
 
 class _Row(PromptRow):
     answer: str | int | float
 
 
+class _RowToJudge(PromptRow):
+    answer: str | int | float | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class JsonlTask(ProblemFile):
-    """A task of the lines of a file; see the module's paragraph. `match` is "exact", "numeric" or "math"."""
+    """A task of the rows of a file; see the module's paragraph. `match` is "exact", "numeric" or "math"."""
 
     name: str
     match: str
@@ -31,7 +73,7 @@ class JsonlTask(ProblemFile):
 
     @property
     def fingerprint(self) -> str:
-        return f"jsonl/{self.digest}/{self.match}/{len(self.kept_back)}/{self.trained}"
+        return f"{self.name}/{self.digest}/{self.match}/{len(self.kept_back)}/{self.trained}{self.names}"
 
     @property
     def is_cheap(self) -> bool:
@@ -42,6 +84,17 @@ class JsonlTask(ProblemFile):
         """Raises TaskError where mathematics cannot be compared."""
         if self.match == "math":
             require_math_verify()
+
+    def in_form(self, problem: Problem, completion: Completion) -> bool:
+        """Whether an answer can be read: a number, or what is marked as the answer; of other texts nothing is asked."""
+        del problem
+        match self.match:
+            case "numeric":
+                return last_number(completion.text) is not None
+            case "math":
+                return marks_answer(completion.text)
+            case _:
+                return True
 
     def reward(self, problem: Problem, completion: Completion) -> float:
         if not completion.finished or problem.answer is None:
@@ -56,29 +109,48 @@ class JsonlTask(ProblemFile):
                 return float(completion.text.strip() == problem.answer.strip())
 
 
-def _read_problem(line: bytes, *, match: str, chat: Chat) -> Problem:
+def _read_problem(row: Row, *, names: Mapping[str, str], match: str, chat: Chat) -> Problem:
     """Raises ValueError that says what is wrong."""
-    row = read_row(line, _Row)
-    answer = _text(row.answer)
-    prompt, template = prompt_of(row, chat)
+    names = names_in(row, names)
+    if match in ELSEWHERE:
+        told = read_row(row, _RowToJudge, KEYS, names)
+        prompt, template = prompt_of(told, chat, names["prompt"])
+        known = None if told.answer is None else _text(told.answer, names["answer"])
+        return RowProblem(prompt=prompt, answer=known, chat=template, row=row.number)
+    read = read_row(row, _Row, KEYS, names)
+    name = names["answer"]
+    answer = _text(read.answer, name)
+    prompt, template = prompt_of(read, chat, names["prompt"])
     if not answer.strip():
-        raise ValueError("`answer` is empty")
+        raise ValueError(f"`{name}` is empty")
     if match == "numeric" and reference_number(answer) is None:
         why = "is more than a number" if any(map(str.isdigit, answer)) else "holds no number"
         mark = ", or a mark as #### or \\boxed{} before it"
-        raise ValueError(f"`answer` {why}, and match=numeric needs one number{mark}: {answer[:40]!r}")
+        raise ValueError(f"`{name}` {why}, and match=numeric needs one number{mark}: {answer[:40]!r}")
     if match == "math":
-        reference_of(answer)
+        try:
+            reference_of(answer)
+        except ValueError as error:
+            raise ValueError(str(error).replace("`answer`", f"`{name}`")) from error
     return Problem(prompt=prompt, answer=answer, chat=template)
 
 
-def _text(answer: str | int | float) -> str:
-    """A reference as text; a number without an exponent, which no reader of answers needs to know."""
-    return format(Decimal(str(answer)), "f") if isinstance(answer, float) else str(answer)
+def _text(answer: str | int | float, name: str) -> str:
+    """A reference as text; a number without an exponent, which no reader of answers needs to know.
+
+    Raises ValueError.
+    """
+    if isinstance(answer, str | int):
+        return str(answer)
+    if not math.isfinite(answer):
+        raise ValueError(f"`{name}` is {answer}, which is no number that could be answered")
+    return format(Decimal(str(answer)), "f")
 
 
 def _right(problem: Problem, match: str) -> object:
     """What is the same for two references exactly where the same answers are right."""
+    if match in ELSEWHERE:
+        return problem.answer
     assert problem.answer is not None, "every line has one"
     match match:
         case "numeric":
@@ -89,23 +161,108 @@ def _right(problem: Problem, match: str) -> object:
             return problem.answer.strip()
 
 
-def _build_jsonl(arguments: TaskArguments) -> Task:
+OpenFile = Callable[[TaskArguments, Path], DataFile]
+"""The file at that path, as the options in `arguments` have it. Raises TaskError."""
+
+
+OpenHeldOut = Callable[[TaskArguments], DataFile | None]
+"""What `arguments` name to be held out; None where that is taken of the file itself. Raises TaskError."""
+
+
+def _build(arguments: TaskArguments, *, kind: str, open_file: OpenFile, open_held_out: OpenHeldOut) -> Task:
     match, chat = arguments.text("match"), Chat(arguments.text("chat"))
+    names = names_of(arguments, KEYS)
     fields = read_problems(
         arguments,
-        lambda line: _read_problem(line, match=match, chat=chat),
+        open_file(arguments, arguments.directory / as_path(arguments.argument)),
+        open_held_out(arguments),
+        names,
+        lambda row: _read_problem(row, names=names, match=match, chat=chat),
         lambda problem: _right(problem, match),
     )
-    return JsonlTask(name="jsonl", match=match, **fields)
+    if match == "judge":
+        return JudgedTask(name=kind, judge=judge_of(arguments), **fields)
+    if match == "service":
+        return ServedTask(name=kind, service=service_of(arguments), **fields)
+    return JsonlTask(name=kind, match=match, **fields)
 
 
-JSONL = TaskKind(
-    name="jsonl",
-    summary='a file of lines {"prompt": ..., "answer": ...}',
-    build=_build_jsonl,
-    argument="PATH",
-    options=(
-        Option(key="match", default="exact", help="how the answer is compared", choices=("exact", "numeric", "math")),
-        *FILE_OPTIONS,
-    ),
+def _kind(
+    name: str,
+    summary: str,
+    open_file: OpenFile,
+    *more: Option,
+    argument: str = "PATH",
+    open_held_out: OpenHeldOut | None = None,
+) -> TaskKind:
+    def open_named(arguments: TaskArguments) -> DataFile | None:
+        path = held_out_path(arguments)
+        return None if path is None else open_file(arguments, path)
+
+    return TaskKind(
+        name=name,
+        summary=summary,
+        build=partial(_build, kind=name, open_file=open_file, open_held_out=open_held_out or open_named),
+        argument=argument,
+        options=(PROMPT, ANSWER, MATCH, *more, *FILE_OPTIONS),
+    )
+
+
+def _open_lines(arguments: TaskArguments, path: Path) -> DataFile:
+    return open_files(path, (".jsonl", ".json"), JsonLines)
+
+
+def _open_parquet(arguments: TaskArguments, path: Path) -> DataFile:
+    return open_files(path, (".parquet",), Parquet)
+
+
+def _open_dataset(arguments: TaskArguments, path: Path) -> DataFile:
+    return SavedDataset(path, arguments.text("split"))
+
+
+def _held_out_of_dataset(arguments: TaskArguments) -> DataFile | None:
+    """Another split of the same data set, or another data set."""
+    split, path = arguments.text("held_out_split"), held_out_path(arguments)
+    if not split:
+        return None if path is None else SavedDataset(path, "")
+    if path is None and split == arguments.text("split"):
+        raise TaskError(f"held_out_split={split}: is the split to train on. Name another.")
+    return SavedDataset(path or arguments.directory / as_path(arguments.argument), split)
+
+
+def _open_delimited(arguments: TaskArguments, path: Path) -> DataFile:
+    given = arguments.text("delimiter")
+    delimiter = TAB if given == "tab" or (not given and path.suffix == ".tsv") else given or ","
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        raise TaskError(f"delimiter={given}: must be one character, or the word tab.")
+    return open_files(path, (".csv", ".tsv"), lambda one: Delimited(one, delimiter))
+
+
+MATCH = Option(
+    key="match",
+    default="exact",
+    help="how the answer is compared, or who is asked",
+    choices=("exact", "numeric", "math", *ELSEWHERE),
+)
+
+DELIMITER = Option(key="delimiter", default="", help="between cells: one character or tab; a comma, in a .tsv a tab")
+
+SPLIT = Option(key="split", default="", help="which part of a data set of several, for example train")
+
+HELD_OUT_SPLIT = Option(key="held_out_split", default="", help="the split that is held out, for example test")
+
+JSONL = _kind("jsonl", 'a file of lines {"prompt": ..., "answer": ...}', _open_lines)
+
+CSV = _kind("csv", "a CSV or TSV file whose first line names the fields", _open_delimited, DELIMITER)
+
+PARQUET = _kind("parquet", "a Parquet file, or several", _open_parquet)
+
+DATASET = _kind(
+    "dataset",
+    "a data set that save_to_disk of Hugging Face datasets wrote",
+    _open_dataset,
+    SPLIT,
+    HELD_OUT_SPLIT,
+    argument="DIRECTORY",
+    open_held_out=_held_out_of_dataset,
 )

@@ -1,34 +1,42 @@
-"""Problems from a file: one JSON object a line, of which a task reads what it needs.
+"""Problems from a data file, of whose rows a task reads the fields that it needs, under the names that the spec says.
 
-What always holds: a file with a bad line is refused before training starts, naming the line; prompts that occur
-several times lie on one side only, training or held out; index i asks training line i % size. What must not be trained
-on is left out, counted, by `node.tasks.kinds.decontamination`. Other fields of a line are ignored, so that data sets
-can be used as they are.
+The rows come from `node.tasks.data_files`, so that all formats have the same options. What must not be trained on is
+left out, counted, by `node.tasks.kinds.decontamination`.
+
+Invariants:
+- A file with a bad row is rejected before training starts, with the number of the row.
+- Prompts that occur several times lie on one side only, training or held out.
+- Index i asks training row i % size.
+- Other fields of a row are ignored, so that data sets can be used as they are.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from learner.artifacts.regular_file import read_file
-from learner.artifacts.text_files import parse_line, without_mark
 from node.runtime.user_paths import as_path
 from node.tasks.api.interface import Chat, ChatMessage, Option, Problem, TaskArguments, TaskError
 from node.tasks.api.options import CHAT
+from node.tasks.data_files.rows import MISSING, BadRow, DataFile, Row, told_names
 from node.tasks.kinds.decontamination import Excluded, describe_counts, read_date, read_excluded
+from protocol.core.codec import ready
 
 ROLES = frozenset({"system", "user", "assistant"})
 
-MAX_LINE_BYTES = 16 * 1024 * 1024
-"""No prompt that fits into a lease needs more; a file without line ends is noticed before it fills the memory twice."""
+PROMPT_KEY = "prompt"
+
+MESSAGES = "messages"
+"""Where a conversation stands in rows without a `prompt`, unless the spec says where the prompt is."""
 
 TOLD_PAIRS = 3
 """Of lines that contradict each other: enough to find out why."""
@@ -53,13 +61,16 @@ class PromptRow(msgspec.Struct, kw_only=True):
 class ProblemFile:
     """The problems of a file, on both sides; see the module's paragraph.
 
-    `digest` is that of the file's bytes, `trained` that of the prompts that are trained on, in order. `left_out` says,
-    in words, how many lines are neither and why; `contradictions`, which lines ask the same and want other answers.
+    `unit` is what a row is called. `digest` is that of the file's bytes, `trained` that of the prompts that are trained
+    on, in order; `names` tells the fields that the spec names otherwise than a task does. `left_out` says, in words,
+    how many rows are neither and why; `contradictions`, which rows ask the same and want other answers.
     """
 
     path: Path
+    unit: str
     digest: str
     trained: str
+    names: str
     training: tuple[Problem, ...]
     kept_back: tuple[Problem, ...]
     pass_rates: tuple[float, ...] | None = None
@@ -87,56 +98,104 @@ class ProblemFile:
         """Raises TaskError when there is none."""
         if not self.kept_back:
             raise TaskError(
-                f"{self.path}: no line is held out; it needs two different prompts, and held_out above 0, or "
-                "lines dated held_out_from or later"
+                f"{self.path}: no {self.unit} is held out; it needs two different prompts, and held_out above 0, or "
+                f"{self.unit}s dated held_out_from or later"
             )
         return self.kept_back[index % len(self.kept_back)]
 
 
-def _read_lines(path: Path) -> list[tuple[int, bytes]]:
-    """(number from 1, content) of the lines that are not blank."""
+def names_of(arguments: TaskArguments, keys: Mapping[str, str]) -> dict[str, str]:
+    """The names of fields in the file by those that a task has for them; `keys` are the options that say so.
+
+    Raises TaskError.
+    """
+    names = {field: arguments.text(key) for field, key in keys.items()}
+    if empty := next((key for field, key in keys.items() if not names[field]), ""):
+        raise TaskError(f"{empty}= names no field. Name one, or leave it out.")
+    return names
+
+
+def names_in(row: Row, names: Mapping[str, str]) -> Mapping[str, str]:
+    """`names` for a row, whose prompt may stand under `messages`, as conversations often do."""
+    is_elsewhere = names[PROMPT_KEY] == PROMPT_KEY and PROMPT_KEY not in row.names and MESSAGES in row.names
+    return {**names, PROMPT_KEY: MESSAGES} if is_elsewhere else names
+
+
+def read_row(row: Row, kind: type[R], keys: Mapping[str, str], names: Mapping[str, str]) -> R:
+    """A row as an object of `kind`, whose field `f` stands under `names[f]`, as the option `keys[f]` says.
+
+    Raises ValueError that says what is wrong.
+    """
+    needed = _required(kind)  # type: ignore[arg-type]  # a TypeVar, which is hashable
+    found = {f: row.require(name, keys[f]) if f in needed else row.get(name) for f, name in names.items()}
+    values = {field: value for field, value in found.items() if value is not MISSING}
     try:
-        data = read_file(path)
-    except OSError as error:
-        raise TaskError(f"{path}: cannot be read: {error.strerror}. Name a JSON Lines file.") from error
-    # A mark can stand at the beginning of any line: files are made by joining others.
-    lines = [(number, without_mark(line)) for number, line in enumerate(data.split(b"\n"), start=1)]
-    lines = [(number, line) for number, line in lines if line.strip()]
-    if not lines:
-        raise TaskError(f'{path}: holds no lines. Write one object a line: {{"prompt": "...", ...}}.')
-    return lines
+        return msgspec.convert(values, ready(kind))
+    except msgspec.ValidationError as error:
+        said = _in_words(str(error), names)
+        for field, value in values.items():
+            if isinstance(value, Mapping) and f"`{names[field]}`" in said and value:
+                inside = f"{names[field]}.{next(iter(value))}"
+                raise BadRow(said, f"Name a field inside it, as in {keys[field]}={inside}") from None
+        raise ValueError(said) from None
 
 
-def read_row(line: bytes, kind: type[R]) -> R:
-    """A line as an object with the fields of `kind`. Raises ValueError that says what is wrong."""
-    if len(line) > MAX_LINE_BYTES:
-        raise ValueError(f"longer than {MAX_LINE_BYTES} bytes")
-    return parse_line(line, kind)
+@cache
+def _required(kind: Any) -> frozenset[str]:
+    """The fields that a row of that kind cannot do without."""
+    return frozenset(one.name for one in msgspec.structs.fields(kind) if one.required)
 
 
-def prompt_of(row: PromptRow, chat: Chat) -> tuple[str | tuple[ChatMessage, ...], Chat]:
-    """The prompt of a line, and its use of a chat template. Raises ValueError."""
+_TYPE = re.compile(r"Expected `([^`]+)`, got `([^`]+)`(?: - at `\$\.([^`]+)`)?")
+
+_WORDS = {
+    "str": "text",
+    "int": "a number",
+    "float": "a number",
+    "array": "a list",
+    "object": "an object",
+    "bool": "true or false",
+}
+
+
+def _in_words(message: str, names: Mapping[str, str]) -> str:
+    """msgspec's words in ours, with the file's names of fields: a path begins with that of the task."""
+    message = re.sub(r"`\$\.(\w+)", lambda found: f"`$.{names.get(found[1], found[1])}", message)
+    if found := _TYPE.fullmatch(message):
+        wanted = dict.fromkeys(_WORDS.get(one, one) for one in found[1].split(" | ") if one != "null")
+        got = _WORDS.get(found[2], found[2])
+        return f"has {got} in field `{found[3]}`, where {' or '.join(wanted)} belongs"
+    return message.replace(" - at `$.", " - in field `")
+
+
+def prompt_of(row: PromptRow, chat: Chat, name: str = PROMPT_KEY) -> tuple[str | tuple[ChatMessage, ...], Chat]:
+    """The prompt of a row, and its use of a chat template. `name`: its field in the file. Raises ValueError."""
     if not row.prompt:
-        raise ValueError("`prompt` is empty")
+        raise ValueError(f"`{name}` is empty")
     if isinstance(row.prompt, str):
         return row.prompt, chat
+    if row.prompt[-1].role == "assistant":
+        fix = "Leave its last message out, since the policy would read the answer in the prompt"
+        raise BadRow(f"`{name}` ends with a message of the assistant", fix)
     return tuple(map(_message, row.prompt)), Chat.ALWAYS
 
 
 def _message(message: Message) -> ChatMessage:
     if message.role not in ROLES:
-        raise ValueError(f"`prompt` has a message of role {message.role!r}; roles are {', '.join(sorted(ROLES))}")
+        raise ValueError(f"the prompt has a message of role {message.role!r}; roles are {', '.join(sorted(ROLES))}")
     return ChatMessage(role=message.role, content=message.content)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Line:
-    """One line: its problem, and what else its fields say of it."""
+    """One row: its problem, and what else its fields say of it."""
 
     number: int
     problem: Problem
     day: date | None = None
     pass_rate: float = math.nan
+    is_apart: bool = False
+    """It stands in a file of its own, of which all is held out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +203,7 @@ class _Rules:
     """What decides on which side a line lies: the options of a spec, read."""
 
     share: float
+    """Of the different prompts, unless dates or a file of its own say what is held out."""
     before: date | None
     held_out_from: date | None
     excluded: Excluded | None
@@ -152,21 +212,25 @@ class _Rules:
 def split_lines(lines: Sequence[_Line], rules: _Rules) -> tuple[list[_Line], list[_Line], list[str]]:
     """(training, held out, why each of the others is neither).
 
-    By date where `held_out_from` is given, else `share` of the different prompts, at least one, those of the lowest
-    digests. A prompt that is held out is never trained on, whatever other copies of it are dated; nothing that is
-    excluded, or not dated before `before`, is.
+    What stands in a file of its own is held out; else by date where `held_out_from` is given, else `share` of the
+    different prompts, at least one, those of the lowest digests. A prompt that is held out is never trained on,
+    whatever other copies of it are dated, or wherever they stand; nothing that is excluded, or not dated before
+    `before`, is.
     """
     digests = [_prompt_digest(line.problem) for line in lines]
     reasons = [_why_not(line, rules) for line in lines]
-    held_out = {digest for digest, line in zip(digests, lines, strict=True) if _is_late(line, rules.held_out_from)}
-    if rules.held_out_from is None:
+    is_named = any(line.is_apart for line in lines)
+    chosen = [line.is_apart or _is_late(line, rules.held_out_from) for line in lines]
+    held_out = {digest for digest, is_chosen in zip(digests, chosen, strict=True) if is_chosen}
+    if not is_named and rules.held_out_from is None:
         held_out = _lowest({digest for digest, why in zip(digests, reasons, strict=True) if not why}, rules.share)
+        chosen = [True] * len(lines)
     training, kept_back, left_out = [], [], []
-    for digest, line, why_not in zip(digests, lines, reasons, strict=True):
-        if digest in held_out and (rules.held_out_from is None or _is_late(line, rules.held_out_from)):
+    for digest, line, is_chosen, why_not in zip(digests, lines, chosen, reasons, strict=True):
+        if digest in held_out and is_chosen:
             kept_back.append(line)
         elif digest in held_out:
-            left_out.append("that are held out under a later date")
+            left_out.append("whose prompts are held out" if is_named else "that are held out under a later date")
         elif why_not:
             left_out.append(why_not)
         else:
@@ -197,8 +261,8 @@ def _prompt_digest(problem: Problem) -> bytes:
     return hashlib.blake2b(repr(problem.prompt).encode(), digest_size=16).digest()
 
 
-def contradictions(lines: Sequence[_Line], right: Callable[[Problem], object]) -> str:
-    """Which prompts stand on several lines that want different answers, in a sentence; "" where none does."""
+def contradictions(lines: Sequence[_Line], right: Callable[[Problem], object], unit: str) -> str:
+    """Which prompts stand in several rows that want different answers, in a sentence; "" where none does."""
     first: dict[bytes, _Line] = {}
     others: dict[bytes, int] = {}
     for line in lines:
@@ -211,49 +275,87 @@ def contradictions(lines: Sequence[_Line], right: Callable[[Problem], object]) -
     pairs = [f"{first[digest].number} and {number}" for digest, number in others.items()]
     more = f", ..., {len(pairs):,} pairs in all" if len(pairs) > TOLD_PAIRS else ""
     return (
-        f"lines that ask the same want different answers (lines {', '.join(pairs[:TOLD_PAIRS])}{more}): what one line "
-        "rewards, the other does not. Leave one line of each"
+        f"{unit}s that ask the same want different answers ({unit}s {', '.join(pairs[:TOLD_PAIRS])}{more}): what one "
+        f"{unit} rewards, the other does not. Leave one {unit} of each"
     )
 
 
-ReadProblem = Callable[[bytes], Problem]
-"""The problem of a line. Raises ValueError that says what is wrong with it."""
+ReadProblem = Callable[[Row], Problem]
+"""The problem of a row. Raises ValueError that says what is wrong with it."""
 
 
-def read_problems(arguments: TaskArguments, read: ReadProblem, right: Callable[[Problem], object]) -> dict[str, Any]:
-    """The fields of the `ProblemFile` that `arguments` names, with FILE_OPTIONS among its options. Raises TaskError.
+def read_problems(
+    arguments: TaskArguments,
+    file: DataFile,
+    held_out: DataFile | None,
+    names: Mapping[str, str],
+    read: ReadProblem,
+    right: Callable[[Problem], object],
+) -> dict[str, Any]:
+    """The fields of the `ProblemFile` of `file`, with FILE_OPTIONS among the options of `arguments`. Raises TaskError.
 
-    `right` of two problems is equal exactly where the same answers are right.
+    `held_out`: a file of its own, of which all is held out. `names` are those of the fields that `read` needs. `right`
+    of two problems is equal exactly where the same answers are right.
     """
-    path = arguments.directory / as_path(arguments.argument)
     rules = _read_rules(arguments)
-    lines: list[_Line] = []
-    digest = hashlib.blake2b(digest_size=16)
-    for number, raw in _read_lines(path):
-        try:
-            lines.append(_read_line(number, raw, read(raw), arguments, dated=bool(rules.before or rules.held_out_from)))
-        except ValueError as error:
-            raise TaskError(f"{path}:{number}: {error}. Correct the line, or remove it.") from error
-        digest.update(raw + b"\n")
-    training, kept_back, left_out = split_lines(lines, rules)
+    if held_out is not None and rules.held_out_from is not None:
+        raise TaskError("held_out_from= and a file or split that is held out say both what is: leave one of them out.")
+    lines = _read_lines(file, arguments, names, read, dated=bool(rules.before or rules.held_out_from))
+    apart: list[_Line] = []
+    if held_out is not None:
+        apart = [replace(line, is_apart=True) for line in _read_lines(held_out, arguments, names, read, dated=False)]
+    training, kept_back, left_out = split_lines([*lines, *apart], rules)
     if not training:
         reasons = describe_counts(left_out) or "all, held out"
-        raise TaskError(f"{path}: no line is left to train on; left out: {reasons}.")
+        raise TaskError(f"{file.path}: no {file.unit} is left to train on; left out: {reasons}.")
     rates = tuple(line.pass_rate for line in training)
     if (key := arguments.text("pass_rate")) and all(map(math.isnan, rates)):
-        raise TaskError(f"{path}: no line to train on has the field {key!r} that pass_rate= names.")
+        raise TaskError(f"{file.path}: no {file.unit} to train on has the field {key!r} that pass_rate= names.")
     return {
-        "path": path,
-        "digest": digest.hexdigest(),
+        "path": file.path,
+        "unit": file.unit,
+        "digest": "+".join(one.digest.hexdigest() for one in (file, held_out) if one is not None),
         "trained": hashlib.blake2b(
             b"".join(_prompt_digest(one.problem) for one in training), digest_size=8
         ).hexdigest(),
+        "names": "".join(f"/{field}={name}" for field, name in names.items() if field != name),
         "training": tuple(line.problem for line in training),
         "kept_back": tuple(line.problem for line in kept_back),
         "pass_rates": rates if key else None,
         "left_out": describe_counts(left_out),
-        "contradictions": contradictions(lines, right),
+        "contradictions": contradictions(lines, right, file.unit),
     }
+
+
+def _read_lines(
+    file: DataFile, arguments: TaskArguments, names: Mapping[str, str], read: ReadProblem, *, dated: bool
+) -> list[_Line]:
+    """Raises TaskError."""
+    lines: list[_Line] = []
+    unseen = {name for field, name in names.items() if name != field}
+    for row in file.rows(_wanted(arguments, names, dated=dated)):
+        try:
+            lines.append(_read_line(row, read(row), arguments, dated=dated))
+        except ValueError as error:
+            raise file.reject(row.number, error) from error
+        unseen = {name for name in unseen if row.get(name) is MISSING}
+    if unseen:
+        raise TaskError(f"{file.path}: no {file.unit} has the field `{min(unseen)}`, which the spec names. Correct it.")
+    return lines
+
+
+def held_out_path(arguments: TaskArguments) -> Path | None:
+    """The file that `held_out_file` names; None where it names none."""
+    name = arguments.text("held_out_file")
+    return arguments.directory / as_path(name) if name else None
+
+
+def _wanted(arguments: TaskArguments, names: Mapping[str, str], *, dated: bool) -> list[str]:
+    """The fields that are read."""
+    others: list[str] = [arguments.text("pass_rate"), arguments.text("date") if dated else ""]
+    if names.get(PROMPT_KEY) == PROMPT_KEY:
+        others.append(MESSAGES)
+    return [*names.values(), *filter(None, others)]
 
 
 def _read_rules(arguments: TaskArguments) -> _Rules:
@@ -270,35 +372,44 @@ def _read_rules(arguments: TaskArguments) -> _Rules:
     return _Rules(share=arguments.number("held_out"), excluded=excluded, **days)
 
 
-def _read_line(number: int, raw: bytes, problem: Problem, arguments: TaskArguments, *, dated: bool) -> _Line:
-    """What else the line of a problem says. Raises ValueError that says what is wrong."""
+def _read_line(row: Row, problem: Problem, arguments: TaskArguments, *, dated: bool) -> _Line:
+    """What else the row of a problem says. Raises ValueError that says what is wrong."""
     key, day, rate = arguments.text("pass_rate"), None, math.nan
     if dated:
-        name = arguments.text("date")
-        value = _field(raw, name)
-        if value is None:
-            raise ValueError(f"`{name}` is missing, and before= and held_out_from= go by it")
+        value = row.get(name := arguments.text("date"))
+        if value is MISSING or value is None:
+            fix = "Name the field that dates a row, as in date=FIELD, or leave the row out"
+            there = told_names(row.names)
+            raise BadRow(f"`{name}` is missing, and before= and held_out_from= go by it; its fields are {there}", fix)
         day = read_date(value)
-    if key and (value := _field(raw, key)) is not None:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise ValueError(f"`{key}` is {str(value)[:40]}, and a pass rate is a number from 0 to 1")
-        rate = float(value)
-    return _Line(number=number, problem=problem, day=day, pass_rate=rate)
+    if key and (value := row.get(key)) is not MISSING and value is not None:
+        rate = _rate(value, key)
+    return _Line(number=row.number, problem=problem, day=day, pass_rate=rate)
 
 
-def _field(raw: bytes, name: str) -> Any:
-    found = parse_line(raw, dict[str, msgspec.Raw]).get(name)
-    return None if found is None else parse_line(bytes(found), object)
+def _rate(value: Any, key: str) -> float:
+    """A pass rate; text where all cells of a file are text. Raises ValueError."""
+    try:
+        rate = math.nan if isinstance(value, bool) or not isinstance(value, int | float | str) else float(value)
+    except (ValueError, OverflowError):
+        rate = math.nan
+    if not 0 <= rate <= 1:
+        raise ValueError(f"`{key}` is {str(value)[:40]}, and a pass rate is a number from 0 to 1")
+    return rate
 
+
+PROMPT = Option(key="prompt", default=PROMPT_KEY, help="the field with the prompt; a.b is b inside a")
+ANSWER = Option(key="answer", default="answer", help="the field with the reference answer")
 
 FILE_OPTIONS = (
     CHAT,
     Option(key="held_out", default=0.1, help="share of the prompts that is held out", minimum=0, maximum=0.9),
-    Option(key="date", default="date", help="the field that dates a line"),
-    Option(key="before", default="", help="train only on lines dated before this day"),
-    Option(key="held_out_from", default="", help="hold out the lines dated from this day on, and no others"),
+    Option(key="date", default="date", help="the field that dates a row"),
+    Option(key="before", default="", help="train only on rows dated before this day"),
+    Option(key="held_out_file", default="", help="a file of the same format that is held out, and nothing else"),
+    Option(key="held_out_from", default="", help="hold out the rows dated from this day on, and no others"),
     Option(key="exclude", default="", help="a file of texts, or of their hashes, that are not trained on"),
     Option(key="ngram", default=0, help="words in a row that make a text an excluded one", minimum=0, maximum=100),
     Option(key="pass_rate", default="", help="a field with a pass rate that was measured before, 0 to 1"),
 )
-"""What every task of a file takes."""
+"""What every task of a file takes, beside the names of its fields."""

@@ -175,6 +175,11 @@ class SokobanTask(GeneratedTask):
         board = play(self._board(problem, turns), said)
         return None if board.is_solved or len(turns) + 1 >= self.tries else f"|{board.text()}="
 
+    def in_form(self, problem: Problem, completion: Completion) -> bool:
+        """Whether the turn is made of steps and nothing else."""
+        del problem
+        return set(completion.text.strip().lower()) <= STEPS.keys()
+
     def reward(self, problem: Problem, completion: Completion) -> float:
         board = self._board(problem, completion.turns)
         if completion.finished:

@@ -5,4 +5,6 @@
 - `confined_program`: serves such questions inside
 - `isolated_asserts`: asserts that a tested program cannot see
 - `seccomp`: system calls that are forbidden inside
+- `workshop`: a sandbox that stays for one episode
+- `workshop_program`: runs one piece after another inside
 """

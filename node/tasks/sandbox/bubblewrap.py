@@ -204,11 +204,18 @@ def open_sandbox(
             running.end()
 
 
-def _walls(bounds: SandboxLimits, python: str) -> list[str]:
+def stays_open(bounds: SandboxLimits, python: str, named: int, forbidden: int) -> list[str]:
+    """bwrap with its options, for a program that ends with a line of its own, not with the thread that starts it:
+    it tells descriptor `named` who it is, and reads in `forbidden` which system calls are."""
+    told = ("--info-fd", str(named), "--seccomp", str(forbidden))
+    return [*_walls(bounds, python, "--as-pid-1"), *_doors(), *told]
+
+
+def _walls(bounds: SandboxLimits, python: str, ends: str = "--die-with-parent") -> list[str]:
     """bwrap's options, but for /proc."""
     return [
         *shut({"HOME": "/tmp"}),
-        "--die-with-parent",
+        ends,
         *("--dev", "/dev", "--size", str(bounds.disk_mb * MB), "--tmpfs", "/tmp", "--chdir", "/tmp"),
         # After those, since it may lie below them.
         *(word for prefix in _prefixes(python) for word in ("--ro-bind", prefix, prefix)),

@@ -88,3 +88,31 @@ def test_what_comes_next_is_told_before_and_telling_changes_nothing(
     assert json.dumps(curriculum.state()) == before
     assert len(told) == count, "short tasks look beyond the end of a pass"
     assert [curriculum.next_index() for _ in range(count)] == told
+
+
+def test_a_problem_is_the_same_one_whenever_it_comes() -> None:
+    """And no two problems are one, of whatever tasks; a level is a kind, and so is a task that has an end."""
+    curriculum = mixture([1, 1, 2])
+    indexes = [curriculum.next_index() for _ in range(120)]
+    problems: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    for index in indexes:
+        inner, number = place_of(index, 3)
+        problems.setdefault((number, inner % 6 if number == 1 else inner), set()).add(curriculum.alike(index))
+    assert all(len(alike) == 1 for alike in problems.values())
+    assert len({problem for [(problem, _)] in problems.values()}) == len(problems)
+    kinds = {place_of(index, 3)[1]: curriculum.alike(index)[1] for index in indexes}
+    assert len(set(kinds.values())) == 3, "nothing rose to its next level"
+
+
+def test_what_was_drawn_and_not_leased_comes_first_after_a_restart() -> None:
+    curriculum = mixture([1, 2])
+    drawn = [curriculum.next_index() for _ in range(12)]
+    restored = mixture([1, 2])
+    restored.restore({**curriculum.state(), "again": drawn[4:]})
+    following = [curriculum.next_index() for _ in range(20)]
+    assert restored.upcoming(3) == drawn[4:7]
+    assert restored.upcoming(12) == drawn[4:] + following[:4]
+    assert [restored.next_index() for _ in range(2)] == drawn[4:6]
+    assert restored.state()["again"] == drawn[6:]
+    assert [restored.next_index() for _ in range(26)] == drawn[6:] + following
+    assert "again" not in restored.state()

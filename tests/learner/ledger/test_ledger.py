@@ -7,6 +7,7 @@ statements. The test for restarts is a literal model of what may happen to a rec
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sqlite3
 import tempfile
@@ -28,6 +29,7 @@ from learner.ledger.sqlite.database import LedgerError, snapshot
 from learner.ledger.sqlite.files import execute_all
 from learner.ledger.sqlite.schema import SCHEMA, SCHEMA_VERSION
 from learner.rollouts.admission import EpisodeSlots
+from learner.rollouts.reward_parts import RewardPart
 from learner.trust.relay_credit import Credit
 from protocol.core.digest import digest_of
 from protocol.core.errors import LocalProtocolError
@@ -494,6 +496,18 @@ def test_what_a_checkpoint_does_not_know_is_told_from_the_ledger(ledger: Ledger)
     assert ledger.work.since(0, 0)[0] == [10, 20, 30, 40]
 
 
+def test_how_long_completions_were_of_what_was_admitted(ledger: Ledger) -> None:
+    ledger.work.leases_issued([lease_row(1), lease_row(2), lease_row(3), later_row(4, 1, 1, 0)])
+    ledger.work.deliveries_judged(
+        [replace(record_row(1, index), tokens=7 + index) for index in (0, 1)], {lease_id(1): b"1"}, NOW_MS
+    )
+    deliver(ledger, 2, Rule.STALE)
+    ledger.work.deliveries_judged([replace(record_row(3, 0), tokens=5)], {lease_id(3): b"3"}, NOW_MS)
+    deliver(ledger, 4)
+    assert ledger.work.completion_tokens() == [(10, [7, 8]), (30, [5])], "no later turns, nothing that was refused"
+    assert ledger.work.completion_tokens(records=0) == []
+
+
 def test_a_checkpoint_of_before_counts_were_kept_can_be_read(ledger: Ledger) -> None:
     with ledger.transaction() as db:
         db.execute("INSERT INTO checkpoints VALUES (7, 2, '2.7', 0, '{\"ordinal\": 5}')")
@@ -853,6 +867,39 @@ def test_a_later_turn_says_where_it_belongs(ledger: Ledger) -> None:
     assert [(row.lease, row.place) for row in ledger.work.unconsumed()] == [
         (lease_id(1), None), (lease_id(1), None), (lease_id(2), second.place), (lease_id(2), second.place),
     ]  # fmt: skip
+
+
+def test_what_was_cut_off_waits_as_such(ledger: Ledger) -> None:
+    ledger.work.leases_issued([lease_row(1), lease_row(2)])
+    rows = [replace(record_row(1, index), cut_off=index == 1) for index in (0, 1)]
+    ledger.work.deliveries_judged(rows, {lease_id(1): b"receipt"}, NOW_MS)
+    deliver(ledger, 2)
+    found = [(row.lease, row.cut_off) for row in ledger.work.unconsumed()]
+    assert found == [(lease_id(1), False), (lease_id(1), True), (lease_id(2), False), (lease_id(2), False)]
+    train(ledger, 4, 1, 2)
+    ledger.training.begin_incarnation(3, NOW_MS)
+    assert [row.cut_off for row in ledger.work.unconsumed()] == [False, True, False, False], "whatever a restart undoes"
+
+
+def test_rewards_with_names_wait_with_their_record(ledger: Ledger) -> None:
+    ledger.work.leases_issued([lease_row(1)])
+    parts = (RewardPart(name="right", value=0.5), RewardPart(name="form", value=math.nan, weight=0.25))
+    rows = [replace(record_row(1, 0), parts=parts), record_row(1, 1)]
+    ledger.work.deliveries_judged(rows, {lease_id(1): b"receipt"}, NOW_MS)
+    found = [row.parts for row in ledger.work.unconsumed()]
+    assert repr(found) == repr([parts, ()])
+
+
+def test_a_named_reward_decides_what_a_curriculum_is_told(ledger: Ledger) -> None:
+    ledger.work.leases_issued([lease_row(1), lease_row(2), lease_row(3)])
+    for lease, values in ((1, (1.0, 0.0)), (2, (math.nan, 1.0)), (3, (math.nan, math.nan))):
+        rows = [
+            replace(record_row(lease, index), parts=(RewardPart(name="right", value=value),))
+            for index, value in enumerate(values)
+        ]
+        ledger.work.deliveries_judged(rows, {lease_id(lease): b"receipt"}, NOW_MS)
+    assert ledger.work.since(0, 0, "right")[1] == [(10, 0.5), (20, 1.0)], "of the third nobody could say it"
+    assert ledger.work.since(0, 0, "another") == ledger.work.since(0, 0)
 
 
 def test_a_step_consumes_all_turns_of_a_group_and_going_back_frees_them(ledger: Ledger) -> None:

@@ -42,6 +42,23 @@ def test_what_is_not_defined_is_refused(samples: int, right: int, k: int) -> Non
         pass_at_k(samples, right, k)
 
 
+def test_what_nobody_can_say_is_left_out() -> None:
+    nan = math.nan
+    scores = score([1.0, nan, nan], [[1, nan], [0, 0], [nan, nan]], ["a", "a", "b"], [1, 2, 3])
+    assert (scores.greedy, scores.sampled) == (1.0, pytest.approx(1 / 3))
+    assert scores.pass_at == {1: 0.5, 2: 0.0}
+    assert math.isnan(scores.tasks["b"].greedy)
+    assert {key for key in scores.rows() if key[0] == "b"} == set()
+
+
+@given(st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=3, max_size=3), min_size=1, max_size=4))
+def test_prompts_of_which_nobody_can_say_anything_change_nothing(sampled: list[list[float]]) -> None:
+    greedy = [one[0] for one in sampled]
+    alone = score(greedy, sampled, ["a"] * len(sampled), [1, 3])
+    beside = score([*greedy, math.nan], [*sampled, [math.nan] * 3], ["a"] * (len(sampled) + 1), [1, 3])
+    assert alone == beside
+
+
 def test_scores_of_two_tasks() -> None:
     scores = score([1.0, 0.0, 0.5], [[1, 0], [0, 0], [1, 1]], ["a", "b", "a"], [1, 2])
     assert (scores.greedy, scores.sampled, scores.samples) == (0.5, 0.5, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -158,6 +158,16 @@ ONE_FAULT = {
     "an index beyond the seeds": Fault(Rule.SETTINGS, "index 2, the lease has 2 seeds", {"index": 2}),
     "another temperature": Fault(
         Rule.SETTINGS, "sampled at 0.5, the lease says 1.0", {"sampler": Sampler(temperature=0.5)}
+    ),
+    "a format that is not taken": Fault(
+        Rule.SETTINGS,
+        "made with weights in the format int4, this swarm takes stored",
+        {"ext": {"volery.quantized": b"int4"}},
+    ),
+    "a format that is none": Fault(
+        Rule.SETTINGS,
+        "made with weights in the format \\x1b[2J",
+        {"ext": {"volery.quantized": b"\x1b[2J" + b"x" * 400}},
     ),
     "over the budget": Fault(Rule.SETTINGS, "5 tokens, the budget is 4", {"tokens": (1, 2, 3, 4, STOP)}),
     "no such token": Fault(Rule.SETTINGS, "token 64, the vocabulary has 64", {"tokens": (VOCABULARY, STOP)}),
@@ -403,3 +413,13 @@ def test_the_longest_receipt_of_the_largest_group_fits() -> None:
     raw = sign(SWARM.learner, SWARM.authority.swarm, receipt)
     assert len(raw) <= MAX_RECEIPT_BYTES
     assert open_receipt(raw, SWARM.authority) == receipt
+
+
+def test_a_format_that_is_taken() -> None:
+    raws = group(LEASE, ext={"volery.quantized": b"int8"})
+    assert rules(judge(raws, under=replace(terms(), formats=("stored", "int8")))) == [Rule.ADMITTED] * 2
+    small = replace(terms(), formats=("int8",))
+    assert rules(judge(raws, under=small)) == [Rule.ADMITTED] * 2
+    refused = judge(group(LEASE), under=small)
+    assert rules(refused) == [Rule.SETTINGS] * 2
+    assert refused.verdicts[0].detail == "made with weights in the format stored, this swarm takes int8"

@@ -78,6 +78,24 @@ def test_how_hard_a_batch_is_is_told_where_half_of_it_is_known(
 
 
 @pytest.mark.parametrize(
+    ("times", "gathered_s"),
+    [
+        ([], None),
+        ([(None, None)], None),
+        ([(1000, None)], None),
+        ([(1000, 3500)], 2.5),
+        ([(2000, 3000), (1000, 2000), (1500, 9000)], 8.0),
+        ([(0, None), (1000, 3000)], 2.0),
+        ([(5000, 3000)], 0.0),
+    ],
+    ids=["no group", "rebuilt", "half rebuilt", "one", "three", "one rebuilt", "the clock was set back"],
+)
+def test_how_long_a_batch_was_gathered(times: list[tuple[int | None, int | None]], gathered_s: float | None) -> None:
+    found = tuple(replace(group(n, "2.6"), leased_ms=leased, came_ms=came) for n, (leased, came) in enumerate(times))
+    assert Batch(groups=found, lags={one.lease: 0 for one in found}, dropped={}).gathered_s == gathered_s
+
+
+@pytest.mark.parametrize(
     ("rewards", "error"),
     [([(0, 1)], None), ([(0, 1), (1, 0)], 0.0), ([(0, 0), (1, 1)], 0.5), ([(0, 0), (1, 1), (0, 1)], 1 / math.sqrt(12))],
 )

@@ -111,6 +111,25 @@ def test_siblings_that_said_the_same_go_on_together() -> None:
     assert (episodes.stuck, len(episodes)) == (0, 4)
 
 
+def test_siblings_that_read_something_else_do_not_though_they_said_the_same() -> None:
+    episodes = Episodes()
+    answers = [Answered(tokens=(ANSWER, number), digest=f"d{number}") for number in (1, 2, 1)]
+    episodes.admitted(granted(1, size=3), [replace(utter((), (3, 0)), reply=reply) for reply in answers])
+    first, second = episodes.waiting()
+    assert (first.place.slots, second.place.slots) == ((0, 2), (1,))
+    assert [waiting.prompt.tokens[-1] for waiting in (first, second)] == [1, 2]
+    assert [episodes.digests(lease(2, waiting)) for waiting in (first, second)] == [("d1",), ("d2",)]
+
+
+def test_answers_without_digests_have_none() -> None:
+    episodes = Episodes()
+    episodes.admitted(granted(1, size=1), [utter((), (3, 0))])
+    go_on(episodes, 2, (5, 0))
+    [waiting] = episodes.waiting()
+    one = lease(3, waiting)
+    assert (episodes.said(one), episodes.digests(one), episodes.digests(granted(9))) == (((3, 0), (5, 0)), (), ())
+
+
 def test_what_is_lost_waits_again_and_nobody_else_can_lose_it() -> None:
     episodes = Episodes()
     episodes.admitted(granted(1), [utter((), (3, 0)), utter((), (5, 0))])

@@ -10,18 +10,23 @@ from learner.trainer_api.advantages import ADVANTAGES
 from learner.trainer_api.presets import (
     BOUNDS,
     PRESETS,
+    SEQUENCE_MASKS,
     AdvantageName,
     AggregationName,
     Bounds,
     CorrectionName,
+    NothingToLearn,
     PresetName,
     Recipe,
+    SequenceMask,
+    SequenceRatioName,
     UnknownName,
     recipe_of,
 )
 from learner.trainer_api.requests import Hyperparameters
 from learner.training.objective.aggregations import AGGREGATIONS
 from learner.training.objective.corrections import CORRECTIONS
+from learner.training.objective.sequence_masks import SEQUENCE_RATIOS
 
 
 def recipe(**given: Any) -> Recipe:
@@ -33,6 +38,7 @@ def test_every_name_has_its_function() -> None:
     assert set(CORRECTIONS) == set(BOUNDS) == set(get_args(CorrectionName))
     assert set(AGGREGATIONS) == set(get_args(AggregationName))
     assert {*ADVANTAGES, "gae", "preference"} == set(get_args(AdvantageName))
+    assert set(SEQUENCE_MASKS) == set(SEQUENCE_RATIOS) == set(get_args(SequenceRatioName))
 
 
 @pytest.mark.parametrize(
@@ -71,15 +77,42 @@ def test_another_correction_brings_its_own_bounds() -> None:
         ({"objective": "dr_grpo", "kl": 0.1}, {"reference"}),
         ({"objective": "dpo"}, {"proximal", "reference"}),
         ({"objective": "ppo"}, {"critic"}),
+        ({"objective": "distill"}, {"teacher"}),
+        ({"objective": "grpo", "teacher": 0.5}, {"teacher"}),
         ({"objective": "ppo", "correction": "decoupled", "updates_per_step": 2}, {"critic", "proximal"}),
     ],
 )
 def test_only_what_is_needed_is_prepared(given: dict[str, Any], needs: set[str]) -> None:
     found = recipe(**given)
-    assert {name for name in ("proximal", "reference", "critic") if getattr(found, f"needs_{name}")} == needs
+    assert {name for name in ("proximal", "reference", "critic", "teacher") if getattr(found, f"needs_{name}")} == needs
 
 
-@pytest.mark.parametrize("field", ["objective", "advantage", "correction", "aggregation"])
+def test_a_teacher_adds_to_rewards_or_stands_alone() -> None:
+    alone, both = recipe(objective="distill"), recipe(teacher=0.25)
+    assert (alone.advantage, alone.aggregation, alone.teacher) == ("none", "per_token", 1.0)
+    assert (both.advantage, both.aggregation, both.teacher) == ("group_mean", "per_constant", 0.25)
+    assert recipe().teacher == 0.0
+    assert alone.teaches_always
+    assert both.teaches_always
+
+
+@pytest.mark.parametrize(
+    "given", [{"objective": "distill", "teacher": 0.0}, {"advantage": "none"}, {"objective": "dpo", "teacher": 1.0}]
+)
+def test_what_would_learn_from_nothing_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(NothingToLearn, match="teacher"):
+        recipe(**given)
+
+
+def test_a_mask_over_sequences_has_its_own_bounds_unless_others_are_given() -> None:
+    assert recipe().mask is None
+    assert recipe(sequence_mask="product").mask == SequenceMask(ratio="product", low=0.0, high=3.0)
+    found = recipe(objective="mis", sequence_mask="geometric", mask_low=0.5)
+    assert found.mask == SequenceMask(ratio="geometric", low=0.5, high=1.1)
+    assert found.bounds == Bounds(clip_low=1.0, clip_high=2.0, weight_cap=1.0)
+
+
+@pytest.mark.parametrize("field", ["objective", "advantage", "correction", "aggregation", "sequence_mask"])
 def test_an_unknown_name_is_told_with_those_there_are(field: str) -> None:
     with pytest.raises(UnknownName, match=rf"{field}: 'magic' is none of .*\w+, \w+"):
         recipe(**{field: "magic"})

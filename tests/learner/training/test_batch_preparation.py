@@ -11,10 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from learner.trainer_api.advantages import gdpo
 from learner.trainer_api.presets import recipe_of
 from learner.trainer_api.requests import Hyperparameters
 from learner.training.batch_preparation import Score, explained_variance, gae, preference, prepare, with_advantage
 from learner.training.batches.sequences import Arrays, BadBatch, Flags, Ragged, Rollouts, rollout_batch
+from learner.training.objective.objective_inputs import TEACHER_LIMIT
 from learner.training.reference_policy import Reference
 
 VOCABULARY = 30
@@ -34,6 +36,59 @@ def batch_of(lengths: list[int], rewards: list[float], groups: list[int], change
         "origins": np.zeros(len(lengths), np.uint8),
     }
     return rollout_batch({**arrays, **(changed or {})}, VOCABULARY)
+
+
+# Rewards with names
+
+PARTS = np.array([[1, 0.5], [0, 0.5], [0, 30.0], [0, 10.0], [np.nan, np.nan], [1, np.nan]], np.float32)
+WEIGHTS = np.tile(np.array([1.0, 0.25], np.float32), (6, 1))
+NAMED: Arrays = {"parts": PARTS, "part_weights": WEIGHTS}
+
+
+def no_scores(sequences: Ragged, keep: Flags) -> dict[str, Any]:
+    raise AssertionError("nothing is to be scored")
+
+
+def per_sequence(batch: Rollouts, advantage: str) -> list[float]:
+    h = Hyperparameters(objective="topr", advantage=advantage, max_new_tokens=8)  # type: ignore[arg-type]
+    prepared, _ = prepare(batch, recipe_of(h), h, no_scores, None)
+    return [float(value) for value in prepared.columns["advantages"]]
+
+
+def test_gdpo_compares_each_reward_with_a_name_by_itself() -> None:
+    batch = batch_of([1] * 6, [9.0] * 6, [2, 2, 2], NAMED)
+    expected = gdpo(PARTS, [1.0, 0.25], [2, 2, 2])
+    assert per_sequence(batch, "gdpo") == pytest.approx(expected.tolist(), rel=1e-6)
+    assert expected.nonzero()[0].tolist() == [0, 1, 2, 3], "of one of the last two nothing is known"
+
+
+def test_other_advantages_know_the_sum_alone() -> None:
+    batch = batch_of([1] * 4, [2.0, 0.0, 1.0, 1.0], [2, 2], {name: rows[:4] for name, rows in NAMED.items()})
+    assert per_sequence(batch, "group_mean") == [1.0, -1.0, 0.0, 0.0]
+
+
+def test_weights_may_differ_by_task() -> None:
+    weights = WEIGHTS[:4].copy()
+    weights[:2] *= 2
+    found = per_sequence(batch_of([1] * 4, [0.0] * 4, [2, 2], {"parts": PARTS[:4], "part_weights": weights}), "gdpo")
+    assert found[0] / found[2] == pytest.approx(8.0, rel=1e-3), "twice 1.0 against 0.25, each of one deviation"
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"parts": PARTS}, "'part_weights' must be float32 with a row for each of 6 sequences; it is missing"),
+        ({**NAMED, "parts": PARTS[:5]}, "'parts' must be float32 with a row for each of 6 sequences"),
+        ({**NAMED, "parts": PARTS.astype(np.float64)}, "it is float64"),
+        ({**NAMED, "parts": PARTS[:, :1]}, "must have the same shape"),
+        ({**NAMED, "parts": np.full_like(PARTS, np.inf)}, "nothing that is infinite"),
+        ({**NAMED, "part_weights": np.full_like(PARTS, np.nan)}, "nothing that is infinite"),
+    ],
+    ids=range(6),
+)
+def test_rewards_with_names_that_do_not_fit_are_refused(changed: Arrays, says: str) -> None:
+    with pytest.raises(BadBatch, match=says):
+        batch_of([1] * 6, [0.0] * 6, [2, 2, 2], changed)
 
 
 # Generalised advantage estimation
@@ -210,6 +265,47 @@ def test_a_kl_asks_the_reference_about_everything() -> None:
     assert columns["reference"].tolist() == [-1.0] * 7
 
 
+def test_a_teacher_says_something_of_every_token() -> None:
+    told = {"teacher_logprobs": np.linspace(-3, 0, 7).astype(np.float32)}
+    batch = batch_of([2, 1, 1, 3], [1.0, 1.0, 0.0, 1.0], [2, 2], told)
+    recipe = recipe_of(h := Hyperparameters(objective="distill", max_new_tokens=4))
+    found, _ = prepare(batch, recipe, h, Scorer(), None)
+    assert found.columns["teacher"].tolist() == told["teacher_logprobs"].tolist()
+    assert not found.columns["advantages"].any(), "rewards teach nothing"
+    assert found.columns["teacher_mean"] == pytest.approx([-2 / 7] * 7), "of -1, -1, -1, -0.5, 0, 0.5 and 1"
+    assert with_advantage(batch, recipe) == 1.0
+    plain = Hyperparameters(objective="grpo", max_new_tokens=4)
+    assert "teacher" not in prepare(batch, recipe_of(plain), plain, Scorer(), None)[0].columns
+
+
+def test_what_is_not_trained_on_or_claimed_beyond_the_limit_hardly_moves_a_teachers_mean() -> None:
+    told = {"teacher_logprobs": np.array([-1, -1, -50, -1, -1, -1, -3e38], np.float32)}
+    batch = batch_of([2, 1, 1, 3], [1.0, 1.0, 0.0, 1.0], [2, 2], {**told, **UNTRAINED})
+    h = Hyperparameters(objective="distill", max_new_tokens=4)
+    found, _ = prepare(batch, recipe_of(h), h, Scorer(), None)
+    assert found.columns["teacher_mean"] == pytest.approx([-TEACHER_LIMIT / 6] * 7)
+
+
+def test_without_a_teachers_word_nothing_is_distilled() -> None:
+    h = Hyperparameters(objective="grpo", teacher=0.5, max_new_tokens=4)
+    with pytest.raises(BadBatch, match="'teacher_logprobs' is missing"):
+        prepare(batch_of([2, 1], [1.0, 0.0], [2]), recipe_of(h), h, Scorer(), None)
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        (np.zeros(6, np.float32), "6 values for 7"),
+        (np.full(7, 0.5, np.float32), "above 0"),
+        (np.full(7, np.nan, np.float32), "not finite"),
+        (np.zeros(7), "must be float32"),
+    ],
+)
+def test_a_teachers_word_that_is_none_is_refused(word: Any, says: str) -> None:
+    with pytest.raises(BadBatch, match=says):
+        batch_of([2, 1, 1, 3], [1.0, 1.0, 0.0, 1.0], [2, 2], {"teacher_logprobs": word})
+
+
 def test_ppo_asks_the_critic_once() -> None:
     scorer, columns, told = prepared("ppo")
     assert scorer.asked == [([True] * 4, -2.0)]
@@ -242,6 +338,63 @@ def test_dpo_asks_policy_and_reference() -> None:
 def test_how_many_completions_have_an_advantage(objective: str, rewards: list[float], share: float) -> None:
     recipe = recipe_of(Hyperparameters(objective=objective, max_new_tokens=4))
     assert with_advantage(batch_of([2, 1, 1, 3], rewards, [2, 2]), recipe) == share
+
+
+UNTRAINED = {"trained": np.array([1, 0, 1, 1], np.uint8)}
+
+
+@pytest.mark.parametrize("objective", ["topr", "grpo", "rloo", "reinforce"])
+def test_what_is_not_trained_on_counts_among_its_siblings(objective: str) -> None:
+    h = Hyperparameters(objective=objective, max_new_tokens=4)
+    recipe, rewards = recipe_of(h), [1.0, 0.0, 0.0, 1.0]
+    whole, partly = (batch_of([2, 1, 1, 3], rewards, [2, 2], changed) for changed in (None, UNTRAINED))
+    (plain, _), (found, _) = (prepare(batch, recipe, h, Scorer(), None) for batch in (whole, partly))
+    assert plain.columns["advantages"].all()
+    expected = [*plain.columns["advantages"][:2], 0, *plain.columns["advantages"][3:]]
+    assert found.columns["advantages"].tolist() == expected
+    assert found.teaches.tolist() == found.trained.tolist() == [True, False, True, True]
+    assert (plain.trained_tokens, found.trained_tokens) == (7, 6)
+    assert with_advantage(partly, recipe) == 0.75
+
+
+@pytest.mark.parametrize(("objective", "kl"), [("grpo", 0.1), ("ppo", 0.0)])
+def test_what_always_teaches_is_not_asked_about_what_is_not_trained_on(objective: str, kl: float) -> None:
+    scorer = Scorer()
+    h = Hyperparameters(objective=objective, kl=kl, max_new_tokens=4)
+    batch = batch_of([2, 1, 1, 3], [1.0, 1.0, 0.0, 1.0], [2, 2], UNTRAINED)
+    found, _ = prepare(batch, recipe_of(h), h, scorer, Reference([scorer.weight]))
+    assert [keep for keep, _ in scorer.asked] == [[True, False, True, True]]
+    assert found.columns["advantages"][2] == 0
+
+
+def test_gae_is_whitened_over_what_is_trained_on() -> None:
+    batch = batch_of([2, 1, 1, 3], [1.0, 9.0, 0.0, 1.0], [2, 2], UNTRAINED)
+    values = np.linspace(-1, 1, 7).astype(np.float32)
+    white, returns = gae(batch, values, 0.9, 0.8)
+    heard = np.arange(7) != 2
+    kept = batch_of([2, 1, 3], [1.0, 0.0, 1.0], [3])
+    alone, told = gae(kept, values[heard], 0.9, 0.8)
+    assert white[heard] == pytest.approx(alone)
+    assert returns[heard] == pytest.approx(told)
+    assert (white[2], returns[2]) == (0, 0)
+
+
+@pytest.mark.parametrize("objective", ["topr", "grpo", "ppo"])
+def test_a_batch_of_which_nothing_is_trained_on_teaches_nothing(objective: str) -> None:
+    nothing = {"trained": np.zeros(4, np.uint8)}
+    batch, scorer = batch_of([2, 1, 1, 3], [1.0, 0.0, 0.0, 1.0], [2, 2], nothing), Scorer()
+    h = Hyperparameters(objective=objective, max_new_tokens=4)
+    found, _ = prepare(batch, recipe_of(h), h, scorer, None)
+    assert scorer.asked == []
+    assert not found.teaches.any()
+    assert with_advantage(batch, recipe_of(h)) == 0
+
+
+def test_preferences_need_both_of_a_pair() -> None:
+    h = Hyperparameters(objective="dpo", max_new_tokens=4)
+    batch = batch_of([2, 1, 1, 3], [1.0, 0.0, 0.0, 1.0], [2, 2], UNTRAINED)
+    with pytest.raises(BadBatch, match="both completions of a pair"):
+        prepare(batch, recipe_of(h), h, Scorer(), None)
 
 
 def test_a_batch_that_teaches_nothing_is_not_asked_about() -> None:

@@ -435,12 +435,71 @@ def test_a_part_that_teaches_nothing_takes_no_update(tmp_path: Path, model: Path
     assert ok(loaded(model, updates_per_step=9), "step", two_groups(0))["updates"] == 2, "no more than groups"
 
 
+@pytest.mark.parametrize(
+    ("objective", "given"),
+    [("topr", {}), ("dapo", {"updates_per_step": 2}), ("grpo", {"kl": 0.1}), ("ppo", {}), ("dapo", {"kl": 0.1})],
+)
+def test_of_what_is_not_trained_on_only_its_reward_counts(
+    model: Path, tmp_path: Path, objective: str, given: dict[str, Any]
+) -> None:
+    """Whatever it says, and however likely that was."""
+    arrays = two_groups(3)
+    left_out, counts = np.array([0, 1, 0, 0, 0, 0, 1, 0], np.bool_), counts_of(arrays)
+    generated = np.flatnonzero(arrays["mask"])[np.repeat(left_out, counts)]
+    others = {name: arrays[name].copy() for name in ("tokens", "behaviour_logprobs")}
+    others["tokens"][generated] = (others["tokens"][generated] + 7) % 40
+    others["behaviour_logprobs"][np.repeat(left_out, counts)] -= 3.0
+    trained = {"trained": (~left_out).astype(np.uint8)}
+    made = []
+    for place, changed in (("one", {}), ("other", others)):
+        trainer = loaded(model, objective=objective, **given)
+        reply, found = ask(trainer, "step", arrays | changed | trained)
+        assert reply["ok"], reply
+        assert np.isnan(found["apart"]).tolist() == left_out.tolist()
+        assert (reply["tokens"], reply["trained_tokens"]) == (counts.sum(), counts[~left_out].sum())
+        made.append((reply["loss"], reply["with_advantage"], weights(trainer, tmp_path / place)))
+    assert made[0] == made[1]
+    assert made[0][1] == 0.75
+    whole = loaded(model, objective=objective, **given)
+    ok(whole, "step", arrays)
+    assert weights(whole, tmp_path / "whole") != made[0][2]
+
+
+@pytest.mark.parametrize(("objective", "given"), [("topr", {}), ("grpo", {"kl": 0.1}), ("ppo", {})])
+def test_a_batch_of_which_nothing_is_trained_on_leaves_the_weights(
+    model: Path, tmp_path: Path, objective: str, given: dict[str, Any]
+) -> None:
+    trainer = loaded(model, objective=objective, **given)
+    before = weights(trainer, tmp_path / "before")
+    reply = ok(trainer, "step", two_groups(3) | {"trained": np.zeros(8, np.uint8)})
+    assert (reply["updates"], reply["trained_tokens"], reply["with_advantage"]) == (0, 0, 0)
+    assert weights(trainer, tmp_path / "after") == before
+
+
+@pytest.mark.parametrize("ratio", ["product", "geometric"])
+def test_a_mask_over_sequences_says_how_many_it_left_out(model: Path, ratio: str) -> None:
+    arrays = two_groups(3)
+    counts = counts_of(arrays)
+    _, found = ask(loaded(model), "logprobs", completions(arrays))
+    apart = (found["logprobs"] - arrays["behaviour_logprobs"]).astype(np.float64)
+    sums = np.add.reduceat(apart, np.cumsum(counts) - counts)
+    ratios = np.exp(sums if ratio == "product" else sums / counts)
+    low, high = np.quantile(ratios, [0.3, 0.7])
+    mask = {"sequence_mask": ratio, "mask_low": float(low), "mask_high": float(high)}
+    reply = ok(loaded(model, correction="uncorrected", **mask), "step", arrays)
+    outside = (ratios < low) | (ratios > high)
+    assert reply["masked_share"] == outside.mean() > 0
+    assert reply["clip_share"] == pytest.approx(counts[outside].sum() / counts.sum())
+
+
 @pytest.mark.parametrize("objective", sorted(set(PRESETS) - {"dpo"}))
 def test_forged_logprobs_leave_every_number_finite(tmp_path: Path, trainer: Trainer, objective: str) -> None:
     ok(trainer, "export", directory=str(tmp_path / "model"), dtype="float32")
     ok(trainer, "load", directory=str(tmp_path / "model"), hyperparameters=HYPERPARAMETERS | {"objective": objective})
     forged = rollouts(6)
     forged["behaviour_logprobs"] = np.full_like(forged["behaviour_logprobs"], -1e4)  # a ratio of e^10000
+    if objective == "distill":
+        forged["teacher_logprobs"] = np.where(np.arange(len(forged["lags"])) % 2, 0.0, -3e38).astype(np.float32)
     reply = ok(trainer, "step", forged)
     assert all(np.isfinite(value) for value in reply.values() if isinstance(value, float))
 
@@ -465,6 +524,7 @@ def test_nothing_works_before_a_model_is_loaded(tmp_path: Path, op: str) -> None
         ("load", {"directory": "x", "hyperparameters": {**HYPERPARAMETERS, "betas": [0.9, 1.5]}}, "betas"),
         ("load", {"directory": "x", "hyperparameters": {**HYPERPARAMETERS, "objective": "magic"}}, "grpo"),
         ("load", {"directory": "x", "hyperparameters": {**HYPERPARAMETERS, "advantage": "best_of_n"}}, "leave_one_out"),
+        ("load", {"directory": "x", "hyperparameters": {**HYPERPARAMETERS, "sequence_mask": "sum"}}, "geometric"),
         ("load", {"directory": "x", "hyperparameters": {}}, "max_new_tokens"),
     ],
 )

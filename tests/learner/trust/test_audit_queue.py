@@ -63,6 +63,18 @@ def test_what_training_waits_for_comes_first_and_takes_its_version_along() -> No
     assert len(agenda) == 2
 
 
+def test_formats_of_one_version_are_asked_one_by_one() -> None:
+    agenda = Agenda()
+    for number, form in enumerate(["stored", "int4", "stored", "int4"], 1):
+        agenda.add(work(number, replace(passage(1), form=form)))
+    for numbers_of, form in (([1, 3], "stored"), ([2, 4], "int4")):
+        portion = agenda.next()
+        assert portion is not None
+        assert (numbers(portion), portion.form) == (numbers_of, form)
+        agenda.heard(portion, found_of(portion))
+    assert agenda.next() is None
+
+
 def test_a_completion_of_two_versions_is_over_when_both_were_asked() -> None:
     agenda = Agenda()
     agenda.add(work(1, passage(1, tokens=2), passage(2, start=2, tokens=5)))

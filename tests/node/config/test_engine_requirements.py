@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from node.config.engine_requirements import EngineTerms, accepted_dtypes
+from node.config.engine_requirements import NO_EXPERTS, EngineTerms, accepted_dtypes
 from node.config.node_config import EngineSection
-from protocol.versions.exchange import COMPUTE_DTYPE, QUANTIZED
+from protocol.versions.exchange import COMPUTE_DTYPE
+from protocol.versions.formats import QUANTIZED, taken_formats
+from protocol.work import EXPERTS
 
 STRICT = EngineTerms(compute_dtype="float32")
 EASY = EngineTerms(compute_dtype="float32", auto_is_it=True)
@@ -50,9 +52,31 @@ def test_words_of_strangers_are_shown_so_that_they_do_nothing() -> None:
 
 def test_quantised_weights_are_refused_unless_they_are_allowed() -> None:
     scheme = {QUANTIZED: b"fp8"}
-    assert "yours has fp8" in (EngineTerms().objection(scheme) or "")
-    assert EngineTerms(quantized=True).objection(scheme) is None
-    assert EngineTerms(quantized=True).ext == {QUANTIZED: b""}
+    assert "quantised weights, and yours has fp8 weights: leave" in (EngineTerms().objection(scheme) or "")
+    two = EngineTerms(formats=("stored", "fp8"))
+    assert two.objection(scheme) is None
+    assert two.objection({}) is None
+    assert two.ext == {QUANTIZED: b"stored,fp8"}
+    assert taken_formats(two.ext) == ("stored", "fp8")
+    assert taken_formats({}) == ("stored",)
+    assert taken_formats({QUANTIZED: b""}) == ("stored", "fp8"), "as learners said it that knew one other"
+
+
+def test_weights_as_published_are_refused_where_others_are_asked_for() -> None:
+    small = EngineTerms(formats=("int4", "int8"))
+    objection = small.objection({})
+    assert objection == (
+        "This swarm takes rollouts of engines with int4 weights or int8 weights, and yours has the weights as they "
+        'are: set [engine] quantization = "int4" in node.toml.'
+    )
+    assert small.objection({QUANTIZED: b"int8"}) is None
+
+
+def test_a_strangers_word_for_a_format_does_nothing() -> None:
+    said = EngineTerms().objection({QUANTIZED: b"\x1b[2J\xff" + b"x" * 4000}) or ""
+    assert "\x1b" not in said
+    assert len(said) < 400
+    assert len(taken_formats({QUANTIZED: b"a," * 2000})) == 16
 
 
 @pytest.mark.parametrize(
@@ -66,3 +90,11 @@ def test_quantised_weights_are_refused_unless_they_are_allowed() -> None:
 )
 def test_a_node_says_what_its_engine_computes_in(section: EngineSection, declared: str) -> None:
     assert section.compute_dtype_in_force == declared
+
+
+def test_experts_are_asked_for_where_they_are_replayed() -> None:
+    replaying = EngineTerms(experts=True)
+    assert replaying.ext == {EXPERTS: b""}
+    assert replaying.objection({EXPERTS: b""}) is None
+    assert replaying.objection({}) == NO_EXPERTS
+    assert EngineTerms().objection({EXPERTS: b""}) is None

@@ -61,7 +61,12 @@ def test_a_configuration_is_written_as_a_file_that_says_the_same() -> None:
     mixture = [MixtureTask(spec="sort:digits=3", weight=2.5), MixtureTask(spec="reverse", name='a "b" \\ \x7f ü')]
     config = SwarmConfig(
         swarm=SwarmSection(name="n"),
-        model=ModelSection(directory="m"),
+        model=ModelSection(
+            directory="m",
+            chat_template_kwargs={"enable_thinking": False, "a b": {"tone": ["dry", 1.5]}},
+            system_prompt='Be "brief".\nBe kind.',
+            stop=["<|im_end|>", "\n"],
+        ),
         task=TaskSection(mixture=mixture),
         learn=LearnSection(steps=1),
         trust=TrustSection(audits=False),

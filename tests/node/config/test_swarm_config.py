@@ -13,12 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from learner.rollouts.overlong import Overlong
 from learner.trainer_api.requests import Load, Lora
 from node.config.loader import read_node_config, read_swarm_config, replaced
 from node.config.node_config import NodeConfig, NodeNetworkSection
-from node.config.swarm_config import LearnSection, SwarmConfig, TrainerSection, mode_of
+from node.config.swarm_config import LearnSection, ModelSection, SwarmConfig, TrainerSection, mode_of
 from node.learner_role.training.trainer_process import TRAINER, launch_command, load_request
 from node.runtime.errors import UsageError
+from node.tasks.tokenizer import TextCodec, write_character_tokenizer
+from node.tasks.ways.model_ways import read_ways
 from protocol.core.limits import MAX_WORK_BYTES
 
 SMALLEST = """\
@@ -47,6 +50,27 @@ def refused(path: Path, text: str) -> str:
     assert said.startswith(str(path / "swarm.toml"))
     assert "\n" not in said
     return said.removeprefix(str(path / "swarm.toml")).lstrip(": ")
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ("chat_template_kwargs = { messages = 1 }", "messages is what the conversation gives the template"),
+        ("chat_template_kwargs = { day = 2026-01-01 }", "holds a value that is no text, number"),
+        ("chat_template_kwargs = { heat = [nan] }", "holds a value that is no text, number"),
+        ("stop = ['']", "[model] stop"),
+        ("stop_ids = [-1]", "[model] stop_ids"),
+        ('tool_format = "xml"', "[model] tool_format"),
+        ('chat_template = ""', "[model] chat_template"),
+    ],
+)
+def test_ways_of_a_model_that_cannot_be_are_refused(tmp_path: Path, keys: str, words: str) -> None:
+    assert words in refused(tmp_path, SMALLEST.replace('directory = "model"', f'directory = "model"\n{keys}'))
+
+
+def test_a_template_lies_beside_the_file(tmp_path: Path) -> None:
+    text = SMALLEST.replace('directory = "model"', 'directory = "model"\nchat_template = "own.jinja"')
+    assert read_swarm_config(swarm_file(tmp_path, text)).model.chat_template == str(tmp_path / "own.jinja")
 
 
 @pytest.mark.parametrize(
@@ -276,7 +300,9 @@ def test_the_mode_can_be_read_off_what_is_in_force(staleness: int) -> None:
 def test_what_the_file_says_of_training_reaches_the_trainer() -> None:
     trainer = (
         'objective = "tis"\nadvantage = "gae"\ncorrection = "cispo"\naggregation = "per_token"\nweight_cap = 3.0\n'
-        "kl_coefficient = 0.125\ngae_gamma = 0.5\ngae_lambda = 0.25\nvalue_coefficient = 0.75\nvalue_clip = 0.375\n"
+        'sequence_mask = "geometric"\nmask_low = 0.5\nmask_high = 2.0\n'
+        "kl_coefficient = 0.125\nteacher_coefficient = 0.25\n"
+        "gae_gamma = 0.5\ngae_lambda = 0.25\nvalue_coefficient = 0.75\nvalue_clip = 0.375\n"
         "value_learning_rate = 0.5\ndpo_beta = 0.5\n"
         "learning_rate = 0.5\nwarmup_steps = 3\ndecay_steps = 4\ndecay_floor = 0.5\nbeta1 = 0.5\n"
         "beta2 = 0.25\nweight_decay = 0.125\ngrad_clip = 2.0\nupdates_per_step = 2\nclip_low = 0.5\nclip_high = 0.75\n"
@@ -284,7 +310,7 @@ def test_what_the_file_says_of_training_reaches_the_trainer() -> None:
     )
     where = (
         'activation_checkpointing = true\ndevice = "cpu"\ncompute_dtype = "bfloat16"\ncompile = true\n'
-        "ranks = 4\nmachines = 2\n"
+        "ranks = 4\nmachines = 2\nrouter_replay = true\n"
         'rendezvous = "learner:29500"\nlora_rank = 8\nlora_alpha = 24\nlora_targets = ["q_proj"]\n'
     )
     text = learning(temperature=0.5, max_new_tokens=9, seed=6, threads=2) + "[trainer]\n" + trainer + where
@@ -303,10 +329,13 @@ def test_what_the_file_says_of_training_reaches_the_trainer() -> None:
     load = msgspec.convert(load_request(config), Load)
     assert load.lora == Lora(rank=8, alpha=24, targets=["q_proj"])
     assert (load.device, load.compute_dtype, load.compile) == ("cpu", "bfloat16", True)
+    assert load.router_replay
     assert (load.directory, load.seed, load.threads) == ("model", 6, 2)
     assert msgspec.to_builtins(load.hyperparameters) == {
-        **{key: value for key, value in tomllib.loads(trainer).items() if not key.startswith(("beta", "kl"))},
-        **{"kl": 0.125, "betas": (0.5, 0.25), "temperature": 0.5, "max_new_tokens": 9},
+        **{
+            key: value for key, value in tomllib.loads(trainer).items() if not key.startswith(("beta", "kl", "teacher"))
+        },
+        **{"kl": 0.125, "teacher": 0.25, "betas": (0.5, 0.25), "temperature": 0.5, "max_new_tokens": 9},
         "gradient_checkpointing": True,
     }
 
@@ -349,6 +378,17 @@ def sections(*parts: Mapping[str, str]) -> str:
         ("trainer", "value_clip = 0.9", {}, 'objective = "ppo"', "has no critic"),
         ("trainer", "value_learning_rate = 0.9", {}, 'objective = "ppo"', "has no critic"),
         ("trainer", "dpo_beta = 0.5", {"learn": "group_size = 2"}, 'objective = "dpo"', "is not of preferences"),
+        ("trainer", "mask_low = 0.5", {}, 'sequence_mask = "product"', "no sequence is masked"),
+        ("trainer", "mask_high = 2.0", {}, 'sequence_mask = "geometric"', "Set sequence_mask"),
+        ("learn", "overlong_buffer = 64", {}, 'overlong = "soft"', 'overlong = "task" punishes no length'),
+        (
+            "learn",
+            "overlong_penalty = 0.5",
+            {"learn": 'overlong = "mask"'},
+            "",
+            'overlong = "mask" punishes no length',
+        ),
+        ("learn", 'overlong = "zero"', LOGS_ALONE, "", "[offline] share = 1.0"),
         ("offline", "share = 0.5", {}, 'path = "logs.jsonl"', "without path there are no logs"),
         ("offline", 'chat = "never"', {}, 'path = "logs.jsonl"', "without path there are no logs"),
         ("metrics", "wandb_offline = true", {}, 'wandb = "birds"', "without wandb"),
@@ -415,8 +455,8 @@ def test_what_the_file_itself_turns_off_may_keep_its_settings(tmp_path: Path, of
             'installs. Set kind = "vllm", or leave',
         ),
         (
-            '[engine]\nkind = "fake"\nquantization = "fp8"\n',
-            '[engine] quantization = "fp8" would do nothing: kind = "fake" knows',
+            '[engine]\nkind = "fake"\nquantization = "int8"\n',
+            '[engine] quantization = "int8" would do nothing: kind = "fake" has no model',
         ),
         ('[network]\nlisten = []\nannounce = ["/ip4/1.2.3.4/tcp/1"]\n', "[network] announce = ["),
     ],
@@ -436,6 +476,13 @@ def test_the_rate_falls_over_the_whole_run_unless_the_file_says_otherwise(
     assert load_request(config)["hyperparameters"]["decay_steps"] == steps
 
 
+def test_a_key_that_is_no_more_says_what_to_write(tmp_path: Path) -> None:
+    said = refused(tmp_path, learning(quantized_engines="true"))
+    assert said.startswith(
+        '[learn] quantized_engines is no more. Write engine_formats = ["stored", "fp8"] where it was'
+    )
+
+
 def test_more_updates_than_groups(tmp_path: Path) -> None:
     text = learning(prompts_per_step=2) + "[trainer]\nupdates_per_step = 3\n"
     assert refused(tmp_path, text) == (
@@ -445,13 +492,17 @@ def test_more_updates_than_groups(tmp_path: Path) -> None:
     assert read_swarm_config(swarm_file(tmp_path, text.replace("= 3", "= 2"))).trainer.updates_per_step == 2
 
 
-def test_audits_and_quantised_weights_cannot_both_be(tmp_path: Path) -> None:
+def test_audits_and_fp8_cannot_both_be(tmp_path: Path) -> None:
     strict = '[trust]\nrequired_compute_dtype = "float32"\n'
-    quantized = learning(quantized_engines="true")
-    for text in (quantized, quantized + strict):
+    eight_bits = learning(engine_formats='["stored", "fp8"]')
+    for text in (eight_bits, eight_bits + strict):
         said = refused(tmp_path, text)
-        assert "[learn] quantized_engines = true and [trust] audits = true cannot both be" in said
-    assert read_swarm_config(swarm_file(tmp_path, quantized + "[trust]\naudits = false\n")).learn.quantized_engines
+        assert '[learn] engine_formats with "fp8" and [trust] audits = true cannot both be' in said
+    allowed = read_swarm_config(swarm_file(tmp_path, eight_bits + "[trust]\naudits = false\n"))
+    assert allowed.engines.formats == ("stored", "fp8")
+    audited = read_swarm_config(swarm_file(tmp_path, learning(engine_formats='["int4", "stored", "int4"]')))
+    assert audited.trust.audits
+    assert audited.engines.formats == ("int4", "stored")
     engines = read_swarm_config(swarm_file(tmp_path, learning() + strict)).engines
     assert (engines.compute_dtype, engines.auto_is_it) == ("float32", False), "weights travel in bfloat16"
     assert read_swarm_config(swarm_file(tmp_path, learning())).engines.ext == {}
@@ -569,6 +620,79 @@ def test_several_machines_need_a_place_to_meet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("keys", "trainer", "says"),
+    [
+        ({"overlong": '"mask"', "group_size": 2}, 'objective = "dpo"', '[learn] overlong = "mask" leaves out'),
+        ({"overlong": '"soft"', "group_size": 2}, 'objective = "dpo"', ""),
+        (
+            {"overlong": '"soft"', "max_new_tokens": 9, "overlong_buffer": 10},
+            "",
+            "[learn] overlong_buffer = 10 is more",
+        ),
+        ({"overlong": '"soft"', "max_new_tokens": 9, "overlong_buffer": 9}, "", ""),
+    ],
+)
+def test_what_is_made_of_cut_off_completions_fits_the_rest(
+    tmp_path: Path, keys: dict[str, object], trainer: str, says: str
+) -> None:
+    text = f"{learning(**keys)}[trainer]\n{trainer}\n"
+    if says:
+        assert refused(tmp_path, text).startswith(says)
+    else:
+        assert read_swarm_config(swarm_file(tmp_path, text)).learn.overlong == "soft"
+
+
+@pytest.mark.parametrize(
+    ("keys", "buffer"), [({"max_new_tokens": 20_480}, 4096), ({"max_new_tokens": 2}, 1), ({"overlong_buffer": 7}, 7)]
+)
+def test_a_fifth_of_the_budget_is_punished_where_no_other_part_is_named(
+    tmp_path: Path, keys: dict[str, object], buffer: int
+) -> None:
+    told = read_swarm_config(swarm_file(tmp_path, learning(overlong='"soft"', group_size=2, **keys))).learn
+    assert told.overlong_in_force == Overlong(mode="soft", budget=told.max_new_tokens, buffer=buffer, penalty=1.0)
+
+
+def test_by_default_what_was_cut_off_is_worth_what_the_task_says(tmp_path: Path) -> None:
+    assert read_swarm_config(swarm_file(tmp_path, SMALLEST)).learn.overlong_in_force.mode == "task"
+
+
+@pytest.mark.parametrize(
+    ("trainer", "rest", "says"),
+    [
+        ('objective = "distill"', "", "[distill] teacher names none"),
+        ("teacher_coefficient = 0.5", "", "[distill] teacher names none"),
+        ('advantage = "none"', "", "nothing is left to learn from"),
+        ('objective = "grpo"', '[distill]\nteacher = "teacher"\n', "nothing is learnt from it"),
+        ('objective = "dpo"\nteacher_coefficient = 1.0', '[distill]\nteacher = "teacher"\n', "pairs alone"),
+        (
+            'objective = "distill"',
+            '[distill]\nteacher = "teacher"\n[offline]\npath = "logs.jsonl"\n',
+            "[offline] path and [distill] teacher cannot both be",
+        ),
+        (
+            "teacher_coefficient = 0.5",
+            '[distill]\nteacher = "teacher"\n[curriculum]\ndynamic_sampling = true\n',
+            "a teacher (teacher_coefficient = 0.5) those teach",
+        ),
+    ],
+)
+def test_what_a_teacher_does_not_go_with(tmp_path: Path, trainer: str, rest: str, says: str) -> None:
+    size = 2 if "dpo" in trainer else 4
+    text = f"{learning(group_size=size)}[trainer]\n{trainer}\n{rest}"
+    assert says in refused(tmp_path, text)
+
+
+def test_a_teacher_alone_or_beside_rewards(tmp_path: Path) -> None:
+    text = f'{SMALLEST}[trainer]\nobjective = "distill"\n[distill]\nteacher = "teacher"\n'
+    alone = read_swarm_config(swarm_file(tmp_path, text))
+    assert alone.distill.teacher == str(tmp_path / "teacher")
+    assert (alone.trainer.teacher_in_force, alone.trainer.advantage_in_force) == (1.0, "none")
+    text = text.replace('objective = "distill"', "teacher_coefficient = 0.5")
+    both = read_swarm_config(swarm_file(tmp_path, text))
+    assert (both.trainer.teacher_in_force, both.trainer.advantage_in_force) == (0.5, "group_mean")
+
+
+@pytest.mark.parametrize(
     ("trainer", "says"),
     [
         ('objective = "ppo"', 'the advantage "gae" (objective = "ppo") those teach'),
@@ -588,3 +712,18 @@ def test_groups_of_one_reward_are_dropped_only_where_they_teach_nothing(
         assert says in told
     else:
         assert read_swarm_config(swarm_file(tmp_path, text)).curriculum.dynamic_sampling
+
+
+def test_a_trainer_is_told_how_the_model_is_spoken_to(tmp_path: Path) -> None:
+    write_character_tokenizer(tmp_path)
+    (tmp_path / "template.jinja").write_text("{{ messages }}")
+    said = ModelSection(
+        directory=str(tmp_path), chat_template=str(tmp_path / "template.jinja"), stop=["="], stop_ids=[5]
+    )
+    plain = msgspec.structs.replace(said, chat_template=None, stop=[], stop_ids=[])
+    config = msgspec.convert(tomllib.loads(learning()), SwarmConfig)
+    load = load_request(msgspec.structs.replace(config, model=said))
+    stops = TextCodec.load(tmp_path, read_ways(said)).stop_ids
+    assert (load["chat_template"], set(load["stop_ids"])) == ("{{ messages }}", set(stops))
+    assert len(stops) == 3
+    assert {"chat_template", "stop_ids"}.isdisjoint(load_request(msgspec.structs.replace(config, model=plain)))

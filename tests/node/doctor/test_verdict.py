@@ -90,7 +90,7 @@ def test_an_engine_that_the_swarm_refuses() -> None:
     engine = EngineFinding(kind="vllm", device="cuda", why="it is here", scheme="fp8", compute_dtype="float16")
     found = conclude(findings(contact=Contact(found=strict, where=Where.INTERNET), engine=engine))
     assert found.missing == (
-        "[engine] quantization: this swarm refuses fp8. Leave it out.",
+        "[engine] quantization: this swarm refuses fp8 weights. Leave [engine] quantization out.",
         '[engine] compute_dtype: this swarm wants "float32". Set it to that.',
     )
 

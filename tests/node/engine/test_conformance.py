@@ -16,7 +16,7 @@ from trio.testing import MockClock
 
 from node.config.node_config import EngineSection
 from node.engine.common_worker.keepalive import ALIVE_S, Alive
-from node.engine.conformance import BAD, FIRST, SECOND, Subject, check_engine, check_verifying
+from node.engine.conformance import BAD, FIRST, SECOND, Subject, check_engine, check_streams, check_verifying
 from node.engine.factory import open_engine
 from node.engine.fake import FakeConfig, open_fake_engine
 from node.engine.interface import EngineCrashed, EngineRefused, GenerationRequest, InstallFailed
@@ -52,6 +52,7 @@ async def test_the_fake_conforms(tmp_path: Path, autojump_clock: MockClock) -> N
         )
         await check_engine(engine, subject)
         await check_verifying(engine, subject)
+        await check_streams(engine, subject)
 
 
 async def test_the_transformers_engine_conforms(models: Models) -> None:
@@ -59,6 +60,7 @@ async def test_the_transformers_engine_conforms(models: Models) -> None:
     async with open_worker_engine(TransformersConfig(restarts=AT_ONCE), on_event=events.append) as engine:
         await check_engine(engine, subject_of(engine, models, engine.score))
         await check_verifying(engine, subject_of(engine, models, engine.score))
+        await check_streams(engine, subject_of(engine, models, engine.score))
         # Other architectures, tied and not, with a full load between the swaps in place.
         for directory in (models.untied, models.llama):
             await engine.install(SECOND, directory)
@@ -156,3 +158,18 @@ async def test_an_engine_that_cannot_start_says_what_it_said(tmp_path: Path) -> 
         async with open_worker_engine(TransformersConfig(python=tmp_path / "absent")):
             raise AssertionError("it started")
     await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("form", ["int8", "int4"])
+async def test_the_transformers_engine_conforms_with_quantised_weights(models: Models, form: str) -> None:
+    config = TransformersConfig(restarts=AT_ONCE, quantization=form)
+    async with open_worker_engine(config) as engine:
+        await check_engine(engine, subject_of(engine, models, engine.score))
+        await check_verifying(engine, subject_of(engine, models, engine.score))
+        described = await engine.describe()
+        assert described["quantization"] == form
+        for directory in (models.untied, models.llama, models.sharded):
+            await engine.install(SECOND, directory)
+            [generation] = await engine.generate([REQUEST])
+            [scored] = await engine.score([(REQUEST.prompt, generation.tokens)], 1.0)
+            assert generation.logprobs == pytest.approx(scored, abs=1e-4)

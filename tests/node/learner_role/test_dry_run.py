@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
 
@@ -356,6 +358,19 @@ def test_the_file_that_init_writes_passes(tmp_path: Path) -> None:
     (model / "config.json").write_text(json.dumps(small))
     write_hollow(model / "model.safetensors", shapes(small))
     assert "Task reverse: its first prompt has" in show_dry_run(path)
+
+
+def test_a_file_of_parquet_is_told_with_its_problems(operator: Path) -> None:
+    rows = [{"question": f"what is {n} plus {n}?", "answer": f"so\n#### {2 * n}"} for n in range(50)]
+    pq.write_table(pa.Table.from_pylist(rows), operator.parent / "math" / "train.parquet")
+    plain = 'spec = "jsonl:math/train.jsonl:match=numeric"'
+    operator.write_text(operator.read_text().replace(plain, 'spec = "parquet:math/train.parquet:match=numeric"'))
+    with pytest.raises(
+        UsageError, match=r"\[task\] spec: .*train\.parquet, row 1: has no field `prompt` \(did you mean"
+    ):
+        show_dry_run(operator)
+    operator.write_text(operator.read_text().replace("parquet:match", "parquet:prompt=question,match"))
+    assert "train.parquet: 45 problems to train on, 5 held out." in show_dry_run(operator)
 
 
 def test_what_is_allowed_and_seldom_meant_is_told(operator: Path) -> None:

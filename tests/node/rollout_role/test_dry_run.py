@@ -243,16 +243,21 @@ async def test_an_older_learner_is_not_asked_what_it_does_not_understand(tmp_pat
 
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_whether_quantised_weights_are_welcome_is_told(tmp_path: Path, allowed: bool) -> None:
-    learn = msgspec.structs.replace(CONFIG.learn, quantized_engines=allowed)
+    learn = msgspec.structs.replace(CONFIG.learn, engine_formats=["stored", "fp8"] if allowed else ["stored"])
     terms = dataclasses.replace(terms_with(), config=msgspec.structs.replace(CONFIG, learn=learn))
     async with learner(tmp_path, terms) as (transport, _):
         invite = invite_to(transport)
         found = await look(invite, NODE, 20.0)
     fast = msgspec.structs.replace(NODE, engine=EngineSection(kind="vllm", quantization="fp8"))
     told = "\n".join(story(found, invite, fast, state=tmp_path, why=WHY))
-    assert ("with quantised weights" in told) == allowed
-    assert ("quantization fp8, which this swarm refuses: leave it out" in told) == (not allowed)
-    assert "quantization fp8" not in "\n".join(story(found, invite, NODE, state=tmp_path, why=WHY))
+    assert ("with the weights as they are or fp8 weights" in told) == allowed
+    assert ("fp8 weights, which this swarm refuses: leave [engine] quantization out" in told) == (not allowed)
+    small = msgspec.structs.replace(NODE, engine=EngineSection(kind="transformers", quantization="int4"))
+    reason = "1.0 GB with it, of 2.0 GB"
+    assert "int4 weights, which" in "\n".join(story(found, invite, small, state=tmp_path, why=WHY, held_why=reason))
+    plain = "\n".join(story(found, invite, NODE, state=tmp_path, why=WHY, held_why=reason))
+    assert f"the weights as they are ({reason})" in plain
+    assert "fp8 weights," not in "\n".join(story(found, invite, NODE, state=tmp_path, why=WHY))
 
 
 @pytest.mark.parametrize("strict", [True, False])

@@ -13,10 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from node.tasks.api.interface import ChatMessage, Completion, Problem, TaskError, Turn
+from node.tasks.api.interface import (
+    CANNOT_SAY,
+    Chat,
+    ChatMessage,
+    Completion,
+    Problem,
+    TaskError,
+    Tool,
+    ToolCall,
+    Turn,
+)
 from node.tasks.first_reward import require_reward
-from node.tasks.gate import Gate, Place, WrongValue, has
+from node.tasks.gate import Gate, NobodyCanSay, Place, WrongValue, has
 from node.tasks.registry import open_task
+from node.tasks.worth import parts_of
 from tests.support.paths import ROOT
 
 HERE, HELD_OUT = Place(index=7), Place(index=3, held_out=True)
@@ -71,12 +82,14 @@ def raising(error: BaseException) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        (None, "None: `reward` must return a number, and one way through it ends without `return`."),
-        ("0.5", "'0.5' (of type str): `reward` must return a number."),
+        (
+            None,
+            "None: `reward` must return a number, or numbers by their names, and one way through it ends",
+        ),
+        ("0.5", "'0.5' (of type str): `reward` must return a number, or numbers by their names."),
         (b"1", "b'1' (of type bytes)"),
         ([1.0], "[1.0] (of type list)"),
         ((), "() (of type tuple)"),
-        ({"reward": 1.0}, "{'reward': 1.0} (of type dict)"),
         (1j, "1j (of type complex)"),
         (np.zeros(2), "(of type ndarray)"),
         (Endless(), "(of type Endless)"),
@@ -94,6 +107,75 @@ def test_a_reward_that_is_no_number_is_told_with_task_problem_and_what_came(valu
     assert len(str(told.value)) < 300
     with pytest.raises(WrongValue, match="no reward at held-out index 3"):
         gate.reward(HELD_OUT, gate.problem(HELD_OUT), SAID)
+
+
+def rewarded(value: Any, **attributes: Any) -> float:
+    gate = with_(reward=returning(value), **attributes)
+    return gate.reward(HERE, gate.problem(HERE), SAID)
+
+
+def test_rewards_with_names_are_summed_by_their_weights() -> None:
+    found = rewarded(
+        {"right": 1, "form": np.float32(0.5), "style": CANNOT_SAY}, reward_weights={"form": 0.5, "style": 9}
+    )
+    assert found == 1.25
+    assert [(part.name, part.weight, part.is_known) for part in parts_of(found)] == [
+        ("right", 1.0, True),
+        ("form", 0.5, True),
+        ("style", 9.0, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ({"right": 1.0}, "gave a reward called `right` at index 8, and rewards called `form`, `right` at index 7"),
+        ({"right": 1.0, "style": 1.0}, "gave rewards called `right`, `style` at index 8, and"),
+        (1.0, "gave one reward without a name at index 8, and rewards called `form`, `right` at index 7"),
+    ],
+    ids=range(3),
+)
+def test_all_completions_have_rewards_of_the_same_names(value: Any, says: str) -> None:
+    gate = with_()
+    gate.worth(HERE, {"right": 1.0, "form": 0.5})
+    gate.worth(Place(index=8), {"form": CANNOT_SAY, "right": 1.0})
+    with pytest.raises(NobodyCanSay):
+        gate.worth(Place(index=8), CANNOT_SAY)
+    with pytest.raises(WrongValue) as told:
+        gate.worth(Place(index=8), value)
+    assert says in str(told.value)
+
+
+@pytest.mark.parametrize("value", [CANNOT_SAY, {"right": CANNOT_SAY, "form": CANNOT_SAY}], ids=["one", "each"])
+def test_what_nobody_can_say_is_told_as_that(value: Any) -> None:
+    with pytest.raises(NobodyCanSay, match="'fine' cannot say what the completion at index 7 is worth"):
+        rewarded(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "weights", "says"),
+    [
+        ({}, {}, "gave 0 rewards at index 7; give 1 to 32"),
+        ({str(n): 1.0 for n in range(33)}, {}, "gave 33 rewards"),
+        ({"right": None}, {}, "gave no reward at index 7, but None"),
+        ({"right": {"deep": 1.0}}, {}, "gave no reward at index 7, but {'deep': 1.0}"),
+        ({"right": math.nan}, {}, "gave the reward nan at index 7"),
+        ({1: 1.0}, {}, "gave a reward called 1 at index 7; a name is text"),
+        ({"": 1.0}, {}, "a reward called ''"),
+        ({"a\n": 1.0}, {}, "a reward called 'a\\n'"),
+        ({"overlong": 1.0}, {}, "and not 'overlong'"),
+        ({"right": 1.0}, {"form": 1.0}, "has a weight for `form` in `reward_weights`, and `reward` gave `right`"),
+        ({"right": 1e18, "form": 1e18}, {}, "the sum of the rewards is 2e+18 at index 7"),
+        ({"right": 1.0}, {"right": "2"}, "gave no reward_weights, but"),
+        ({"right": 1.0}, {"right": math.inf}, "gave no reward_weights, but"),
+        ({"right": 1.0}, [("right", 1.0)], "`reward_weights` must be numbers by the names of rewards"),
+    ],
+    ids=range(14),
+)
+def test_rewards_with_names_that_are_none(value: Any, weights: Any, says: str) -> None:
+    with pytest.raises(WrongValue) as told:
+        rewarded(value, reward_weights=weights)
+    assert says in str(told.value)
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf, 1e19, 10**400, Decimal("nan"), np.float32("inf")])
@@ -343,3 +425,92 @@ def test_a_task_that_answers_dicts_is_refused_at_the_start() -> None:
 def test_built_in_tasks_are_ours() -> None:
     assert Gate(open_task("reverse")).is_ours
     assert not with_().is_ours
+
+
+# --- tools ------------------------------------------------------------------------------------------------------------
+
+ITSELF: dict[str, Any] = {}
+ITSELF["a"] = ITSELF
+
+
+def with_tools(*tools: Any, chat: Chat = Chat.ALWAYS) -> Gate:
+    return with_(problem=returning(Problem(prompt="?", chat=chat, tools=tools)))
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        "add",
+        Tool(name="add numbers"),
+        Tool(name=""),
+        Tool(name="add", description="\ud800"),
+        Tool(name="add", parameters="{"),
+        Tool(name="add", parameters="[1]"),
+        Tool(name="add", parameters={"a": math.nan}),
+        Tool(name="add", parameters={"a": {1, 2}}),
+        Tool(name="add", parameters=ITSELF),
+        Tool(name="add", parameters={"a": "\ud800"}),
+    ],
+)
+def test_a_tool_that_is_none_is_told(tool: Any) -> None:
+    with pytest.raises(WrongValue, match=r"gave no tools at index 7.*volery\.Tool\(name="):
+        with_tools(tool).problem(HERE)
+
+
+def test_tools_have_names_of_their_own_and_an_end() -> None:
+    with pytest.raises(WrongValue, match="gave no tools"):
+        with_tools(Tool(name="add"), Tool(name="add")).problem(HERE)
+    with pytest.raises(WrongValue, match="gave no tools"):
+        with_tools(*(Tool(name=f"tool{number}") for number in range(129))).problem(HERE)
+    fine = (Tool(name="add", parameters='{"type": "object"}'), Tool(name="sub.two-1", description="Größe"))
+    assert with_tools(*fine).problem(HERE).tools == fine
+
+
+def test_tools_need_the_template_that_shows_them() -> None:
+    with pytest.raises(WrongValue, match=r"the chat template alone shows tools: give messages.*Chat\.ALWAYS"):
+        with_tools(Tool(name="add"), chat=Chat.NEVER).problem(HERE)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ChatMessage(role="assistant", content="", tool_calls=("add",)),  # type: ignore[arg-type]
+        ChatMessage(role="assistant", content="", tool_calls=(ToolCall(id="1", name="add", arguments=ITSELF),)),
+        ChatMessage(role="tool", content="", tool_call_id=5),  # type: ignore[arg-type]
+        ChatMessage(role="tool", content="", name="\ud800"),
+    ],
+)
+def test_a_message_with_a_call_that_is_none_is_told(message: ChatMessage) -> None:
+    with pytest.raises(WrongValue, match="gave no prompt at index 7"):
+        with_(problem=returning(Problem(prompt=(message,)))).problem(HERE)
+
+
+class Formed(Fine):
+    """A task that says what the right form is."""
+
+    said: Any = True
+
+    def in_form(self, problem: Problem, completion: Completion) -> Any:
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_the_form_is_as_the_task_says(said: bool) -> None:
+    task = Formed()
+    task.said = said
+    assert Gate(task).in_form(HERE, task.problem(7), SAID) is said
+    assert Gate(Fine()).in_form(HERE, task.problem(7), SAID), "of a task that says nothing"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [(None, "gave no word on the form at index 7, but None"), (ValueError("no"), "failed at index 7, in `in_form`")],
+)
+def test_a_form_that_is_no_word_is_told(said: Any, told: str) -> None:
+    task = Formed()
+    task.said = said
+    with pytest.raises(TaskError) as raised:
+        Gate(task).in_form(HERE, task.problem(7), SAID)
+    assert told in str(raised.value)

@@ -253,6 +253,17 @@ def test_the_curriculum_goes_on_where_its_state_was_taken(base: Path) -> None:
     assert following != [school(base, spec).next_prompt() for _ in range(20)]
 
 
+def test_what_was_drawn_and_not_leased_is_drawn_again(base: Path) -> None:
+    schooling = school(base)
+    drawn = [schooling.next_prompt() for _ in range(6)]
+    again = school(base)
+    again.restore(json.loads(json.dumps(schooling.state([prompt.index for prompt in drawn[2:]]))))
+    assert [again.next_prompt() for _ in range(2)] == drawn[2:4]
+    once_more = school(base)
+    once_more.restore(again.state([99]))
+    assert [once_more.next_prompt().index for _ in range(3)] == [99, drawn[4].index, drawn[5].index]
+
+
 def test_a_state_of_another_task_is_refused(base: Path) -> None:
     state = school(base, "reverse:letters=5").state()
     with pytest.raises(TaskError, match=r"not the one this run began with.*start a new run"):

@@ -92,6 +92,20 @@ def test_an_alphabet_that_does_not_fit_is_refused(alphabet: str, tmp_path: Path)
         write_character_tokenizer(tmp_path, alphabet)
 
 
+def test_words_are_tokens_and_with_a_template_every_text_has_some(tmp_path: Path) -> None:
+    write_character_tokenizer(tmp_path, "abc?+", words=("a+", "a+b"), chat_template="{{ messages[0].content }}")
+    (tmp_path / "config.json").write_text("{}")
+    codec = TextCodec.load(tmp_path)
+    tokens = codec.encode_prompt(plain("a+ba+cX"))
+    assert [codec.tokenizer.id_to_token(token) for token in tokens] == ["a+b", "a+", "c", "?"]
+    assert codec.decode(tokens) == "a+ba+c?"
+
+
+def test_words_that_spell_a_special_token_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="without '<'"):
+        write_character_tokenizer(tmp_path, "abc", words=("<eos>",))
+
+
 def test_transformers_reads_the_same_tokenizer(model: Path, codec: TextCodec) -> None:
     # In a process of its own, so that the tests' process stays as free of torch as the node's.
     code = (
@@ -368,12 +382,14 @@ def test_an_episode_goes_on_until_the_task_ends_it(codec: TextCodec) -> None:
 )
 def test_an_episode_ends_at_its_limits(codec: TextCodec, said: list[str], transcript: int, reward: float) -> None:
     encoded = EncodedTask(task=Counting(), codec=codec)
-    assert encoded.reply(0, tuple(map(codec.encode_answer, said)), transcript, LIMITS) == Ended(reward=reward)
+    assert encoded.reply(0, tuple(map(codec.encode_answer, said)), transcript, LIMITS) == Ended(
+        reward=reward, cut_off=True
+    )
 
 
 def test_a_turn_that_uses_up_its_budget_ends_the_episode(codec: TextCodec) -> None:
     encoded = EncodedTask(task=Counting(), codec=codec)
-    assert encoded.reply(0, (codec.encode_answer("12")[:-1],), 5, LIMITS) == Ended(reward=2.0)
+    assert encoded.reply(0, (codec.encode_answer("12")[:-1],), 5, LIMITS) == Ended(reward=2.0, cut_off=True)
 
 
 def test_a_task_that_answers_otherwise_than_it_did_is_named(codec: TextCodec) -> None:

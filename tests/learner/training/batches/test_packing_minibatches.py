@@ -25,7 +25,10 @@ def batch_of(groups: list[int], seed: int = 0) -> Prepared:
         "mask": np.repeat(np.tile([0, 1], sequences), np.stack([prompts, lengths], 1).ravel()).astype(np.uint8),
     }
     columns = {name: generator.normal(size=lengths.sum()) for name in ("behaviour", "advantages")}
-    return Prepared(sequences=supervised_batch(arrays, VOCAB), groups=np.array(groups), columns=columns)
+    trained = np.arange(sequences) % 3 > 0
+    return Prepared(
+        sequences=supervised_batch(arrays, VOCAB), trained=trained, groups=np.array(groups), columns=columns
+    )
 
 
 @given(groups=st.lists(st.integers(1, 9), min_size=1, max_size=12), wanted=st.integers(1, 14), seed=st.integers(0, 99))
@@ -40,6 +43,8 @@ def test_the_parts_are_the_batch_in_whole_groups(groups: list[int], wanted: int,
         assert np.array_equal(joined, getattr(batch.sequences, name)), name
     for name in ("behaviour", "advantages"):
         assert np.array_equal(np.concatenate([part.columns[name] for part in parts]), batch.columns[name]), name
+    assert np.array_equal(np.concatenate([part.trained for part in parts]), batch.trained)
+    assert sum(part.trained_tokens for part in parts) == batch.trained_tokens
     for part in parts:
         assert len(part.sequences.tokens) == part.sequences.lengths.sum() == len(part.sequences.targets)
         assert all(len(column) == part.sequences.targets.sum() for column in part.columns.values())

@@ -173,12 +173,18 @@ def test_a_mixture_of_experts_on_two_ranks_is_that_of_one(tmp_path: Path, pair: 
     }
     ok(Trainer(), "make_model", directory=str(tmp_path / "moe"), config=config, architecture="qwen3_moe")
     one = Trainer()
-    ok(one, "load", **load(tmp_path / "moe"))
-    pair.ask("load", **load(tmp_path / "moe"))
+    fields = load(tmp_path / "moe") | {"router_replay": True}
+    ok(one, "load", **fields)
+    pair.ask("load", **fields)
+    batch, dice = rollouts(0), np.random.default_rng(0)
+    experts = np.argsort(dice.random((len(batch["lags"]), 2, 5)))[..., :2].astype(np.uint8)
+    batch |= {"experts": experts, "routed": dice.integers(0, 2, len(experts)).astype(np.uint8)}
     for name, step in (("untrained", False), ("trained", True)):
         if step:
-            theirs, ours = pair.ask("step", rollouts(0)), ok(one, "step", rollouts(0))
-            assert theirs["loss"] == pytest.approx(ours["loss"], rel=1e-4, abs=1e-4)
+            theirs, ours = pair.ask("step", batch), ok(one, "step", batch)
+            for figure in ("loss", "replayed", "mismatch_kl"):
+                assert theirs[figure] == pytest.approx(ours[figure], rel=1e-4, abs=1e-4)
+            assert 0 < ours["replayed"] < 1
         ok(one, "export", directory=str(tmp_path / name / "1"), dtype="bfloat16", max_shard_bytes=9_000)
         pair.ask("export", directory=str(tmp_path / name / "2"), dtype="bfloat16", max_shard_bytes=9_000)
     assert files(tmp_path / "untrained" / "1") == files(tmp_path / "untrained" / "2")

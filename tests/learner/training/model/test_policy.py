@@ -14,6 +14,7 @@ from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
     Gemma2Config,
+    GenerationConfig,
     LlamaConfig,
     OPTConfig,
     PhimoeConfig,
@@ -24,7 +25,7 @@ from transformers import (
 import learner.training.model.policy
 from learner.artifacts.atomic_directory import TensorEntry
 from learner.artifacts.model_directory import BadModel
-from learner.trainer_api.requests import ComputeDtype
+from learner.trainer_api.requests import ComputeDtype, Lora
 from learner.training.batches.packing import Layout, dealt_microbatches, microbatches
 from learner.training.batches.sequences import Ragged
 from learner.training.distributed.ranks import Ranks
@@ -396,6 +397,29 @@ def test_only_known_companions_travel_and_the_config_stays_as_it_was(tmp_path: P
     ]
     before, after = (json.loads((place / "config.json").read_text()) for place in (source, tmp_path / "export"))
     assert after == {**before, "dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=2, alpha=4)], ids=["whole", "adapter"])
+def test_an_export_is_spoken_to_as_it_was_trained(tmp_path: Path, qwen3: Path, lora: Lora | None) -> None:
+    source = copy_of(qwen3, tmp_path / "model")
+    (source / "chat_template.json").write_text("{}")
+    before = json.loads((source / "generation_config.json").read_text())
+    policy = load_policy(source, lora=lora, chat_template="{{ messages }}", stop_ids=(3, 7))
+    export(policy, tmp_path / "export", "bfloat16", 1 << 30)
+    assert (tmp_path / "export/chat_template.jinja").read_text() == "{{ messages }}"
+    assert not (tmp_path / "export/chat_template.json").exists(), "some loaders would take it first"
+    assert json.loads((tmp_path / "export/generation_config.json").read_text()) == {**before, "eos_token_id": [3, 7]}
+    assert GenerationConfig.from_pretrained(tmp_path / "export").eos_token_id == [3, 7]
+
+
+def test_stop_ids_need_no_generation_config_before(tmp_path: Path, qwen3: Path) -> None:
+    source = copy_of(qwen3, tmp_path / "model")
+    (source / "generation_config.json").unlink()
+    export(load_policy(source, stop_ids=(3,)), tmp_path / "export", "bfloat16", 1 << 30)
+    assert GenerationConfig.from_pretrained(tmp_path / "export").eos_token_id == [3]
+    (source / "generation_config.json").write_text("{")
+    with pytest.raises(BadModel, match=r"generation_config\.json cannot be read as JSON"):
+        load_policy(source, stop_ids=(3,))
 
 
 def test_an_export_never_replaces_a_directory(tmp_path: Path, qwen3: Path) -> None:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from learner.trainer_api.presets import BOUNDS, CAPPING, CLIPPING, AggregationName, CorrectionName
 from learner.training.objective.aggregations import AGGREGATIONS
 from learner.training.objective.corrections import CORRECTIONS
-from learner.training.objective.loss import Objective, reference_kl, value_loss
-from learner.training.objective.objective_inputs import LOG_RATIO_LIMIT, Bounds, Terms, Totals
+from learner.training.objective.loss import Objective, reference_kl, teacher_reward, value_loss
+from learner.training.objective.objective_inputs import LOG_RATIO_LIMIT, TEACHER_LIMIT, Bounds, Terms, Totals
 
 LENGTHS = [7, 1, 12, 3]
 TOTALS = Totals(sequences=6, groups=3, tokens=23 + 4, max_new_tokens=16)
@@ -32,6 +32,8 @@ TIGHT = {
     "truncated_weight": Bounds(clip_low=1.0, clip_high=1.0, weight_cap=1.3),
     "masked_weight": Bounds(clip_low=0.3, clip_high=0.5, weight_cap=1.0),
     "tapered_weight": Bounds(clip_low=0.3, clip_high=0.5, weight_cap=1.0),
+    "truncated_sequence": Bounds(clip_low=1.0, clip_high=1.0, weight_cap=1.3),
+    "masked_sequence": Bounds(clip_low=0.5, clip_high=0.5, weight_cap=1.0),
     "decoupled": Bounds(clip_low=0.2, clip_high=0.28, weight_cap=1.2),
 }
 
@@ -147,6 +149,31 @@ def literal_sequence(
     return losses, derivatives, clipped
 
 
+def literal_truncated_sequence(
+    pi: list[float], mu: list[float], prox: list[float], advantages: list[float], bounds: Bounds
+) -> tuple[list[float], Lists, list[bool]]:
+    product = math.prod(math.exp(one) / math.exp(other) for one, other in zip(pi, mu, strict=True))
+    weight = min(product, bounds.weight_cap)
+    return weighted_alike(pi, advantages, weight, abs(weight - product) > 0.1)
+
+
+def literal_masked_sequence(
+    pi: list[float], mu: list[float], prox: list[float], advantages: list[float], bounds: Bounds
+) -> tuple[list[float], Lists, list[bool]]:
+    product = math.prod(math.exp(one) / math.exp(other) for one, other in zip(pi, mu, strict=True))
+    inside = 1 - bounds.clip_low <= product <= 1 + bounds.clip_high
+    return weighted_alike(pi, advantages, product if inside else 0.0, not inside)
+
+
+def weighted_alike(
+    pi: list[float], advantages: list[float], weight: float, acted: bool
+) -> tuple[list[float], Lists, list[bool]]:
+    """Every token of a sequence with one weight, which has no gradient."""
+    losses = [-weight * a * one for one, a in zip(pi, advantages, strict=True)]
+    derivatives = [[-weight * a if i == j else 0.0 for j in range(len(pi))] for i, a in enumerate(advantages)]
+    return losses, derivatives, [acted] * len(pi)
+
+
 LITERAL: dict[CorrectionName, Literal] = {
     "uncorrected": by_token(literal_uncorrected),
     "clipped_ratio": by_token(literal_clipped),
@@ -155,6 +182,8 @@ LITERAL: dict[CorrectionName, Literal] = {
     "truncated_weight": by_token(literal_truncated),
     "masked_weight": by_token(literal_masked),
     "tapered_weight": by_token(literal_tapered),
+    "truncated_sequence": literal_truncated_sequence,
+    "masked_sequence": literal_masked_sequence,
     "decoupled": by_token(literal_decoupled),
 }
 
@@ -382,6 +411,63 @@ def test_the_kl_never_overflows() -> None:
     far = replace(draw(7), reference=torch.zeros(sum(LENGTHS), dtype=torch.float64))
     far = replace(far, logprobs=torch.full_like(far.behaviour, -1e4).requires_grad_())
     assert reference_kl(far).max().item() == pytest.approx(math.exp(LOG_RATIO_LIMIT) - 1 - LOG_RATIO_LIMIT)
+
+
+def literal_teacher(pi: float, teacher: float) -> float:
+    return max(-TEACHER_LIMIT, min(TEACHER_LIMIT, teacher - pi))
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+@pytest.mark.parametrize("weight", [0.5, 2.0])
+def test_what_a_teacher_says_is_added_to_the_advantage_of_each_token(correction: CorrectionName, weight: float) -> None:
+    """The loss is that of advantages that hold the teacher's word already, and its gradient knows nothing of how that
+    word follows from the weights."""
+    seen = draw(9)
+    teacher = seen.behaviour + 0.7 * torch.randn(sum(LENGTHS), generator=torch.Generator().manual_seed(1)).double()
+    teacher[3], teacher[11] = -200.0, 0.0
+    taught = [
+        a + weight * (literal_teacher(pi, t) + 0.25)
+        for a, pi, t in zip(seen.advantages.tolist(), seen.logprobs.tolist(), teacher.tolist(), strict=True)
+    ]
+    told = torch.tensor(taught, dtype=torch.float64)
+    plain = Objective(
+        correction=CORRECTIONS[correction], aggregation=AGGREGATIONS["per_token"], bounds=TIGHT[correction]
+    )
+    expected = plain(replace(seen, advantages=told), TOTALS)
+    [derivative] = torch.autograd.grad(expected.loss, seen.logprobs)
+    mean = torch.full_like(teacher, -0.25)
+    found = replace(plain, teacher=weight)(replace(seen, teacher=teacher, teacher_mean=mean), TOTALS)
+    [gradient] = torch.autograd.grad(found.loss, seen.logprobs)
+    assert found.loss.item() == pytest.approx(expected.loss.item(), abs=1e-12)
+    assert gradient.tolist() == pytest.approx(derivative.tolist(), abs=1e-12)
+
+
+def test_on_policy_the_gradient_is_that_of_the_reverse_kl() -> None:
+    """Over every token there is, weighed by the policy itself, the expected gradient is the exact one of KL(pi||pi_T)
+    at this position, where the two are within the limit everywhere."""
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(5, generator=generator, dtype=torch.float64).requires_grad_()
+    apart = 0.3 * torch.randn(5, generator=generator, dtype=torch.float64)
+    teacher = torch.log_softmax(logits.detach() + apart, 0)
+    logprobs = torch.log_softmax(logits, 0)
+    [exact] = torch.autograd.grad((logprobs.exp() * (logprobs - teacher)).sum(), logits, retain_graph=True)
+    terms = replace(draw(1, [1] * 5), logprobs=logprobs, teacher=teacher, advantages=torch.zeros(5).double())
+    rewards = teacher_reward(terms)
+    assert not rewards.requires_grad
+    [sampled] = torch.autograd.grad(-(logprobs.detach().exp() * rewards * logprobs).sum(), logits)
+    assert sampled.tolist() == pytest.approx(exact.tolist(), abs=1e-12)
+
+
+def test_a_teacher_that_lies_moves_a_token_by_no_more_than_the_limit() -> None:
+    seen = draw(2)
+    for claim in (-3e38, 0.0):
+        taught = teacher_reward(replace(seen, teacher=torch.full_like(seen.behaviour, claim)))
+        assert taught.abs().max().item() <= TEACHER_LIMIT
+
+
+def test_a_teacher_that_says_nothing_is_a_mistake_of_ours() -> None:
+    with pytest.raises(ValueError, match="under the teacher"):
+        teacher_reward(draw(2))
 
 
 @given(value=st.floats(-3, 3), old=st.floats(-3, 3), wanted=st.floats(-3, 3), clip=st.floats(0.05, 1.0))

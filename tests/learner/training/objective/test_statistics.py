@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.training.objective.objective_inputs import Corrected, Terms
+from learner.training.objective.objective_inputs import LOG_RATIO_LIMIT, Corrected, Terms
 from learner.training.objective.statistics import Statistics
 
 
@@ -47,8 +48,10 @@ def test_sums_over_two_microbatches() -> None:
             "mismatch_kl": ((low - 1 + 1) + (high - 1 - 1)) / 3,
             "entropy": 1.0,
             "reference_kl": 0.0,
+            "teacher_kl": 0.0,
             "ess": (1 + low + high) ** 2 / (3 * (1 + low**2 + high**2)),
             "weight_ess": (1 + 0 + 2) ** 2 / (3 * (1 + 0 + 4)),
+            "masked_share": 0.0,
         },
         rel=1e-5,
     )
@@ -94,8 +97,10 @@ def test_parts_add_up_to_the_whole(rows: list[tuple[float, float, int, bool]], c
         found = Statistics(4)
         if part:
             pi, mu, lags, offline = map(list, zip(*part, strict=True))
+            size = len(part)  # sequences are whole in every part: each token is one
+            several = {"segments": torch.arange(size), "num_sequences": size}
             found.add(
-                terms(pi, mu, lags, offline),
+                Terms(**{**vars(terms(pi, mu, lags, offline)), **several}),
                 corrected([one < -2 for one in pi], [abs(one) for one in mu]),
                 torch.tensor(mu),
             )
@@ -140,6 +145,25 @@ def test_the_reference_is_told_of_where_there_is_one() -> None:
     assert found.metrics()["reference_kl"] == pytest.approx((math.exp(1) - 2) / 2)
 
 
+def test_the_teacher_is_told_of_where_there_is_one() -> None:
+    found, seen = Statistics(0), terms([-1.0, -2.0, -1.0], [-1.0, -1.0, -1.0], [0, 0, 0])
+    taught = replace(seen, teacher=torch.tensor([-3.0, -1.5, -100.0]))
+    found.add(taught, corrected([False] * 3), torch.zeros(3))
+    assert found.metrics()["teacher_kl"] == pytest.approx((2.0 - 0.5 + LOG_RATIO_LIMIT) / 3)
+
+
 def test_metrics_of_an_empty_batch_are_zero() -> None:
     assert set(Statistics(3).metrics().values()) == {0.0}
     assert Statistics(3).by_lag() == {}
+
+
+def test_a_sequence_is_masked_when_a_bound_left_none_of_its_tokens_a_weight() -> None:
+    found = Statistics(0)
+    drawn = terms([-1.0] * 6, [-1.0] * 6, [0] * 6)
+    several = Terms(**{**vars(drawn), "segments": torch.tensor([0, 0, 1, 1, 2, 3]), "num_sequences": 4})
+    # Whole; half of it; one whose ratio has vanished by itself; one that was capped.
+    clipped, weights = [True, True, True, False, False, True], [0.0, 0.0, 0.0, 1.0, 0.0, 2.0]
+    found.add(several, corrected(clipped, weights), torch.zeros(6))
+    assert found.metrics()["masked_share"] == 0.25
+    found.merge(found)
+    assert found.metrics()["masked_share"] == 0.25

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from learner.trainer_api.presets import PRESETS
 from node.commands.demo.command import Demo, Site, Sites
-from node.commands.demo.recipe import Recipe, recipe_for, swarm_toml
+from node.commands.demo.recipe import OBJECTIVES, Recipe, recipe_for, swarm_toml
 from node.config.loader import read_node_config, read_swarm_config
 from node.reports.model.report import Role
 from node.runtime.errors import RunError, UsageError
@@ -37,7 +36,7 @@ def test_every_window_that_may_be_asked_for(
     assert (learn.steps, learn.seed) == (recipe.steps, 1)
 
 
-@pytest.mark.parametrize("objective", PRESETS)
+@pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_objective_that_may_be_asked_for(tmp_path: Path, objective: str) -> None:
     path, recipe = tmp_path / "swarm.toml", recipe_for(objective)
     path.write_text(swarm_toml(recipe, port=4001, staleness=3, seed=1, objective=objective), encoding="utf-8")

@@ -31,6 +31,7 @@ SET_THIS = {
 """(section, key) of what is marked as having no default."""
 
 UNSET = {
+    ("model", "chat_template"),
     ("network", "upload_mbit"),
     ("network", "download_mbit"),
     ("network", "relay_mbit"),
@@ -47,6 +48,10 @@ UNSET = {
     ("learn", "max_episode_tokens"),
     ("trainer", "decay_steps"),
     *{("trainer", key) for key in ("advantage", "correction", "aggregation", "clip_low", "clip_high", "weight_cap")},
+    ("learn", "overlong_buffer"),
+    ("trainer", "teacher_coefficient"),
+    ("distill", "teacher"),
+    *{("trainer", key) for key in ("sequence_mask", "mask_low", "mask_high")},
 }
 
 

@@ -278,6 +278,11 @@ def test_both_sides_write_the_same_proof(books: Path) -> None:
         ("DROP TABLE tallies", "no tally was signed of that"),
         ("DELETE FROM records WHERE {}", "No record here has an id that begins with"),
         ("UPDATE records SET peer = '" + OTHER.peer_id + "' WHERE {}", "does not prove it"),
+        ("DELETE FROM steps", "of which too little is kept"),
+        (
+            "UPDATE tallies SET envelope = CAST(substr(envelope, 1, length(envelope) - 1) || x'00' AS BLOB)",
+            "bad_signature",
+        ),
     ],
 )
 def test_what_cannot_be_proved_is_said_with_the_reason(books: Path, change: str, said: str) -> None:
@@ -287,6 +292,7 @@ def test_what_cannot_be_proved_is_said_with_the_reason(books: Path, change: str,
     told = volery("prove", record, books / "learner", "--out", "proof")
     assert told.code == 1
     assert said in told.err
+    assert "ledger.sqlite" in told.err
     assert not Path("proof").exists()
 
 
@@ -297,6 +303,7 @@ def test_a_node_without_the_proof_says_how_to_get_it(books: Path) -> None:
             db.execute(f"DROP TABLE {table}")
     told = volery("prove", record, books / "node")
     assert told.code == 1
+    assert "receipts.sqlite: " in told.err
     assert "there is no proof here that it trained a version" in told.err
     assert volery("receipts", "export", books / "node", "--out", "all", "--proofs").code == 0
     assert volery("receipts", "list", books / "node").code == 0

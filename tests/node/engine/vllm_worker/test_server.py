@@ -24,6 +24,8 @@ from tests.support.node_fixtures import VOCAB_SIZE, Models
 WORKER = "node.engine.vllm_worker"
 REFUSED = 13
 """A token that this library takes for a mistake of its caller's."""
+HANGS = 14
+"""A token after which it makes two more, and then none until it is aborted."""
 
 
 class EngineDeadError(Exception):
@@ -40,6 +42,7 @@ class Library:
         self.errored = False
         self.model_config = SimpleNamespace(max_model_len=512, get_vocab_size=lambda: VOCAB_SIZE, dtype="torch.float32")
         self.label = ""
+        self.aborted: dict[str, asyncio.Event] = {}
 
     @classmethod
     def from_engine_args(cls, arguments: Any) -> Library:
@@ -54,6 +57,10 @@ class Library:
         if REFUSED in prompt["prompt_token_ids"]:
             raise ValueError("this library does not like it")
         count = params.max_tokens
+        if HANGS in prompt["prompt_token_ids"]:
+            self.aborted[id] = asyncio.Event()
+            await self.aborted[id].wait()
+            count = 2
         yield SimpleNamespace(
             outputs=[
                 SimpleNamespace(
@@ -63,6 +70,10 @@ class Library:
                 )
             ]
         )
+
+    async def abort(self, ids: list[str]) -> None:
+        for id in ids:
+            self.aborted[id].set()
 
     async def update_weight_version(self, label: str) -> None:
         self.label = label
@@ -132,6 +143,7 @@ def ask(server: Any, id: int, prompts: list[list[int]]) -> None:
         "greedy": np.zeros(rows, np.uint8),
         "budgets": np.full(rows, 3, np.int32),
         "stop_set": np.zeros(rows, np.int32),
+        "starts": np.zeros(rows, np.int32),
     }
     server._take({"id": id, "op": "generate", "stop_sets": [[]]}, arrays)
 
@@ -159,6 +171,26 @@ def test_a_request_that_vllm_does_not_take_is_refused_alone(server: ModuleType, 
     assert answers[2]["ok"]
     assert (answers[1]["ok"], answers[1]["kind"]) == (False, "bad_request")
     assert "this library does not like it" in answers[1]["error"]
+
+
+def test_an_interrupted_call_has_what_vllm_had_and_what_waits_has_nothing(server: ModuleType, models: Models) -> None:
+    worker, sent = opened(server)
+
+    async def work() -> None:
+        await worker._install(models.first, {"version": 1}, "finish")
+        ask(worker, 1, [[HANGS], [1]])
+        while len(worker._engine.llm.aborted) < 1 or len(worker._running) > 1:
+            await asyncio.sleep(0)
+        worker._gate_open = False  # as while a version is installed
+        ask(worker, 2, [[1]])
+        worker._take({"op": "interrupt", "id": 3}, {})
+        while worker._running or worker._interrupting:
+            await asyncio.sleep(0)
+
+    asyncio.run(work())
+    answers = {header["id"]: header for header in sent() if "id" in header}
+    assert all(answers[id]["ok"] for id in (1, 2, 3))
+    assert [answers[id]["versions"] for id in (1, 2)] == [[{"version": 1}], []]
 
 
 def test_a_model_whose_core_ends_on_trial_is_refused_and_the_one_before_serves(

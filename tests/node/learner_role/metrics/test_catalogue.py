@@ -9,6 +9,8 @@ import trio
 
 from learner.monitoring import fruitless_leases as fruitless
 from learner.monitoring.thresholds import Alarm
+from learner.rollouts.environment import Ended, Reply, Said
+from learner.rollouts.reward_parts import RewardPart, total
 from node.learner_role.metrics.board import MAX_SERIES, Board, Series
 from node.learner_role.metrics.catalogue import METRICS, TOPICS, Kind, table
 from node.learner_role.metrics.collect import follow_event, is_trainers
@@ -24,6 +26,10 @@ PAGE = ROOT / "docs" / "metrics.md"
 
 EVENTS: list[tuple[str, dict[str, Field]]] = [
     ("delivery_judged", {"peer": "peer", "admitted": 4, "refused": 2, "reason": "stale", "tokens": 40}),
+    (
+        "delivery_judged",
+        {"peer": "peer", "admitted": 4, "refused": 0, "reason": "", "tokens": 40, "dropped": "void"},
+    ),
     ("peer_fault", {"peer": "peer", "fault": "malformed", "unsaid": 3}),
     ("over_budget", {"budget": "handshakes", "times": 300, "who": "192.0.2.66", "who_times": 298}),
     ("peer_left", {"peer": "peer"}),
@@ -31,6 +37,7 @@ EVENTS: list[tuple[str, dict[str, Field]]] = [
     ("traffic", {"bytes_up": 5, "bytes_carried": 7}),
     ("leases_returned", {"peer": "peer", "leases": 2}),
     ("leases_recalled", {"peer": "peer", "leases": 2}),
+    ("lease_handed_back", {"peer": "peer", "tokens": 9}),
     ("audited", {"peer": "peer", "tokens": 28, "passed": True}),
     ("audits_made", {"groups": 2, "seconds": 0.25, "waiting": 3}),
     ("audit_impossible", {"version": "1.0", "reason": "it is gone"}),
@@ -38,6 +45,7 @@ EVENTS: list[tuple[str, dict[str, Field]]] = [
     ("relays_credited", {"peer": "peer", "bytes": 9}),
     ("evaluated", {"version": "1.0", "greedy": 0.5, "sampled": 0.25, "pass_1": 0.2, "pass_8": 0.6}),
     ("evaluated_task", {"version": "1.0", "task": "sort", "greedy": 0.5, "sampled": 0.25, "pass_1": 0.2}),
+    ("evaluated_reward", {"version": "1.0", "name": "right", "greedy": 0.5, "sampled": 0.25}),
     ("evaluation_skipped", {"version": "1.0"}),
     (
         "curriculum",
@@ -60,7 +68,7 @@ FIGURES = {
     "with_advantage": 0.5,
     "entropy": 0.7, "mismatch_kl": 0.01, "mean_ratio": 1.0, "max_ratio": 1.5, "max_log_ratio": 0.4, "clip_share": 0.1,
     "ess": 0.9, "weight_ess": 0.95, "offline_sequences": 4, "reference_kl": 0.0, "mean_lag": 0.5, "diverged": 1,
-    "borne_kl": 0.08, "borne_ess": 0.5,
+    "teacher_kl": 0.0, "borne_kl": 0.08, "borne_ess": 0.5, "masked_share": 0.25, "replayed": 0.99,
     "explained_variance": 0.5, "preference_loss": 0.6, "preference_accuracy": 0.75, "preference_margin": 0.1,
 }  # fmt: skip
 """What a trainer replies to `step`, flat; `test_catalogue_figures.py` holds this to the real one."""
@@ -82,11 +90,17 @@ class TalkativeTrainer(FakeTrainer):
         return super()._step(header, arrays) | FIGURES | {"by_lag": {"0": AT_LAG}}
 
 
+def of_two(index: int, said: Said, transcript: int) -> Reply:
+    """A reward that is made of two, each with a name."""
+    parts = tuple(RewardPart(name=name, value=said[-1][0] / 64) for name in ("right", "style"))
+    return Ended(reward=total(parts), parts=parts)
+
+
 async def measured() -> Board:
     """What a learner measures that took a few steps, and to which everything happened."""
     with fast_directory() as root:
         trainer = TalkativeTrainer()
-        async with open_learner(root, replace(Settings(), steps=3), trainer=trainer) as learner:
+        async with open_learner(root, replace(Settings(), steps=3), trainer=trainer, environment=of_two) as learner:
             board = learner.watch.board
             for event, fields in EVENTS:
                 learner.sessions.events.emit(event, **fields)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from learner.training.server import Trainer
 from node.learner_role.metrics.collect import BY_LAG, is_trainers
 from protocol.core.pipe import Header
+from tests.integration.test_mixture_of_experts import CONFIG as MIXTURE
+from tests.integration.test_mixture_of_experts import rollouts as rollouts_of_mixture
 from tests.learner.training.test_server import CONFIG, HYPERPARAMETERS, ok, rollouts
 from tests.node.learner_role.metrics.test_catalogue import FIGURES
 
@@ -33,6 +36,13 @@ def replies(tmp_path_factory: pytest.TempPathFactory) -> list[Header]:
         trainer = Trainer()
         ok(trainer, "load", directory=str(model), hyperparameters=HYPERPARAMETERS | objective)
         found.append(ok(trainer, "step", pairs(0)))
+    mixture = tmp_path_factory.mktemp("models") / "moe"
+    ok(Trainer(), "make_model", directory=str(mixture), config=MIXTURE, architecture="qwen3_moe")
+    trainer = Trainer()
+    ok(trainer, "load", directory=str(mixture), hyperparameters=HYPERPARAMETERS, router_replay=True)
+    some = rollouts_of_mixture(0)
+    routes = {"experts": np.tile(np.array([0, 1], np.uint8), (48, 2, 1)), "routed": np.ones(48, np.uint8)}
+    found.append(ok(trainer, "step", some | routes))
     return found
 
 

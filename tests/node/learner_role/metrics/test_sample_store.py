@@ -12,11 +12,11 @@ from node.learner_role.metrics.sample_selection import kept_of
 from node.learner_role.metrics.sample_store import FILE, Sample, SampleSink, kept_versions, read_sample
 from node.runtime.errors import RunError
 from protocol.core.ids import PolicyVersion
-from tests.node.learner_role.metrics.test_sample_selection import batch_of
+from tests.node.learner_role.metrics.test_sample_selection import AS_IT_IS, batch_of
 
 
 def sample(step: int, incarnation: int = 1) -> Sample:
-    groups = kept_of(batch_of((0.0, 1.0), (0.5, step / 1000)), 2, "group_mean", str)
+    groups = kept_of(batch_of((0.0, 1.0), (0.5, step / 1000)), 2, "group_mean", str, AS_IT_IS)
     return Sample(incarnation=incarnation, step=step, at_ms=step, groups=groups)
 
 

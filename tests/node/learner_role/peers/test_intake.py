@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,6 +17,8 @@ from learner.ledger.rows import LeaseRow
 from learner.ledger.sqlite.database import LedgerError
 from learner.rollouts.admission import GrantedLease
 from learner.rollouts.environment import Ended, Question, Reply, Said
+from learner.rollouts.overlong import Overlong, OverlongMode
+from learner.rollouts.reward_parts import RewardPart, total
 from node.learner_role.peers.intake import MAX_REPEATS, MAX_UNDER_WAY
 from node.learner_role.scheduling.recovery import read_unconsumed
 from node.reports import as_text, own_report, swarm_report
@@ -34,7 +37,7 @@ from protocol.work import (
     open_receipt,
 )
 from swarm.work.server import Incoming
-from tests.support.learner_fixture import FakePeer, Learner, Settings, hand_in, hello, open_learner
+from tests.support.learner_fixture import FakePeer, Learner, Settings, hand_in, hello, open_learner, told_little
 from tests.support.trainer_fixture import (
     NOW_MS,
     OTHER,
@@ -562,7 +565,8 @@ async def test_a_void_group_is_credited_and_dropped_and_asked_about_again_after_
         [event] = learner.logged("delivery_judged")
         assert (event["dropped"], event["admitted"]) == ("void", 2)
         told.append("the verifiers are back")
-        found = await trio.to_thread.run_sync(read_unconsumed, learner.ledger, environment, SWARM.authority.swarm)
+        ask_one = told_little(environment)
+        found = await trio.to_thread.run_sync(read_unconsumed, learner.ledger, ask_one, SWARM.authority.swarm)
         assert [one.reward for one in found.groups[0].completions] == [0.5, 0.5]
         nursery.cancel_scope.cancel()
 
@@ -583,3 +587,89 @@ async def test_what_is_dropped_since_nobody_could_judge_it_is_leased_again(tmp_p
         assert trained == [4] * 4
         dropped = [one["dropped"] for one in learner.logged("delivery_judged") if one["dropped"]]
         assert set(dropped) == {"void"}
+
+
+def cutting_off(index: int, said: Said, transcript: int) -> Reply:
+    """The second of each two is cut off, and worth something all the same."""
+    return Ended(reward=0.25 + said[-1][0] / 64, cut_off=said[-1][0] % 2 == 1)
+
+
+async def test_what_was_cut_off_is_known_after_a_restart(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, environment=cutting_off) as learner, trio.open_nursery() as nursery:
+        open_chain(learner)
+        [lease] = lend(learner, 1)
+        nursery.start_soon(learner.intake.run, learner.arriving)
+        await hand_in(learner, PEER.peer_id, delivery(lease))
+        batch = learner.capacity.buffer.take(2, learner.capacity.chain)
+        assert batch is not None
+        cut = [(one.reward, one.cut_off) for one in batch.groups[0].completions]
+        assert any(is_cut for _, is_cut in cut)
+        nursery.cancel_scope.cancel()
+
+        def unasked(index: int, said: Said, transcript: int) -> Reply:
+            raise AssertionError("a reward that was written is what it was")
+
+        found = await trio.to_thread.run_sync(read_unconsumed, learner.ledger, unasked, SWARM.authority.swarm)
+        assert [(one.reward, one.cut_off) for one in found.groups[0].completions] == cut
+
+
+def of_two(index: int, said: Said, transcript: int) -> Reply:
+    """Two rewards, of which nobody can say the second of every other completion."""
+    token = said[-1][0]
+    parts = (
+        RewardPart(name="right", value=token / 64),
+        RewardPart(name="style", value=math.nan if token % 2 else 0.5, weight=0.25),
+    )
+    return Ended(reward=total(parts), parts=parts)
+
+
+async def test_rewards_with_names_are_known_after_a_restart(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, environment=of_two) as learner, trio.open_nursery() as nursery:
+        seen: list[tuple[int, float]] = []
+        object.__setattr__(learner.intake.problems, "observe", lambda index, mean: seen.append((index, mean)))
+        learner.capacity.buffer.decides = "right"
+        open_chain(learner)
+        [lease] = lend(learner, 1)
+        nursery.start_soon(learner.intake.run, learner.arriving)
+        await hand_in(learner, PEER.peer_id, delivery(lease))
+        batch = learner.capacity.buffer.take(2, learner.capacity.chain)
+        assert batch is not None
+        given = [repr(one.parts) for one in batch.groups[0].completions]  # in which NaN is as NaN
+        assert any("nan" in parts for parts in given)
+        nursery.cancel_scope.cancel()
+
+        def unasked(index: int, said: Said, transcript: int) -> Reply:
+            raise AssertionError("a reward that was written is what it was")
+
+        found = await trio.to_thread.run_sync(read_unconsumed, learner.ledger, unasked, SWARM.authority.swarm)
+        assert [repr(one.parts) for one in found.groups[0].completions] == given
+        _, again = learner.ledger.work.since(0, 0, "right")
+        assert [index for index, _ in again] == [index for index, _ in seen]
+        assert [mean for _, mean in again] == pytest.approx([mean for _, mean in seen])
+
+
+@pytest.mark.parametrize("mode", ["task", "zero", "mask", "soft"])
+async def test_whatever_is_trained_on_the_task_says_what_is_credited_and_reported(
+    tmp_path: Path, mode: OverlongMode
+) -> None:
+    overlong = Overlong(mode=mode, budget=8, buffer=2, penalty=0.5)
+    settings = Settings(steps=2, staleness=0, ahead=1.0, overlong=overlong)
+    async with open_learner(tmp_path, settings, environment=cutting_off) as learner:
+        await learner.train(FakePeer())
+        rows = learner.ledger.training.newest_steps(2)
+        with learner.ledger.transaction() as db:
+            credited = db.execute(
+                "SELECT reward FROM records WHERE step IS NOT NULL ORDER BY step, lease, idx"
+            ).fetchall()
+            cut = db.execute("SELECT count(*) FROM cut_off JOIN records USING (lease, idx) WHERE step IS NOT NULL")
+            share = cut.fetchone()[0] / len(credited)
+    trained = learner.trainer.trained
+    rewards = [float(one) for arrays in trained for one in arrays["rewards"]]
+    assert sum(row.reward for row in rows) / 2 == pytest.approx(sum(one for (one,) in credited) / len(credited))
+    assert sum(row.metrics["cut_off"] for row in rows) / 2 == pytest.approx(share)
+    assert 0 < share < 1
+    taken_off = sum(one for (one,) in credited) - sum(rewards)
+    assert sum(row.metrics["overlong_penalty"] for row in rows) / 2 == pytest.approx(taken_off / len(rewards), abs=1e-6)
+    assert (taken_off > 0.01) == (mode in ("zero", "soft"))
+    left_out = sum(int((arrays["trained"] == 0).sum()) for arrays in trained)
+    assert left_out == (round(share * len(rewards)) if mode == "mask" else 0)

@@ -17,7 +17,7 @@ from learner.ledger.sqlite.database import snapshot
 from learner.rollouts.admission import GrantedLease
 from learner.rollouts.open_leases import Prompt
 from node.config.engine_requirements import EngineTerms
-from node.learner_role.peers.session_service import LOGGED_BEATS, TICK_S
+from node.learner_role.peers.session_service import HEARD_REACHES, LOGGED_BEATS, TICK_S
 from node.learner_role.scheduling.lease_service import GRANT_WAIT_S, LATE_GRACE_MS
 from node.learner_role.shared.signals import connect_peers
 from node.reports.model.verdict_meanings import JUDGING
@@ -26,10 +26,13 @@ from protocol.accounting.reputation import ObservedDay
 from protocol.core.codec import encode
 from protocol.core.ids import LeaseId, PeerId
 from protocol.core.limits import MAX_LEASES_PER_GRANT, MAX_PROMPT_TOKENS, MAX_WORK_BYTES, PROTOCOL_VERSION
-from protocol.versions.exchange import QUANTIZED, PeerAddresses
+from protocol.reach import REACH, Reach, ReachKind
+from protocol.versions.exchange import PeerAddresses
+from protocol.versions.formats import QUANTIZED
 from protocol.work import (
     IN_GOOD_ORDER,
     LEASE_RECALLS,
+    PARTS,
     PROOFS,
     RELAY_RECEIPTS,
     Farewell,
@@ -132,7 +135,7 @@ async def test_a_welcome_tells_the_terms(tmp_path: Path) -> None:
         assert isinstance(second, Welcome)
         assert (first.now_ms, first.heartbeat_ms) == (NOW_MS, round(HEARTBEAT_S * 1000))
         assert (first.staleness, first.publish_every, first.newest) == (1, 1, version("1.0"))
-        assert first.ext == {RELAY_RECEIPTS: b"", PROOFS: b""}
+        assert first.ext == {RELAY_RECEIPTS: b"", PROOFS: b"", PARTS: b""}
         assert second.peers == [PeerAddresses(peer=HERE, addresses=["/memory/here"])]
 
 
@@ -156,7 +159,7 @@ async def test_an_engine_with_quantised_weights_joins_where_the_operator_allows_
         assert "\x1b" not in answer.reason
         assert answer.retry_after_ms is None
         assert learner.run.present == {}
-        learner.sessions.engines = EngineTerms(quantized=True)
+        learner.sessions.engines = EngineTerms(formats=("stored", "fp8\\x1b"))
         assert isinstance(await learner.sessions.welcome(HERE, quantised), Welcome)
 
 
@@ -896,3 +899,35 @@ async def test_a_peer_that_beats_without_end_fills_no_log(tmp_path: Path, mock_c
         mock_clock.jump(1 / LOGGED_BEATS.per_s)
         learner.sessions.take_heartbeat(HERE, Heartbeat(bytes_up=1001))
         assert learner.logged("heartbeat")[-1]["bytes_up"] == 1001
+
+
+def beat(reach: Reach) -> Heartbeat:
+    return Heartbeat(ext={REACH: encode(reach)})
+
+
+async def test_how_a_peer_is_reached_is_logged_when_that_changes(tmp_path: Path) -> None:
+    reaches = [
+        Reach(kind=ReachKind.UNKNOWN),
+        Reach(kind=ReachKind.BY_PUNCHING, why="seen"),
+        Reach(kind=ReachKind.BY_PUNCHING, why="seen", addresses=["/ip4/1.2.3.4/tcp/5"]),
+        Reach(kind=ReachKind.BY_PUNCHING, why="seen", addresses=["/ip4/1.2.3.4/tcp/6"]),
+    ]
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        for reach in reaches:
+            learner.sessions.take_heartbeat(HERE, beat(reach))
+        assert [row["kind"] for row in learner.logged("peer_reach")] == ["unknown", "by_punching"]
+
+
+async def test_a_peer_whose_reach_changes_without_end_is_heard_now_and_then(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with opened(tmp_path, ROOMY, HERE) as learner:
+        for number in range(1000):
+            learner.sessions.take_heartbeat(HERE, beat(Reach(kind=ReachKind.NOT, why=str(number))))
+        assert len(learner.logged("peer_reach")) == HEARD_REACHES.burst
+        learner.sessions.take_heartbeat(HERE, beat(Reach(kind=ReachKind.DIRECTLY, why="the last")))
+        for _ in range(2):  # it beats in between, or would be taken for gone
+            await tick(learner, mock_clock, 1 / HEARD_REACHES.per_s / 2)
+            learner.sessions.take_heartbeat(HERE, Heartbeat())
+        await tick(learner, mock_clock)
+        assert learner.logged("peer_reach")[-1]["why"] == "the last"

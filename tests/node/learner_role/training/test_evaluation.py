@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -19,6 +20,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from learner.ledger.ledger import Ledger
 from learner.monitoring.eval_scores import Scores
 from learner.rollouts.environment import Answered, Ended, Reply, Said
+from learner.rollouts.reward_parts import RewardPart, total
 from node.engine.fake import FakeConfig, FakeEngine
 from node.engine.interface import EngineCrashed, GenerationRequest, InstalledVersion, InstallFailed
 from node.learner_role.training.evaluation import (
@@ -181,6 +183,48 @@ async def test_of_several_samples_and_tasks_each_task_has_its_own_scores(tmp_pat
             "greedy": scores.tasks["b"].greedy, "sampled": scores.tasks["b"].sampled,
             **{f"pass@{k}": scores.tasks["b"].pass_at[k] for k in (1, 2, 4)},
         }  # fmt: skip
+
+
+def partly_said(number: int) -> HeldOut:
+    """Of every third nobody can say anything, and of the others the style of every other."""
+
+    def reply(said: Said, transcript: int) -> Reply:
+        if number % 3 == 0:
+            return Ended(reward=0.0, failure="unsaid: the judge sleeps", void=True)
+        parts = (
+            RewardPart(name="right", value=float(number % 3 == 1)),
+            RewardPart(name="style", value=0.5 if number % 2 else math.nan, weight=0.0),
+        )
+        return Ended(reward=total(parts), parts=parts)
+
+    return HeldOut(prompt=(number, 5), reward=lambda tokens: 0.0, reply=reply)
+
+
+async def test_what_nobody_can_say_is_left_out_and_each_name_has_its_mean(tmp_path: Path) -> None:
+    async with opened(tmp_path) as parts:
+        parts.evaluation.prompts = [partly_said(number) for number in range(30)]
+        await parts.evaluation.evaluate(parts.publish(1))
+        assert parts.evaluation.latest is not None
+        assert (parts.evaluation.latest.greedy, parts.evaluation.latest.pass_at) == (0.5, {1: 0.5})
+        named = [fields for name, fields in parts.log if name == "evaluated_reward"]
+        assert [(one["name"], one["greedy"], one["sampled"]) for one in named] == [
+            ("right", 0.5, 0.5),
+            ("style", 0.5, 0.5),
+        ]
+        [told] = swarm_report(parts.ledger.path).evaluations
+        assert told.named == {name: {"greedy": 0.5, "sampled": 0.5} for name in ("right", "style")}
+
+
+async def test_where_nobody_can_say_anything_an_evaluation_fails(tmp_path: Path) -> None:
+    async with opened(tmp_path) as parts:
+        parts.evaluation.prompts = [partly_said(0)] * 3
+        await parts.evaluation.evaluate(parts.publish(1))
+        [(name, fields)] = parts.log
+        assert (name, fields["reason"]) == (
+            "evaluation_failed",
+            "nobody can say what the answers to 3 held-out prompts are worth: unsaid: the judge sleeps",
+        )
+        assert parts.rows() == []
 
 
 async def test_episodes_are_played_to_their_end(tmp_path: Path) -> None:

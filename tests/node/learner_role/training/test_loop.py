@@ -25,6 +25,7 @@ from learner.ledger.rows import CheckpointRow
 from learner.provisioning.estimation.recording import Began, Delivered, Stepped
 from learner.rollouts.batch_arrays import batch_arrays
 from learner.rollouts.buffer import Batch, Completion, Group
+from learner.rollouts.overlong import Overlong
 from node.learner_role.training.checkpoints import REST
 from node.learner_role.training.loop import MAX_LOST
 from node.learner_role.training.publisher import REANNOUNCE_S, event_figures
@@ -453,7 +454,7 @@ async def test_a_checkpoint_waits_for_no_verifier_and_what_is_being_judged_count
         trio.open_nursery() as nursery,
     ):
         object.__setattr__(learner.intake.problems, "observe", lambda index, mean: observed.append(index))
-        learner.training.curriculum.state = lambda: {"ordinal": 0, "observed": list(observed)}
+        learner.training.curriculum.state = lambda unleased: {"ordinal": 0, "observed": list(observed)}
         await learner.training.begin()
         nursery.start_soon(learner.training.saving.run)
         nursery.start_soon(learner.intake.run, learner.arriving)
@@ -1199,7 +1200,7 @@ def test_a_batch_as_arrays() -> None:
         group(2, completion((7, 8), 1.0), completion((9,), 0.0)),
         group(1, completion((5, 5, 5), 0.5, spans=old_and_new), turns),
     )
-    arrays = batch_arrays(Batch(groups=groups, lags={}, dropped={}), version("2.5"))
+    arrays = batch_arrays(Batch(groups=groups, lags={}, dropped={}), version("2.5"), Overlong())
     assert {name: (array.dtype.name, array.tolist()) for name, array in arrays.items()} == {
         "tokens": ("int32", [0, 1, 7, 8, 0, 1, 9, 0, 5, 5, 5, 0, 6, 0, 0, 6]),
         "lengths": ("int32", [4, 3, 4, 5]),
@@ -1209,6 +1210,7 @@ def test_a_batch_as_arrays() -> None:
         "rewards": ("float32", [1.0, 0.0, 0.5, 0.5]),
         "group_sizes": ("int32", [2, 2]),
         "origins": ("uint8", [0, 0, 0, 0]),
+        "trained": ("uint8", [1, 1, 1, 1]),
     }
 
 

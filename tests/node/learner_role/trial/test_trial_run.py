@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -143,12 +143,14 @@ class Trainer:
     says: Logprob = truth
     error: Exception | None = None
     asked: list[tuple[str, Mapping[str, object]]] = field(default_factory=list)
+    arrays: list[Arrays] = field(default_factory=list)
 
     async def call(self, op: str, header: Mapping[str, object], arrays: Arrays | None) -> tuple[Header, Arrays]:
         self.asked.append((op, header))
         if self.error is not None:
             raise self.error
         assert arrays is not None
+        self.arrays.append(arrays)
         lengths, masks = arrays["lengths"], np.split(arrays["mask"], np.cumsum(arrays["lengths"])[:-1])
         rows = [
             read(self.says, int(length - mask.sum()), int(mask.sum()))
@@ -204,6 +206,26 @@ async def test_what_agrees_passes_and_says_what_was_tried(tmp_path: Path, autoju
     assert passed.apart < 1e-6
     assert "engine, audit and trainer agree" in passed.told
     assert "The trainer computes in float32 on cpu, the engine in float32 on cpu." in passed.told
+
+
+@dataclass
+class Mixture(Engine):
+    """One that tells the experts of what it draws, where it is asked."""
+
+    def _generated(self, request: GenerationRequest) -> Generation:
+        made = super()._generated(request)
+        return replace(made, experts=np.zeros((len(made.tokens), 2, 2), np.uint8)) if request.experts else made
+
+
+async def test_the_trainer_gets_the_experts_where_it_replays_them(tmp_path: Path, autojump_clock: object) -> None:
+    trainer = Trainer()
+    for replays in (False, True):
+        await tried(tmp_path, Mixture(), trainer, replays=replays)
+    plain, replayed = trainer.arrays
+    assert "experts" not in plain
+    tokens = int(replayed["mask"].sum())
+    assert replayed["experts"].shape == (tokens, 2, 2)
+    assert replayed["routed"].tolist() == [1] * tokens
 
 
 async def test_a_completion_that_never_ends_is_bounded_and_one_turn_is_enough(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from node.config.swarm_config import VerifierMachine, VerifiersSection
 from node.tasks.api.interface import Completion, TaskError
-from node.tasks.kinds.code import CodeTask, program_of
+from node.tasks.kinds.code import CodeProblem, CodeTask, program_of
 from node.tasks.registry import open_task
 from node.tasks.sandbox import bubblewrap as sandbox
 from node.verifiers.dispatch import require_here
@@ -372,3 +372,28 @@ def test_apart_asserts_are_about_plain_data_and_what_can_be_called(tmp_path: Pat
 @pytest.mark.parametrize("wrong", ["assert half(4) == 3", "assert Stack(1) == Stack(1)", "assert nothing", "inc('a')"])
 def test_apart_a_wrong_assert_fails(tmp_path: Path, wrong: str) -> None:
     assert worth(opened(tmp_path, [{"prompt": "p", "asserts": wrong}], APART), PROGRAM) == 0.0
+
+
+def test_fields_have_any_names(tmp_path: Path) -> None:
+    # As in MBPP.
+    row = {"text": "Write inc(x).", "code": "def inc(x): return x + 1", "test_list": ["assert inc(1) == 2"], "tests": 3}
+    (tmp_path / "mbpp.jsonl").write_text(json.dumps(row) + "\n")
+    spec = "code:mbpp.jsonl:prompt=text,tests=more.tests,asserts_field=test_list,answer=code"
+    with pytest.raises(TaskError, match=r"no line has the field `more\.tests`, which the spec names"):
+        open_task(spec, directory=tmp_path)
+    row["more"] = {"tests": [{"input": "", "output": ""}]}
+    (tmp_path / "mbpp.jsonl").write_text(json.dumps(row) + "\n")
+    problem = open_task(spec, directory=tmp_path).problem(0)
+    assert isinstance(problem, CodeProblem)
+    assert (problem.prompt, problem.answer, problem.asserts) == (row["text"], row["code"], "assert inc(1) == 2")
+    assert problem.tests == (("", ""),)
+
+
+def test_a_line_without_tests_is_told_with_its_fields(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"prompt": "a", "test_list": ["assert f()"]}\n')
+    told = r"t\.jsonl:1: has neither `tests` nor `asserts`; its fields are `prompt`, `test_list`\."
+    with pytest.raises(TaskError, match=told):
+        open_task("code:t.jsonl", directory=tmp_path)
+    (tmp_path / "t.jsonl").write_text('{"prompt": "a", "test_list": ["assert ("]}\n')
+    with pytest.raises(TaskError, match=r"t\.jsonl:1: `test_list` is no Python"):
+        open_task("code:t.jsonl:asserts_field=test_list", directory=tmp_path)

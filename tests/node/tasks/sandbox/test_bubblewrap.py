@@ -18,6 +18,7 @@ from node.tasks.api.interface import TaskError
 from node.tasks.sandbox import bubblewrap as sandbox
 from node.tasks.sandbox.bubblewrap import SYSTEM_PYTHON, Ran, SandboxLimits, open_sandbox, require_sandbox, run
 from node.tasks.sandbox.seccomp import CALLS, CLONE, CLONE3, MACHINES, call_filter
+from tests.support.hostile_programs import FORK_BOMB
 
 BRIEF = SandboxLimits(time_s=1.0, memory_mb=128)
 PATIENT = SandboxLimits(time_s=60.0, memory_mb=128)
@@ -89,22 +90,7 @@ print([name for _, name in socket.if_nameindex() if name != "lo"])
 def test_a_fork_bomb_is_bounded_and_nothing_of_it_is_left() -> None:
     before = running()
     ran = attempt(
-        TAKE_NAME
-        + """
-import os, time
-made = 0
-try:
-    for made in range(10_000):
-        if os.fork() == 0:
-            time.sleep(1000)
-except OSError:
-    print(made, flush=True)
-while True:
-    try:
-        os.fork()
-    except OSError:
-        pass
-""",
+        TAKE_NAME + FORK_BOMB,
         limits=BRIEF,
     )
     assert ran.exit_code is None

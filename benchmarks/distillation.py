@@ -1,0 +1,224 @@
+"""Claim "distillation": learning from a teacher's word on every token takes a third of GRPO's tokens, or less.
+
+A teacher of 50 M parameters is taught string reversal by example until nearly all that it draws is right. A student of
+3 M is taught just enough to begin with. From that same start the product's own trainer trains it twice, on rollouts of
+the weights that it trains: with GRPO on rewards, and with the objective "distill" on the teacher's log probabilities,
+each in every way of WAYS; of both the best counts. A group of two is enough for a teacher, and GRPO compares the
+completions of larger ones, so each has batches of its own. What always holds: both see the same problems in the same
+order, and no token is counted that was not generated and trained on.
+
+Bar: tokens_of_grpo, the tokens that distillation takes to an accuracy of 0.8 (held-out prompts, drawn at T = 1) over
+those of GRPO, the median over the seeds: at most a third.
+
+How to run: `make bench-distillation`; `--quick` takes small models, one seed and one way, to see that it works.
+"""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from types import MappingProxyType
+from typing import Any
+
+from benchmarks.harness import Bar, arguments, conclude, main, number, say, scratch, table
+from benchmarks.lagged.laboratory import Laboratory, prepare
+from benchmarks.lagged.recipe import Cell, Recipe
+from node.learner_role.training.warm_start import TINY_QWEN3
+
+THIRD = 1 / 3
+TARGET = 0.8
+
+STUDENT: Mapping[str, Any] = MappingProxyType(
+    dict(TINY_QWEN3)
+    | {"hidden_size": 256, "num_hidden_layers": 4, "head_dim": 64, "intermediate_size": 768, "initializer_range": 0.05}
+)
+"""3.2 M parameters."""
+
+TEACHER: Mapping[str, Any] = MappingProxyType(
+    dict(TINY_QWEN3)
+    | {
+        "hidden_size": 1024,
+        "num_hidden_layers": 3,
+        "head_dim": 256,
+        "intermediate_size": 4352,
+        "initializer_range": 0.02,
+    }
+)
+"""50 M parameters, wide and shallow: processors multiply large matrices best."""
+
+RECIPE = Recipe(task="reverse:letters=6", max_new_tokens=8, noise=0.4, begin=0.02, example_rate=1e-3, held_out=512)
+"""The student's start: few of its answers are right, as of a model that has not been trained on its task."""
+
+TEACHING = replace(RECIPE, noise=0.0, begin=0.95, example_rate=3e-4)
+"""The teacher's: clean examples, until it knows the task."""
+
+QUICK_RATE = 2e-3
+"""Of examples for small models, which learn faster."""
+
+MAX_TOKENS, TOKENS_BETWEEN = 400_000, 3_000
+"""After so many a run is given up; and how many pass from one evaluation to the next."""
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Way:
+    """How one objective is trained: prompts of a step, completions of each, and the learning rate."""
+
+    prompts: int
+    group: int
+    rate: float
+
+    def __str__(self) -> str:
+        return f"{self.prompts} x {self.group} at {self.rate:g}"
+
+
+RATES = (3e-4, 6e-4, 1.2e-3)
+
+WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(
+    {
+        "grpo": (*(Way(prompts=16, group=8, rate=rate) for rate in RATES), Way(prompts=8, group=8, rate=6e-4)),
+        "distill": (*(Way(prompts=8, group=2, rate=rate) for rate in RATES), Way(prompts=16, group=2, rate=6e-4)),
+    }
+)
+QUICK_WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(
+    {"grpo": (Way(prompts=16, group=8, rate=1e-3),), "distill": (Way(prompts=8, group=2, rate=1e-3),)}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What one training came to: tokens until TARGET, None where it never came there, and steps with accuracies."""
+
+    tokens: int | None
+    curve: tuple[tuple[int, float], ...]
+
+
+class Classroom(Laboratory):
+    """A laboratory with a teacher, which scores what was drawn where the objective learns from that."""
+
+    def __init__(self, cell: Cell, recipe: Recipe, model: Path, teacher: Laboratory | None) -> None:
+        super().__init__(cell, recipe, model)
+        self.teacher, self.tokens = teacher, 0
+
+    def _arrays(self, batch: Any, lag: int) -> dict[str, Any]:
+        from learner.training.batches.sequences import supervised_batch
+
+        arrays = super()._arrays(batch, lag)
+        self.tokens += int(arrays["mask"].sum())
+        if self.teacher is not None:
+            asked = supervised_batch(arrays, self.teacher.policy.vocab_size)
+            arrays["teacher_logprobs"] = self.teacher.training.logprobs(asked, 1.0)["logprobs"]
+        return arrays
+
+    def to_target(self) -> Run:
+        """Train until the accuracy is TARGET, or MAX_TOKENS were trained on."""
+        curve = [(0, self.evaluate())]
+        while curve[-1][1] < TARGET and self.tokens < MAX_TOKENS:
+            until = self.tokens + TOKENS_BETWEEN
+            while self.tokens < until:
+                self.train_one()
+            curve.append((self.tokens, self.evaluate()))
+        return Run(tokens=self.tokens if curve[-1][1] >= TARGET else None, curve=tuple(curve))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What all runs of one seed begin with: the student's directory, and the teacher, which knows the task."""
+
+    student: Path
+    teacher: Laboratory
+    teacher_parameters: int
+    student_parameters: int
+
+
+def begin(seed: int, directory: Path, *, quick: bool) -> Start:
+    """Make student and teacher of one seed."""
+    began = time.monotonic()
+    shapes = (TINY_QWEN3, TINY_QWEN3) if quick else (STUDENT, TEACHER)
+    recipes = [replace(one, example_rate=QUICK_RATE) if quick else one for one in (RECIPE, TEACHING)]
+    student, teacher = (
+        Laboratory(cell("grpo", 1e-6, seed), recipe, prepare(recipe, seed, directory / name, shape))
+        for name, recipe, shape in zip(("student", "teacher"), recipes, shapes, strict=True)
+    )
+    sizes = [one.policy.num_parameters for one in (student, teacher)]
+    say(
+        f"seed {seed}: student {sizes[0] / 1e6:.1f} M, {student.evaluate():.3f} right; teacher {sizes[1] / 1e6:.1f} M, "
+        f"{teacher.evaluate():.3f} right; made in {time.monotonic() - began:.0f} s"
+    )
+    return Start(
+        student=directory / "student" / "model",
+        teacher=teacher,
+        student_parameters=sizes[0],
+        teacher_parameters=sizes[1],
+    )
+
+
+def cell(objective: str, rate: float, seed: int) -> Cell:
+    """A run of the benchmark, on rollouts of the weights that it trains, at a constant rate: nobody knows before when
+    it comes to its target."""
+    return Cell(recipe="reversal", objective=objective, staleness=0, learning_rate=rate, seed=seed, constant=True)
+
+
+def compare(seed: int, start: Start, ways: Mapping[str, tuple[Way, ...]]) -> dict[str, dict[Way, Run]]:
+    """Every run of one seed, by objective and way."""
+    found: dict[str, dict[Way, Run]] = {}
+    for objective, tried in ways.items():
+        teacher = start.teacher if objective == "distill" else None
+        for way in tried:
+            began = time.monotonic()
+            recipe = replace(RECIPE, prompts=way.prompts, group=way.group)
+            run = Classroom(cell(objective, way.rate, seed), recipe, start.student, teacher).to_target()
+            found.setdefault(objective, {})[way] = run
+            most = max(accuracy for _, accuracy in run.curve)
+            told = f"{run.tokens:,} tokens to {TARGET}" if run.tokens else f"never came to {TARGET} ({most:.3f})"
+            say(f"seed {seed}: {objective:8} {way}: {told}, {time.monotonic() - began:.0f} s")
+    return found
+
+
+def best(runs: Mapping[Way, Run]) -> int | None:
+    """The fewest tokens to the target over all ways; None where none came there."""
+    return min((run.tokens for run in runs.values() if run.tokens is not None), default=None)
+
+
+def options() -> Namespace:
+    parser = arguments(__doc__ or "", reps=3)
+    parser.add_argument("--quick", action="store_true", help="small models, one seed, one way")
+    return parser.parse_args()
+
+
+def claim() -> int:
+    import torch
+
+    from learner.training.model.loading import quiet_transformers
+
+    asked = options()
+    quiet_transformers()
+    if asked.quick:
+        torch.set_num_threads(1)  # small products are done before another thread has woken up
+    ways, seeds = (QUICK_WAYS, 1) if asked.quick else (WAYS, asked.reps)
+    shares, rows = list[float](), list[list[str]]()
+    figures: dict[str, float | None] = {}
+    with scratch(asked.keep) as directory:
+        for seed in range(asked.seed, asked.seed + seeds):
+            start = begin(seed, directory / str(seed), quick=asked.quick)
+            found = compare(seed, start, ways)
+            grpo, distill = best(found["grpo"]), best(found["distill"])
+            if grpo and distill:
+                shares.append(distill / grpo)
+            rows.append(
+                [str(seed), number(grpo, 0), number(distill, 0), number(shares[-1] if grpo and distill else None)]
+            )
+            figures |= {f"grpo_tokens_{seed}": grpo, f"distill_tokens_{seed}": distill}
+            figures |= {"teacher_parameters": start.teacher_parameters, "student_parameters": start.student_parameters}
+    say("\n" + table(["seed", "tokens of GRPO", "tokens of distillation", "share"], rows))
+    whole = len(shares) == seeds
+    why = "" if whole else f"{seeds - len(shares)} of {seeds} seeds did not come to {TARGET} with both"
+    share = median(shares) if whole else None
+    return conclude("distillation", [Bar(name="tokens_of_grpo", value=share, at_most=THIRD, why=why)], figures)
+
+
+if __name__ == "__main__":
+    main(claim)

@@ -1,0 +1,193 @@
+"""Write the model card of an export: a README.md with the front matter that Hugging Face's hub reads.
+
+Pure. Names of peers and tasks are strangers' text. In the front matter every value is a JSON string, which YAML reads
+as it stands; in the text every character with a meaning in Markdown or HTML is escaped.
+
+Invariants:
+- Whatever a name holds, the front matter parses to the values that were meant, and the text has no markup of a name's.
+- A figure that the ledger does not tell is left out, never made up.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+
+from node.commands.export.card_facts import CardFacts, Contributor, RunFacts, scores_by_task
+from node.runtime.formatting import counted, plain_name, share, times
+
+MAX_TEXT_CHARS = 200
+"""Of a name or a spec on a card: a line."""
+
+_MARKUP = re.compile(r"([!-$&-+\--/:<-@\[-`{-~])")
+"""ASCII punctuation but for , ; and %: Markdown lets each be escaped, and gives a meaning to most."""
+
+FORMS = {
+    "model": "a model directory for transformers",
+    "merged": "a model directory for transformers: the adapter that was trained is merged into its base model",
+    "adapter": "a LoRA adapter for peft: load the base model, then this on top",
+}
+
+
+def write_card(facts: CardFacts) -> str:
+    """The whole README.md."""
+    parts = [front_matter(facts), *_sections(facts)]
+    return "\n".join(parts)
+
+
+def front_matter(facts: CardFacts) -> str:
+    """The YAML between two lines of dashes."""
+    lines = ["---"]
+    if facts.licence:
+        lines.append(f"license: {quoted(facts.licence)}")
+    if facts.base_hub:
+        lines.append(f"base_model: {quoted(facts.base_hub)}")
+        lines.append(f"base_model_relation: {quoted('adapter' if facts.form == 'adapter' else 'finetune')}")
+    lines.append(f"library_name: {quoted('peft' if facts.form == 'adapter' else 'transformers')}")
+    lines.append("pipeline_tag: text-generation")
+    lines += ["tags:", *(f"- {quoted(tag)}" for tag in _tags(facts))]
+    return "\n".join([*lines, "---", ""])
+
+
+def quoted(text: str) -> str:
+    """`text` as a YAML scalar. A JSON string is one, once what neither prints nor belongs in a line is gone."""
+    return json.dumps(plain_name(text, MAX_TEXT_CHARS), ensure_ascii=False)
+
+
+def escaped(text: str) -> str:
+    """`text` as a line of Markdown that shows it and does nothing else."""
+    return _MARKUP.sub(r"\\\1", plain_name(text, MAX_TEXT_CHARS))
+
+
+def as_code(text: str) -> str:
+    """`text` as a piece of code in a line of Markdown, which shows it as it is."""
+    return "`" + plain_name(text, MAX_TEXT_CHARS).replace("`", "'") + "`"
+
+
+def _tags(facts: CardFacts) -> Iterator[str]:
+    yield from facts.tags
+    if facts.form == "adapter":
+        yield "lora"
+    if facts.gguf:
+        yield "gguf"
+
+
+def _sections(facts: CardFacts) -> Iterator[str]:
+    yield f"# {escaped(facts.swarm) or 'A swarm'}, version {facts.version}\n"
+    yield _opening(facts)
+    if facts.base_called:
+        relation = "The base model is" if facts.base_hub else "The run began with a directory called"
+        yield f"{relation} {escaped(facts.base_called)}.\n"
+    if not facts.licence:
+        yield "No licence was named when this was exported. Ask whoever published it before you use it.\n"
+    yield "## Training\n"
+    yield from _training(facts)
+    if facts.run is not None:
+        yield from _evaluation(facts.run)
+        yield from _contributors(facts.run)
+    yield "## Where it comes from\n"
+    yield _table(("", ""), _origin(facts))
+    yield _receipts(facts)
+
+
+def _opening(facts: CardFacts) -> str:
+    return (
+        f"Version {facts.version} of a policy that a swarm trained with reinforcement learning: peers generated "
+        f"completions, and a learner trained on them, with Volery. This is {FORMS[facts.form]}.\n"
+    )
+
+
+def _training(facts: CardFacts) -> Iterator[str]:
+    if facts.tasks:
+        yield "Trained on:\n"
+        for task in facts.tasks:
+            of_all = f" ({share(task.share)} of the prompts)" if len(facts.tasks) > 1 else ""
+            named = f"{escaped(task.title)}: " if task.title != task.spec.partition(":")[0] else ""
+            yield f"- {named}{as_code(task.spec)}{of_all}"
+        yield ""
+        kept = f"{counted(facts.held_out, 'prompt')} of each task"
+        yield f"Held out, and never trained on: {kept if facts.held_out else 'nothing'}.\n"
+    if facts.logs:
+        yield f"Logged completions beside them: {as_code(facts.logs)}.\n"
+    if facts.untold:
+        yield f"{facts.untold}\n"
+    rows = list(facts.settings)
+    if run := facts.run:
+        again = f"; the learner was restarted {times(run.restarts)}" if run.restarts else ""
+        rows += [
+            ("training steps", f"{run.steps:,}{again}"),
+            ("versions published", f"{run.versions:,}"),
+            ("completions trained on", f"{run.rollouts:,}"),
+            ("tokens trained on", f"{run.tokens:,}"),
+        ]
+    if rows:
+        if facts.settings:
+            yield "Settings are those that the swarm's configuration had when this was exported.\n"
+        yield _table(("setting", "value"), rows)
+
+
+def _evaluation(run: RunFacts) -> Iterator[str]:
+    yield "## Evaluation\n"
+    if run.before is None:
+        yield "Nothing was evaluated.\n"
+        return
+    first, last = run.before, run.after or run.before
+    prompts = counted(last.prompts, "held-out prompt")
+    changed = f" (the first evaluation had {first.prompts:,})" if first.prompts != last.prompts else ""
+    sampled = counted(last.samples, "sampled completion")
+    yield (
+        f"Mean reward over {prompts}{changed}, of the greedy completion and of {sampled} of each, as the learner "
+        f"measured it.{' There was one evaluation.' if run.after is None else ''}\n"
+    )
+    before, after = scores_by_task(first), scores_by_task(last)
+    rows = []
+    for task, (greedy, drawn) in after.items():
+        began = before.get(task)
+        was = ("", "") if began is None or run.after is None else (f"{began[0]:.3f}", f"{began[1]:.3f}")
+        rows.append((escaped(task) or "all", was[0], f"{greedy:.3f}", was[1], f"{drawn:.3f}"))
+    now = f"version {last.version}"
+    yield _table(
+        ("task", f"greedy, version {first.version}", f"greedy, {now}", "sampled, before", "sampled, now"), rows
+    )
+
+
+def _contributors(run: RunFacts) -> Iterator[str]:
+    yield "## Contributors\n"
+    if not run.contributors:
+        yield "No completion of a peer was trained on yet.\n"
+        return
+    yield "Who generated the completions that the run was trained on so far, by what each peer calls itself:\n"
+    rows = [*run.contributors, *([run.others] if run.others else [])]
+    yield _table(("peer", "completions trained on", "share"), map(_row, rows))
+
+
+def _row(one: Contributor) -> tuple[str, ...]:
+    return escaped(one.name), f"{one.records:,}", share(one.share)
+
+
+def _origin(facts: CardFacts) -> Iterator[tuple[str, str]]:
+    yield "swarm", escaped(facts.swarm)
+    yield "swarm id", f"`{facts.swarm_id}`"
+    yield "operator", f"`{facts.operator}`"
+    yield "version", f"`{facts.version}`"
+    yield "manifest", f"`{facts.manifest}`" if facts.manifest else "none: this version was not published to the swarm"
+    if facts.remade:
+        yield "made from", "the learner's checkpoint of this step, since its store no longer held the version"
+    yield "software", facts.software
+
+
+def _receipts(facts: CardFacts) -> str:
+    return (
+        "The learner signed a receipt for each lease that it was delivered, and a tally of the records behind each "
+        "version. Ask the operator or a contributor for their file of receipts (`volery receipts export`), then check "
+        "it offline:\n\n"
+        f"    volery receipts verify receipts.jsonl --operator {facts.operator}\n\n"
+        "It says whether the file is of this swarm, who delivered what, and, with proofs, which version each record "
+        "trained.\n"
+    )
+
+
+def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [heads, tuple("---" for _ in heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

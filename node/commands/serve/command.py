@@ -1,0 +1,90 @@
+"""`volery serve`: from the command line to an endpoint, until it is told to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from node.commands.serve.answers import model_names
+from node.commands.serve.api import Api
+from node.commands.serve.connection import Timeouts
+from node.commands.serve.keys import read_key
+from node.commands.serve.server import Server, listen
+from node.runtime.shutdown import Stopped, stop_when_told
+from node.runtime.stdout import complain, say
+from node.serving.opening import Opening, open_model, prepare
+from node.serving.served_model import ServedModel, read_served
+from swarm.transport.error_groups import first_cause
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """The address to listen at, and the key that requests give."""
+
+    host: str
+    port: int
+    key: str
+    key_file: Path | None
+
+
+async def serve(
+    target: Path | None, *, version: str, config: Path | None, device: str, name: str, where: Where, dry_run: bool
+) -> int:
+    """Serve until stopped; with `dry_run` only say what would be served. Returns the exit code."""
+    key = read_key(where.key, where.key_file, where.host)
+    opening = prepare(target, version=version, config=config, device=device, name=name)
+    if dry_run:
+        say(await trio.to_thread.run_sync(_describe, opening))
+        return 0
+    with suppress(Stopped), first_cause():
+        async with trio.open_nursery() as nursery:
+            await nursery.start(stop_when_told)
+            listeners = await listen(where.host, where.port)  # before the model is loaded, which takes time
+            try:
+                say(f"Loading on {opening.section.kind} ({opening.why}).")
+                async with open_model(opening, tell=complain) as model:
+                    await _answer(model, listeners, key)
+            finally:
+                for listener in listeners:
+                    await trio.aclose_forcefully(listener)
+    say("Stopped.")
+    return 0
+
+
+async def _answer(model: ServedModel, listeners: Sequence[trio.SocketListener], key: str | None) -> None:
+    server = Server(api=Api(model=model, key=key), timeouts=Timeouts())
+    served = model.served
+    names = " and ".join(model_names(model.source.name, served))
+    for listener in listeners:
+        host, port = listener.socket.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        say(f"Serving {names} at http://{shown}:{port}/v1")
+    say(
+        f"Context: {served.context} tokens. {'Requests give a key.' if key else 'No key is asked for.'} Ctrl-C ends it."
+    )
+    await server.serve(listeners)
+
+
+def _describe(opening: Opening) -> str:
+    """What would be served. Raises NodeError."""
+    first = opening.first()
+    served = read_served(first, first.directory, opening.source)
+    codec = served.codec
+    template = codec.template.where if codec.template is not None else "none: only /v1/completions can be used"
+    follows = "stays on it" if opening.version or not first.label else "newer versions follow"
+    return "\n".join(
+        [
+            f"model          {' and '.join(model_names(opening.source.name, served))}",
+            f"version        {first.label or 'without a name'}; {follows}",
+            f"files          {first.directory}",
+            f"engine         {opening.section.kind}: {opening.why}",
+            f"context        {served.context} tokens",
+            f"chat template  {template}",
+            f"tool format    {codec.tool_format or 'not read here'}",
+            f"stop tokens    {', '.join(map(str, sorted(codec.stop_ids)))}",
+        ]
+    )

@@ -1,0 +1,211 @@
+"""What `volery tasks show` shows of a task, as values: prompts as the model reads them, and what answers are worth.
+
+A text that cannot be written in tokens, or an answer that cannot be judged, is a value with the reason, so that one bad
+prompt does not hide the others. A task that cannot be opened raises TaskError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from learner.rollouts.environment import EpisodeLimits
+from learner.rollouts.reward_parts import Parts
+from node.tasks.api.interface import Answer, Completion, Problem, TaskError, Turn
+from node.tasks.checks.asking import answer_turn, reward
+from node.tasks.first_reward import require_services
+from node.tasks.gate import Gate, Place
+from node.tasks.template_checks import check_template
+from node.tasks.tokenizer import TextCodec
+from node.tasks.worth import parts_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token:
+    """One token of a prompt. `text` is how it is spelled; `is_special`: the tokenizer has it beside its vocabulary."""
+
+    id: int
+    text: str
+    is_special: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownWorth:
+    """What an answer is worth; None where it cannot be judged, for the reason `why`. `parts`: rewards with names."""
+
+    reward: float | None
+    why: str = ""
+    parts: Parts = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownProblem:
+    """A problem as the model reads it. `text` is that of all `tokens`.
+
+    `trouble` says why there are no tokens. `has_room` says whether a turn fits behind the prompt. `answer` is the
+    reference; `reference` and `empty` say what it and an empty answer are worth; `turns` is the episode of a policy
+    that says the reference in every turn, and `last` what it says at the end.
+    """
+
+    index: int
+    held_out: bool
+    tokens: tuple[Token, ...]
+    text: str
+    trouble: str
+    has_room: bool
+    answer: str | None
+    reference: ShownWorth | None
+    empty: ShownWorth
+    turns: tuple[Turn, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownTask:
+    """A task with its first problems. `size` and `num_held_out` are None where there is no end of them. `lacks` says
+    what its rewards need and this machine does not have."""
+
+    spec: str
+    name: str
+    fingerprint: str
+    levels: int
+    size: int | None
+    num_held_out: int | None
+    notes: tuple[str, ...]
+    has_turns: bool
+    is_cheap: bool
+    model: str
+    stop_ids: tuple[Token, ...]
+    limits: EpisodeLimits
+    lacks: str
+    problems: tuple[ShownProblem, ...]
+
+
+def shown_task(
+    gate: Gate, spec: str, *, codec: TextCodec, limits: EpisodeLimits, count: int, held_out: int
+) -> ShownTask:
+    """The task with its first `count` training problems and the first held-out one, of which `held_out` are asked.
+
+    Raises TaskError where the task does not say what it is.
+    """
+    lacks = reason(gate.require) or reason(partial(require_services, gate))
+    finite = gate.finite
+    left = held_out if finite is None else min(held_out, finite.num_held_out)
+    places = [Place(index=index) for index in range(count)] + [Place(index=0, held_out=True)] * (left > 0)
+    return ShownTask(
+        spec=spec,
+        name=gate.name,
+        fingerprint=gate.fingerprint,
+        levels=gate.levels,
+        size=finite.size if finite else None,
+        num_held_out=finite.num_held_out if finite else None,
+        notes=(*(finite.notes if finite else ()), *_template_notes(gate, codec)),
+        has_turns=gate.has_turns,
+        is_cheap=gate.is_cheap,
+        model=str(codec.directory),
+        stop_ids=token_values(codec, sorted(codec.stop_ids)),
+        limits=limits,
+        lacks=lacks,
+        problems=tuple(shown_problem(gate, place, codec, limits, lacks) for place in places),
+    )
+
+
+def _template_notes(gate: Gate, codec: TextCodec) -> Sequence[str]:
+    """What the start of a run says of the chat template; nothing where the first prompt tells its own trouble."""
+    try:
+        problem = gate.problem(Place(index=0))
+        codec.encode_prompt(problem)
+    except TaskError:
+        return ()
+    try:
+        return check_template(codec, problem, has_turns=gate.has_turns)
+    except TaskError as error:
+        return (f"a run is refused: {error}",)
+
+
+def shown_problem(gate: Gate, place: Place, codec: TextCodec, limits: EpisodeLimits, lacks: str) -> ShownProblem:
+    """One problem. With `lacks`, nothing is judged."""
+    try:
+        problem = gate.problem(place)
+    except TaskError as error:
+        why = str(error)
+        return ShownProblem(
+            index=place.index, held_out=place.held_out, tokens=(), text="", trouble=why, has_room=True, answer=None,
+            reference=None, empty=ShownWorth(reward=None, why=why),
+        )  # fmt: skip
+    ids, trouble = _encoded(codec, problem)
+    turns: list[Turn] = []
+    answer = problem.answer
+    reference = None if answer is None else _worth(gate, codec, place, problem, answer, limits.turns, lacks, turns)
+    return ShownProblem(
+        index=place.index,
+        held_out=place.held_out,
+        tokens=token_values(codec, ids),
+        text=codec.decode(ids) if ids else plain(problem.prompt),
+        trouble=trouble,
+        has_room=limits.allow(0, len(ids)),
+        answer=answer,
+        reference=reference,
+        empty=_worth(gate, codec, place, problem, "", limits.turns, lacks, []),
+        turns=tuple(turns),
+    )
+
+
+def token_values(codec: TextCodec, ids: Sequence[int]) -> tuple[Token, ...]:
+    """Token ids with their spelling. A piece of a character is spelled as the vocabulary has it."""
+    special = {number for number, one in codec.tokenizer.get_added_tokens_decoder().items() if one.special}
+    spelled = ((number, codec.decode((number,)), codec.tokenizer.id_to_token(number) or "") for number in ids)
+    return tuple(
+        Token(id=number, text=name if "\ufffd" in text or not text else text, is_special=number in special)
+        for number, text, name in spelled
+    )
+
+
+def plain(prompt: Answer) -> str:
+    """A prompt or an answer as the task has it, before any template."""
+    if isinstance(prompt, str):
+        return prompt
+    return "\n".join(f"{message.role}: {message.content}" for message in prompt)
+
+
+def reason(ask: Callable[[], object]) -> str:
+    """Why `ask` raises a TaskError; "" where it raises none."""
+    try:
+        ask()
+    except TaskError as error:
+        return str(error)
+    return ""
+
+
+def _encoded(codec: TextCodec, problem: Problem) -> tuple[tuple[int, ...], str]:
+    """The prompt's tokens, or why there are none."""
+    try:
+        return codec.encode_prompt(problem), ""
+    except TaskError as error:
+        return (), str(error)
+
+
+def _worth(
+    gate: Gate,
+    codec: TextCodec,
+    place: Place,
+    problem: Problem,
+    said: str,
+    most: int,
+    lacks: str,
+    turns: list[Turn],
+) -> ShownWorth:
+    """What an episode is worth in which the policy says `said` in each of `most` turns at most; fills `turns`."""
+    if lacks:
+        return ShownWorth(reward=None, why=lacks)
+    try:
+        while len(turns) + 1 < most:
+            answered = answer_turn(gate, codec, place, problem, turns, said)
+            if answered is None:
+                break
+            turns.append(Turn(said=said, answered=answered))
+        completion = Completion(text=said, finished=True, turns=tuple(turns))
+        worth = reward(gate, codec, place, problem, completion)
+        return ShownWorth(reward=float(worth), parts=parts_of(worth))
+    except TaskError as error:
+        return ShownWorth(reward=None, why=str(error))

@@ -1,0 +1,166 @@
+"""The steps of a warm-up, from block to block, until a band is met or all steps are taken.
+
+Before each block the trainer's state is kept. After it the loss on examples that are held back is measured, and where a
+band is wanted, held-out prompts are asked. A block that ends above the band is undone, and taken again in shorter
+blocks at a lower rate; one that ends in it ends the warm-up.
+
+Invariants:
+- The band is met by measurement, never assumed: what is returned has a score within it.
+- A model that is in the band before the first step is not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from node.commands.warmup.batches import Batches
+from node.commands.warmup.kept import Kept
+from node.commands.warmup.options import Band
+from node.commands.warmup.progress import Progress
+from node.commands.warmup.schedule import Schedule
+from node.commands.warmup.scoring import Judged
+from node.learner_role.training.supervised import Example, Pace, arrays_of
+from node.learner_role.training.trainer_process import CallTrainer
+from node.runtime.errors import RunError
+
+MAX_UNDONE = 24
+"""Overshoots in all: by then the rate is 2e-7 of what was asked for, and one step leads past the band."""
+
+MOVING_SHARE = 8
+"""Once the score has risen by this part of the band's lower end, looks come sooner."""
+
+FINE_SHARE = 5
+"""Then a block has this part of its steps."""
+
+EMPTY_IN_A_ROW = 100
+"""Steps for which a task without end had nothing that fits: its options ask for more than the model takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a warm-up ended: after so many steps, with these figures, if there are."""
+
+    steps: int
+    loss: float | None
+    judged: Judged | None
+
+
+@dataclass(kw_only=True)
+class Lesson:
+    """See the module's paragraph. `judge` scores the trainer's weights; None where no held-out prompts are asked."""
+
+    call: CallTrainer
+    batches: Batches
+    schedule: Schedule
+    held_back: Sequence[Example]
+    kept: Kept
+    progress: Progress
+    block: int
+    band: Band | None = None
+    judge: Callable[[int], Awaitable[Judged]] | None = None
+    _looks: int = 0
+    _empty: int = 0
+
+    async def run(self) -> Ending:
+        """Teach, and return how it ended. Raises RunError where the band was not met, and what `call` raises."""
+        steps, pace, undone, first = await self._begin()
+        ending = Ending(steps=steps, loss=None, judged=None)
+        while steps < self.batches.total:
+            await self._keep(steps, pace, undone, first)
+            block = min(pace.block, self.batches.total - steps)
+            for step in range(steps, steps + block):
+                await self._step(step, pace.rate)
+            ending = await self._look(steps + block)
+            reached = None if ending.judged is None else ending.judged.reached
+            if self.band is not None and reached is not None:
+                if reached > self.band.high:
+                    undone, pace = undone + 1, pace.after_overshoot()
+                    await self._undo(steps, pace, undone, first)
+                    continue
+                if reached >= self.band.low:
+                    return ending
+                pace = self._paced(pace, reached - (first or 0.0))
+            steps += block
+        if self.band is None:
+            return ending
+        await self._keep(steps, pace, undone, first)
+        raise self._missed(self.band, ending)
+
+    async def _begin(self) -> tuple[int, Pace, int, float | None]:
+        """Go on, or look at the model as it is; return (steps, pace, blocks undone, score before the first step)."""
+        if (reached := self.kept.reached) is not None:
+            await self.call("restore", _kept_settings(str(self.kept.checkpoint(reached.steps))), None)
+            return reached.steps, reached.pace, reached.undone, reached.score
+        ending = await self._look(0)
+        first = None if ending.judged is None else ending.judged.reached
+        if self.band is not None and first is not None and first >= self.band.low:
+            where = "above" if first > self.band.high else "in"
+            raise RunError(
+                f"The model scores {first:.1%} before the first step, {where} the band {self.band}: it needs no "
+                "warm-up, and nothing was written. Begin with it as it is, ask for another band with --until, or for a "
+                "length alone with --epochs or --steps."
+            )
+        return 0, Pace(block=self.block, rate=1.0), 0, first
+
+    async def _keep(self, steps: int, pace: Pace, undone: int, first: float | None) -> None:
+        """Have a checkpoint of now, unless there is one."""
+        directory = self.kept.checkpoint(steps)
+        if not directory.exists():
+            await self.call("save", {"directory": str(directory)}, None)
+        self.kept.note(steps, pace, undone=undone, score=first)
+
+    async def _undo(self, steps: int, pace: Pace, undone: int, first: float | None) -> None:
+        if undone > MAX_UNDONE:
+            raise RunError(
+                f"{MAX_UNDONE} blocks ended above the band {self.band}, the last of a single small step: it is too "
+                "narrow for so few held-out prompts. Widen --until, or raise [task] held_out."
+            )
+        await self.call("restore", _kept_settings(str(self.kept.checkpoint(steps))), None)
+        self.kept.note(steps, pace, undone=undone, score=first)
+        self.progress.undone(steps, block=pace.block, rate=pace.rate)
+
+    def _paced(self, pace: Pace, risen: float) -> Pace:
+        assert self.band is not None
+        fine = max(1, self.block // FINE_SHARE)
+        return pace.after_block(risen, moving=self.band.low / MOVING_SHARE, fine_block=fine)
+
+    async def _step(self, step: int, share: float) -> None:
+        examples = self.batches.batch(step)
+        self._empty = 0 if examples else self._empty + 1
+        if self._empty >= EMPTY_IN_A_ROW:
+            raise RunError(f"Nothing that the task made for the last {EMPTY_IN_A_ROW} steps could be learnt from.")
+        if not examples:
+            return
+        rate = self.schedule.rate * self.schedule.at(step) * share
+        reply, _ = await self.call("supervised", {"learning_rate": rate}, arrays_of(examples))
+        self.progress.step(step + 1, loss=float(reply["loss"]), rate=rate, tokens=sum(map(len, examples)))
+
+    async def _look(self, steps: int) -> Ending:
+        loss, judged = await self._loss(), None
+        if self.judge is not None:
+            judged = await self.judge(self._looks)
+            self._looks += 1
+        self.progress.look(steps, loss=loss, judged=judged)
+        return Ending(steps=steps, loss=loss, judged=judged)
+
+    async def _loss(self) -> float | None:
+        """Mean cross entropy of the targets of what is held back, in nats a token; None where nothing is."""
+        if not self.held_back:
+            return None
+        _, found = await self.call("logprobs", {"temperature": 1.0}, arrays_of(self.held_back))
+        return -float(np.mean(found["logprobs"], dtype=np.float64))
+
+    def _missed(self, band: Band, ending: Ending) -> RunError:
+        score = "" if ending.judged is None else f" The last score was {ending.judged.reached:.1%}."
+        return RunError(
+            f"The band {band} was not met in {ending.steps} steps.{score} OUT was not written. The same command with "
+            f"more --epochs or --steps goes on from here, which {self.kept.place} holds; a higher --learning-rate with "
+            "--anew learns faster."
+        )
+
+
+def _kept_settings(directory: str) -> dict[str, object]:
+    return {"directory": directory, "keep_hyperparameters": True}

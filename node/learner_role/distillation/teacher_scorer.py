@@ -1,0 +1,164 @@
+"""Score groups that wait for a teacher, beside training. The teacher has an engine of its own on this machine.
+
+The buffer holds an admitted group until its scores are there (`learner.rollouts.buffer`), and drops what grows too old
+meanwhile. Groups that are held count as leased, so a slow teacher makes the learner lease less.
+Scores are a pure function of the teacher and the tokens, so none is kept on disk: after a restart what waits is scored
+again.
+
+Invariants:
+- training waits for a score only where too few groups are scored for a batch;
+- the engine is asked about SCORED_TOKENS tokens at once, or one group;
+- where it fails again and again, or says what is no probability, the run ends with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from learner.rollouts.buffer import Completion, Group
+from node.config.node_config import EngineSection
+from node.config.swarm_config import DistillSection, SwarmConfig
+from node.engine.factory import open_verifying_engine
+from node.engine.interface import EngineCrashed, EngineError, EngineRefused, InstalledVersion, InstallFailed
+from node.learner_role.shared.context import LearnerContext, Service
+from node.runtime.errors import RunError
+from protocol.core.ids import ManifestHash, PolicyVersion
+
+SCORED_TOKENS = 65_536
+"""Tokens of one request, prompts counted: some seconds of a large teacher on a graphics card, so that fresh groups
+need not wait long behind it."""
+
+MAX_FAILURES = 5
+"""In a row, after each of which the engine's process was started again: more are no accident."""
+
+TEACHER = InstalledVersion(name=PolicyVersion(1, 0), manifest=ManifestHash(bytes(32)))
+"""What the engine is told that it installs: a manifest that no version has."""
+
+
+class ScoringEngine(Protocol):
+    """What a teacher is asked."""
+
+    async def install(self, version: InstalledVersion, directory: Path) -> None: ...
+
+    async def score(
+        self, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperature: float
+    ) -> list[tuple[float, ...]]: ...
+
+
+def teachers_engine(section: DistillSection) -> EngineSection:
+    """The engine that a teacher has for itself."""
+    return EngineSection(
+        kind="transformers",
+        threads=section.threads,
+        nice=10,
+        device=section.device,
+        compute_dtype=section.compute_dtype,
+    )
+
+
+@asynccontextmanager
+async def open_teacher(
+    config: SwarmConfig, context: LearnerContext, state: Path
+) -> AsyncIterator[TeacherScorer | None]:
+    """Start the teacher's engine and load it; None where the configuration names no teacher. Raises RunError."""
+    if config.distill.teacher is None:
+        yield None
+        return
+    directory = Path(config.distill.teacher)
+    context.state.waits = "The teacher is being loaded."
+    section = teachers_engine(config.distill)
+    async with open_verifying_engine(section, context.events, name="teacher", state=state) as engine:
+        scorer = TeacherScorer(
+            context=context, engine=engine, directory=directory, temperature=config.learn.temperature
+        )
+        await scorer.load()
+        context.state.waits = ""
+        yield scorer
+
+
+@dataclass(kw_only=True, eq=False)
+class TeacherScorer(Service):
+    """See the module's paragraph. `directory` holds the teacher; `temperature` is that of the sampling."""
+
+    engine: ScoringEngine
+    directory: Path
+    temperature: float
+    _failures: int = 0
+
+    async def load(self) -> None:
+        """Have the engine load the teacher. Raises RunError."""
+        try:
+            await self.engine.install(TEACHER, self.directory)
+        except (InstallFailed, EngineCrashed) as error:
+            raise RunError(
+                f"[distill] teacher: {self.directory} cannot be loaded: {error}\nGive it another device or less "
+                "([distill] device, compute_dtype), or take a smaller teacher; then start again."
+            ) from error
+
+    async def run(self) -> None:
+        """Score what waits for it, until cancelled. Raises RunError when the teacher cannot be used."""
+        while True:
+            if groups := self.capacity.buffer.unscored(SCORED_TOKENS):
+                await self._score(groups)
+            else:
+                await self.state.wait_changed()
+
+    async def _score(self, groups: Sequence[Group]) -> None:
+        began = trio.current_time()
+        try:
+            found = await self._ask(groups)
+        except EngineCrashed as error:
+            self._bear(error)
+            return
+        except EngineError as error:
+            raise self._refuse(error) from error
+        self._failures = 0
+        for group, scores in zip(groups, found, strict=True):
+            if not all(math.isfinite(score) for one in scores for score in one):
+                raise self._refuse("it gave log probabilities that are no numbers: its weights are broken")
+            self.capacity.buffer.scored(group.lease, scores)
+        took_s = trio.current_time() - began
+        self.events.emit(
+            "scores_made",
+            groups=len(groups),
+            tokens=sum(len(score) for scores in found for score in scores),
+            seconds=round(took_s, 4),
+        )
+        self.state.notify(leasable=False)
+        await trio.to_thread.run_sync(self.ledger.trust.engine_used, "scores", took_s)
+
+    async def _ask(self, groups: Sequence[Group]) -> list[list[tuple[float, ...]]]:
+        """The teacher's log probabilities of the generated tokens of each completion of each group; what is too much
+        at once for the device is asked group by group. Raises EngineError."""
+        sequences = [(group.prompt, one.tokens) for group in groups for one in group.completions]
+        try:
+            found = iter(await self.engine.score(sequences, self.temperature))
+        except EngineRefused as refused:
+            if refused.kind != "out_of_memory" or len(groups) == 1:
+                raise
+            return [scores for group in groups for scores in await self._ask([group])]
+        return [[generated_of(one, next(found)) for one in group.completions] for group in groups]
+
+    def _bear(self, error: EngineCrashed) -> None:
+        self._failures += 1
+        if self._failures >= MAX_FAILURES:
+            raise self._refuse(f"its process ended {self._failures} times in a row: {error}") from error
+
+    def _refuse(self, why: object) -> RunError:
+        return RunError(
+            f"The teacher in {self.directory} cannot score: {str(why).rstrip('.')}.\nMend the cause, or leave "
+            "[distill] out; then start again: it goes on from there."
+        )
+
+
+def generated_of(completion: Completion, scores: Sequence[float]) -> tuple[float, ...]:
+    """Of what was said of all tokens behind the prompt, that of those which the policy generated."""
+    parts = completion.generated or ((0, len(completion.tokens)),)
+    return tuple(score for start, end in parts for score in scores[start:end])

@@ -1,0 +1,52 @@
+"""How the model of a run routes, where router replay asks for that.
+
+Pure but for reading config.json. Refuses a model that cannot be replayed, and leases whose deliveries would be too
+large with the experts in them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from learner.artifacts.expert_routing import KNOWN, routing_in
+from learner.artifacts.regular_file import read_file
+from learner.artifacts.text_files import NotText, parse_config
+from learner.rollouts.open_leases import delivery_bytes
+from node.config.swarm_config import SwarmConfig
+from node.runtime.errors import UsageError
+from protocol.core.limits import MAX_EXPERT_BYTES, MAX_WORK_BYTES
+from protocol.experts import Routing
+
+KEY = "[trainer] router_replay"
+
+
+def replayed_routing(config: SwarmConfig) -> Routing | None:
+    """How the model routes; None where nothing is replayed. Raises UsageError, naming the key."""
+    if not config.trainer.router_replay:
+        return None
+    directory, learn = Path(config.model.directory), config.learn
+    try:
+        found = parse_config(read_file(directory / "config.json"))
+    except (OSError, ValueError, NotText) as error:
+        raise UsageError(f"{KEY}: {directory / 'config.json'} cannot be read: {error}. Copy it again.") from error
+    routing = routing_in(found) if isinstance(found, dict) else None
+    if routing is None:
+        kind = found.get("model_type") if isinstance(found, dict) else None
+        raise UsageError(
+            f"{KEY} = true, and {directory} is no mixture of experts that can be replayed (model_type {kind!r}). Known "
+            f"are {', '.join(sorted(KNOWN))}. Set it to false."
+        )
+    of_one = learn.max_new_tokens * routing.token_bytes
+    if of_one > MAX_EXPERT_BYTES:
+        raise UsageError(
+            f"{KEY} = true: a completion of [learn] max_new_tokens = {learn.max_new_tokens} names {of_one} bytes of "
+            f"experts ({routing.token_bytes} a token), and a record has at most {MAX_EXPERT_BYTES}. Lower it to "
+            f"{MAX_EXPERT_BYTES // routing.token_bytes}."
+        )
+    if (size := delivery_bytes(learn.group_size, learn.max_new_tokens, routing)) > MAX_WORK_BYTES:
+        raise UsageError(
+            f"{KEY} = true: [learn] group_size = {learn.group_size} completions of max_new_tokens = "
+            f"{learn.max_new_tokens} take up to {size} bytes with {routing.token_bytes} bytes of experts a token, and "
+            f"a delivery has at most {MAX_WORK_BYTES}. Lower one of the two."
+        )
+    return routing

@@ -1,0 +1,109 @@
+"""From a target on the command line to a model in service, with its engine, until the scope is left."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import trio
+
+from node.config.loader import read_node_config
+from node.config.node_config import EngineSection, LimitsSection
+from node.engine.factory import open_engine
+from node.engine.interface import EngineError, StreamingEngine
+from node.engine.selection import choose_engine, look
+from node.runtime.errors import RunError, UsageError, about_keys_of
+from node.runtime.events import EventLog, Fields
+from node.serving.kept_versions import VersionGone, open_kept
+from node.serving.served_model import ServedModel
+from node.serving.sources import Candidate, Source, StoreSource, find_source
+from swarm.transport.error_groups import first_cause
+
+FIRST_TRIES = 5
+"""A learner at work may evict a version while it is opened. The next newest is there at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """What is to be served: the source, the version that was named ("" follows the newest), and the engine."""
+
+    source: Source
+    version: str
+    section: EngineSection
+    limits: LimitsSection
+    why: str
+
+    def first(self) -> Candidate:
+        """The version to begin with. Raises UsageError, RunError."""
+        if self.version:
+            return self.source.find(self.version)
+        newest = self.source.newest()
+        if newest is None:
+            assert isinstance(self.source, StoreSource)
+            raise RunError(f"Start its learner or node first: {self.source.store} holds no complete version yet.")
+        return newest
+
+
+def prepare(target: Path | None, *, version: str, config: Path | None, device: str, name: str) -> Opening:
+    """Look at what is there, and start nothing. Raises NodeError."""
+    source = find_source(target, name)
+    settings = read_node_config(config)
+    section = settings.engine
+    if device:
+        try:
+            section = msgspec.convert({**msgspec.to_builtins(section), "device": device}, EngineSection)
+        except msgspec.ValidationError:
+            raise UsageError(f'--device {device}: name "auto", "cpu", "cuda", "cuda:1" or "mps".') from None
+    if config is None:
+        choice = choose_engine(section, look(section))
+    else:
+        with about_keys_of(config):
+            choice = choose_engine(section, look(section))
+    return Opening(source=source, version=version, section=choice.section, limits=settings.limits, why=choice.why)
+
+
+@asynccontextmanager
+async def open_model(opening: Opening, *, tell: Callable[[str], None]) -> AsyncIterator[ServedModel]:
+    """Start the engine, load the version, and follow newer ones unless one was named. `tell` hears sentences of what
+    happens to versions and to the engine. Raises NodeError."""
+    events = EventLog()
+    events.listen(lambda name, fields: _tell_of_engine(name, fields, tell))
+    with open_kept(opening.source.keeps) as kept, first_cause():
+        try:
+            async with open_engine(opening.section, events, name="engine", limits=opening.limits) as engine:
+                assert isinstance(engine, StreamingEngine), "every engine that is opened here streams"
+                model = ServedModel(
+                    engine=engine,
+                    source=opening.source,
+                    kept=kept,
+                    tell=tell,
+                    joins=opening.section.kind == "vllm",
+                )
+                await _begin(model, opening)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(model.wait_dead)
+                    nursery.start_soon(model.run_rounds)
+                    if not opening.version and isinstance(opening.source, StoreSource):
+                        nursery.start_soon(model.follow)
+                    yield model
+                    nursery.cancel_scope.cancel()
+        except EngineError as error:
+            raise RunError(str(error)) from error
+
+
+async def _begin(model: ServedModel, opening: Opening) -> None:
+    for left in reversed(range(FIRST_TRIES)):
+        try:
+            await model.begin(await trio.to_thread.run_sync(opening.first))
+            return
+        except VersionGone:
+            if opening.version or not left:
+                raise
+
+
+def _tell_of_engine(name: str, fields: Fields, tell: Callable[[str], None]) -> None:
+    if name == "child_died":
+        tell(f"The engine has ended ({fields['reason']}) and is started again.")

@@ -1,0 +1,61 @@
+"""What a process says of a task, to compare two: `python -m node.tasks.checks.description_program`.
+
+It reads one JSON object on standard input and writes one, behind MARK.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.tasks.api.interface import TaskError
+from node.tasks.gate import Gate, Place
+from node.tasks.registry import open_task
+
+MARK = "volery-task: "
+"""Begins our line of the output: a task's libraries may print what they like."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """What a process says of a task: its fingerprint, and a digest of each of the first problems."""
+
+    fingerprint: str
+    problems: Sequence[str]
+
+
+def describe(gate: Gate, count: int) -> Answered:
+    """What this process says of a task's first problems. Raises TaskError."""
+    digests = [_digest(gate, index) for index in range(count)]
+    return Answered(fingerprint=gate.fingerprint, problems=digests)
+
+
+def _digest(gate: Gate, index: int) -> str:
+    problem = gate.problem(Place(index=index))
+    return hashlib.blake2b(repr((problem.prompt, problem.answer)).encode(), digest_size=16).hexdigest()
+
+
+def main() -> None:
+    """Answer the request on standard input."""
+    asked = json.load(sys.stdin)
+    try:
+        gate = Gate(
+            open_task(
+                asked["spec"],
+                directory=Path(asked["directory"]),
+                seed=asked["seed"],
+                services=asked["services"],
+            )
+        )
+        answered = describe(gate, asked["count"])
+    except TaskError as error:
+        raise SystemExit(str(error)) from None
+    print(MARK + json.dumps({"fingerprint": answered.fingerprint, "problems": list(answered.problems)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

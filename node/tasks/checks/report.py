@@ -1,0 +1,95 @@
+"""What was found about a task, as values and as text.
+
+Invariants:
+- A result either holds, has faults, or was left out for a reason. Only faults make a report fail.
+- The text names the promise, so that an author can read it without the documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+MAX_FAULTS = 3
+"""Faults of one check that are told: the others are most often the same mistake at other indexes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """How long calls of one kind took, in seconds; zeros where there was none."""
+
+    count: int = 0
+    median_s: float = 0.0
+    longest_s: float = 0.0
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Timing:
+        """The timing of calls that took so many seconds each."""
+        if not seconds:
+            return cls()
+        return cls(count=len(seconds), median_s=median(seconds), longest_s=max(seconds))
+
+    def __str__(self) -> str:
+        return f"{_seconds(self.median_s)} in the median, {_seconds(self.longest_s)} at most, of {self.count} calls"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What one check found. `promise` says what a task promises; `faults` say where this task breaks it.
+
+    `left_out` says why the check was not made; "" if it was.
+    """
+
+    name: str
+    promise: str
+    faults: tuple[str, ...] = ()
+    left_out: str = ""
+
+    @property
+    def outcome(self) -> str:
+        """One word: "holds", "fails" or "left out"."""
+        return "fails" if self.faults else "left out" if self.left_out else "holds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What `check_task` found. `problem` and `reward` say how long the task takes for each."""
+
+    task: str
+    fingerprint: str
+    indexes: int
+    results: tuple[Result, ...]
+    problem: Timing
+    reward: Timing
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check has found a fault."""
+        return not self.faults
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """All faults, each a sentence that begins with the name of its check."""
+        return tuple(f"{one.name}: {fault}" for one in self.results for fault in one.faults)
+
+    def require(self) -> None:
+        """Raises AssertionError, with all faults, unless the task has passed."""
+        if not self.passed:
+            raise AssertionError("\n".join([f"task {self.task!r} breaks promises:", *self.faults]))
+
+    def __str__(self) -> str:
+        lines = [f"Task {self.task}: {self.indexes} problems, fingerprint {self.fingerprint}"]
+        for one in self.results:
+            lines.append(f"{one.outcome:>8}  {one.name}: {one.left_out or f'{one.promise}.'}")
+            lines += [f"{'':>8}  - {fault}" for fault in one.faults]
+        lines += [f"A problem takes {self.problem}.", f"A reward takes {self.reward}.", *self.notes]
+        failed = sum(one.outcome == "fails" for one in self.results)
+        held = sum(one.outcome == "holds" for one in self.results)
+        lines.append(f"{failed} of {len(self.results)} checks failed." if failed else f"All {held} checks passed.")
+        return "\n".join(lines)

@@ -1,0 +1,42 @@
+"""Checks of prompts as token ids: with the author's model, or with the small one that writes a token a character."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from node.tasks.api.interface import TaskError
+from node.tasks.checks.trial import LeftOut, Trial
+from node.tasks.tokenizer import TextCodec, write_character_tokenizer
+
+SMALL = Path("the small model")
+"""What messages call the directory of the tokenizer that is made on the spot."""
+
+
+def small_codec() -> TextCodec:
+    """The tokenizer of the small model that `volery new task` makes: lower case, digits, some signs."""
+    with tempfile.TemporaryDirectory() as directory:
+        write_character_tokenizer(Path(directory))
+        return replace(TextCodec.load(Path(directory)), directory=SMALL)
+
+
+def written(trial: Trial, encode: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
+    """What `encode` gives. Raises LeftOut where the small model has no token for it, TaskError with the author's."""
+    try:
+        return encode()
+    except TaskError as error:
+        if trial.own_model:
+            raise
+        raise LeftOut(f"{error}. Name the directory of your model to have this checked") from None
+
+
+def encodes(trial: Trial) -> Iterator[str]:
+    """Every prompt can be written in tokens."""
+    for index, problem in enumerate(trial.problems()):
+        try:
+            written(trial, partial(trial.codec.encode_prompt, problem))
+        except TaskError as error:
+            yield f"index {index}: {error}"

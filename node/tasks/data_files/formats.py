@@ -1,0 +1,55 @@
+"""Recognise a file by its first bytes, for messages about one that was named under the wrong kind of task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from learner.artifacts.regular_file import open_file
+
+_BEGINNINGS = (
+    (b"PAR1", "It is a Parquet file: write parquet: before its name."),
+    (b"ARROW1", "It is an Arrow file: write it with save_to_disk of datasets, or as Parquet."),
+    (
+        b"\xff\xff\xff\xff",
+        "It is an Arrow stream: name the directory that save_to_disk wrote, with dataset:.",
+    ),
+    (b"\x1f\x8b", "It is compressed with gzip: unpack it first, with gunzip."),
+    (b"\x28\xb5\x2f\xfd", "It is compressed with zstd: unpack it first, with unzstd."),
+    (b"PK\x03\x04", "It is a ZIP archive, as spreadsheets are: save it as CSV, or unpack it."),
+)
+
+_TEXT = {
+    ".csv": "If it is CSV, write csv: before its name.",
+    ".tsv": "If it is TSV, write csv: before its name.",
+    ".jsonl": "If it is JSON Lines, write jsonl: before its name.",
+    ".json": "If it holds one JSON object a line, write jsonl: before its name.",
+}
+"""Text has no first bytes of its own: its name tells."""
+
+SAVED = ("state.json", "dataset_dict.json")
+"""The files of a directory that `save_to_disk` wrote: of a data set, of several splits."""
+
+
+def advice(path: Path, otherwise: str) -> str:
+    """Return the advice for the file or directory at `path`; `otherwise` if it is of no kind that is known here."""
+    try:
+        if path.is_dir():
+            return _advice_of_directory(path, otherwise)
+        with open_file(path) as file:
+            first = file.read(8)
+    except OSError:
+        return otherwise
+    return next((advice for beginning, advice in _BEGINNINGS if first.startswith(beginning)), otherwise)
+
+
+def advice_of_name(path: Path) -> str:
+    """Return the advice for a file that is text by its name; "" for another."""
+    return _TEXT.get(path.suffix.lower(), "")
+
+
+def _advice_of_directory(path: Path, otherwise: str) -> str:
+    if any((path / name).is_file() for name in SAVED):
+        return "It is a data set that save_to_disk wrote: write dataset: before its name."
+    if any(path.glob("*.parquet")):
+        return "It holds Parquet files: write parquet: before its name."
+    return otherwise

@@ -1,0 +1,185 @@
+"""A plain HTTP service that says what completions are worth: a list of items in, a list of rewards out.
+
+    POST {"items": [{"prompt", "completion", "turns", "answer", "index", "finished"}]}
+    -> {"rewards": [1.0, null, {"correct": 1, "format": 0.5}]}
+
+null says that nobody can say. An author may use one in a reward:
+
+    from volery import RewardService
+
+    service = RewardService(url="http://127.0.0.1:9000/rewards", batch=16)
+    reward = await service.reward(problem, completion)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from learner.rollouts.reward_parts import MAX_NAME_CHARACTERS, MAX_PARTS
+from node.tasks.api.interface import (
+    CANNOT_SAY,
+    MAX_REWARD,
+    Answer,
+    CannotSay,
+    ChatMessage,
+    Completion,
+    Problem,
+    TaskError,
+)
+from node.tasks.services.asker import Asker, require_answer
+from node.tasks.services.terms import ServiceTerms, Unsaid, Worth, shortened
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardServiceTerms(ServiceTerms):
+    """`weights` of rewards with names; one that is missing is 1."""
+
+    batch: int = 16
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+
+class RewardService:
+    """A service. Make one for a task and keep it: it gathers batches, and remembers answers.
+
+    Args:
+        url: where items are posted.
+        more: any of `batch`, `batch_wait_s`, `api_key_env`, `proxy`, `timeout_s`, `retries`, `at_once` and
+            `cache_entries`, as in `[reward_service]` of swarm.toml.
+
+    Raises:
+        TaskError: one of these cannot be.
+    """
+
+    def __init__(self, *, url: str, name: str = "reward service", **more: Any) -> None:
+        try:
+            terms = RewardServiceTerms(name=name, url=url, **more)
+        except TypeError as error:
+            raise TaskError(f"volery.RewardService takes no such thing: {error}.") from None
+        self._use(terms)
+
+    @classmethod
+    def of(cls, terms: RewardServiceTerms) -> RewardService:
+        """The one with these terms."""
+        made = cls.__new__(cls)
+        made._use(terms)
+        return made
+
+    def _use(self, terms: RewardServiceTerms) -> None:
+        self._terms = terms
+        self._asker = Asker(terms, _Items())
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """Of rewards with names, as they were given."""
+        return self._terms.weights
+
+    async def reward(
+        self, problem: Problem, completion: Completion, *, index: int | None = None
+    ) -> float | Mapping[str, float | CannotSay] | CannotSay:
+        """What the service finds the completion worth; CANNOT_SAY where it does not say. `index`: a number that the
+        service may know the problem by. Raises TaskError where its key is not in the environment."""
+        found = await self._asker.ask(_item(problem, completion, index))
+        if isinstance(found, Unsaid):
+            return CANNOT_SAY
+        if isinstance(found, Mapping):  # what has a weight and is not there, nobody could say
+            known = dict.fromkeys(self._terms.weights) | dict(found)
+            return {name: CANNOT_SAY if worth is None else worth for name, worth in known.items()}
+        return found
+
+    async def try_out(self, problem: Problem | None = None) -> None:
+        """Ask once, what the reference answer of `problem` is worth. Raises TaskError that says what failed."""
+        problem = problem or Problem(prompt="What is 6 * 7?", answer="42")
+        completion = Completion(text=problem.answer or "", finished=True)
+        await require_answer(self._asker, _item(problem, completion, 0))
+
+    def require(self) -> None:
+        """Raises TaskError where its key is not in the environment."""
+        self._asker.require()
+
+    async def close(self) -> None:
+        """End the connections."""
+        await self._asker.close()
+
+
+def _item(problem: Problem, completion: Completion, index: int | None) -> bytes:
+    turns = [{"said": turn.said, "answered": _conversation(turn.answered)} for turn in completion.turns]
+    item = {
+        "prompt": _conversation(problem.prompt),
+        "completion": completion.text,
+        "turns": turns,
+        "answer": problem.answer,
+        "index": index,
+        "finished": completion.finished,
+    }
+    return json.dumps(item, allow_nan=False).encode()
+
+
+def _conversation(said: Answer) -> Any:
+    return said if isinstance(said, str) else [_message(message) for message in said]
+
+
+def _message(message: ChatMessage) -> dict[str, Any]:
+    more: dict[str, Any] = {"name": message.name, "tool_call_id": message.tool_call_id}
+    more["tool_calls"] = [
+        {"id": call.id, "name": call.name, "arguments": dict(call.arguments)} for call in message.tool_calls
+    ]
+    return {"role": message.role, "content": message.content, **{key: value for key, value in more.items() if value}}
+
+
+@dataclass(frozen=True)
+class _Items:
+    """The protocol of the module's paragraph."""
+
+    def write(self, questions: list[bytes]) -> bytes:
+        return b'{"items": [%b]}' % b", ".join(questions)
+
+    def read(self, body: bytes, count: int) -> list[Worth | Unsaid]:
+        """Raises ValueError."""
+        reply = json.loads(body, parse_constant=_no_number)
+        rewards = reply.get("rewards") if isinstance(reply, dict) else None
+        if not isinstance(rewards, list):
+            raise ValueError('it is no {"rewards": [...]}')
+        if len(rewards) != count:
+            raise ValueError(f"{len(rewards)} rewards for {count} items")
+        return [_worth(one) for one in rewards]
+
+
+def _worth(told: Any) -> Worth | Unsaid:
+    """Raises ValueError."""
+    if told is None:
+        return Unsaid("")  # an answer like any other
+    if not isinstance(told, dict):
+        return _number(told)
+    if not 0 < len(told) <= MAX_PARTS:
+        raise ValueError(f"a reward of {len(told)} names, and 1 to {MAX_PARTS} are allowed")
+    return {_name(name): None if worth is None else _number(worth) for name, worth in told.items()}
+
+
+def _name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"a reward named {shortened(name, 80)!r}; a name has 1 to {MAX_NAME_CHARACTERS} letters, digits, spaces "
+            "and signs of _-./"
+        )
+    return name
+
+
+def _number(told: Any) -> float:
+    """A number as a reward may be one."""
+    if isinstance(told, bool) or not isinstance(told, int | float):
+        raise ValueError(f"a reward that is no number, null or object: {shortened(json.dumps(told), 80)}")
+    if not abs(told) <= MAX_REWARD:
+        raise ValueError("a reward that is no number, or too large for one")
+    return float(told)
+
+
+_NAME = re.compile(rf"[A-Za-z0-9_\-./ ]{{1,{MAX_NAME_CHARACTERS}}}")
+"""What a reward may be called (`node.tasks.gate`)."""
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no number of JSON")

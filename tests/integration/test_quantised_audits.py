@@ -1,0 +1,108 @@
+"""Rollouts of quantised engines, audited: who says what it computes with passes, and who says something else is found.
+
+Real engines, one for the peer and one for the learner; all compute in float32, as on processors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from learner.trust.audit_history import AuditHistory, after
+from learner.trust.audit_queue import Passage, Portion
+from learner.trust.ban_evidence import Found, count_above
+from learner.trust.margins import Arithmetic, margins_of
+from node.engine.interface import GenerationRequest, InstalledVersion
+from node.engine.transformers import TransformersConfig
+from node.engine.worker_engine import WorkerEngine, open_worker_engine
+from node.learner_role.trust.auditor import found_by
+from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion
+from tests.support.node_fixtures import Models
+
+VERSION = InstalledVersion(name=PolicyVersion(1, 3), manifest=ManifestHash(bytes([3]) * 32))
+LEASE = LeaseId(bytes(16))
+TOKENS, COMPLETIONS = 48, 16
+
+
+async def passages_of(directory: Path, form: str, said: str) -> list[Passage]:
+    """What a peer delivers whose engine holds `form`, and which signs that it was `said`."""
+    requests = [
+        GenerationRequest(
+            prompt=(1, 2, 3 + seed), seed=seed, temperature=1.0, max_new_tokens=TOKENS, stop_ids=frozenset()
+        )
+        for seed in range(COMPLETIONS)
+    ]
+    config = TransformersConfig(device="cpu", quantization="" if form == "stored" else form)
+    async with open_worker_engine(config) as engine:
+        await engine.install(VERSION, directory)
+        made = await engine.generate(requests)
+    return [
+        Passage(
+            prompt=request.prompt,
+            tokens=one.tokens,
+            logprobs=one.logprobs,
+            parts=((0, len(one.tokens)),),
+            seed=request.seed,
+            temperature=1.0,
+            version=VERSION.name,
+            manifest=VERSION.manifest,
+            form=said,
+        )
+        for request, one in zip(requests, made, strict=True)
+    ]
+
+
+@pytest.fixture
+async def auditor() -> AsyncIterator[WorkerEngine]:
+    async with open_worker_engine(TransformersConfig(device="cpu", name="evaluation")) as engine:
+        yield engine
+
+
+async def audit(engine: WorkerEngine, directory: Path, passages: Sequence[Passage]) -> list[Found]:
+    portion = Portion(
+        version=VERSION.name,
+        manifest=VERSION.manifest,
+        passages=tuple((LEASE, place, one) for place, one in enumerate(passages)),
+        form=passages[0].form,
+    )
+    return [token for found in await found_by(engine, portion, lambda _: directory) for token in found]
+
+
+def has_passed(found: Sequence[Found]) -> bool:
+    """Whether one audit of these tokens, the first of its peer, lets them pass."""
+    margins = margins_of(200_000, Arithmetic.FLOAT32)
+    _, finding = after(AuditHistory(), count_above(found, margins), margins)
+    return finding.passed
+
+
+@pytest.mark.parametrize(
+    ("form", "said"),
+    [
+        ("int8", "int8"),
+        ("int4", "int4"),
+        ("int4", "int8"),
+        ("int8", "int4"),
+        ("int8", "stored"),
+        ("int4", "stored"),
+        ("stored", "int8"),
+    ],
+)
+async def test_who_says_another_format_than_it_computes_in_is_found(
+    models: Models, auditor: WorkerEngine, form: str, said: str
+) -> None:
+    found = await audit(auditor, models.first, await passages_of(models.first, form, said))
+    assert len(found) == TOKENS * COMPLETIONS
+    if form == said:
+        assert max(one.apart for one in found) < 1e-4
+        assert max(one.gap for one in found) < 1e-3
+    assert has_passed(found) == (form == said), f"{form} that is said to be {said}"
+    assert auditor.installed is not None
+    assert auditor.installed.weights == ("" if said == "stored" else said)
+
+
+async def test_the_auditor_goes_from_one_format_to_another_and_back(models: Models, auditor: WorkerEngine) -> None:
+    for form in ("int4", "stored", "int8", "stored"):
+        found = await audit(auditor, models.first, await passages_of(models.first, form, form))
+        assert max(one.apart for one in found) < 1e-4

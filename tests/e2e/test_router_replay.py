@@ -1,7 +1,7 @@
 """Router replay in a swarm of real processes, whose nodes compute in bfloat16 and whose trainer in float32.
 
-What they say of the same tokens is nearer where the trainer takes the experts that the nodes chose. A node that does
-not tell them is refused.
+The trainer follows the experts that the nodes chose, token by token: of choices by chance it follows a fifth. A node
+that does not tell them is refused. How much nearer to its engines the trainer is, `benchmarks/router_replay.py` says.
 """
 
 from __future__ import annotations
@@ -34,38 +34,23 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def run(machine: Machine, model: Path, *, replay: bool) -> list[dict[str, float]]:
-    """Run a swarm to its end, and return what its trainer measured in each step that learnt something."""
-    swarm = Swarm(machine=machine, directory=machine.root / f"swarm-{replay}", model=model)
-    trainer = f"router_replay = {str(replay).lower()}"
-    swarm.configure(steps=STEPS, mode="sequential", task=TASK, weights_dtype="float32", trainer=trainer)
+@pytest.mark.rest
+def test_a_trainer_follows_the_experts_of_its_engines(machine: Machine, mixture: Path) -> None:
+    swarm = Swarm(machine=machine, directory=machine.root / "swarm", model=mixture)
+    swarm.configure(steps=STEPS, mode="sequential", task=TASK, weights_dtype="float32", trainer="router_replay = true")
     node_config = swarm.directory / "bfloat16.toml"
     text = NODE_TOML.format(engine="transformers", token_s=0.0)
     node_config.write_text(text.replace("threads = 1", 'threads = 1\ncompute_dtype = "bfloat16"'), encoding="utf-8")
     learner = swarm.learn()
-    if replay:
-        told_no_experts = swarm.join("three")
-        assert told_no_experts.process.wait(timeout=DEADLINE_S) == 2
-        assert "This swarm trains with the experts that engines chose" in told_no_experts.story()
+    told_no_experts = swarm.join("three")
+    assert told_no_experts.process.wait(timeout=DEADLINE_S) == 2
+    assert "This swarm trains with the experts that engines chose" in told_no_experts.story()
     nodes = swarm.join_all(
         learner, ["one", "--config", node_config], ["two", "--config", node_config], engine="transformers"
     )
     wait_done(learner, *nodes)
     check_ledger(swarm, Run(steps=STEPS, staleness=0, verdicts=frozenset({"admitted"})))
     steps = [json.loads(text) for (text,) in swarm.rows("SELECT metrics FROM steps ORDER BY step")]
-    return [step for step in steps if step["trained_tokens"]]
-
-
-@pytest.mark.rest
-def test_a_mixture_of_experts_trains_nearer_to_its_engines(machine: Machine, mixture: Path) -> None:
-    replayed, plain = run(machine, mixture, replay=True), run(machine, mixture, replay=False)
-    assert min(step["replayed"] for step in replayed) > 0.95
-    assert not any("replayed" in step for step in plain)
-    with_it, without = mismatch(replayed), mismatch(plain)
-    assert with_it < without
-
-
-def mismatch(steps: list[dict[str, float]]) -> float:
-    """`mismatch_kl` over all tokens trained on, in nats."""
-    whole = sum(step["trained_tokens"] for step in steps)
-    return sum(step["mismatch_kl"] * step["trained_tokens"] for step in steps) / whole
+    replayed = [step["replayed"] for step in steps if step["trained_tokens"]]
+    assert replayed
+    assert min(replayed) > 0.95

@@ -109,11 +109,15 @@ def serving(answer: Answer) -> Iterator[Server]:
             listener.shutdown()
 
 
+_TAKEN: list[socket.socket] = []
+
+
 def nobody() -> str:
-    """An address at which nothing listens."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{one.getsockname()[1]}"
+    """An address at which nothing listens, nor will while these tests run."""
+    one = socket.socket()
+    one.bind(("127.0.0.1", 0))
+    _TAKEN.append(one)
+    return f"http://127.0.0.1:{one.getsockname()[1]}"
 
 
 def chat(content: str | None, *, finish: str = "stop", **more: Any) -> Reply:

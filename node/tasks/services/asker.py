@@ -147,7 +147,8 @@ class _Desk:
             try:
                 found = await self._request(batch)
             except RequestFailed as failed:
-                why = failed.detail
+                if not (why and isinstance(failed, _OutOfTime)):  # which says less than what was wrong before
+                    why = failed.detail
                 if len(batch) == 1 and failed.kind == "rejected":
                     return self._give_up(batch, why)
                 tries += 1
@@ -176,7 +177,8 @@ class _Desk:
             if one.until_s > now_s:
                 wanted.append(one)
             elif not one.answer.done():
-                self._give_up([one], f"no answer within {self.terms.timeout_s:g} s{f' ({why})' if why else ''}")
+                late = _OutOfTime(self.terms).detail
+                self._give_up([one], late if why in ("", late) else f"{late} ({why})")
         return wanted
 
     # One request
@@ -191,7 +193,7 @@ class _Desk:
                 self.health.began()
                 reply = await self._sent(body)
         except TimeoutError:
-            raise RequestFailed("down", f"no answer within {self.terms.timeout_s:g} s") from None
+            raise _OutOfTime(self.terms) from None
         try:
             return self.speech.read(reply, len(batch))
         except (ValueError, RecursionError) as error:
@@ -205,7 +207,7 @@ class _Desk:
             self._went_wrong(failed)
             raise
         except asyncio.CancelledError:  # it took too long, for all that is known
-            self._went_wrong(RequestFailed("down", f"no answer within {self.terms.timeout_s:g} s"))
+            self._went_wrong(_OutOfTime(self.terms))
             raise
         if self.health.answered():
             remark(self.terms.name, "back", f"{self.terms.shown} answers again")
@@ -244,6 +246,13 @@ class _Desk:
         self.going.pop(one.digest, None)
         if not one.answer.done():
             one.answer.set_result(answer)
+
+
+class _OutOfTime(RequestFailed):
+    """A question's time was over before an answer to it."""
+
+    def __init__(self, terms: ServiceTerms) -> None:
+        super().__init__("down", f"no answer within {terms.timeout_s:g} s")
 
 
 async def require_answer(asker: Asker, question: bytes) -> None:

@@ -258,8 +258,8 @@ async def test_a_judge_that_talks_is_void_and_its_words_are_told(tmp_path: Path)
 
 @pytest.mark.parametrize("match", ["judge", "service"])
 def test_a_start_is_refused_where_nobody_answers(tmp_path: Path, match: str) -> None:
-    judge = JudgeSection(url=nobody(), model="m", timeout_s=0.5)
-    verifiers = opened(tmp_path, data(tmp_path) + match, judge=judge, **service(nobody(), timeout_s=0.5))
+    judge = JudgeSection(url=nobody(), model="m", timeout_s=3.0)
+    verifiers = opened(tmp_path, data(tmp_path) + match, judge=judge, **service(nobody(), timeout_s=3.0))
     with pytest.raises(TaskError, match=r"\[task\] jsonl: \[(judge|reward_service)\] http.*gave no reward.*Connect"):
         require_here(verifiers.schooling, verifiers.section)
 

@@ -72,7 +72,7 @@ spec = "jsonl:t.jsonl:match=judge"
 [judge]
 url = "{url}"
 model = "m"
-timeout_s = 0.5
+timeout_s = 5
 [learn]
 steps = 1
 """

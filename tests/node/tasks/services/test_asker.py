@@ -111,7 +111,7 @@ def test_null_and_names_are_answers() -> None:
 
 
 def test_a_service_that_is_down_costs_its_time_and_is_told_once() -> None:
-    service = RewardService(url=nobody(), batch=1, timeout_s=0.5)
+    service = RewardService(url=nobody(), batch=1, timeout_s=3.0)
     assert run(all_of(service, [str(number) for number in range(8)])) == [CANNOT_SAY] * 8
     [remark] = take_remarks()
     assert (remark.service, remark.how) == ("reward service", "down")
@@ -142,6 +142,20 @@ def test_a_slow_one_costs_no_more_than_its_time_and_nobody_else_anything() -> No
         released.set()
     [remark] = take_remarks()
     assert (remark.how, "no answer within 1 s" in remark.detail) == ("unclear", True)
+
+
+def test_what_was_wrong_is_told_though_time_ran_out_at_something_else() -> None:
+    released = Event()
+
+    def answer(number: int, heard: Heard) -> Reply:
+        if number > 0:
+            released.wait(10)
+        return Reply(status=500, value="out of memory")
+
+    with serving(answer) as server:
+        with pytest.raises(TaskError, match=r"no answer within 3 s \(HTTP 500.*out of memory"):
+            run(RewardService(url=server.url, timeout_s=3.0).try_out())
+        released.set()
 
 
 def test_whoever_leaves_loses_nothing_for_the_others() -> None:
@@ -247,7 +261,7 @@ def test_an_address_or_a_key_that_is_wrong_is_an_outage_and_told_without_the_key
     monkeypatch.setenv("JUDGE_KEY", "sk-secret")
     headers = {"location": "http://elsewhere.example/?key=sk-secret"}
     with serving(lambda number, heard: Reply(status=status, value="bad key sk-secret", headers=headers)) as server:
-        service = RewardService(url=server.url, api_key_env="JUDGE_KEY", timeout_s=0.5)
+        service = RewardService(url=server.url, api_key_env="JUDGE_KEY", timeout_s=3.0)
         assert run(all_of(service, ["a"])) == [CANNOT_SAY]
         assert server.heard[0].headers["authorization"] == "Bearer sk-secret"
     [remark] = take_remarks()
@@ -307,7 +321,7 @@ def test_terms_that_cannot_be_are_refused(given: dict[str, Any], why: str) -> No
 
 def test_asked_once_at_a_start_it_says_what_failed() -> None:
     with pytest.raises(TaskError, match="ConnectError"):
-        run(RewardService(url=nobody(), timeout_s=0.5).try_out())
+        run(RewardService(url=nobody(), retries=0).try_out())
     with (
         serving(lambda number, heard: Reply(body=json.dumps({"reward": 1}).encode())) as server,
         pytest.raises(TaskError, match="its reply cannot be read"),

@@ -111,9 +111,9 @@ def test_terms_that_cannot_be_are_refused(more: dict[str, Any], why: str) -> Non
 
 def test_asked_once_at_a_start_it_says_what_failed() -> None:
     with pytest.raises(TaskError, match="ConnectError"):
-        asyncio.run(Judge(url=nobody(), model="m", timeout_s=0.5).try_out())
+        asyncio.run(Judge(url=nobody(), model="m", retries=0).try_out())
     with serving(lambda number, heard: chat("Hello!")) as server, pytest.raises(TaskError, match="no verdict: Hello!"):
         asyncio.run(Judge(url=server.url, model="m").try_out())
     missing = Reply(status=404, value={"error": {"message": "The model `m` does not exist."}})
     with serving(lambda number, heard: missing) as server, pytest.raises(TaskError, match="does not exist"):
-        asyncio.run(Judge(url=server.url, model="m", timeout_s=0.5).try_out())
+        asyncio.run(Judge(url=server.url, model="m", retries=0).try_out())

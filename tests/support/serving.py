@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from node.commands.serve.server import Server
 from node.engine.fake import FakeConfig, FakeEngine, open_fake_engine
 from node.serving.kept_versions import KeptVersions
 from node.serving.served_model import ServedModel
-from node.serving.sources import DirectorySource, Source
+from node.serving.sources import Candidate, DirectorySource, Source
 from node.tasks.tokenizer import write_character_tokenizer
+from protocol.core.ids import ManifestHash
 
 CONTEXT = 512
 
@@ -157,6 +158,14 @@ async def _encode_here(served: Any, request: Any) -> tuple[int, ...]:
     return encode(served, request)
 
 
+class SameSource(DirectorySource):
+    """A directory whose version is the same wherever it lies: a fake engine says the same in every run."""
+
+    def newest(self) -> Candidate | None:
+        found = super().newest()
+        return found and replace(found, version=replace(found.version, manifest=ManifestHash(bytes(32))))
+
+
 @asynccontextmanager
 async def open_endpoint(
     source: Path | Source,
@@ -167,7 +176,7 @@ async def open_endpoint(
     **admission: Any,
 ) -> AsyncIterator[Endpoint]:
     """An endpoint of the model in a directory, or of a source, until the scope is left."""
-    found = DirectorySource(directory=source, name="model") if isinstance(source, Path) else source
+    found = SameSource(directory=source, name="model") if isinstance(source, Path) else source
     told: list[str] = []
     async with (
         open_fake_engine(FakeConfig(seconds_per_token=seconds_per_token)) as engine,

@@ -115,6 +115,19 @@ def test_learner_needs_no_network_and_tensors_only_to_train(tmp_path: Path) -> N
     assert not loaded & (TENSOR_LIBRARIES | {"trio", "libp2p", "multiaddr", "swarm", "node"})
 
 
+def test_a_learner_of_few_machines_needs_no_solver(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from learner.provisioning.model.capacity import Clockwork\n"
+        "from learner.provisioning.model.machine_selection import FEW, Candidate, Choice, Requirement, cheapest\n"
+        "pool = [Candidate(name=str(i), price=1.0, rate=1.0) for i in range(FEW)]\n"
+        "clock = Clockwork(train_s=100.0, rollouts=100, staleness=3, kappa=2)\n"
+        "assert isinstance(cheapest(Requirement(clock, pool)), Choice)\n"
+        "print('scipy' in sys.modules)"
+    )
+    assert run_isolated(code, tmp_path).strip() == "False", "its import takes 45 MiB and most of a second"
+
+
 def test_engine_workers_stand_alone() -> None:
     engines = ROOT / "node" / "engine"
     shared = tuple(map(module_name, LOADED_BY_WORKERS))

@@ -10,9 +10,9 @@ linear in who is on, and the cheapest set is a small integer program:
 with useful_i(t) = min(kappa T_train, max(0, t - delay_i)), the time for which it has delivered one version by then.
 
 Two ways to choose: `greedy`, the paper's, in the order of price per rollout (ECHO-2, section 3.4); and `cheapest`, the
-exact optimum by scipy's HiGHS, or the best found in a bounded time. There, who is not on yet is charged its start over
-the time for which the plan is likely to stand, or for which it stays if that is shorter, so that a set is not left for
-another that saves less than moving costs.
+exact optimum. Of few machines it looks at every set, and of many scipy's HiGHS finds it, or the best within a bounded
+time. There, who is not on yet is charged its start over the time for which the plan is likely to stand, or for which it
+stays if that is shorter, so that a set is not left for another that saves less than moving costs.
 What always holds: a set that is returned suffices, to the solver's millionth, which the margin covers; where none does,
 the answer says how far all machines together are from it, and is a value.
 """
@@ -33,11 +33,18 @@ MARGIN = 1.05
 PLAN_STANDS_S = 3600.0
 """Over so long is the start of a machine charged: a plan that stood for less would be all starts."""
 
+FEW = 10
+"""Of so many machines all sets are looked at, in a millisecond: importing the solver takes 45 MiB and most of a second,
+which a small swarm's learner is spared."""
+
 SOLVER_S = 2.0
 """What the exact search may take; pools of 200 take some 0.1 s. Beyond it the best set found is taken."""
 
 _SOLVER_ERROR = 1e-5
 """A sum of thousands of its millionths; the margin covers it."""
+
+_ROUNDING = 1e-12
+"""Of sums over a few machines in double precision, as a share."""
 
 _HOUR = 3600.0
 
@@ -179,8 +186,6 @@ def cheapest(
 
     It contains whoever is to `keep`.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp  # most of a second, which only who plans pays
-
     if (shortage := _shortage(requirement)) is not None:
         return shortage
     candidates = requirement.candidates
@@ -189,22 +194,43 @@ def cheapest(
     )
     # Of sets that cost the same (volunteers are free), the smallest.
     prices += 1e-6 * float(prices.max(initial=0.0)) or 1.0
+    kept = _kept(candidates, keep)
+    if len(candidates) <= FEW:
+        return _choice(candidates, _cheapest_of_all(requirement, prices, kept), exact=True)
+    on, is_exact = _solve(requirement, prices, kept)
+    if on is None or requirement.share(on) < 1 - _SOLVER_ERROR:
+        return greedy(requirement, keep=keep)
+    return _choice(candidates, on, exact=is_exact)
+
+
+def _cheapest_of_all(requirement: Requirement, prices: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Of all sets that contain `kept` and suffice, the cheapest; of those that cost the same, the one that supplies
+    most, then the one whose machines stand first. All machines together do suffice."""
+    numbers = np.arange(2 ** len(prices))
+    sets = np.maximum(kept, numbers[:, None] >> np.arange(len(prices)) & 1)
+    shares = (sets @ requirement.weights.T / requirement.least).min(axis=1)
+    shares[-1] = max(1.0, shares[-1])  # as `_shortage` found, though sums in another order may round otherwise
+    costs = np.where(shares >= 1, sets @ prices, np.inf)
+    same = np.flatnonzero(costs <= costs.min() * (1 + _ROUNDING))
+    best = shares[same] >= shares[same].max() * (1 - _ROUNDING)
+    return sets[same[best.argmax()]]  # type: ignore[no-any-return]
+
+
+def _solve(requirement: Requirement, prices: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray | None, bool]:
+    """HiGHS's answer, if it has one, and whether that is exact."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     # One that suffices alone counts as just enough: a millionth of a huge machine must not pass for none.
     weights = np.minimum(1.0, requirement.weights / requirement.least[:, None])
     found = milp(
         prices,
         constraints=LinearConstraint(weights, 1.0, np.inf),
-        integrality=np.ones(len(candidates)),
-        bounds=Bounds(_kept(candidates, keep), 1),
+        integrality=np.ones(len(prices)),
+        bounds=Bounds(kept, 1),
         # Presolving takes longer than it saves here, and HiGHS then prints, now and then, whatever it is told.
         options={"time_limit": SOLVER_S, "presolve": False},
     )
-    if found.x is None:
-        return greedy(requirement, keep=keep)
-    on = np.round(found.x)
-    if requirement.share(on) < 1 - _SOLVER_ERROR:
-        return greedy(requirement, keep=keep)
-    return _choice(candidates, on, exact=found.status == 0)
+    return (None if found.x is None else np.round(found.x)), found.status == 0
 
 
 def _kept(candidates: Iterable[Candidate], keep: Collection[str]) -> np.ndarray:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from learner.provisioning.model.capacity import Clockwork, period_s
 from learner.provisioning.model.machine_selection import (
+    FEW,
     MARGIN,
     Candidate,
     Choice,
@@ -36,21 +37,24 @@ def names(answer: Choice | Shortage) -> set[str]:
     return {one.name for one in answer.chosen}
 
 
-candidates = st.lists(
-    st.builds(
-        Candidate,
-        name=st.integers(0, 1 << 40).map(str),
-        price=st.floats(0, 5),
-        rate=st.floats(0.01, 2),
-        broadcast_s=st.floats(0, 180),
-        generation_s=st.floats(0, 60),
-        start_s=st.floats(0, 600),
-        stops_per_hour=st.floats(0, 1),
-    ),
-    min_size=1,
-    max_size=8,
-    unique_by=lambda one: one.name,
+candidate = st.builds(
+    Candidate,
+    name=st.integers(0, 1 << 40).map(str),
+    price=st.floats(0, 5),
+    rate=st.floats(0.01, 2),
+    broadcast_s=st.floats(0, 180),
+    generation_s=st.floats(0, 60),
+    start_s=st.floats(0, 600),
+    stops_per_hour=st.floats(0, 1),
 )
+
+
+def pools(least: int, most: int) -> st.SearchStrategy[list[Candidate]]:
+    return st.lists(candidate, min_size=least, max_size=most, unique_by=lambda one: one.name)
+
+
+candidates = pools(1, 6) | pools(FEW + 1, FEW + 2)
+"""Few are looked at set by set, and more are the solver's."""
 
 
 @settings(deadline=None, max_examples=examples(60))
@@ -58,11 +62,12 @@ candidates = st.lists(
 def test_no_set_that_suffices_is_cheaper(pool: list[Candidate], window: tuple[int, int]) -> None:
     clock = replace(CLOCK, staleness=window[0], kappa=window[1])
     requirement = Requirement(clock, pool)
-    sets = [np.array(on, dtype=float) for on in itertools.product((0, 1), repeat=len(pool))]
-    prices = np.array([one.running_price for one in pool])
-    sufficient = [float(prices @ on) for on in sets if requirement.share(on) >= 1]
+    sets = np.array(list(itertools.product((0.0, 1.0), repeat=len(pool))))
+    prices = sets @ np.array([one.running_price for one in pool])
+    shares = (sets @ requirement.weights.T / requirement.least).min(axis=1)
+    sufficient = prices[shares >= 1].tolist()
     # To the solver's tolerance, which the margin covers.
-    nearly = [float(prices @ on) for on in sets if requirement.share(on) >= 1 - 1e-5]
+    nearly = prices[shares >= 1 - 1e-5].tolist()
     best, simple = cheapest(requirement, [one.name for one in pool]), greedy(requirement)
     if not nearly:
         assert isinstance(best, Shortage)
@@ -126,8 +131,9 @@ def test_what_is_taken_away_often_supplies_less_and_costs_its_starts() -> None:
     assert spot.rho == pytest.approx(1.4 / 1800)
 
 
-def test_of_free_machines_as_few_as_suffice_are_on() -> None:
-    pool = [machine(f"volunteer{i}", 0.0, 0.4) for i in range(9)]
+@pytest.mark.parametrize("count", [9, FEW + 1])
+def test_of_free_machines_as_few_as_suffice_are_on(count: int) -> None:
+    pool = [machine(f"volunteer{i}", 0.0, 0.4) for i in range(count)]
     answer = cheapest(Requirement(CLOCK, pool))
     assert len(names(answer)) == 3
     assert isinstance(answer, Choice)

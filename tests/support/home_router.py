@@ -85,7 +85,7 @@ NO_PCP = "add rule inet filter input udp dport 5351 @th,64,8 2 drop"
 """The router says nothing to requests whose first byte, the version, is 2."""
 
 
-START_S = 20.0
+START_S = 60.0
 
 READY = {True: b"Listening for NAT-PMP/PCP traffic", False: b"HTTP listening on port"}
 """What the daemon says when it can be asked, with and without datagrams."""

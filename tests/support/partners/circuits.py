@@ -31,8 +31,8 @@ LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 LOOK_AGAIN_S = 0.02
 """Between two looks at something that another process does."""
 
-UNTIL_S = 30.0
-"""For another process to do something; all that is waited for here takes a second."""
+UNTIL_S = 120.0
+"""For another process to do something: what is waited for takes a second, and a minute where the machine is busy."""
 
 
 @asynccontextmanager

@@ -31,10 +31,10 @@ from tests.support.partners.programs import P2PD
 
 IDENTIFY, CONNECT, STREAM_OPEN, LIST_PEERS = 0, 1, 2, 5
 
-START_S = 20.0
+START_S = 60.0
 """For the daemon to listen: it unpacks itself first."""
 
-SAID_S = 30.0
+SAID_S = 120.0
 LOOK_AGAIN_S = 0.05
 """Its log is a file, which nobody tells of news."""
 

@@ -22,8 +22,8 @@ PROGRAM = Path(__file__).parent / "js/peer.mjs"
 PUBLIC = "127.0.0.2"
 """An address of loopback that this peer takes for one of the internet: it punches and dials back no others."""
 
-ANSWER_S = 30.0
-"""For an order to be carried out: they give up after 20 s themselves."""
+ANSWER_S = 120.0
+"""For an order to be carried out: they give up after 20 s themselves, which takes longer where the machine is busy."""
 
 
 class JsError(Exception):

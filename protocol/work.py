@@ -63,6 +63,7 @@ from protocol.core.limits import (
     MAX_TOKEN_CHARS,
     MIN_TEMPERATURE,
 )
+from protocol.scores import ScoreGrant
 from protocol.trouble import TroubleList
 from protocol.versions.exchange import PeerAddresses
 
@@ -463,7 +464,17 @@ FromNode = (
     Hello | Heartbeat | LeaseRequest | Started | LeaseReturn | Delivery | Handback | Relayed | ProofRequest | Goodbye
 )
 FromLearner = (
-    Welcome | Refused | Grant | LeaseRecall | Acknowledgement | InboxFull | Proofs | Revised | Introduction | Farewell
+    Welcome
+    | Refused
+    | Grant
+    | ScoreGrant
+    | LeaseRecall
+    | Acknowledgement
+    | InboxFull
+    | Proofs
+    | Revised
+    | Introduction
+    | Farewell
 )
 
 

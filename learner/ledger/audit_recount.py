@@ -47,9 +47,9 @@ class Replay:
 
 
 def replayed(
-    rows: Sequence[AuditRow], margins_at: Callable[[int], Sequence[Margin]], pardons_ms: Sequence[int] = ()
+    rows: Sequence[AuditRow], margins_of: Callable[[AuditRow], Sequence[Margin]], pardons_ms: Sequence[int] = ()
 ) -> Replay:
-    """Hear the audits of one peer again, in their order; `margins_at` a time are those that were in force then."""
+    """Hear the audits of one peer again, in their order; `margins_of` an audit are those that it was judged by."""
     known, convicted, anew, differences = AuditHistory(), None, list[int](), list[Difference]()
     pardons = sorted(pardons_ms)
     for number, row in enumerate(rows, 1):
@@ -57,7 +57,7 @@ def replayed(
             del pardons[0]
             known, convicted = pardoned(known), None
             anew.append(number)
-        margins = margins_at(row.at_ms)
+        margins = margins_of(row)
         if (unheard := _unheard(row, margins, known.history)) is not None:
             differences.append(Difference(number=number, lease=row.lease, said=unheard[0], computed=unheard[1]))
             break

@@ -52,6 +52,32 @@ class LeaseRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TeacherLeaseRow:
+    """One lease by which a teacher scores the group that `root` opened. `prompt` is the task's index of its prompt."""
+
+    lease: LeaseId
+    peer: PeerId
+    root: LeaseId
+    task: str
+    prompt: int
+    completions: int
+    tokens: int
+    issued_ms: int
+    deadline_ms: int
+    envelope: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherRow:
+    """What one teacher has scored so far: leases that it delivered, tokens, seconds of its engine."""
+
+    peer: PeerId
+    groups: int
+    tokens: int
+    engine_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecordRow:
     """One judged record. `version` is its oldest behaviour version; `envelope` is there for admitted records only.
     `cut_off`: an episode ended with it that did not come to its end. `parts`: what its reward is made of.

@@ -57,6 +57,18 @@ class TrustLedger(TrustQueries):
 
     db: LedgerFile
 
+    def scores_audited(self, audit: AuditOutcome, margins: Sequence[Margin], lease: bytes, record: bytes) -> None:
+        """Write the audit of what a teacher said, the `margins` that it went by, and, of one that failed, `lease` and
+        `record` as they were signed."""
+        with self.db.transaction() as db:
+            db.execute(
+                "UPDATE teacher_leases SET margins = ? WHERE lease = ?", (margins_text(margins), audit.row.lease)
+            )
+            db.execute("UPDATE leases SET envelope = ? WHERE lease = ?", (lease, audit.row.lease))
+            _write_audit(db, audit.row, [record])
+            _write_confidence(db, audit.row.peer, audit.known, audit.row.at_ms)
+            _revise(db, audit.revised, audit.row.at_ms)
+
     def audited(self, audits: Sequence[AuditOutcome], *, margins: Sequence[Margin] = ()) -> None:
         """Write these audits in their order, all or none, and the `margins` that they went by."""
         with self.db.transaction() as db:
@@ -133,7 +145,8 @@ class TrustLedger(TrustQueries):
             db.executemany("UPDATE revisions SET told = 1 WHERE lease = ?", [(lease,) for lease in leases])
 
 
-def _write_audit(db: sqlite3.Connection, row: AuditRow) -> None:
+def _write_audit(db: sqlite3.Connection, row: AuditRow, records: Sequence[bytes] | None = None) -> None:
+    """`records`: what was signed, where the table of records has it not."""
     counts = json.dumps([[counted.above, counted.trials] for counted in row.counts])
     db.execute(
         "INSERT INTO audits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -143,17 +156,14 @@ def _write_audit(db: sqlite3.Connection, row: AuditRow) -> None:
         ),
     )  # fmt: skip
     if not row.passed:
-        _keep_evidence(db, row)
+        _keep_evidence(db, row, records)
 
 
-def _keep_evidence(db: sqlite3.Connection, row: AuditRow) -> None:
+def _keep_evidence(db: sqlite3.Connection, row: AuditRow, records: Sequence[bytes] | None) -> None:
     """What was signed is there for as long as the audit was not over (`learner.ledger.training`)."""
-    records = [
-        envelope
-        for (envelope,) in db.execute(
-            "SELECT envelope FROM records WHERE lease = ? AND envelope IS NOT NULL ORDER BY idx", (row.lease,)
-        )
-    ]
+    if records is None:
+        sql = "SELECT envelope FROM records WHERE lease = ? AND envelope IS NOT NULL ORDER BY idx"
+        records = [envelope for (envelope,) in db.execute(sql, (row.lease,))]
     if not records:
         return
     db.execute(
@@ -178,10 +188,16 @@ def _finite(value: float) -> float | None:
     return None if math.isinf(value) else value
 
 
+def margins_text(margins: Sequence[Margin]) -> str:
+    """As the ledger has margins: `margins_from` reads it."""
+    return json.dumps(
+        [[one.measure.value, one.above, one.rate, _finite(one.over), _finite(one.upto)] for one in margins]
+    )
+
+
 def _write_margins(db: sqlite3.Connection, in_force: Sequence[Margin], now_ms: int) -> None:
     """Where others were in force."""
-    rows = [[one.measure.value, one.above, one.rate, _finite(one.over), _finite(one.upto)] for one in in_force]
-    margins = json.dumps(rows)
+    margins = margins_text(in_force)
     last = db.execute("SELECT margins FROM margins ORDER BY since_ms DESC LIMIT 1").fetchone()
     if last != (margins,):
         db.execute("INSERT OR REPLACE INTO margins VALUES (?, ?)", (now_ms, margins))

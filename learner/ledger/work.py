@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from learner.ledger.queries.work import WorkQueries
-from learner.ledger.rows import LeaseRow, RecordRow
+from learner.ledger.rows import LeaseRow, RecordRow, TeacherLeaseRow
 from learner.ledger.sqlite.database import LedgerFile
 from protocol.core.errors import LocalProtocolError
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
@@ -36,6 +36,39 @@ class WorkLedger(WorkQueries):
                 "INSERT INTO continuations VALUES (?, ?, ?, ?)",
                 [(r.lease, r.place.root, r.place.turn, json.dumps(r.place.slots)) for r in rows if r.place is not None],
             )
+
+    def scoring_issued(self, rows: Sequence[TeacherLeaseRow]) -> None:
+        """Write leases of teachers before they are handed out."""
+        with self.db.transaction() as db:
+            db.executemany(
+                "INSERT INTO leases (lease, peer, task, prompt, rollouts, issued_ms, deadline_ms, envelope)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (r.lease, r.peer, r.task, r.prompt, r.completions, r.issued_ms, r.deadline_ms, r.envelope)
+                    for r in rows
+                ],
+            )
+            db.executemany(
+                "INSERT INTO teacher_leases (lease, root, tokens) VALUES (?, ?, ?)",
+                [(r.lease, r.root, r.tokens) for r in rows],
+            )
+
+    def scores_judged(self, lease: LeaseId, receipt: bytes, engine_s: float | None, now_ms: int) -> None:
+        """Write the receipt for what a teacher delivered, on disk when this returns; `engine_s` is None where it was
+        refused. Raises LocalProtocolError when the lease has a receipt already: a delivery is judged once."""
+        with self.db.transaction() as db:
+            update = "UPDATE leases SET status = 'delivered', closed_ms = ?, receipt = ? WHERE lease = ?"
+            if not db.execute(f"{update} AND receipt IS NULL", (now_ms, receipt, lease)).rowcount:
+                raise LocalProtocolError(f"lease {lease.hex()[:8]} was never issued, or was judged before")
+            db.execute("UPDATE teacher_leases SET engine_s = ? WHERE lease = ?", (engine_s, lease))
+
+    def recall_scoring(self, now_ms: int) -> int:
+        """After a restart no lease of a teacher goes on, which is held against nobody; return how many were open."""
+        with self.db.transaction() as db:
+            open_ones = "SELECT lease FROM leases JOIN teacher_leases USING (lease) WHERE status = 'open'"
+            db.execute(f"INSERT OR IGNORE INTO recalled {open_ones}")
+            closed = "UPDATE leases SET status = 'returned', closed_ms = ? WHERE status = 'open'"
+            return db.execute(f"{closed} AND lease IN ({open_ones})", (now_ms,)).rowcount
 
     def leases_closed(self, leases: Sequence[LeaseId], status: str, now_ms: int) -> None:
         """These leases will not be delivered: 'expired', 'returned', 'lost', or 'recalled' (and returned therefore, or

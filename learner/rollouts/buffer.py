@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
@@ -226,11 +226,12 @@ class Buffer:
         self._unaudited.discard(lease)
         return self._let_go(lease)
 
-    def unscored(self, tokens: int) -> list[Group]:
-        """Return groups that wait for a teacher's scores, the oldest first: of so many tokens together at most, but one
-        at least if there is any."""
+    def unscored(self, tokens: int, *, besides: Container[LeaseId] = frozenset()) -> list[Group]:
+        """Return groups that wait for a teacher's scores, but for those `besides`, the oldest first: of so many tokens
+        together at most, but one at least if there is any."""
         found, taken = list[Group](), 0
-        for group in sorted(filter(self._is_unscored, self._held.values()), key=lambda one: min(one.behaviour)):
+        waiting = [one for one in self._held.values() if self._is_unscored(one) and one.lease not in besides]
+        for group in sorted(waiting, key=lambda one: min(one.behaviour)):
             taken += group.num_tokens
             if found and taken > tokens:
                 break
@@ -252,6 +253,23 @@ class Buffer:
         self._held[lease] = replace(group, completions=taught)
         self._let_go(lease)
         return True
+
+    def unscore(self, leases: Container[LeaseId]) -> list[LeaseId]:
+        """The scores of these groups are believed no more: they wait for others, unless a batch has taken them. Return
+        those of which that holds."""
+        held = [group for group in self._held.values() if group.lease in leases and not self._is_unscored(group)]
+        waiting = self._sift(lambda group: group.lease in leases)
+        for group in [*held, *waiting]:
+            untold = tuple(replace(completion, teacher=()) for completion in group.completions)
+            if group.lease not in self._held:
+                self._count_held(group, 1)
+            self._held[group.lease] = replace(group, completions=untold)
+        return [group.lease for group in [*held, *waiting]]
+
+    @property
+    def leases(self) -> set[LeaseId]:
+        """Of all groups that wait or are held, the leases that opened them."""
+        return {*self._held, *(group.lease for _, _, group in self._heap)}
 
     def _let_go(self, lease: LeaseId) -> bool:
         """Let a held group wait for its batch if nothing else holds it; whether there is such a group."""

@@ -181,5 +181,11 @@ def is_chosen(secret: bytes, lease: LeaseId, version: ManifestHash, share: float
     )
 
 
+def is_score_audited(known: AuditHistory, secret: bytes, lease: LeaseId, *, floor: float = FLOOR) -> bool:
+    """Whether what a teacher said by this lease is audited: as `is_audited`, but that a teacher's weights stay, so that
+    none of its leases costs more to look at than another."""
+    return known.waits or _is_below(audit_share(known.passed, floor), secret, b"audit of scores" + lease)
+
+
 def _is_below(share: float, secret: bytes, word: bytes) -> bool:
     return int.from_bytes(hmac.digest(secret, word, "sha256")[:8], "big") < share * 2.0**64

@@ -89,6 +89,9 @@ def join(
         str | None, typer.Option(help='Work only then, by the local clock: "19:00-07:30,12:00-13:00".')
     ] = None,
     no_listen: Annotated[bool, typer.Option("--no-listen", help="Only dial out; nobody can dial this node.")] = False,
+    teacher: Annotated[
+        Path | None, typer.Option(help="Score with the model in this directory instead of generating.")
+    ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of the live view.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say who the operator is, what would run and be sent; join nothing.")
@@ -106,6 +109,7 @@ def join(
         quota_gb=quota_gb,
         hours=hours,
         no_listen=no_listen,
+        teacher=teacher,
     )
     typed = " ".join(invite)  # of a line that was pasted whole, or was broken by who sent it
     run_program(program, typed, overrides, config=config, state=state, wait_s=wait, plain=plain, dry_run=dry_run)

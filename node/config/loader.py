@@ -19,7 +19,7 @@ from node.config.conflicts import conflicts, conflicts_of_node
 from node.config.daily_hours import HoursError, parse_hours
 from node.config.error_messages import explain_validation, lower, types_of
 from node.config.invite_text import refuse_invite
-from node.config.node_config import EngineSection, NodeConfig
+from node.config.node_config import EngineSection, NodeConfig, TeacherSection
 from node.config.renamed_keys import move_renamed
 from node.config.swarm_config import DistillSection, LearnSection, ModelSection, SwarmConfig, TrainerSection
 from node.runtime.errors import UsageError, naming, shortened
@@ -96,7 +96,10 @@ def read_node_config(path: Path | None) -> NodeConfig:
     require_hours(config.engine, f"{path}: [engine] hours")
     for wrong in conflicts_of_node(config):
         raise UsageError(f"{path}: {wrong}")
-    return config
+    if not config.teacher.directory:
+        return config
+    directory = _placed(path, "[teacher] directory", config.teacher.directory)
+    return msgspec.structs.replace(config, teacher=TeacherSection(directory=directory))
 
 
 def require_hours(engine: EngineSection, where: str) -> None:

@@ -137,6 +137,14 @@ class LimitsSection(Section, frozen=True, kw_only=True):
         return min(by_size + by_share, default=None)
 
 
+class TeacherSection(Section, frozen=True, kw_only=True):
+    """To score for a swarm with a larger model instead of generating for it. See
+    [distillation.md](distillation.md#teacher-nodes)."""
+
+    directory: Annotated[str, Meta(examples=["teacher"])] = ""
+    """The teacher's Hugging Face directory, the same to the byte as the operator's; `--teacher` overrides it."""
+
+
 class DrillSection(Section, frozen=True, kw_only=True):
     """For [drills](operator.md#drills) and tests against a swarm of your own; never join another's with these."""
 
@@ -157,4 +165,5 @@ class NodeConfig(Section, frozen=True, kw_only=True):
     limits: LimitsSection = LimitsSection()
     price: PriceSection = PriceSection()
     energy: NodeEnergySection = NodeEnergySection()
+    teacher: TeacherSection = TeacherSection()
     testing: DrillSection = DrillSection()

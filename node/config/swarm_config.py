@@ -450,6 +450,8 @@ class DistillSection(Section, frozen=True, kw_only=True):
     """What its layers compute in; "auto": float32 on a CPU, as stored elsewhere."""
     threads: Annotated[int, Meta(ge=1, le=1024)] = 1
     """Threads of its process on a CPU."""
+    nodes: bool = False
+    """Whether nodes that hold the same teacher (`volery join --teacher`) score; the learner's copy then audits them."""
 
 
 class ProvisioningSection(Section, frozen=True, kw_only=True):

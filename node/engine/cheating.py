@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 
 from node.engine.interface import Generation, GenerationRequest, InstalledVersion, PolicyEngine
+from node.engine.worker_engine import WorkerEngine
 from node.runtime.typed_signal import Signal
 
 COLD = 0.5
@@ -55,6 +56,14 @@ class CheatingEngine:
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         made = await self._engine.generate([self._asked(request) for request in requests])
         return [self._told(request, one) for request, one in zip(requests, made, strict=True)]
+
+    async def score(
+        self, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperature: float
+    ) -> list[tuple[float, ...]]:
+        """As a teacher, which draws nothing, it can cheat by what it claims alone."""
+        assert isinstance(self._engine, WorkerEngine)
+        found = await self._engine.score(sequences, temperature)
+        return [(CERTAIN,) * len(one) for one in found] if self._cheat is Cheat.CLAIMS else found
 
     async def interrupt(self) -> None:
         await self._engine.interrupt()

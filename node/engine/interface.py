@@ -191,3 +191,20 @@ class VerifyingEngine(PolicyEngine, Protocol):
 
     async def verify(self, claims: Sequence[Claim]) -> list[Verified]:
         """Hold claimed tokens against the installed weights, in their order. Raises EngineCrashed, EngineRefused."""
+
+
+TEACHER = InstalledVersion(name=PolicyVersion(1, 0), manifest=ManifestHash(bytes(32)))
+"""What an engine is told that it installs when it is to hold a teacher: a manifest that no version has."""
+
+
+class ScoringEngine(Protocol):
+    """An engine that holds a teacher."""
+
+    async def install(self, version: InstalledVersion, directory: Path) -> None:
+        """As `PolicyEngine`'s."""
+
+    async def score(
+        self, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperature: float
+    ) -> list[tuple[float, ...]]:
+        """Return the log probability of each token of each completion; `sequences` are (prompt, completion). Raises
+        EngineCrashed, EngineRefused."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import trio
 
+from learner.artifacts.model_digest import model_digest
 from learner.ledger.ledger import Ledger
 from learner.ledger.sqlite.database import DamagedValue, LedgerError
 from learner.monitoring.eval_scores import Scores
@@ -59,6 +60,8 @@ second, unless their machines are busy, and never afterwards."""
 
 GOODBYE_S = 2.0
 """How long the farewell may take to reach the peers before the connections close."""
+
+OVER = "The run is finished: the learner took its last step."
 
 REACH_S = 5.0
 """How often it is looked at how others reach the learner."""
@@ -112,6 +115,9 @@ async def run_learner(
                 quota_bytes = None if (quota_gb := config.store.quota_gb) is None else round(quota_gb * GB)
                 store = stack.enter_context(ChunkStore.open(home.store, home.authority, quota_bytes=quota_bytes))
                 store.remember_genesis(home.genesis)
+                digest = b""
+                if config.distill.nodes and config.distill.teacher is not None:
+                    digest = await trio.to_thread.run_sync(model_digest, Path(config.distill.teacher))
                 services = LearnerServices(
                     config=config,
                     home=home,
@@ -122,6 +128,7 @@ async def run_learner(
                     events=events,
                     loop=loop,
                     trainer_argv=tuple(trainer),
+                    teacher_digest=digest,
                 )
                 learner = _Learner(services, board, on_ready, trial=trial)
                 stack.callback(learner.close)
@@ -188,6 +195,8 @@ class _Learner:
         with suppress(LedgerError):
             self._services.sessions.write_rest()
             self._services.training.write_time()
+            if self._services.teachers is not None:
+                self._services.teachers.sessions.unwritten()()
         self._services.recorder.close()
 
     async def run(self) -> LearnerOutcome:
@@ -217,6 +226,8 @@ class _Learner:
             services.swarm.start(nursery)
             reception.start()
             nursery.start_soon(services.intake.run, inbox_receive)
+            if services.teachers is not None:
+                nursery.start_soon(services.teachers.run, services.transport, services.swarm.faults.report)
             self._start_loops(nursery)
             nursery.start_soon(services.announcer.run, stay)
             nursery.start_soon(members.keep)
@@ -259,7 +270,9 @@ class _Learner:
         """Open the children, train to the end, and say farewell; return the newest held-out scores."""
         async with (
             self._open_children() as engine,
-            open_teacher(self._services.config, self._services.context, self._services.home.root) as teacher,
+            open_teacher(
+                self._services.config, self._services.context, self._services.home.root, self._services.teachers
+            ) as teacher,
             trio.open_nursery() as beside,
         ):
             judging = build_judging(self._services, engine)
@@ -332,7 +345,9 @@ class _Learner:
         self._services.context.time.turn(TimeKind.ENDING)
         with trio.move_on_after(LAST_PROOFS_S):
             await self._services.proofs.wait_settled()
-        sessions.farewell("The run is finished: the learner took its last step.")
+        sessions.farewell(OVER)
+        if self._services.teachers is not None:
+            self._services.teachers.sessions.farewell(OVER)
         with trio.move_on_after(GOODBYE_S):
-            while state.present:
+            while state.present or state.teachers:
                 await state.wait_changed()

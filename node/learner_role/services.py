@@ -30,6 +30,7 @@ from node.energy.monitor import EnergyWatch
 from node.engine.worker_engine import WorkerEngine
 from node.learner_role.announce import LearnerAnnouncer
 from node.learner_role.certificate_renewal import CertificateWatch
+from node.learner_role.distillation.teacher_nodes import TeacherNodes
 from node.learner_role.metrics.monitor import LearnerMonitor
 from node.learner_role.peers.forgotten_versions import Forgotten
 from node.learner_role.peers.intake import IntakeLoop
@@ -86,7 +87,8 @@ from swarm.work.membership import HEARTBEATS_MISSED, Membership
 class LearnerServices:
     """All that lives as long as the run: what a learner has open, and what is built on it.
 
-    `trainer_argv` is the command of one rank of the trainer. `audits`, `selection` and `operator`, who say which peers
+    `trainer_argv` is the command of one rank of the trainer. `teacher_digest` is that of the teacher where nodes score
+    with it, which are `teachers` then; else there are none. `audits`, `selection` and `operator`, who say which peers
     are believed, are None where nothing is leased.
     """
 
@@ -99,6 +101,7 @@ class LearnerServices:
     events: EventLog
     loop: LoopWatch
     trainer_argv: tuple[str, ...]
+    teacher_digest: bytes = b""
 
     def __post_init__(self) -> None:
         self.signals = LearnerSignals()
@@ -110,6 +113,7 @@ class LearnerServices:
         self.audits = self._build_audits() if self.config.swarm_rollouts else None
         self._build_peers()
         self._build_trust()
+        self._build_teachers()
         self._build_swarm()
         self._build_energy()
         self._build_training()
@@ -279,9 +283,18 @@ class LearnerServices:
                 context=self.context, bans=bans, forgive=self.selection.forgive, orders=orders
             )
 
+    def _build_teachers(self) -> None:
+        self.teachers: TeacherNodes | None = None
+        if self.teacher_digest and self.audits is not None:
+            self.teachers = TeacherNodes(
+                context=self.context, config=self.config, trust=self.audits, digest=self.teacher_digest
+            )
+
     def _build_swarm(self) -> None:
         max_turns = self.config.learn.max_turns if self.schooling.has_turns else 1
-        terms = LearnerTerms(context=self.context, config=self.config, max_turns=max_turns)
+        terms = LearnerTerms(
+            context=self.context, config=self.config, max_turns=max_turns, teacher_digest=self.teacher_digest
+        )
         knowledge = Knowledge(
             genesis=self.home.genesis,
             newest=lambda: self.state.announcement,

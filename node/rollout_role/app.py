@@ -15,18 +15,24 @@ from pathlib import Path
 import msgspec
 import trio
 
+from learner.artifacts.model_digest import model_digest
 from node.config.common import GB
 from node.config.node_config import NodeConfig
+from node.config.preflight import require_model
+from node.engine.cheating import CheatingEngine
 from node.engine.factory import open_engine
 from node.engine.interface import EngineError
 from node.engine.selection import choose_engine, look
 from node.engine.weight_format import AUTO, in_force_with
+from node.engine.worker_engine import WorkerEngine
 from node.network.first_contact import ask_terms, find_swarm, require_certified
 from node.network.newcomer import find_newest
 from node.network.transport import machine_name, open_transport
-from node.rollout_role.owner_control import Drained
+from node.rollout_role.owner_control import Drained, NodeWorker
 from node.rollout_role.services import RolloutServices
-from node.rollout_role.worker import GaveUp, RolloutCounts, RolloutWorker
+from node.rollout_role.teaching.services import TeachingServices
+from node.rollout_role.teaching.teacher_engine import load
+from node.rollout_role.worker import GaveUp, RolloutCounts
 from node.runtime.atomic_files import write_durably
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import Clock, EventLog
@@ -41,6 +47,7 @@ from protocol.core.genesis import read_genesis
 from protocol.core.identity import Keypair
 from protocol.core.ids import PeerId
 from protocol.core.invite import Invite
+from protocol.scores import TEACHER
 from protocol.versions.formats import STORED
 from protocol.versions.manifest import SignedManifest
 from swarm.store import ChunkStore, StoreError
@@ -71,13 +78,15 @@ async def run_rollout(
     *,
     state: Path | None,
     wait_s: float,
-    on_ready: Callable[[RolloutStateDir, RolloutWorker], None],
+    on_ready: Callable[[RolloutStateDir, NodeWorker], None],
     signals: OwnerSignals,
 ) -> RolloutOutcome:
     """Play the rollout role until the learner says that the run is over, or its owner has it drained.
 
     Raises UsageError or RunError; cancel to stop. `wait_s` is how long to try to reach the learner for the first time.
     """
+    if config.teacher.directory:  # which the engine on transformers alone can score with
+        config = msgspec.structs.replace(config, engine=msgspec.structs.replace(config.engine, kind="transformers"))
     choice = choose_engine(config.engine, look(config.engine))
     config = msgspec.structs.replace(config, engine=choice.section)
     home = open_volunteer_home(state, invite.authority.swarm)
@@ -93,7 +102,8 @@ async def run_rollout(
         with first_cause():
             async with AsyncExitStack() as stack:
                 stack.callback(home.lock.close)
-                node = await _open(stack, invite, config, events, home, keypair, wait_s=wait_s, signals=signals)
+                opens = _open_teaching if config.teacher.directory else _open
+                node = await opens(stack, invite, config, events, home, keypair, wait_s=wait_s, signals=signals)
                 _write_about(home, config)
                 on_ready(home, node.role)
                 await node.run()
@@ -125,7 +135,7 @@ async def _open(
     *,
     wait_s: float,
     signals: OwnerSignals,
-) -> RolloutServices:
+) -> RolloutServices | TeachingServices:
     """Open what the services stand on, until `stack` is closed, and build them. Raises what opening does."""
     quota_bytes = round(config.store.quota_gb * GB)
     store = stack.enter_context(ChunkStore.open(home.store, invite.authority, quota_bytes=quota_bytes))
@@ -154,6 +164,64 @@ async def _open(
         store=store,
         receipts=receipts,
         engine=engine,
+        keypair=keypair,
+        events=events,
+        root=home.root,
+        signals=signals,
+        loop=loop,
+    )
+
+
+async def _open_teaching(
+    stack: AsyncExitStack,
+    invite: Invite,
+    config: NodeConfig,
+    events: EventLog,
+    home: RolloutStateDir,
+    keypair: Keypair,
+    *,
+    wait_s: float,
+    signals: OwnerSignals,
+) -> RolloutServices | TeachingServices:
+    """The same for a node that scores with a teacher. The model is compared with the learner's before it is loaded."""
+    directory = Path(config.teacher.directory)
+    require_model(directory, "[teacher] directory")
+    receipts = Receipts(home.receipts)
+    stack.callback(receipts.close)
+    loop = stack.enter_context(watched_loop(events))
+    transport = await stack.enter_async_context(open_transport(keypair.seed, config.network, events))
+    learner, told = await find_swarm(transport, invite, wait_s)
+    terms = await ask_terms(transport, learner, told, invite)
+    if terms is not None:
+        require_certified(terms, learner, invite, now_ms=Clock.now_ms())
+    wanted = b"" if terms is None else terms.ext.get(TEACHER, b"")
+    if not wanted:
+        raise UsageError(
+            "This swarm takes no scores of teacher nodes ([distill] nodes in its swarm.toml). Join without --teacher, "
+            "or ask its operator."
+        )
+    digest = await trio.to_thread.run_sync(model_digest, directory)
+    if digest != wanted:
+        raise UsageError(
+            f"[teacher] directory: {directory} is another model ({digest.hex()[:16]}) than the teacher of this swarm "
+            f"({wanted.hex()[:16]}): config.json and the weights must be the same to the byte. Ask the operator where "
+            "to get it."
+        )
+    events.emit("swarm_found", name=read_genesis(told.genesis)[0].name, swarm=invite.swarm.hex()[:16])
+    engine = await stack.enter_async_context(
+        open_engine(config.engine, events, name="engine", limits=config.limits, state=home.root, testing=config.testing)
+    )
+    assert isinstance(engine, WorkerEngine | CheatingEngine), "those on transformers can score"
+    began = trio.current_time()
+    await load(engine, directory)
+    events.emit("teacher_loaded", seconds=round(trio.current_time() - began, 2))
+    return TeachingServices(
+        invite=invite,
+        config=config,
+        transport=transport,
+        receipts=receipts,
+        engine=engine,
+        digest=digest,
         keypair=keypair,
         events=events,
         root=home.root,

@@ -13,12 +13,13 @@ import msgspec
 from node.config.common import PriceSection
 from node.config.invite_text import open_invite
 from node.config.loader import read_node_config, replaced, require_hours
-from node.config.node_config import NodeConfig
+from node.config.node_config import NodeConfig, TeacherSection
 from node.config.preflight import require_addresses, require_clock
 from node.reports.model.report import Role
 from node.rollout_role.app import run_rollout
 from node.rollout_role.dry_run import show_join
-from node.rollout_role.worker import RolloutCounts, RolloutWorker
+from node.rollout_role.owner_control import NodeWorker
+from node.rollout_role.worker import RolloutCounts
 from node.runtime import formatting as words
 from node.runtime.errors import about_keys_of
 from node.runtime.events import Clock, EventLog
@@ -41,6 +42,7 @@ class Overrides:
     quota_gb: float | None = None
     hours: str | None = None
     no_listen: bool = False
+    teacher: Path | None = None
 
 
 async def join(
@@ -62,14 +64,14 @@ async def join(
     if dry_run:
         say(await show_join(word, settings, state=state, wait_s=wait_s))
         return 0
-    events = EventLog()
+    events, teaches = EventLog(), bool(settings.teacher.directory)
     view = ViewState(role=Role.ROLLOUT, title=word.name)
     follow(view, events)
     with owner_signals() as signals, open_terminal(view, plain=plain) as terminal:
-        node: RolloutWorker | None = None
+        node: NodeWorker | None = None
         root = Path()
 
-        def ready(home: RolloutStateDir, role: RolloutWorker) -> None:
+        def ready(home: RolloutStateDir, role: NodeWorker) -> None:
             nonlocal node, root
             node, root = role, home.root
             terminal.say(f"Joined {word.name or 'the swarm'}. State: {home.root}")
@@ -85,8 +87,9 @@ async def join(
             leave,
         )
     if outcome is None:
-        return terminal.say_stopped("" if node is None else work_of(node.counts, root), go_on("the same command"))
-    terminal.say(f"{outcome.reason} {work_of(outcome.counts, outcome.state)}")
+        done = "" if node is None else work_of(node.counts, root, teaches=teaches)
+        return terminal.say_stopped(done, go_on("the same command"))
+    terminal.say(f"{outcome.reason} {work_of(outcome.counts, outcome.state, teaches=teaches)}")
     return 0
 
 
@@ -102,15 +105,18 @@ def adjust(config: NodeConfig, given: Overrides) -> NodeConfig:
     if given.hours is not None:
         changes["engine"] = replaced(config.engine, hours=given.hours)
         require_hours(changes["engine"], "--hours")
+    if given.teacher is not None:
+        changes["teacher"] = TeacherSection(directory=str(given.teacher.absolute()))
     caps = {"upload_mbit": given.upload_mbit, "download_mbit": given.download_mbit}
     network = replaced(config.network, **{key: mbit for key, mbit in caps.items() if mbit is not None})
     changes["network"] = msgspec.structs.replace(network, listen=[], announce=[]) if given.no_listen else network
     return msgspec.structs.replace(config, **changes)
 
 
-def work_of(counts: RolloutCounts, state: Path) -> str:
+def work_of(counts: RolloutCounts, state: Path, *, teaches: bool = False) -> str:
     """What a node did since it started, and where more is told."""
+    what = "scored group" if teaches else "rollout"
     return (
-        f"This node: {words.counted(counts.admitted, 'rollout')} admitted, {words.count(counts.refused)} refused. "
+        f"This node: {words.counted(counts.admitted, what)} admitted, {words.count(counts.refused)} refused. "
         f"Its report: volery report {shlex.quote(str(state))}"
     )

@@ -10,20 +10,44 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import trio
 
 from learner.ledger.troubles import in_words
-from node.rollout_role.worker import RolloutWorker
+from node.rollout_role.availability import Availability
+from node.rollout_role.patience import Patience
+from node.rollout_role.worker import RolloutCounts
 from node.runtime.errors import RunError
 from node.runtime.events import Clock
 from node.runtime.formatting import counted
 from node.runtime.loop_delay import LoopFigures
 from node.state.owner_orders import LOOK_S, Drain, OwnerRequests, OwnerSignals
 from node.state.status_file import NodeStatus, StatusFile
+from protocol.core.ids import LeaseId
+from swarm.work.client import WorkClient
 
 PAUSED = "owner"
 """Who holds the shift while the node is paused by its owner."""
+
+
+class NodeWorker(Protocol):
+    """What a node does, as its owner stops it: `RolloutWorker`, or the worker of a teacher node."""
+
+    shift: Availability
+    patience: Patience
+    line: WorkClient
+    counts: RolloutCounts
+    holding: set[LeaseId]
+    is_draining: bool
+
+    @property
+    def has_freed_memory(self) -> bool:
+        """Whether the engine's memory is free while the machine is not lent."""
+
+    async def drain(self, within_s: float | None) -> int: ...
+
+    async def leave(self, reason: str = ...) -> None: ...
 
 
 class Drained(Exception):
@@ -44,7 +68,7 @@ class Owner:
 
     root: Path
     signals: OwnerSignals
-    role: RolloutWorker
+    role: NodeWorker
     limits: Mapping[str, str]
     trouble: Callable[[str], None]
     loop: Callable[[], LoopFigures | None] = lambda: None
@@ -112,4 +136,4 @@ class Owner:
                 "at work" if self.role.line.is_up else "not connected to the learner"
             )
         why = shift.held or f"outside its hours, until {shift.turns_at}"
-        return f"{why}; the engine's memory is free" if self.role.service.has_freed_memory else why
+        return f"{why}; the engine's memory is free" if self.role.has_freed_memory else why

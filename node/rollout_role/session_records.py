@@ -24,7 +24,8 @@ class SessionRecords:
 
     receipts: Receipts
     price: Price
-    swarm: SwarmPeer
+    swarm: SwarmPeer | None
+    """None for a node that moves no chunks."""
     energy: EnergyWatch
     events: EventLog
     bytes_carried: int = 0
@@ -44,8 +45,11 @@ class SessionRecords:
 
     async def _note(self, session: int) -> None:
         """Write how it stands, by peer what is not written yet."""
-        bytes_up, bytes_down = self.swarm.serving.served_bytes, self.swarm.exchange.fetched_bytes
-        traffic, carried = self._traffic(), sum(self.swarm.transport.take_carried().values())
+        bytes_up, bytes_down, carried = 0, 0, 0
+        if self.swarm is not None:
+            bytes_up, bytes_down = self.swarm.serving.served_bytes, self.swarm.exchange.fetched_bytes
+            carried = sum(self.swarm.transport.take_carried().values())
+        traffic = self._traffic()
         self.bytes_carried += carried
         if traffic != self._noted or carried:
             self.events.emit("traffic", bytes_up=bytes_up, bytes_down=bytes_down, bytes_carried=self.bytes_carried)
@@ -64,6 +68,8 @@ class SessionRecords:
 
     def _traffic(self) -> set[PeerTraffic]:
         """What was exchanged with each peer since the start."""
+        if self.swarm is None:
+            return set()
         served, fetched = self.swarm.serving.served, self.swarm.exchange.fetched_from
         return {
             PeerTraffic(

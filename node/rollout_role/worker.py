@@ -175,6 +175,11 @@ class RolloutWorker:
         )
 
     @property
+    def has_freed_memory(self) -> bool:
+        """Whether the engine's memory is free while the machine is not lent."""
+        return self.service.has_freed_memory
+
+    @property
     def installed(self) -> PolicyVersion | None:
         """The version in service (`ServingVersion.installed`)."""
         return self.service.installed

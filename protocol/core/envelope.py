@@ -45,6 +45,8 @@ class Kind(Enum):
     CREDIT_NOTE = "credit-note"
     TALLY = "tally"
     REPUTATION = "reputation"
+    SCORE_LEASE = "score-lease"
+    SCORES = "scores"
 
 
 class _Wire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -23,6 +23,7 @@ from protocol.core.errors import Fault, LocalProtocolError, PeerError
 from protocol.core.genesis import Authority
 from protocol.core.ids import LeaseId, PeerId, short
 from protocol.core.limits import MAX_LEASES_PER_GRANT, MAX_REASON_CHARS, MAX_WORK_BYTES
+from protocol.scores import ScoreGrant, ScoreLease, open_score_lease
 from protocol.work import (
     KEY_IN_USE,
     MAX_LEASES_HELD,
@@ -149,9 +150,13 @@ class _Pending:
 
 @dataclass(kw_only=True, eq=False)
 class _Ask:
+    """A request for leases, or, of a teacher, for score leases."""
+
     rollouts: int
+    teaches: bool = False
     done: trio.Event = field(default_factory=trio.Event)
     granted: list[Granted] = field(default_factory=list)
+    scoring: list[ScoreLease] = field(default_factory=list)
     retry_after_s: float = 0.0
 
 
@@ -207,6 +212,7 @@ class WorkClient:
         now_ms: our clock, milliseconds since 1970.
         on_event: told when the line goes up or down, when peers are introduced and when leases are recalled.
         report: told of the learner's faults.
+        protocol: of the stream that is opened.
         on_proofs: told when the learner may have proofs for us: on each line to one that has any, and on its word.
     """
 
@@ -219,6 +225,7 @@ class WorkClient:
     on_event: Callable[[LineEvent], None]
     report: Report
     on_proofs: Callable[[], None] = lambda: None
+    protocol: str = WORK
     rng: random.Random = field(default_factory=random.Random)
     _pending: dict[LeaseId, _Pending] = field(default_factory=dict)
     _relayed: deque[Relayed] = field(default_factory=lambda: deque(maxlen=RELAYED_KEPT))
@@ -253,20 +260,30 @@ class WorkClient:
 
     async def request_leases(self, rollouts: int) -> list[Granted]:
         """Ask for up to `rollouts` more completions and wait until the learner grants some. One caller at a time."""
+        return (await self._request(rollouts, teaches=False)).granted
+
+    async def request_scoring(self, rollouts: int) -> list[ScoreLease]:
+        """Ask for up to `rollouts` completions to score, as a node does whose Hello says TEACHER, and wait until the
+        learner grants some. One caller at a time."""
+        return (await self._request(rollouts, teaches=True)).scoring
+
+    async def _request(self, rollouts: int, *, teaches: bool) -> _Ask:
+        """Ask until something is granted."""
         while True:
             if self._ask is not None:
                 raise LocalProtocolError("leases are requested already")
-            self._ask = ask = _Ask(rollouts=rollouts)
+            self._ask = ask = _Ask(rollouts=rollouts, teaches=teaches)
             try:
                 self._say(LeaseRequest(rollouts=rollouts))  # without a line: `_catch_up` says it when there is one
                 await ask.done.wait()
             except trio.Cancelled:
                 self._decline([granted.lease for granted in ask.granted])
+                self._decline(ask.scoring)
                 raise
             finally:
                 self._ask = None
-            if ask.granted:
-                return ask.granted
+            if ask.granted or ask.scoring:
+                return ask
             await trio.sleep(max(ask.retry_after_s, SHORTEST_WAIT_S))
 
     async def deliver(self, lease: LeaseId, records: Sequence[bytes]) -> tuple[Receipt, bytes]:
@@ -366,7 +383,7 @@ class WorkClient:
         refused us for now."""
         try:
             learner = await self.transport.dial(self.learner)
-            stream = await self.transport.open_stream(learner, WORK)
+            stream = await self.transport.open_stream(learner, self.protocol)
             with first_cause():
                 async with open_frames(stream, MAX_WORK_BYTES) as frames:
                     return await self._serve(frames, learner), None
@@ -469,6 +486,8 @@ class WorkClient:
             match message:
                 case Grant():
                     self._granted(message, learner)
+                case ScoreGrant():
+                    self._granted_scoring(message, learner)
                 case Acknowledgement(lease=lease, receipt=raw):
                     self._acknowledged(LeaseId(lease), raw)
                 case InboxFull(lease=lease, retry_after_ms=retry):
@@ -492,21 +511,33 @@ class WorkClient:
     def _granted(self, grant: Grant, learner: PeerId) -> None:
         offset = grant.now_ms - self.now_ms()
         leases = [open_lease(raw, self.authority.swarm, learner=learner) for raw in grant.leases]
+        if (ask := self._answered(grant, leases, teaches=False)) is not None:
+            ask.granted = [Granted(lease=lease, clock_offset_ms=offset) for lease in leases]
+
+    def _granted_scoring(self, grant: ScoreGrant, learner: PeerId) -> None:
+        leases = [open_score_lease(raw, self.authority.swarm, learner=learner) for raw in grant.leases]
+        if (ask := self._answered(grant, leases, teaches=True)) is not None:
+            ask.scoring = leases
+
+    def _answered(
+        self, grant: Grant | ScoreGrant, leases: Sequence[Lease] | Sequence[ScoreLease], *, teaches: bool
+    ) -> _Ask | None:
+        """The request that this answers, which goes on; None if nobody waits for it, and the leases are given back."""
         for lease in leases:
             if lease.peer != self.transport.peer_id:
                 raise PeerError(Fault.BROKEN_PROMISE, f"lease {short(lease.id)} is bound to {lease.peer}")
         ask = self._ask
-        if ask is None or ask.done.is_set():
+        if ask is None or ask.done.is_set() or ask.teaches != teaches:
             self._decline(leases)
-            return
-        ask.granted = [Granted(lease=lease, clock_offset_ms=offset) for lease in leases]
+            return None
         ask.retry_after_s = grant.retry_after_ms / 1000
         if grant.reason != self._reason and not leases:
             self.on_event(NoLease(reason=grant.reason))
         self._reason = "" if leases else grant.reason
         ask.done.set()
+        return ask
 
-    def _decline(self, leases: Sequence[Lease]) -> None:
+    def _decline(self, leases: Sequence[Lease] | Sequence[ScoreLease]) -> None:
         """Nobody waits for these any more: say so, or the learner would wait for them until their deadline."""
         self.give_back([LeaseId(lease.id) for lease in leases], "no longer asked for")
 

@@ -24,6 +24,7 @@ import trio
 from protocol.core.errors import Fault, PeerError
 from protocol.core.ids import LeaseId, PeerId
 from protocol.core.limits import MAX_WORK_BYTES, MIB
+from protocol.scores import ScoreGrant
 from protocol.work import (
     IN_GOOD_ORDER,
     INSTANCE,
@@ -122,8 +123,9 @@ class WorkHandler(Protocol):
         Between making it present and returning there must be no checkpoint: `left` for an earlier line could come.
         """
 
-    async def grant(self, peer: PeerId, request: LeaseRequest) -> Grant:
-        """Wait until there is work for `peer`, or until it is worth telling it why there is none.
+    async def grant(self, peer: PeerId, request: LeaseRequest) -> Grant | ScoreGrant:
+        """Wait until there is work for `peer`, or until it is worth telling it why there is none. A teacher, as its
+        Hello said, is granted groups to score.
 
         May be cancelled (the peer asks anew, or leaves): then nothing that was to be granted may stay granted.
         """
@@ -182,6 +184,7 @@ class WorkServer:
     """See the module's paragraph. `start` registers it; every stream is then a task of the transport's.
 
     Args:
+        protocol: of the streams that are answered.
         inbox: where deliveries wait to be judged; INBOX is the capacity it is made for.
         report: told of peers that do not keep to the protocol.
         doubles: judges who greets while a line of that peer is up.
@@ -191,6 +194,7 @@ class WorkServer:
     transport: Transport
     desk: WorkHandler
     inbox: trio.MemorySendChannel[Incoming]
+    protocol: str = WORK
     report: Report = ignore_report
     doubles: Doubles = field(default_factory=Doubles)
     report_copy: Callable[[PeerId, Hello], None] = lambda peer, hello: None
@@ -200,7 +204,7 @@ class WorkServer:
 
     def start(self) -> None:
         """Begin to answer."""
-        self.transport.handle(WORK, self._handle)
+        self.transport.handle(self.protocol, self._handle)
 
     def dismiss(self, peer: PeerId, last_word: Refused | Farewell) -> None:
         """End the line of `peer` after telling it why; it has LAST_WORD_S to read that."""

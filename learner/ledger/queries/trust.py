@@ -133,7 +133,7 @@ class TrustQueries:
             lease=rows[0][0],
             records=tuple(packed_in("evidence.records", rows[0][1], list[bytes])),
             counted=audit.counted,
-            margins=tuple(self.margins()(audit.at_ms)),
+            margins=tuple(self.margins()(audit)),
         )
 
     def choices(self, *, peer: PeerId | None = None, lease: LeaseId | None = None) -> list[ChoiceRow]:
@@ -223,20 +223,29 @@ class TrustQueries:
         )
         return [(LeaseId(lease), receipt) for lease, receipt in rows]
 
-    def margins(self) -> Callable[[int], Sequence[Margin]]:
-        """Which were in force when. Before they were written down, they went by the newest version's size, at two bytes
-        a parameter."""
+    def margins(self) -> Callable[[AuditRow], Sequence[Margin]]:
+        """By which an audit was judged: those that were in force then, or, of a teacher's scores, its own. Before they
+        were written down, they went by the newest version's size, at two bytes a parameter."""
         rows = self.db.query("SELECT since_ms, margins FROM margins ORDER BY since_ms", of="margins")
         kept = [(at_ms, margins_from("margins.margins", text)) for at_ms, text in rows]
         sizes = self.db.query("SELECT published_ms, total_bytes FROM versions ORDER BY published_ms")
         since, times = [at_ms for at_ms, _ in kept], [published_ms for published_ms, _ in sizes]
 
-        def at(at_ms: int) -> Sequence[Margin]:
-            if place := bisect_right(since, at_ms):
-                return kept[place - 1][1]
-            return margins_of(sizes[max(0, bisect_right(times, at_ms) - 1)][1] // 2 if sizes else 0)
+        of_teachers = {
+            lease: margins_from("teacher_leases.margins", text)
+            for lease, text in self.db.query(
+                "SELECT lease, margins FROM teacher_leases WHERE margins IS NOT NULL", of="teacher_leases"
+            )
+        }
 
-        return at
+        def of(audit: AuditRow) -> Sequence[Margin]:
+            if audit.lease in of_teachers:
+                return of_teachers[audit.lease]
+            if place := bisect_right(since, audit.at_ms):
+                return kept[place - 1][1]
+            return margins_of(sizes[max(0, bisect_right(times, audit.at_ms) - 1)][1] // 2 if sizes else 0)
+
+        return of
 
 
 def _audit(row: tuple[Any, ...]) -> AuditRow:

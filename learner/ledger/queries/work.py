@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from learner.ledger.rows import LeaseRow, UnconsumedRow
+from learner.ledger.rows import LeaseRow, TeacherRow, UnconsumedRow
 from learner.ledger.sqlite.column_values import from_json, version_from
 from learner.ledger.sqlite.files import Queries, Row
 from learner.monitoring.fruitless_leases import ROUND_MS, ROUNDS, SPAN_MS, End, Loop
@@ -182,7 +182,7 @@ class WorkQueries:
         """Of how many completions the groups are that are leased, or wait to be trained on."""
         rows = self.db.query(
             "SELECT rollouts FROM leases LEFT JOIN continuations c USING (lease) WHERE c.root IS NULL AND"
-            f" ({OPEN} OR lease IN (SELECT coalesce(c.root, r.lease) {UNCONSUMED}))"
+            f" ({OPEN} OR lease IN (SELECT coalesce(c.root, r.lease) {UNCONSUMED})){self._no_teachers('lease')}"
         )
         return {int(size) for (size,) in rows}
 
@@ -212,6 +212,21 @@ class WorkQueries:
             found[LeaseId(lease), index].append(part)
         return {record: tuple(parts) for record, parts in found.items()}
 
+    def _no_teachers(self, lease: str) -> str:
+        """A condition that the column `lease` is of no teacher's, in a ledger that has such."""
+        return f" AND {lease} NOT IN (SELECT lease FROM teacher_leases)" if self.db.has_table("teacher_leases") else ""
+
+    def teachers(self) -> list[TeacherRow]:
+        """What each teacher has scored: deliveries that were admitted, whatever an audit found afterwards."""
+        return [
+            TeacherRow(peer=PeerId(peer), groups=groups, tokens=tokens, engine_s=engine_s)
+            for peer, groups, tokens, engine_s in self.db.query(
+                "SELECT l.peer, count(*), sum(t.tokens), sum(t.engine_s) FROM teacher_leases t"
+                " JOIN leases l USING (lease) WHERE t.engine_s IS NOT NULL GROUP BY l.peer ORDER BY l.peer",
+                of="teacher_leases",
+            )
+        ]
+
     def counts(self) -> tuple[int, int]:
         """How many leases and records there are; none is ever deleted."""
         leases = self.db.query("SELECT coalesce(max(rowid), 0) FROM leases")[0][0]
@@ -228,7 +243,7 @@ class WorkQueries:
             named = (decides,)
         given = self.db.query(
             "SELECT prompt FROM leases LEFT JOIN continuations c USING (lease)"
-            " WHERE leases.rowid > ? AND c.root IS NULL ORDER BY leases.rowid",
+            f" WHERE leases.rowid > ? AND c.root IS NULL{self._no_teachers('leases.lease')} ORDER BY leases.rowid",
             (leases,),
         )
         seen = self.db.query(

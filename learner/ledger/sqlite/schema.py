@@ -253,8 +253,19 @@ CREATE TABLE IF NOT EXISTS reward_parts (
 """Of the records with which an episode ended whose task gives several rewards: each by its name, in the task's order,
 with its share in the sum, which is the record's reward. NULL: nobody could say it. Made like RELAYS."""
 
+TEACHER_LEASES = """
+CREATE TABLE IF NOT EXISTS teacher_leases (
+    lease BLOB PRIMARY KEY REFERENCES leases, root BLOB NOT NULL REFERENCES leases, tokens INTEGER NOT NULL,
+    engine_s REAL, margins TEXT
+) STRICT;
+CREATE INDEX IF NOT EXISTS teacher_leases_of ON teacher_leases (root);
+"""
+"""Of the leases those by which a teacher scores the group that `root` opened: how many tokens, for how long the
+teacher's engine was used for them (NULL: it has not delivered), and by which margins that was audited, as in `margins`
+(NULL: it was not). What they ask for is no rollouts, and no restart takes them up. Made like RELAYS."""
+
 LATER_TABLES = (
     RELAYS, PLANS, RECALLS, CONTINUATIONS, SCORES, ORPHANS, TALLIES, TRUST, ENERGY, TROUBLES, LEARNER_TIME, REACH,
-    CUT_OFF, REWARD_PARTS,
+    CUT_OFF, REWARD_PARTS, TEACHER_LEASES,
 )  # fmt: skip
 """Made, where they lack, in every ledger that is opened for writing."""

@@ -8,10 +8,12 @@ vocabulary size than its tokenizer has tokens (padding for the hardware), and is
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from learner.artifacts.model_directory import BadModel, read_directory
 from learner.artifacts.model_limits import positions_in, text_part
 from learner.artifacts.regular_file import read_file
 from learner.artifacts.text_files import NotText, parse_json
@@ -63,6 +65,14 @@ def require_positions(teacher: Path, longest: int) -> None:
             f"{KEY}: {teacher} takes sequences of {limit.tokens} tokens, and those of this run may have {longest}."
             f"{why} Lower [learn] max_new_tokens or max_episode_tokens, or take another teacher."
         )
+
+
+def parameters_of(directory: Path) -> int:
+    """How many numbers a teacher's weights are; of quantised ones, or such as are not read here, at two bytes each."""
+    try:
+        return sum(math.prod(shape) for shape in read_directory(directory).shapes.values())
+    except BadModel:
+        return sum(file.stat().st_size for file in directory.glob("*.safetensors")) // 2
 
 
 def texts_of(directory: Path) -> dict[int, str]:

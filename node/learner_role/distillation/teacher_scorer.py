@@ -1,5 +1,8 @@
 """Score groups that wait for a teacher, beside training. The teacher has an engine of its own on this machine.
 
+Where teacher nodes score, this engine audits them, and scores itself only while none of them is here, or what cannot
+be sent to them.
+
 The buffer holds an admitted group until its scores are there (`learner.rollouts.buffer`), and drops what grows too old
 meanwhile. Groups that are held count as leased, so a slow teacher makes the learner lease less.
 Scores are a pure function of the teacher and the tokens, so none is kept on disk: after a restart what waits is scored
@@ -18,18 +21,26 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import trio
 
-from learner.rollouts.buffer import Completion, Group
+from learner.rollouts.buffer import Group
+from learner.rollouts.score_leases import Scored, ScoreLeases, fits_lease, generated_of
 from node.config.node_config import EngineSection
 from node.config.swarm_config import DistillSection, SwarmConfig
 from node.engine.factory import open_verifying_engine
-from node.engine.interface import EngineCrashed, EngineError, EngineRefused, InstalledVersion, InstallFailed
+from node.engine.interface import (
+    TEACHER,
+    EngineCrashed,
+    EngineError,
+    EngineRefused,
+    InstallFailed,
+    ScoringEngine,
+)
+from node.learner_role.distillation.teacher_audits import TeacherAudits
+from node.learner_role.distillation.teacher_nodes import TeacherNodes
 from node.learner_role.shared.context import LearnerContext, Service
 from node.runtime.errors import RunError
-from protocol.core.ids import ManifestHash, PolicyVersion
 
 SCORED_TOKENS = 65_536
 """Tokens of one request, prompts counted: some seconds of a large teacher on a graphics card, so that fresh groups
@@ -37,19 +48,6 @@ need not wait long behind it."""
 
 MAX_FAILURES = 5
 """In a row, after each of which the engine's process was started again: more are no accident."""
-
-TEACHER = InstalledVersion(name=PolicyVersion(1, 0), manifest=ManifestHash(bytes(32)))
-"""What the engine is told that it installs: a manifest that no version has."""
-
-
-class ScoringEngine(Protocol):
-    """What a teacher is asked."""
-
-    async def install(self, version: InstalledVersion, directory: Path) -> None: ...
-
-    async def score(
-        self, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperature: float
-    ) -> list[tuple[float, ...]]: ...
 
 
 def teachers_engine(section: DistillSection) -> EngineSection:
@@ -65,9 +63,10 @@ def teachers_engine(section: DistillSection) -> EngineSection:
 
 @asynccontextmanager
 async def open_teacher(
-    config: SwarmConfig, context: LearnerContext, state: Path
+    config: SwarmConfig, context: LearnerContext, state: Path, nodes: TeacherNodes | None = None
 ) -> AsyncIterator[TeacherScorer | None]:
-    """Start the teacher's engine and load it; None where the configuration names no teacher. Raises RunError."""
+    """Start the teacher's engine and load it; None where the configuration names no teacher. `nodes`: who scores beside
+    it. Raises RunError."""
     if config.distill.teacher is None:
         yield None
         return
@@ -76,7 +75,12 @@ async def open_teacher(
     section = teachers_engine(config.distill)
     async with open_verifying_engine(section, context.events, name="teacher", state=state) as engine:
         scorer = TeacherScorer(
-            context=context, engine=engine, directory=directory, temperature=config.learn.temperature
+            context=context,
+            engine=engine,
+            directory=directory,
+            temperature=config.learn.temperature,
+            leases=ScoreLeases(buffer=context.state.capacity.buffer) if nodes is None else nodes.under_way,
+            audits=None if nodes is None else nodes.audits,
         )
         await scorer.load()
         context.state.waits = ""
@@ -90,6 +94,8 @@ class TeacherScorer(Service):
     engine: ScoringEngine
     directory: Path
     temperature: float
+    leases: ScoreLeases
+    audits: TeacherAudits | None = None
     _failures: int = 0
 
     async def load(self) -> None:
@@ -105,13 +111,37 @@ class TeacherScorer(Service):
     async def run(self) -> None:
         """Score what waits for it, until cancelled. Raises RunError when the teacher cannot be used."""
         while True:
-            if groups := self.capacity.buffer.unscored(SCORED_TOKENS):
+            if (scored := self.leases.next_audit()) is not None:
+                await self._audit(scored)
+            elif groups := self._own_work():
                 await self._score(groups)
             else:
                 await self.state.wait_changed()
 
+    def _own_work(self) -> list[Group]:
+        """What nobody else scores: all that waits while no teacher is here, and what no lease can hold."""
+        waiting = self.leases.unscored(SCORED_TOKENS)
+        return [group for group in waiting if not fits_lease(group)] if self.state.teachers else waiting
+
+    async def _audit(self, scored: Scored) -> None:
+        """Score again what a teacher node scored; where the engine fails, it is asked again."""
+        assert self.audits is not None, "only who leases to teachers has scores that wait for an audit"
+        group, began = scored.work.group, trio.current_time()
+        try:
+            ours = await self.engine.score([(group.prompt, one.tokens) for one in group.completions], self.temperature)
+        except EngineCrashed as error:
+            self._bear(error)
+            return
+        except EngineError as error:
+            raise self._refuse(error) from error
+        self._failures = 0
+        self._require_finite(ours)
+        await trio.to_thread.run_sync(self.ledger.trust.engine_used, "scores", trio.current_time() - began)
+        await self.audits.conclude(scored, ours)
+
     async def _score(self, groups: Sequence[Group]) -> None:
         began = trio.current_time()
+        self.leases.hold(groups)
         try:
             found = await self._ask(groups)
         except EngineCrashed as error:
@@ -119,10 +149,11 @@ class TeacherScorer(Service):
             return
         except EngineError as error:
             raise self._refuse(error) from error
+        finally:
+            self.leases.let_go(groups)
         self._failures = 0
         for group, scores in zip(groups, found, strict=True):
-            if not all(math.isfinite(score) for one in scores for score in one):
-                raise self._refuse("it gave log probabilities that are no numbers: its weights are broken")
+            self._require_finite(scores)
             self.capacity.buffer.scored(group.lease, scores)
         took_s = trio.current_time() - began
         self.events.emit(
@@ -146,6 +177,11 @@ class TeacherScorer(Service):
             return [scores for group in groups for scores in await self._ask([group])]
         return [[generated_of(one, next(found)) for one in group.completions] for group in groups]
 
+    def _require_finite(self, scores: Sequence[Sequence[float]]) -> None:
+        """Raises RunError."""
+        if not all(math.isfinite(score) for one in scores for score in one):
+            raise self._refuse("it gave log probabilities that are no numbers: its weights are broken")
+
     def _bear(self, error: EngineCrashed) -> None:
         self._failures += 1
         if self._failures >= MAX_FAILURES:
@@ -156,9 +192,3 @@ class TeacherScorer(Service):
             f"The teacher in {self.directory} cannot score: {str(why).rstrip('.')}.\nMend the cause, or leave "
             "[distill] out; then start again: it goes on from there."
         )
-
-
-def generated_of(completion: Completion, scores: Sequence[float]) -> tuple[float, ...]:
-    """Of what was said of all tokens behind the prompt, that of those which the policy generated."""
-    parts = completion.generated or ((0, len(completion.tokens)),)
-    return tuple(score for start, end in parts for score in scores[start:end])

@@ -14,6 +14,7 @@ from node.config.swarm_config import SwarmConfig
 from node.learner_role.shared.context import LearnerContext
 from node.tasks.registry import find_kind
 from protocol.core.limits import MAX_NAME_CHARS, MAX_REASON_CHARS
+from protocol.scores import TEACHER
 from protocol.versions.exchange import NotTold, TaskTerms, TellTerms
 
 WRONG_TOKEN = "The join token is missing or wrong. Ask the operator for a new invite."
@@ -26,11 +27,12 @@ def is_token(given: str, wanted: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerTerms:
-    """Answers `AskTerms`. `max_turns` is 1 without turns."""
+    """Answers `AskTerms`. `max_turns` is 1 without turns; `teacher_digest` is empty where no node scores."""
 
     context: LearnerContext
     config: SwarmConfig
     max_turns: int
+    teacher_digest: bytes = b""
 
     def answer(self, token: str) -> TellTerms | NotTold:
         """What whoever brings this join token is told."""
@@ -48,7 +50,7 @@ class LearnerTerms:
             max_new_tokens=learn.max_new_tokens,
             max_turns=self.max_turns,
             now_ms=self.context.now_ms(),
-            ext=self.config.engines.ext,
+            ext=self.config.engines.ext | ({TEACHER: self.teacher_digest} if self.teacher_digest else {}),
         )
 
 

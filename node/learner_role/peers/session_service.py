@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import trio
 
@@ -26,10 +26,10 @@ from node.learner_role.scheduling.peer_recorder import PeerRecorder
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.run_state import PeerSession
 from node.learner_role.shared.signals import PeerBanned, PeerDismissed
+from node.learner_role.shared.stay_counts import PEERS_REMEMBERED, StayCounts, stay_row
 from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.peer_standings import ban_notice
 from node.network.budget_reports import FaultLog
-from protocol.accounting.claims import EnergySource
 from protocol.accounting.tally import tally_of
 from protocol.core.ids import LeaseId, PeerId
 from protocol.core.limits import MAX_PEERS_TOLD, PROTOCOL_VERSION
@@ -62,9 +62,6 @@ from swarm.work.neighbour_graph import neighbourhoods
 TICK_S = 1.0
 """How often silence and deadlines are looked at."""
 
-PEERS_REMEMBERED = 4096
-"""Peers whose last heartbeat is remembered after they have left, so that what it counted is not counted again."""
-
 REACH_SAID_EVERY_S = 10.0
 """How often is said at most how nodes are reached: while many join, that changes with every heartbeat."""
 
@@ -74,10 +71,6 @@ LOGGED_BEATS = Rate(per_s=2.0, burst=20.0)
 HEARD_REACHES = Rate(per_s=0.2, burst=20.0)
 """Changes of how one peer is reached that are taken, the newest of them later if need be. Each may have all be
 introduced anew, and is a row of the log."""
-
-COUNTED_MOST = (1 << 53) - 1
-"""Bytes, or seconds, that one stay counts: as much as one heartbeat may say. A node that says again and again that it
-was started anew adds that each time, and the ledger holds no more than 2^63."""
 
 WELCOMES_AT_ONCE, WELCOME_EVERY_S = 32, 10.0
 """How often one peer is welcomed: so many times at once, and then once in so many seconds. A stay is a row in the
@@ -107,7 +100,7 @@ class SessionService(Service):
     trust: AuditService | None = None
     engines: EngineTerms = field(default_factory=EngineTerms)
     _ended: list[StayRow] = field(default_factory=list)
-    _counted: dict[PeerId, Heartbeat | None] = field(default_factory=dict)
+    _counts: StayCounts = field(default_factory=StayCounts)
     _introduced: dict[PeerId, list[PeerAddresses]] = field(default_factory=dict)
     _welcomed_s: dict[PeerId, float] = field(default_factory=dict)
     """Until when each peer has used up its welcomes."""
@@ -147,7 +140,7 @@ class SessionService(Service):
             return Refused(reason=ban_notice(banned))
         # No await from here on, or a ban would find no line to end, and then the peer would be here.
         if known:
-            self._counted.setdefault(peer, None)
+            self._counts.is_back(peer)
         for lost in self.state.membership.handle(Joined(peer=peer), trio.current_time()):
             self._end_presence(peer, lost.reason)
         self.leases.recollect(peer, {LeaseId(lease) for lease in hello.leases})
@@ -204,7 +197,7 @@ class SessionService(Service):
         if (reach := reach_told(heartbeat.ext)) is not None:
             self._unheard[peer] = reach
             self._hear_reach(peer, presence)
-        self._count(peer, presence, heartbeat)
+        self._counts.add(peer, presence, heartbeat, self.state.present)
         self._hear_troubles(peer, presence, heartbeat)
         self.witness.note_heartbeat(peer, heartbeat)
         if self.witness.note_hours(peer, left_s):
@@ -325,26 +318,6 @@ class SessionService(Service):
         )
         return self.ledger.peers.knows(peer), self.ledger.peers.peer_joined(row, self.now_ms())
 
-    def _count(self, peer: PeerId, presence: PeerSession, now: Heartbeat) -> None:
-        """Add what a heartbeat counts beyond the one before it to this stay.
-
-        A node counts since it started, a stay lasts as long as a line. After a restart of ours, what a known peer says
-        first is where we begin to count.
-        """
-        before = self._counted.get(peer, Heartbeat())
-        if before is None:
-            before = now
-        elif now.bytes_up < before.bytes_up or now.bytes_down < before.bytes_down or now.engine_s < before.engine_s:
-            before = Heartbeat()  # the node was started anew
-        presence.bytes_up = min(presence.bytes_up + now.bytes_up - before.bytes_up, COUNTED_MOST)
-        presence.bytes_down = min(presence.bytes_down + now.bytes_down - before.bytes_down, COUNTED_MOST)
-        presence.engine_s = min(presence.engine_s + now.engine_s - before.engine_s, float(COUNTED_MOST))
-        for source, joules in _energy_since(before, now).items():
-            presence.energy[source] = min(presence.energy.get(source, 0.0) + joules, float(COUNTED_MOST))
-        self._counted[peer] = now
-        if len(self._counted) > PEERS_REMEMBERED:
-            self._counted = {one: beat for one, beat in self._counted.items() if one in self.state.present}
-
     def _hear_reach(self, peer: PeerId, presence: PeerSession) -> None:
         """Note how a node says it is reached, and introduce it anew where that changes for whom, or where."""
         before, reach = presence.reach, self._unheard[peer]
@@ -424,7 +397,7 @@ class SessionService(Service):
             return False
         self._unheard.pop(peer, None)
         presence.switch(on=presence.is_on, now_s=trio.current_time())
-        self._ended.append(replace(_stay(presence), reason=reason))
+        self._ended.append(stay_row(presence, reason))
         self.signals.peers_changed.emit(None)
         self.witness.note_leaving(peer, reason)
         self.state.notify()
@@ -480,7 +453,7 @@ class SessionService(Service):
         ended, self._ended = self._ended, []
         for presence in self.state.present.values():
             presence.switch(on=presence.is_on, now_s=trio.current_time())
-        stays = [*ended, *(_stay(presence) for presence in self.state.present.values())]
+        stays = [*ended, *(stay_row(presence) for presence in self.state.present.values())]
         write_leases, now_ms = self.leases.write(), self.now_ms()
         write_trust = None if self.trust is None else self.trust.revisions.write()
         troubles, (reaches, met) = self.state.troubles.unwritten(), self.state.reaches.unwritten()
@@ -497,31 +470,3 @@ class SessionService(Service):
                 self.ledger.peers.reach_told(reaches, met)
 
         return write
-
-
-def _energy_since(before: Heartbeat, now: Heartbeat) -> dict[EnergySource, float]:
-    """Joules by source beyond those told before; a sum that has shrunk began anew."""
-    told, known = _joules(before), _joules(now)
-    return {
-        source: joules - told.get(source, 0.0) if joules >= told.get(source, 0.0) else joules
-        for source, joules in known.items()
-    }
-
-
-def _joules(heartbeat: Heartbeat) -> dict[EnergySource, float]:
-    """By source; what is told of one source in several entries is added up."""
-    found: dict[EnergySource, float] = {}
-    for one in heartbeat.energy:
-        found[one.source] = found.get(one.source, 0.0) + one.joules
-    return found
-
-
-def _stay(presence: PeerSession) -> StayRow:
-    return StayRow(
-        presence=presence.row,
-        bytes_up=presence.bytes_up,
-        bytes_down=presence.bytes_down,
-        engine_s=presence.engine_s,
-        standby_s=presence.standby_s,
-        energy=dict(presence.energy),
-    )

@@ -191,6 +191,7 @@ class LeaseService(Service):
     def recover(self) -> list[PeerId]:
         """Before any is granted: take up the leases that are still open from before; return whose they are."""
         self.state.issued, _ = self.ledger.work.counts()
+        self.ledger.work.recall_scoring(self.now_ms())
         rows = self.ledger.work.open_leases()
         for row in rows:
             granted = granted_in(row, self.identity.swarm)

@@ -76,6 +76,8 @@ class RunState:
     kappa: int = 1
     published: SignedManifest | None = None
     present: dict[PeerId, PeerSession] = field(default_factory=dict)
+    teachers: dict[PeerId, PeerSession] = field(default_factory=dict)
+    """Nodes that score with a teacher, and generate nothing: they are in nothing else here."""
     finished: bool = False
     vocab_size: int = 0
     asked: int = 0
@@ -97,6 +99,10 @@ class RunState:
     def capacity(self) -> LeaseCapacity:
         """Chain, buffer and open leases, and how much may be leased beside them."""
         return self.scheduler.capacity
+
+    def session_of(self, peer: PeerId) -> PeerSession | None:
+        """The stay of a peer that is here, in whatever role."""
+        return self.present.get(peer) or self.teachers.get(peer)
 
     def unable(self) -> Unable:
         """Which nodes cannot work with the newest version, and why, as far as they say so or their leases show it."""

@@ -81,7 +81,8 @@ class PeerStandings(Service):
         pending = (
             self.capacity.leasing.pending
         )  # a delivery that is being judged is pending until its audit is decided on
-        gone = [one for one in self._known if one not in self.state.present and one not in busy and not pending(one)]
+        here = self.state.session_of
+        gone = [one for one in self._known if here(one) is None and one not in busy and not pending(one)]
         for one in gone:
             del self._known[one]
         return gone

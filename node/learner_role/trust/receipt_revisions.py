@@ -109,13 +109,13 @@ class ReceiptRevisions(Service):
 
     def announce(self, peer: PeerId, receipts: Mapping[LeaseId, bytes]) -> None:
         """The peer is told with its next heartbeats; one that is not here, when it comes back, from the ledger."""
-        presence = self.state.present.get(peer)
+        presence = self.state.session_of(peer)
         if receipts and presence is not None and presence.takes_revisions:
             self._untold[peer] = [*self._untold.get(peer, []), *receipts.items()][:MAX_UNTOLD]
 
     def tell(self, peer: PeerId) -> None:
         """A sign of life: tell the peer what was revised, if it understands that."""
-        presence = self.state.present.get(peer)
+        presence = self.state.session_of(peer)
         if presence is None or not presence.takes_revisions or not (untold := self._untold.get(peer)):
             return
         told, rest = untold[:TOLD_TOGETHER], untold[TOLD_TOGETHER:]

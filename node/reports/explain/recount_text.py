@@ -50,7 +50,7 @@ def allowed(margin: Margin) -> str:
 def counted_of(ledger: LedgerReader, audit: AuditRow) -> Iterator[str]:
     """What an audit counted, by the margins that were in force, against what is allowed; and how much it says, by
     itself and with all audits of its peer until then. Of one that was counted by other margins nothing can be said."""
-    margins = ledger.trust.margins()(audit.at_ms)
+    margins = ledger.trust.margins()(audit)
     if len(audit.counts) != len(margins):
         return
     yield "It counted, against what is allowed:"

@@ -41,7 +41,7 @@ def lived(life: list[tuple[int, int, bool]]) -> tuple[list[AuditRow], list[int],
 @given(LIVES)
 def test_a_life_replayed_is_the_life_that_was_lived(life: list[tuple[int, int, bool]]) -> None:
     rows, pardons, known = lived(life)
-    found = replayed(rows, lambda at_ms: MARGINS, pardons)
+    found = replayed(rows, lambda row: MARGINS, pardons)
     assert found.differences == ()
     assert found.known == known
     assert (found.convicted is not None) == bool(known.banned)
@@ -55,21 +55,21 @@ def test_a_row_that_was_changed_is_the_first_that_differs(
     rows, pardons, _ = lived(life)
     place = data.draw(st.integers(0, len(rows) - 1))
     rows[place] = replace(rows[place], evidence=rows[place].evidence + data.draw(st.floats(1e-3, 1e3)))
-    found = replayed(rows, lambda at_ms: MARGINS, pardons)
+    found = replayed(rows, lambda row: MARGINS, pardons)
     assert [one.number for one in found.differences] == [place + 1]
 
 
 def test_a_pardon_after_the_last_audit_begins_anew_all_the_same() -> None:
     rows, _, known = lived([(16, 16, False)])
     assert known.banned
-    assert replayed(rows, lambda at_ms: MARGINS).convicted == 1
-    found = replayed(rows, lambda at_ms: MARGINS, [10**6])
+    assert replayed(rows, lambda row: MARGINS).convicted == 1
+    found = replayed(rows, lambda row: MARGINS, [10**6])
     assert (found.convicted, found.anew, found.known.banned) == (None, (2,), "")
 
 
 @pytest.mark.parametrize("margins", [MARGINS[:2], (*MARGINS, MARGINS[0])])
 def test_counts_by_other_margins_end_it_with_a_difference(margins: tuple[object, ...]) -> None:
     rows, *_ = lived([(16, 0, False)] * 3)
-    found = replayed(rows, lambda at_ms: margins)  # type: ignore[arg-type,return-value]
+    found = replayed(rows, lambda row: margins)  # type: ignore[arg-type,return-value]
     assert [one.number for one in found.differences] == [1]
     assert found.differences[0].computed == f"{len(margins)} margins"

@@ -1,0 +1,272 @@
+"""What teacher nodes are leased, and what becomes of what they deliver: written, acknowledged, and used or audited.
+
+What always holds: a lease is in the ledger before it is handed out; a receipt leaves only after it is on disk, and a
+delivery that was answered before is answered with the same receipt; what nobody delivers in time is for others; scores
+reach the buffer only if they were believed (`node.learner_role.distillation.teacher_audits`). Scores themselves are not
+kept on disk, so after a restart what waits is scored again, and what teachers had under way is held against nobody.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from learner.ledger.rows import TeacherLeaseRow
+from learner.rollouts.buffer import Group
+from learner.rollouts.score_leases import Scored, ScoreLeases, ScoreWork
+from learner.trust.audit_history import NEWCOMER_GROUPS, is_score_audited
+from node.learner_role.shared.context import Service
+from node.learner_role.trust.peer_standings import PeerStandings
+from protocol.core.codec import pack_tokens
+from protocol.core.digest import digest_of
+from protocol.core.envelope import sign
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import LeaseId, PeerId, RecordId, short
+from protocol.core.limits import MAX_REASON_CHARS
+from protocol.scores import ScoreGrant, ScoreLease, read_score_record
+from protocol.work import Acknowledgement, LeaseRequest, LeaseReturn, Receipt, Rule, Verdict
+from swarm.work.server import Incoming
+
+LEASED_TOKENS = 65_536
+"""Of one grant, prompts counted: some seconds of a large teacher on a graphics card."""
+
+HELD_TOKENS = 2 * LEASED_TOKENS
+"""What a trusted teacher has under way at most: what it scores, and what is next."""
+
+GRANT_WAIT_S = 10.0
+"""How long a request for leases is held open before it is answered with none."""
+
+GRANT_RETRY_MS = 100
+"""When to ask again after that: at once, since it is here that a request waits."""
+
+TASK = "[distill] teacher"
+"""The task of a teacher's lease, as the ledger has it."""
+
+LEASE_ID_BYTES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judged:
+    """What was checked of a delivery: the receipt, and the scores where they were admitted."""
+
+    receipt: bytes
+    scored: Scored | None
+
+
+@dataclass(kw_only=True, eq=False)
+class TeacherLeases(Service):
+    """See the module's paragraph. `temperature` is that of the sampling, `digest` that of the teacher, `deadline_s` how
+    long a lease is open; `floor` the least share of anybody's leases that is audited."""
+
+    leases: ScoreLeases
+    standings: PeerStandings
+    digest: bytes
+    temperature: float
+    deadline_s: float
+    floor: float
+    _closed: dict[LeaseId, str] = field(default_factory=dict)
+    _arrived: dict[LeaseId, PeerId] = field(default_factory=dict)
+    """Deliveries that wait in the inbox: their leases do not end meanwhile."""
+    _fruitless: dict[PeerId, int] = field(default_factory=dict)
+    """Of a peer the leases that ended without scores since the last that brought some."""
+
+    async def grant(self, peer: PeerId, request: LeaseRequest) -> ScoreGrant:
+        """Wait for groups that nobody scores yet, then lease as many completions as were asked for."""
+        groups: Sequence[Group] = ()
+        with trio.move_on_after(GRANT_WAIT_S):
+            while not (groups := self._for(peer, request.rollouts)):
+                await self.state.wait_changed()
+        if not groups:
+            why = "The run is finished." if self.state.finished else "No group waits for a teacher; wait for rollouts."
+            return ScoreGrant(leases=[], now_ms=self.now_ms(), reason=why, retry_after_ms=GRANT_RETRY_MS)
+        works = [self._issue(peer, group) for group in groups]
+        try:
+            await trio.to_thread.run_sync(self.ledger.work.scoring_issued, [_row(work) for work in works])
+            self.state.issued += len(works)
+        except BaseException:  # the peer has left, or asks anew, and will never hear of these
+            self._end(self.leases.release(peer, [work.id for work in works]), "lost")
+            raise
+        return ScoreGrant(leases=[work.raw for work in works], now_ms=self.now_ms())
+
+    def note_arrival(self, peer: PeerId, lease: LeaseId) -> None:
+        """A delivery for this lease is in the inbox."""
+        if (work := self.leases.open.get(lease)) is not None and work.peer == peer:
+            self._arrived[lease] = peer
+
+    def accept_return(self, peer: PeerId, said: LeaseReturn) -> None:
+        """Take leases back."""
+        back = self.leases.release(peer, [LeaseId(lease) for lease in said.leases])
+        self._end(back, "returned")
+        self.events.emit("leases_returned", peer=peer, leases=len(back), recalled=0, reason=said.reason)
+
+    def release(self, peer: PeerId, status: str) -> None:
+        """The peer is gone, and so is what it had under way but for what it has delivered."""
+        mine = [one.id for one in self.leases.open.values() if one.peer == peer and one.id not in self._arrived]
+        self._end(self.leases.release(peer, mine), status)
+
+    def expire(self) -> None:
+        """Give to others what was not delivered in time; nothing that waits in the inbox."""
+        late = [one for one in self.leases.late(self.now_ms()) if one.id not in self._arrived]
+        for work in late:
+            self.leases.put_back(work)
+        self._end(late, "expired")
+        self.leases.forget_trained()
+
+    async def run(self, inbox: trio.MemoryReceiveChannel[Incoming]) -> None:
+        """Judge what arrives, one delivery after the other, until cancelled or the inbox is closed."""
+        async for incoming in inbox:
+            await self._hear(incoming)
+
+    def unwritten(self) -> Callable[[], None]:
+        """What the ledger does not know yet, to be called on a thread."""
+        closed, self._closed = self._closed, {}
+        now_ms = self.now_ms()
+
+        def write() -> None:
+            for status in sorted(set(closed.values())):
+                ended = [lease for lease, word in closed.items() if word == status]
+                self.ledger.work.leases_closed(ended, status, now_ms)
+
+        return write
+
+    # Grants
+
+    def _for(self, peer: PeerId, rollouts: int) -> Sequence[Group]:
+        """What the peer may be leased now. A newcomer has few leases until it has passed audits; whoever let leases end
+        has one at a time."""
+        if self.state.finished or peer not in self.state.teachers:
+            return ()
+        known, mine = self.standings.remember(peer), [*self.leases.under_way(peer)]
+        if known.banned or (self._fruitless.get(peer) and mine):
+            return ()
+        if self.standings.audits and known.waits and len(mine) >= NEWCOMER_GROUPS:
+            return ()
+        held = sum(work.num_tokens for work in mine)
+        if held >= HELD_TOKENS:
+            return ()
+        found = self.leases.for_peer(rollouts, LEASED_TOKENS)
+        if self._fruitless.get(peer):
+            return found[:1]
+        return found[: NEWCOMER_GROUPS - len(mine)] if self.standings.audits and known.waits else found
+
+    def _issue(self, peer: PeerId, group: Group) -> ScoreWork:
+        now_ms = self.now_ms()
+        lease = ScoreLease(
+            id=secrets.token_bytes(LEASE_ID_BYTES),
+            peer=peer,
+            teacher=self.digest,
+            prompt=pack_tokens(group.prompt),
+            completions=[pack_tokens(one.tokens) for one in group.completions],
+            temperature=self.temperature,
+            issued_ms=now_ms,
+            deadline_ms=now_ms + round(1000 * self.deadline_s),
+        )
+        raw = sign(self.identity.keypair, self.identity.swarm, lease)
+        work = ScoreWork(peer=peer, group=group, lease=lease, raw=raw)
+        self.leases.issue(work)
+        return work
+
+    def _end(self, works: Sequence[ScoreWork], status: str) -> None:
+        for work in works:
+            self._closed[work.id] = status
+            self._fruitless[work.peer] = self._fruitless.get(work.peer, 0) + 1
+        if works:
+            self.state.notify(leasable=False)
+
+    # Deliveries
+
+    async def _hear(self, incoming: Incoming) -> None:
+        """Check, write, acknowledge; then the scores are used, or wait for their audit."""
+        peer, lease = incoming.peer, LeaseId(incoming.delivery.lease)
+        self._arrived.pop(lease, None)
+        work = self.leases.take(lease, peer)
+        judged = await trio.to_thread.run_sync(self._judge, incoming, work, self.context.signing_ms())
+        incoming.answer(Acknowledgement(lease=lease, receipt=judged.receipt))
+        if work is None:
+            return
+        if judged.scored is None:
+            self.leases.put_back(work)
+            self._fruitless[peer] = self._fruitless.get(peer, 0) + 1
+        else:
+            self._fruitless.pop(peer, None)
+            self._believe_or_audit(judged.scored)
+        self.state.notify()
+
+    def _believe_or_audit(self, scored: Scored) -> None:
+        peer = scored.work.peer
+        known = self.standings.remember(peer)
+        if known.banned:
+            self.leases.put_back(scored.work)
+        elif self.standings.audits and is_score_audited(known, self.identity.secret, scored.work.id, floor=self.floor):
+            self.leases.audit(scored)
+        else:
+            self.leases.use(scored)
+        self.events.emit(
+            "scores_delivered", peer=peer, lease=short(scored.work.id), tokens=scored.work.num_tokens,
+            waits=scored.work.id in self.leases.waiting,
+        )  # fmt: skip
+
+    def _judge(self, incoming: Incoming, work: ScoreWork | None, now_ms: int) -> _Judged:
+        """On a thread: check a delivery and write its receipt; the same as before where it was answered."""
+        lease, peer = LeaseId(incoming.delivery.lease), incoming.peer
+        if work is None and (given := self.ledger.work.receipt_of(lease, peer)) is not None:
+            return _Judged(receipt=given, scored=None)
+        raw = incoming.delivery.records[0] if len(incoming.delivery.records) == 1 else b""
+        scored, rule, detail = self._check(raw, work, peer)
+        record = RecordId(digest_of(raw))
+        receipt = sign(
+            self.identity.keypair,
+            self.identity.swarm,
+            Receipt(
+                lease=lease,
+                peer=peer,
+                version=self.capacity.chain.head,
+                issued_ms=now_ms,
+                tokens=0 if scored is None else scored.work.num_tokens,
+                verdicts=[Verdict(record=record, index=0, rule=rule, detail=detail[:MAX_REASON_CHARS])],
+                certificate=self.identity.certificate,
+            ),
+        )
+        if work is not None:
+            engine_s = None if scored is None else min(scored.engine_s, self.deadline_s)
+            self.ledger.work.scores_judged(lease, receipt, engine_s, now_ms)
+        return _Judged(receipt=receipt, scored=scored)
+
+    def _check(self, raw: bytes, work: ScoreWork | None, peer: PeerId) -> tuple[Scored | None, Rule, str]:
+        """The scores that a record brings, or the rule by which it is refused, and why; the cheapest first."""
+        if work is None:
+            return None, Rule.UNKNOWN_LEASE, "this lease is not open: it was late, or goes to another teacher"
+        if not raw:
+            return None, Rule.MALFORMED, "a lease of a teacher is delivered as one record"
+        try:
+            signed = read_score_record(raw, self.identity.swarm)
+            if signed.author != peer:
+                return None, Rule.WRONG_PEER, f"signed by {signed.author}, leased to {peer}"
+            wanted = [len(one.tokens) for one in work.group.completions]
+            if signed.record.lease != work.lease.id or [len(one) for one in signed.scores] != wanted:
+                return None, Rule.INCOMPLETE, "it does not score each token of the lease once"
+            signed.envelope.verify_signature()
+        except PeerError as error:
+            rule = Rule.BAD_SIGNATURE if error.fault is Fault.BAD_SIGNATURE else Rule.MALFORMED
+            return None, rule, error.detail
+        scored = Scored(work=work, scores=signed.scores, raw=raw, engine_s=signed.record.cost.engine_s)
+        return scored, Rule.ADMITTED, ""
+
+
+def _row(work: ScoreWork) -> TeacherLeaseRow:
+    group, lease = work.group, work.lease
+    return TeacherLeaseRow(
+        lease=work.id,
+        peer=work.peer,
+        root=group.lease,
+        task=TASK,
+        prompt=group.prompt_index,
+        completions=len(group.completions),
+        tokens=work.num_tokens,
+        issued_ms=lease.issued_ms,
+        deadline_ms=lease.deadline_ms,
+        envelope=work.raw,
+    )

@@ -1,0 +1,206 @@
+"""Teacher nodes that are here: who may join, how long they stay, what they say of themselves.
+
+They have a stream of their own (`TEACH`), so nothing that is for rollout nodes counts them: they are leased no
+rollouts, introduced to nobody, and no plan has them. What always holds: a peer that joined has a row in the ledger for
+its stay, with what it cost; one whose line ended, or that is banned, has nothing under way. The trio thread never waits
+for the disk but to welcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from learner.ledger.reputation import BANNED
+from learner.ledger.rows import PeerRow, StayRow
+from node.learner_role.distillation.teacher_leases import TeacherLeases
+from node.learner_role.peers.join_terms import WRONG_TOKEN, is_token
+from node.learner_role.shared.context import Service
+from node.learner_role.shared.run_state import PeerSession
+from node.learner_role.shared.signals import PeerBanned, PeerDismissed
+from node.learner_role.shared.stay_counts import StayCounts, stay_row
+from node.learner_role.trust.audit_service import AuditService
+from node.learner_role.trust.peer_standings import ban_notice
+from protocol.core.errors import Fault, PeerError
+from protocol.core.ids import LeaseId, PeerId
+from protocol.core.limits import PROTOCOL_VERSION
+from protocol.scores import TEACHER, ScoreGrant
+from protocol.work import (
+    IN_GOOD_ORDER,
+    RECEIPT_REVISIONS,
+    Farewell,
+    Heartbeat,
+    Hello,
+    LeaseRequest,
+    LeaseReturn,
+    ProofRequest,
+    Refused,
+    Relayed,
+    Started,
+    Welcome,
+)
+from swarm.transport.event_rate import Buckets, Rate
+
+ROLE = "teacher"
+"""As the ledger has it."""
+
+WRITE_S = 2.0
+"""How often stays are written, beside their end."""
+
+MAX_TEACHERS = 256
+"""Teachers at a time. A swarm needs few: one scores what many nodes generate."""
+
+WELCOMES = Rate(per_s=0.1, burst=32.0)
+"""Of one peer: as of rollout nodes, since each stay is a row in the ledger."""
+
+
+@dataclass(kw_only=True, eq=False)
+class TeacherSessions(Service):
+    """Implements `swarm.work.server.WorkHandler` for teachers; see the module's paragraph. `digest` is that of the
+    teacher whose scores are taken."""
+
+    leases: TeacherLeases
+    trust: AuditService
+    token: str
+    heartbeat_s: float
+    digest: bytes
+    _counts: StayCounts = field(default_factory=StayCounts)
+    _welcomes: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=WELCOMES))
+    _ended: list[StayRow] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.signals.peer_banned.subscribe(self._dismiss)
+
+    async def welcome(self, peer: PeerId, hello: Hello) -> Welcome | Refused:
+        """Check protocol, join token and teacher; a Welcome makes the peer present."""
+        if hello.protocol != PROTOCOL_VERSION:
+            return Refused(
+                reason=f"You speak protocol {hello.protocol}, this swarm {PROTOCOL_VERSION}: use a matching volery."
+            )
+        if not is_token(hello.token, self.token):
+            return Refused(reason=WRONG_TOKEN)
+        if (told := hello.ext.get(TEACHER, b"")) != self.digest:
+            return Refused(
+                reason=f"Your teacher is another model ({told.hex()[:16] or 'none'}) than the one whose scores this "
+                f"swarm takes ({self.digest.hex()[:16]}): the digest is of config.json and the weights, to the byte. "
+                "Ask the operator where to get it."
+            )
+        if banned := await self.trust.welcome(peer):
+            return Refused(reason=ban_notice(banned))
+        if len(self.state.teachers) >= MAX_TEACHERS and peer not in self.state.teachers:
+            return Refused(reason=f"{MAX_TEACHERS} teachers are here already.", retry_after_ms=600_000)
+        if not self._welcomes.of(peer).admit(trio.current_time()):
+            return Refused(
+                reason="You came again and again in a short while: see why your line breaks.", retry_after_ms=10_000
+            )
+        known, row = await trio.to_thread.run_sync(self._write_joined, peer, hello)
+        if banned := await self.trust.standings.recall_banned(peer):
+            self._ended.append(StayRow(presence=row, bytes_up=0, bytes_down=0, reason=BANNED))
+            return Refused(reason=ban_notice(banned))
+        # No await from here on, or a ban would find no line to end, and then the peer would be here.
+        if known:
+            self._counts.is_back(peer)
+        self._end(peer, "it opened another line")
+        self.state.teachers[peer] = PeerSession(
+            row=row, name=hello.name, addresses=(), takes_revisions=RECEIPT_REVISIONS in hello.ext
+        )
+        self.events.emit("teacher_joined", peer=peer, name=hello.name, engine=hello.engine, machine=hello.machine)
+        self.state.notify(leasable=False)
+        return Welcome(
+            protocol=PROTOCOL_VERSION,
+            now_ms=self.now_ms(),
+            heartbeat_ms=round(self.heartbeat_s * 1000),
+            staleness=self.capacity.window,
+            publish_every=self.state.kappa,
+        )
+
+    async def grant(self, peer: PeerId, request: LeaseRequest) -> ScoreGrant:
+        return await self.leases.grant(peer, request)
+
+    def take_heartbeat(self, peer: PeerId, heartbeat: Heartbeat) -> None:
+        """Note the counts that came with a sign of life."""
+        if (session := self.state.teachers.get(peer)) is not None:
+            self._counts.add(peer, session, heartbeat, self.state.teachers)
+            self.trust.revisions.tell(peer)
+
+    def take_start(self, peer: PeerId, started: Started) -> None:
+        """Nothing depends on when a teacher begins."""
+
+    def note_delivery(self, peer: PeerId, lease: LeaseId) -> None:
+        self.leases.note_arrival(peer, lease)
+
+    def take_return(self, peer: PeerId, leases: LeaseReturn) -> None:
+        self.leases.accept_return(peer, leases)
+
+    def take_relay_receipt(self, peer: PeerId, relayed: Relayed) -> None:
+        raise PeerError(Fault.BROKEN_PROMISE, "a teacher relays nothing")
+
+    def take_proof_request(self, peer: PeerId, request: ProofRequest) -> None:
+        raise PeerError(Fault.BROKEN_PROMISE, "no version has proofs of what a teacher said")
+
+    def note_departure(self, peer: PeerId, reason: str) -> None:
+        """Its line ended: what it had under way is for others, held against it unless it said goodbye."""
+        self._end(peer, reason)
+
+    def farewell(self, reason: str) -> None:
+        """Tell everybody that the run is over."""
+        for peer in list(self.state.teachers):
+            self.signals.peer_dismissed.emit(PeerDismissed(peer=peer, last_word=Farewell(reason=reason)))
+
+    async def run(self) -> None:
+        """Look for late leases, and write what changed; until cancelled."""
+        try:
+            while True:
+                await trio.sleep(WRITE_S)
+                self.leases.expire()
+                await self._write()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._write()
+
+    def _dismiss(self, news: PeerBanned) -> None:
+        if news.peer in self.state.teachers:
+            self._end(news.peer, BANNED)
+            self.signals.peer_dismissed.emit(
+                PeerDismissed(peer=news.peer, last_word=Refused(reason=ban_notice(news.why)))
+            )
+
+    def _end(self, peer: PeerId, reason: str) -> None:
+        if (session := self.state.teachers.pop(peer, None)) is None:
+            return
+        self._ended.append(stay_row(session, reason))
+        self.leases.release(peer, "returned" if reason == IN_GOOD_ORDER else "lost")
+        self.events.emit("teacher_left", peer=peer, reason=reason)
+        self.state.notify(leasable=False)
+
+    def _write_joined(self, peer: PeerId, hello: Hello) -> tuple[bool, int]:
+        """Return whether the peer was here before, and the id of its new stay."""
+        row = PeerRow(
+            peer=peer,
+            name=hello.name,
+            role=ROLE,
+            engine=hello.engine,
+            machine=hello.machine,
+            micros_per_hour=hello.price.micros_per_hour,
+            currency=hello.price.currency,
+        )
+        return self.ledger.peers.knows(peer), self.ledger.peers.peer_joined(row, self.now_ms())
+
+    async def _write(self) -> None:
+        with trio.CancelScope(shield=True):  # what is taken to be written is written
+            await trio.to_thread.run_sync(self.unwritten())
+
+    def unwritten(self) -> Callable[[], None]:
+        """What the ledger does not know yet, to be called on a thread."""
+        ended, self._ended = self._ended, []
+        stays: Sequence[StayRow] = [*ended, *(stay_row(session) for session in self.state.teachers.values())]
+        write_leases, now_ms = self.leases.unwritten(), self.now_ms()
+
+        def write() -> None:
+            write_leases()
+            if stays:
+                self.ledger.peers.peers_present(stays, now_ms)
+
+        return write

@@ -1,0 +1,235 @@
+"""The work of a teacher node: lease groups, score them, sign, deliver.
+
+What always holds: a record is signed with what the engine said of the leased tokens; a lease that names another teacher
+is given back; one batch of leases is scored while the next one waits; nothing is scored while the machine is not lent,
+and what was not scored then goes back. How long what fails is tried again is `node.rollout_role.patience`'s.
+
+Loops: `_lease` keeps one batch of leases waiting; `_score` consumes them; each delivery waits for its receipt in a task
+of its own; `_persevere` waits until nothing has worked for too long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from node.engine.interface import EngineCrashed, EngineError, EngineRefused, ScoringEngine
+from node.rollout_role.availability import Availability
+from node.rollout_role.patience import Event, Failed, Lent, Patience, Worked
+from node.rollout_role.teaching.teacher_engine import scores_of
+from node.rollout_role.worker import DRAINED, GOODBYE_S, STOPPED, GaveUp, RolloutCounts
+from node.runtime.events import EventLog
+from node.state.receipts import Receipts, Received
+from protocol.accounting.claims import CostClaim
+from protocol.core.codec import unpack_tokens
+from protocol.core.envelope import sign
+from protocol.core.identity import Keypair
+from protocol.core.ids import LeaseId, SwarmId, short
+from protocol.core.visible import first_line
+from protocol.scores import ScoreLease, ScoreRecord, pack_scores
+from protocol.trouble import TroubleKind
+from protocol.work import Rule
+from swarm.transport.error_groups import first_cause
+from swarm.work.client import MAX_UNDELIVERED, WorkClient
+
+NOT_LENT = "this machine's owner needs it, or the hours are over in which it is lent"
+OTHER_TEACHER = "this node's teacher is another model"
+
+
+@dataclass(kw_only=True)
+class TeachingWorker:
+    """See the module's paragraph. The engine has loaded the teacher, whose digest is `digest`; `batch_rollouts`
+    completions are leased at a time."""
+
+    engine: ScoringEngine
+    digest: bytes
+    keypair: Keypair
+    swarm: SwarmId
+    line: WorkClient
+    receipts: Receipts
+    batch_rollouts: int
+    now_ms: Callable[[], int]
+    events: EventLog
+    shift: Availability = field(default_factory=Availability)
+    patience: Patience = field(default_factory=Patience)
+    counts: RolloutCounts = field(default_factory=RolloutCounts)
+    holding: set[LeaseId] = field(default_factory=set)
+    is_draining: bool = False
+    """It takes no more, and will end."""
+    _in_hand: dict[LeaseId, ScoreLease] = field(default_factory=dict)
+    """Held, and not being delivered."""
+    _undelivered: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(MAX_UNDELIVERED))
+    _stirred: trio.Event = field(default_factory=trio.Event)
+    _asking: trio.CancelScope | None = None
+
+    @property
+    def has_freed_memory(self) -> bool:
+        """A teacher's memory is kept in a pause: loading one takes minutes."""
+        return False
+
+    async def run(self) -> None:
+        """Work until cancelled. Raises EngineError when the engine cannot go on at all, and GaveUp, after a goodbye,
+        when nothing has worked for too long."""
+        send, receive = trio.open_memory_channel[list[ScoreLease]](0)  # `_lease` holds the batch that is next
+        with first_cause():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.shift.run, self._shift_changed)
+                nursery.start_soon(self._persevere)
+                nursery.start_soon(self._lease, send)
+                nursery.start_soon(self._score, receive, nursery)
+
+    async def drain(self, within_s: float | None) -> int:
+        """Take no more leases, and wait until all that are held were delivered and acknowledged; after `within_s`, if
+        it is given, those not scored are given back. Returns how many were not delivered by then."""
+        self.is_draining = True
+        if self._asking is not None:
+            self._asking.cancel()
+        self.events.emit("drain_began", leases=len(self.holding), within_s=within_s)
+        with trio.move_on_after(math.inf if within_s is None else within_s):
+            while self.holding:
+                await self._stirred.wait()
+        undelivered = len(self.holding)
+        self._give_up(list(self._in_hand.values()), DRAINED)
+        self.events.emit("drained", undelivered=undelivered)
+        return undelivered
+
+    async def leave(self, reason: str = STOPPED) -> None:
+        """Say goodbye if the learner can be reached, so that our leases go to others at once; within GOODBYE_S."""
+        self.is_draining = True
+        if self._asking is not None:
+            self._asking.cancel()
+        with trio.move_on_after(GOODBYE_S):
+            await self.line.leave(reason)
+
+    async def _lease(self, batches: trio.MemorySendChannel[list[ScoreLease]]) -> None:
+        while True:
+            await self.shift.wait_on()
+            if self.is_draining:
+                return
+            leases: list[ScoreLease] = []
+            with self.shift.until_over(), trio.CancelScope() as self._asking:
+                await trio.sleep_until(self.patience.again_s(TroubleKind.LEASE, TroubleKind.ENGINE))
+                leases = await self.line.request_scoring(self.batch_rollouts)
+            if not leases:
+                continue
+            self.holding |= {LeaseId(lease.id) for lease in leases}
+            self._in_hand |= {LeaseId(lease.id): lease for lease in leases}
+            self._count_pending()
+            if wrong := [lease for lease in leases if lease.teacher != self.digest]:
+                self._give_up(wrong, OTHER_TEACHER)
+                self._note(Failed(kind=TroubleKind.LEASE, reason=OTHER_TEACHER))
+            if self.shift.is_on:
+                await batches.send([lease for lease in leases if lease.teacher == self.digest])
+            else:
+                self._give_up(leases, NOT_LENT)
+
+    async def _score(self, batches: trio.MemoryReceiveChannel[list[ScoreLease]], nursery: trio.Nursery) -> None:
+        async for batch in batches:
+            for lease in batch:
+                await self.shift.wait_on()
+                if LeaseId(lease.id) not in self._in_hand:  # it was given back meanwhile
+                    continue
+                await self._undelivered.acquire()
+                record = await self._record_of(lease)
+                if record is None:
+                    self._undelivered.release()
+                    continue
+                self._in_hand.pop(LeaseId(lease.id), None)
+                nursery.start_soon(self._deliver, lease, record)
+
+    async def _record_of(self, lease: ScoreLease) -> ScoreRecord | None:
+        """Score a lease; None where it went back. Raises EngineError where the engine's process does not come back."""
+        prompt, began = unpack_tokens(lease.prompt), trio.current_time()
+        sequences = [(prompt, unpack_tokens(one)) for one in lease.completions]
+        found: list[tuple[float, ...]] = []
+        try:
+            with self.shift.until_over():
+                try:
+                    found = await scores_of(self.engine, sequences, lease.temperature)
+                except EngineCrashed as crash:  # it was started again, and has loaded the teacher
+                    self.events.emit("engine_crashed", reason=first_line(str(crash)))
+                    found = await scores_of(self.engine, sequences, lease.temperature)
+        except EngineError as error:
+            self._give_up([lease], str(error))
+            if not isinstance(error, EngineCrashed | EngineRefused):
+                raise  # given up: to lease more would only be to give it back
+            self._note(Failed(kind=TroubleKind.ENGINE, reason=first_line(str(error))))
+            return None
+        took_s = trio.current_time() - began
+        self.counts.engine_s += took_s
+        if not found:
+            self._give_up([lease], NOT_LENT)
+            return None
+        self._note(Worked(kind=TroubleKind.ENGINE))
+        return ScoreRecord(lease=lease.id, scores=[pack_scores(one) for one in found], cost=CostClaim(engine_s=took_s))
+
+    async def _deliver(self, lease: ScoreLease, record: ScoreRecord) -> None:
+        raw = await trio.to_thread.run_sync(sign, self.keypair, self.swarm, record)
+        receipt, word = await self.line.deliver(LeaseId(lease.id), [raw])
+        received = Received(receipt=receipt, raw=word, engine_s=record.cost.engine_s)
+        with trio.CancelScope(shield=True):  # what was acknowledged is written, also when we are about to leave
+            await trio.to_thread.run_sync(self.receipts.add_all, [received])
+        self._undelivered.release()
+        self._settle([lease])
+        admitted = sum(verdict.admitted for verdict in receipt.verdicts)
+        refused = next((verdict for verdict in receipt.verdicts if verdict.rule is not Rule.ADMITTED), None)
+        self.counts.admitted += admitted
+        self.counts.refused += len(receipt.verdicts) - admitted
+        self.counts.tokens += receipt.tokens
+        self._note(Worked(kind=TroubleKind.LEASE))
+        self.events.emit(
+            "receipt",
+            lease=short(LeaseId(lease.id)),
+            admitted=admitted,
+            refused=len(receipt.verdicts) - admitted,
+            reason=refused.rule.value if refused else None,
+            detail=refused.detail if refused else None,
+            tokens=receipt.tokens,
+        )
+
+    async def _persevere(self) -> None:
+        """Wait until nothing has worked for too long. Raises GaveUp."""
+        while (why := self.patience.verdict(trio.current_time())) is None:
+            with trio.move_on_at(self.patience.ends_s):
+                await self._stirred.wait()
+        self.events.emit("gave_up", reason=why)
+        self._give_up(list(self._in_hand.values()), why)
+        await self.leave(first_line(why))
+        raise GaveUp(why)
+
+    def _shift_changed(self) -> None:
+        """The machine is lent, or is not any more: then what was not scored goes back."""
+        if not self.shift.is_on:
+            self._give_up(list(self._in_hand.values()), NOT_LENT)
+        self._note(Lent(is_on=self.shift.is_on))
+        self.line.beat_now()
+
+    def _note(self, event: Event) -> None:
+        if self.patience.handle(event, trio.current_time()):
+            self.line.beat_now()
+        self._stir()
+
+    def _give_up(self, leases: Sequence[ScoreLease], reason: str) -> None:
+        if held := [lease for lease in leases if LeaseId(lease.id) in self._in_hand]:
+            self.events.emit("leases_given_back", leases=len(held), reason=first_line(reason))
+            self.line.give_back([LeaseId(lease.id) for lease in held], reason[:500])
+            self._settle(held)
+
+    def _settle(self, leases: Sequence[ScoreLease]) -> None:
+        for lease in leases:
+            self.holding.discard(LeaseId(lease.id))
+            self._in_hand.pop(LeaseId(lease.id), None)
+        self._count_pending()
+        self._stir()
+
+    def _count_pending(self) -> None:
+        before, self.counts.pending = self.counts.pending, len(self.holding)
+        if self.counts.pending != before:
+            self.events.emit("work_pending", rollouts=self.counts.pending)
+
+    def _stir(self) -> None:
+        self._stirred.set()
+        self._stirred = trio.Event()

@@ -5,6 +5,7 @@ of its arguments, so two implementations that agree on `docs/protocol.md` agree 
 
 - `work`: leases, records, verdicts and receipts: what a rollout node and the learner say about work
 - `experts`: which experts of a mixture made each token, as a record carries them
+- `scores`: what a teacher node and the learner say about scores
 - `trouble`: what a rollout node cannot do, as it tells the learner in each heartbeat
 - `reach`: how a rollout node is reached, as it tells the learner
 - `sampling`: the seeded sampler; engine workers load this file by its path

@@ -8,6 +8,7 @@ first. No torch.
 - `expert_routing`: how a mixture of experts routes, and the routers of a loaded model
 - `file_digests`: files hashed in blocks while they are written, or by samples
 - `lora_targets`: which layers the names in `lora_targets` mean
+- `model_digest`: what a model is called by its contents
 - `model_directory`: a model directory: configuration, weight files, and what travels with them
 - `model_limits`: how long a sequence may be, and how many token ids there are
 - `regular_file`: opens files on a disk, whatever has become of them

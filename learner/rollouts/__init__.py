@@ -10,4 +10,5 @@
 - `prompt_choice`: which prompt is leased next
 - `reward_parts`: rewards with names, of tasks that give several
 - `router_replay`: the experts of a record on their way into a batch
+- `score_leases`: groups that teacher nodes have under way
 """

@@ -138,11 +138,10 @@ class LimitsSection(Section, frozen=True, kw_only=True):
 
 
 class TeacherSection(Section, frozen=True, kw_only=True):
-    """To score for a swarm with a larger model instead of generating for it. See
-    [distillation.md](distillation.md#teacher-nodes)."""
+    """A larger model to score with, instead of generating. See [distillation.md](distillation.md)."""
 
     directory: Annotated[str, Meta(examples=["teacher"])] = ""
-    """The teacher's Hugging Face directory, the same to the byte as the operator's; `--teacher` overrides it."""
+    """The teacher's Hugging Face directory, as the operator has it; `--teacher` overrides it."""
 
 
 class DrillSection(Section, frozen=True, kw_only=True):

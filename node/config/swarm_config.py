@@ -451,7 +451,7 @@ class DistillSection(Section, frozen=True, kw_only=True):
     threads: Annotated[int, Meta(ge=1, le=1024)] = 1
     """Threads of its process on a CPU."""
     nodes: bool = False
-    """Whether nodes that hold the same teacher (`volery join --teacher`) score; the learner's copy then audits them."""
+    """Whether nodes with the same teacher score; the learner's copy then audits them."""
 
 
 class ProvisioningSection(Section, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ from protocol.core.ids import PolicyVersion
 from protocol.core.invite import Invite
 from protocol.patches.patch import PatchFile, PatchHead
 from protocol.reach import Meeting, Reach, ReachKind, Way
+from protocol.scores import ScoreGrant, ScoreLease, ScoreRecord, pack_scores
 from protocol.trouble import Trouble, TroubleKind
 from protocol.versions.announcement import Announcement
 from protocol.versions.exchange import (
@@ -1289,6 +1290,56 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
           a6 6e6f775f6d73 cf 0000018bcfe56800                       # now_ms: 1_700_000_000_000
           a6 726561736f6e a5 7061636564                             # reason: "paced"
           ae 72657472795f61667465725f6d73 cd 01f4                   # retry_after_ms: 500
+        """,
+    ),
+    (
+        ScoreGrant(leases=[STUB], now_ms=1_700_000_000_000, reason="paced", retry_after_ms=500),
+        """
+        85                                                          # ScoreGrant: map of 5
+          a4 74797065 a7 73636f72696e67                             # type: "scoring"
+          a6 6c6561736573 91                                        # leases: array of 1
+            c4 02 e47e                                              # [0]: STUB
+          a6 6e6f775f6d73 cf 0000018bcfe56800                       # now_ms: 1_700_000_000_000
+          a6 726561736f6e a5 7061636564                             # reason: "paced"
+          ae 72657472795f61667465725f6d73 cd 01f4                   # retry_after_ms: 500
+        """,
+    ),
+    (
+        ScoreLease(
+            id=LEASE,
+            peer=PEER,
+            teacher=HASH,
+            prompt=pack_tokens((5,)),
+            completions=[pack_tokens((6, 7))],
+            temperature=0.5,
+            issued_ms=1_700_000_000_000,
+            deadline_ms=1_700_000_600_000,
+        ),
+        """
+        88                                                          # ScoreLease: map of 8
+          a2 6964 c4 10 1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e            # id: LEASE
+          a4 70656572 d9 34                                         # peer: PEER
+            313244334b6f6f5744704a3741733742574177524d667531565532574371
+            4e6a76713338374a45594b44426a346b78366e58544e
+          a7 74656163686572                                         # teacher: HASH
+            c4 20 8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a8a
+          a6 70726f6d7074 c4 04 05000000                            # prompt: 5, u32 little-endian
+          ab 636f6d706c6574696f6e73 91                              # completions: array of 1
+            c4 08 0600000007000000                                  # [0]: 6 and 7, u32 little-endian
+          ab 74656d7065726174757265 cb 3fe0000000000000             # temperature: 0.5
+          a9 6973737565645f6d73 cf 0000018bcfe56800                 # issued_ms: 1_700_000_000_000
+          ab 646561646c696e655f6d73 cf 0000018bcfee8fc0             # deadline_ms: 1_700_000_600_000
+        """,
+    ),
+    (
+        ScoreRecord(lease=LEASE, scores=[pack_scores([-0.5, -2.0])], cost=CostClaim(engine_s=1.5)),
+        """
+        83                                                          # ScoreRecord: map of 3
+          a5 6c65617365 c4 10 1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e1e      # lease: LEASE
+          a6 73636f726573 91                                        # scores: array of 1
+            c4 08 000000bf000000c0                                  # [0]: -0.5 and -2.0, f32 little-endian
+          a4 636f7374 81                                            # cost: CostClaim, map of 1
+            a8 656e67696e655f73 cb 3ff8000000000000                 # engine_s: 1.5
         """,
     ),
     (

@@ -552,7 +552,7 @@ def test_without_a_node_file_everything_has_a_default(tmp_path: Path) -> None:
         (
             'nmae = "x"',
             "there is no key 'nmae' (did you mean 'name'?). Known keys: name, network, store, engine, limits, price, "
-            "energy, testing.",
+            "energy, teacher, testing.",
         ),
         ("engine = 5", "[engine] expected a table, got `int`."),
         (

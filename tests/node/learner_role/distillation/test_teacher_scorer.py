@@ -10,8 +10,9 @@ import pytest
 import trio
 
 from learner.rollouts.buffer import Completion
+from learner.rollouts.score_leases import ScoreLeases, generated_of
 from node.engine.interface import EngineCrashed, EngineRefused, InstalledVersion, InstallFailed
-from node.learner_role.distillation.teacher_scorer import MAX_FAILURES, TeacherScorer, generated_of
+from node.learner_role.distillation.teacher_scorer import MAX_FAILURES, TeacherScorer
 from node.runtime.errors import RunError
 from tests.learner.rollouts.test_buffer import group
 from tests.support.learner_fixture import Learner, fast_directory, open_learner
@@ -39,7 +40,13 @@ class Teacher:
 
 
 def scorer_of(learner: Learner, teacher: Teacher) -> TeacherScorer:
-    return TeacherScorer(context=learner.trust.context, engine=teacher, directory=Path("teacher"), temperature=1.0)
+    return TeacherScorer(
+        context=learner.trust.context,
+        engine=teacher,
+        directory=Path("teacher"),
+        temperature=1.0,
+        leases=ScoreLeases(buffer=learner.capacity.buffer),
+    )
 
 
 async def until_scored(learner: Learner) -> None:

@@ -76,6 +76,10 @@ def test_a_teacher_node_scores_and_is_believed_after_audits(swarm: Swarm) -> Non
     assert delivered == len(teacher.events("receipt"))
     assert tokens == sum(event["tokens"] for event in teacher.events("receipt"))
     assert tokens >= sum(step["tokens"] for step in metrics)
+    for where in (swarm.config, teacher.state):
+        told = swarm.machine.call("report", where)
+        assert told.code == 0, told.err
+        assert "teacher" in told.out
 
 
 @pytest.mark.rest

@@ -25,7 +25,7 @@ from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.peer_standings import ban_notice
 from protocol.core.errors import Fault, PeerError
 from protocol.core.ids import LeaseId, PeerId
-from protocol.core.limits import PROTOCOL_VERSION
+from protocol.core.limits import MAX_NAME_CHARS, PROTOCOL_VERSION
 from protocol.scores import TEACHER, ScoreGrant
 from protocol.work import (
     IN_GOOD_ORDER,
@@ -43,8 +43,8 @@ from protocol.work import (
 )
 from swarm.transport.event_rate import Buckets, Rate
 
-ROLE = "teacher"
-"""As the ledger has it."""
+ENGINE = "teacher, {}"
+"""Of a teacher node in the ledger, where its role is that of every node beside the learner."""
 
 WRITE_S = 2.0
 """How often stays are written, beside their end."""
@@ -180,8 +180,8 @@ class TeacherSessions(Service):
         row = PeerRow(
             peer=peer,
             name=hello.name,
-            role=ROLE,
-            engine=hello.engine,
+            role="rollout",
+            engine=ENGINE.format(hello.engine)[:MAX_NAME_CHARS],
             machine=hello.machine,
             micros_per_hour=hello.price.micros_per_hour,
             currency=hello.price.currency,

@@ -69,9 +69,12 @@ class Scene:
 
     async def join(self, key: Keypair, **changes: Any) -> Welcome | Refused:
         said: dict[str, Any] = {
-            "protocol": PROTOCOL_VERSION, "name": "t", "price": Price(micros_per_hour=0, currency="EUR"),
+            "protocol": PROTOCOL_VERSION,
+            "name": "t",
+            "engine": "transformers",
+            "price": Price(micros_per_hour=0, currency="EUR"),
             "ext": {TEACHER: DIGEST},
-        }  # fmt: skip
+        }
         return await self.sessions.welcome(key.peer_id, Hello(**{**said, **changes}))
 
     async def ask(self, key: Keypair, rollouts: int = 64) -> list[ScoreLease]:
@@ -301,10 +304,10 @@ async def test_a_stay_is_in_the_ledger_with_what_it_cost(root: Path) -> None:
         scene.sessions.take_heartbeat(ALPHA.peer_id, Heartbeat(engine_s=12.5))
         scene.sessions.note_departure(ALPHA.peer_id, "gone")
         scene.sessions.unwritten()()
-        [(role, price, engine_s, reason)] = scene.learner.ledger.query(
-            "SELECT role, micros_per_hour, s.engine_s, reason FROM peers JOIN presence s USING (peer)"
+        [row] = scene.learner.ledger.query(
+            "SELECT role, engine, micros_per_hour, s.engine_s, reason FROM peers JOIN presence s USING (peer)"
         )
-        assert (role, price, engine_s, reason) == ("teacher", 700_000, 12.5, "gone")
+        assert tuple(row) == ("rollout", "teacher, transformers", 700_000, 12.5, "gone")
 
 
 async def test_after_a_restart_nothing_is_held_against_a_teacher(root: Path) -> None:

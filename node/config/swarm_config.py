@@ -296,8 +296,8 @@ class LearnSection(Section, frozen=True, kw_only=True):
     """Sampling temperature. Top-p and top-k do not exist: the sampler draws from the whole distribution."""
     max_batches_ahead: Annotated[float, Meta(ge=1, le=64, examples=[2.0])] | None = None
     """Maximum batches leased or waiting; unset: as many as keep the peers at work."""
-    longest_first: bool = True
-    """Leasing prompts with long completions first, where it is known which these are."""
+    longest_first: Annotated[bool, Meta(examples=[True])] | None = None
+    """Whether to lease prompts with long completions first; unset: where staleness is 0."""
     lease_timeout_s: PositiveFloat = 600.0
     """Seconds that a volunteer has to deliver what it leased."""
     seed: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
@@ -312,6 +312,12 @@ class LearnSection(Section, frozen=True, kw_only=True):
     """Maximum number of milestones, the best by evaluation first. Then the newest of those of `keep_every`."""
     engine_formats: EngineFormats = msgspec.field(default_factory=lambda: ["stored"])
     """How engines may hold the weights: "stored", "int8", "int4"; "fp8" without audits alone."""
+
+    @property
+    def leases_longest_first(self) -> bool:
+        """Whether prompts with long completions are leased first. With a window the learner seldom waits for the last
+        completion, and a step takes longer (`benchmarks/skew.py`)."""
+        return self.staleness == 0 if self.longest_first is None else self.longest_first
 
     @property
     def overlong_in_force(self) -> Overlong:

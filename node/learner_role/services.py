@@ -158,7 +158,7 @@ class LearnerServices:
                 capacity=capacity,
                 next_prompt=self.prompts.next_prompt,
                 peer_share=config.trust.max_peer_share,
-                lengths=CompletionLengths(alike=self.schooling.curriculum.alike) if learn.longest_first else None,
+                lengths=CompletionLengths(alike=self.schooling.curriculum.alike) if learn.leases_longest_first else None,
             ),
             kappa=learn.publish_every or 1,
             membership=Membership(silence_s=HEARTBEATS_MISSED * config.network.heartbeat_s),

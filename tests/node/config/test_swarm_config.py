@@ -727,3 +727,20 @@ def test_a_trainer_is_told_how_the_model_is_spoken_to(tmp_path: Path) -> None:
     assert (load["chat_template"], set(load["stop_ids"])) == ("{{ messages }}", set(stops))
     assert len(stops) == 3
     assert {"chat_template", "stop_ids"}.isdisjoint(load_request(msgspec.structs.replace(config, model=plain)))
+
+
+@pytest.mark.parametrize(
+    ("learn", "expected"),
+    [
+        ("staleness = 3", False),
+        ("staleness = 0", True),
+        ('mode = "sequential"', True),
+        ("staleness = 3\nlongest_first = true", True),
+        ("staleness = 0\nlongest_first = false", False),
+    ],
+)
+def test_long_completions_are_leased_first_where_the_learner_waits_for_the_last(
+    tmp_path: Path, learn: str, expected: bool
+) -> None:
+    text = SMALLEST.replace("[learn]", f"[learn]\n{learn}")
+    assert read_swarm_config(swarm_file(tmp_path, text)).learn.leases_longest_first is expected

@@ -44,6 +44,7 @@ UNSET = {
     ("verifiers", "workers"),
     ("offline", "path"),
     ("offline", "share"),
+    ("learn", "longest_first"),
     ("learn", "max_batches_ahead"),
     ("learn", "max_episode_tokens"),
     ("trainer", "decay_steps"),

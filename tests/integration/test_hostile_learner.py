@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import trio
@@ -39,6 +39,8 @@ from protocol.core.ids import PeerId, PolicyVersion
 from protocol.core.limits import (
     MAX_GROUP_SIZE,
     MAX_MILLIS,
+    MAX_PUBLISH_EVERY,
+    MAX_STALENESS,
     MAX_TOKEN_ID,
     MAX_WORK_BYTES,
     MIN_TEMPERATURE,
@@ -46,11 +48,14 @@ from protocol.core.limits import (
 )
 from protocol.versions.exchange import PeerAddresses
 from protocol.work import (
+    KEY_IN_USE,
     PROOFS,
     RELAY_RECEIPTS,
     WORK,
     Acknowledgement,
     Delivery,
+    Farewell,
+    FromLearner,
     FromNode,
     Grant,
     InboxFull,
@@ -61,6 +66,7 @@ from protocol.work import (
     NumberedNote,
     Proofs,
     Receipt,
+    Refused,
     Revised,
     Rule,
     Sampler,
@@ -73,10 +79,11 @@ from protocol.work import (
 from swarm.testing.memory_transport import MemoryNetwork
 from swarm.transport.framing import FrameStream, open_frames
 from swarm.transport.interface import Stream, StreamBroken
+from swarm.work.client import NotWelcome, RunFinished
 from tests.integration.test_hostile_deliveries import examples
 from tests.support.growth_check import sizes_of
 from tests.support.learner_fixture import watched
-from tests.support.message_mutations import JUNK, distort, packed, tree_of
+from tests.support.message_mutations import JUNK, distort, kinds_drawn, packed, tree_of
 from tests.support.rollout_fixture import work_with
 from tests.support.store_fixture import small_model
 from tests.support.swarm_fixture import open_node, peer_of
@@ -239,14 +246,40 @@ SAID: dict[str, st.SearchStrategy[Any]] = {
         ),
     ),
     "proofs": proofs(),
+    "welcome": st.builds(
+        welcome,
+        now_ms=MOMENTS,
+        heartbeat_ms=st.sampled_from([100, 600_000]),
+        staleness=st.sampled_from([0, MAX_STALENESS]),
+        publish_every=st.sampled_from([1, MAX_PUBLISH_EVERY]),
+        newest=st.none() | VERSIONS,
+    ),
+    "refused": st.builds(
+        Refused,
+        reason=TEXTS,
+        retry_after_ms=st.sampled_from([0, 2_000, None, None]),
+        ext=st.sampled_from([{}, {KEY_IN_USE: b""}]),
+    ),
+    "farewell": st.builds(Farewell, reason=TEXTS),
 }
+
+LAST = ("welcome", "refused", "farewell")
+"""What ends a connection, and at times the role."""
+
+RESTARTED = (RunFinished, NotWelcome)
+"""What a role ends with when its learner says so. Here its owner starts it again each time."""
+
+
+def test_every_message_that_a_learner_may_send_is_drawn() -> None:
+    assert kinds_drawn(SAID) == set(get_args(FromLearner))
 
 
 @st.composite
 def bodies(draw: st.DrawFn) -> bytes:
     match draw(st.sampled_from([*["legal"] * 28, "distorted", "junk"])):
         case "legal":
-            return encode(draw(st.sampled_from([*SAID, "grant", "grant"]).flatmap(SAID.__getitem__)))
+            name = draw(st.sampled_from([*[*(one for one in SAID if one not in LAST), "grant", "grant"] * 2, *LAST]))
+            return encode(draw(SAID[name]))
         case "distorted":
             return packed(distort(draw, tree_of(draw(st.sampled_from(sorted(SAID)).flatmap(SAID.__getitem__)))))
         case _:
@@ -307,6 +340,7 @@ class ScriptedLearner:
 async def test_whatever_the_learner_says_the_node_goes_on(tmp_path: Path, mock_clock: MockClock, times: int) -> None:
     network, learner = MemoryNetwork(), ScriptedLearner()
     roles: list[RolloutWorker] = []
+    endings = Counter[str]()
 
     def begin(role: RolloutWorker, events: EventLog) -> None:
         role.counts.tokens_per_s = 1.0  # no trial
@@ -348,7 +382,12 @@ async def test_whatever_the_learner_says_the_node_goes_on(tmp_path: Path, mock_c
             transport = network._nodes[SWARM.learner.peer_id]
 
         async def work() -> None:
-            await work_with(node, Reached(), tmp_path, 0.0, begin, keeps_proofs=True)  # type: ignore[arg-type]
+            while True:
+                try:
+                    await work_with(node, Reached(), tmp_path, 0.0, begin, keeps_proofs=True)  # type: ignore[arg-type]
+                except* RESTARTED as ended:
+                    endings.update(one.__name__ for one in RESTARTED if ended.subgroup(one) is not None)
+                await trio.sleep(0.01)
 
         nursery.start_soon(work)
         await pass_time(lambda: learner.lines > 0)
@@ -362,7 +401,8 @@ async def test_whatever_the_learner_says_the_node_goes_on(tmp_path: Path, mock_c
         await trio.to_thread.run_sync(hear)
         assert learner.heard["Delivery"] > 0
         assert learner.heard["leases returned"] > 0
-        [role] = roles
+        assert endings.keys() >= {"RunFinished", "NotWelcome"}
+        role = roles[-1]
         sizes = {path: size for path, size in sizes_of(role).items() if "learner" not in path}
         assert max(sizes.values(), default=0) < 2048, sizes
         # Honest again.

@@ -18,11 +18,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
@@ -57,7 +57,9 @@ from protocol.work import (
     WORK,
     Delivery,
     FromLearner,
+    FromNode,
     Goodbye,
+    Handback,
     Heartbeat,
     Hello,
     LeaseRequest,
@@ -77,7 +79,7 @@ from swarm.work.server import WorkServer
 from tests.integration.test_hostile_deliveries import examples
 from tests.support.growth_check import grown, rows_of, sizes_of
 from tests.support.learner_fixture import FakePeer, Learner, Settings, open_learner, until
-from tests.support.message_mutations import JUNK, distort, packed, tree_of
+from tests.support.message_mutations import JUNK, distort, kinds_drawn, packed, tree_of
 from tests.support.trainer_fixture import OTHER, PEER, SWARM
 
 ROOMY = Settings(prompts=8, group_size=2, ahead=2.0, steps=99, audits=True)
@@ -162,10 +164,16 @@ SAID: dict[str, st.SearchStrategy[Any]] = {
         notes=COUNTS,
         reputed=st.none() | st.sampled_from([0, 1, MAX_MILLIS]),
     ),
+    "handback": st.builds(
+        Handback, lease=IDS, records=st.lists(st.binary(max_size=40), min_size=1, max_size=5), reason=TEXTS
+    ),
     "goodbye": st.builds(Goodbye, reason=TEXTS),
     "hello": HELLOS,
 }
 
+
+GREETING = Hello(protocol=PROTOCOL_VERSION, price=Price())
+RELAYS = RelayReceipt(manifest=bytes(32), relays=[OTHER.peer_id, PEER.peer_id], first=0, givers=b"\1")
 
 LAST = ("goodbye", "hello")
 """What ends a line."""
@@ -286,6 +294,10 @@ def hello_of(peer: FakePeer) -> Hello:
     return Hello(protocol=PROTOCOL_VERSION, price=Price(), name="honest")
 
 
+def test_every_message_that_a_node_may_send_is_drawn() -> None:
+    assert kinds_drawn(SAID) == set(get_args(FromNode))
+
+
 @pytest.mark.parametrize("times", [80, pytest.param(1000, marks=pytest.mark.slow)], ids=["few", "many"])
 async def test_whatever_is_said_on_a_line_the_learner_goes_on(
     tmp_path: Path, mock_clock: MockClock, times: int
@@ -295,6 +307,7 @@ async def test_whatever_is_said_on_a_line_the_learner_goes_on(
 
         @examples(times)
         @given(st.sampled_from([True] * 9 + [False]), HELLOS, st.lists(bodies(), min_size=4, max_size=30))
+        @example(True, GREETING, [("relayed", encode(Relayed(receipt=sign(OTHER, SWARM.authority.swarm, RELAYS))))])
         def say(greets: bool, hello: Hello, said: list[tuple[str, bytes]]) -> None:
             greeting = encode(hello) if greets else said[0][1]
             stage.faults.clear()

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from hypothesis import find, settings
 from hypothesis import strategies as st
 
 from protocol.core.envelope import Kind, seal
@@ -35,6 +36,11 @@ Tree = dict[str, Any]
 """A message as MessagePack has it: what its keys name may be anything."""
 
 Draw = st.DrawFn
+
+
+def kinds_drawn(said: Mapping[str, st.SearchStrategy[Any]]) -> set[type]:
+    """Return the types of the messages that these strategies draw, of which each draws one type."""
+    return {type(find(strategy, lambda _: True, settings=settings(database=None))) for strategy in said.values()}
 
 
 def tree_of(message: msgspec.Struct) -> Tree:

@@ -25,8 +25,26 @@ BY_CONFIG = "norm_topk_prob"
 KNOWN = {"qwen3_moe": BY_CONFIG, "qwen2_moe": BY_CONFIG, "olmoe": BY_CONFIG, "mixtral": SHARED}
 """Model types whose routers can be replayed, and what their weights add up to."""
 
+COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Under which names configs say how many experts a layer has, routed as here or otherwise."""
+
+AUDITED_SHARE = 0.95
+"""An audit follows a choice of experts if the live router gives the least likely of them at least this share of what it
+gives the least likely of its own. Of choices in which honest engines differed, in bfloat16 and float32, 1 % had less
+than 0.93 (`docs/threats.md`). A trainer's share may be lower, since it trains no stranger's claim beyond its bounds. In
+an audit a forger would choose among routes until one draws the token that it wants."""
+
 MOST_EXPERTS = 65_535
 """Of a layer: an id takes two bytes at most."""
+
+
+def has_experts(config: Mapping[str, Any]) -> bool:
+    """Return whether the model of this config.json, or a part of it, is a mixture of experts, of whatever kind."""
+    return any(
+        (key in COUNTS and any(type(one) is int and one > 1 for one in (value if isinstance(value, list) else [value])))
+        or (isinstance(value, Mapping) and has_experts(value))
+        for key, value in config.items()
+    )
 
 
 def routing_in(config: Mapping[str, Any]) -> Routing | None:

@@ -19,7 +19,7 @@ from learner.trust.ban_evidence import Found
 from protocol.core.codec import unpack_tokens
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, PolicyVersion
 from protocol.versions.formats import STORED, format_of
-from protocol.work import Span
+from protocol.work import SignedRecord, Span
 
 MAX_WAITING = 1024
 """Leases that wait for an audit; of a peer whose groups wait, NEWCOMER_GROUPS at most are under way at a time."""
@@ -40,7 +40,8 @@ class Passage:
     """All that `manifest`'s weights are said to have made of a completion, after `prompt`: `parts` of it, [start, end).
     `tokens` are those up to the last of these, and `logprobs` what is claimed of each. `position` is that of the first
     token: the prompt ends with so many that others made of the same completion. `form` is the format that the engine
-    is said to have held the weights in."""
+    is said to have held the weights in. `experts`: those of a mixture that are said to have made each of `tokens`
+    (`protocol.experts`); b"" where nobody asked for them."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -52,6 +53,7 @@ class Passage:
     manifest: ManifestHash
     form: str = STORED
     position: int = 0
+    experts: bytes = b""
 
     @property
     def contexts(self) -> tuple[int, ...]:
@@ -102,11 +104,18 @@ def work_of(granted: GrantedLease, group: Sequence[AdmittedRecord], *, waits: bo
             manifest=ManifestHash(spans[-1].manifest),
             form=format_of(record.signed.record.ext),
             position=lease.start,
+            experts=_first_experts(record.signed, spans[-1].end),
         )
         for record in group
         for spans in _by_manifest(record.signed.record.spans)
     ]
     return Work(lease=granted.id, root=granted.root, peer=granted.peer, passages=tuple(passages), waits=waits)
+
+
+def _first_experts(signed: SignedRecord, tokens: int) -> bytes:
+    """Those of the record's first so many tokens, each of which has as many bytes as any other."""
+    experts = signed.record.experts
+    return experts[: len(experts) // max(1, len(signed.tokens)) * tokens]
 
 
 def _by_manifest(spans: Sequence[Span]) -> list[list[Span]]:

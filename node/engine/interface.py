@@ -90,13 +90,16 @@ class Generation:
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """`tokens` that somebody says the seeded sampler drew after `prompt`, with this seed and temperature, the first of
-    them at the position `start`."""
+    them at the position `start`. `experts`: of a mixture of experts those that are said to have made each token, as a
+    record carries them (`protocol.experts`); the engine follows a choice that it nearly made itself. b"": it routes
+    every token itself."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
     seed: int
     temperature: float
     start: int = 0
+    experts: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True)

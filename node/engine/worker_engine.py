@@ -189,6 +189,9 @@ class WorkerEngine:
         arrays = _given([(claim.prompt, claim.tokens) for claim in claims], [claim.temperature for claim in claims])
         arrays["seeds"] = np.array([claim.seed for claim in claims], np.uint64)
         arrays["starts"] = np.array([claim.start for claim in claims], np.int32)
+        if any(claim.experts for claim in claims):
+            arrays["experts"] = np.frombuffer(b"".join(claim.experts for claim in claims), np.uint8)
+            arrays["expert_bytes"] = np.array([len(claim.experts) for claim in claims], np.int64)
         with _as_engine_errors():
             _, reply = await self._service.call("verify", arrays=arrays)
         found = [_by_completion(reply[name], arrays) for name in ("gaps", "logprobs", "leads", "sizes")]

@@ -10,6 +10,7 @@ process ends as soon as its stdin does, even in mid-batch.
 - `building`: how much a library may build of a config
 - `cpu_matmul`: matrix products on a CPU, by oneDNN where torch's own choice is slow
 - `expert_recording`: which experts made each token, of a mixture of experts
+- `expert_replay`: an audit that goes through the experts that another engine chose, where the model nearly did
 - `forward`: one pass of a model over the next tokens of a batch
 - `generation`: batches decoded: each prompt prefilled once, then a token for all rows at a time
 - `habits`: what an engine must know of an architecture

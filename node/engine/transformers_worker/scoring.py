@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from protocol.core.errors import PeerError
 from protocol.core.pipe import Arrays, Header
+from protocol.experts import Routing, unpack_experts
 from protocol.sampling import verify_tokens
 
 from ..common_worker.errors import Refused
+from .expert_replay import NOBODY, replaying
 from .policy import Policy
 
 SCORE_LOGIT_BYTES = 256 * 1024 * 1024
@@ -50,7 +53,9 @@ class Scorer:
     def verify(self, header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
         """Request: as `run`, and for each completion `seeds` u64 and `starts`, the position of its first token. Reply:
         by completion token `gaps` float32, how far it falls short of what the seeded sampler draws
-        (`sampling.verify_tokens`), `logprobs`, `leads` and `sizes`."""
+        (`sampling.verify_tokens`), `logprobs`, `leads` and `sizes`. Of a mixture of experts the request may have
+        `experts`, bytes of all completions, and `expert_bytes`, how many are each one's, 0 for none
+        (`expert_replay`)."""
         seeds = arrays["seeds"].view(np.int64).tolist()
         temperatures, starts = arrays["temperatures"].tolist(), arrays["starts"].tolist()
         told = {name: [np.zeros(0, np.float32)] * len(seeds) for name in TOLD}
@@ -82,7 +87,24 @@ class Scorer:
         return {}, {name: _joined(parts) for name, parts in told.items()}
 
     def _passes(self, arrays: Arrays) -> Iterator[Passage]:
-        """Every sequence, in any order."""
+        """Every sequence, in any order, through the experts that the request names."""
+        if "experts" not in arrays:
+            yield from self._passes_of(arrays, None)
+            return
+        with replaying(self._policy.model) as replay:
+            experts = _experts(arrays, replay.routing)
+
+            def follow(batch: Sequence[int], columns: int) -> None:
+                forced = np.full((len(batch), columns, *experts[0].shape[1:]), NOBODY, np.int64)
+                for row, i in zip(forced, batch, strict=True):
+                    predictor = int(arrays["prompt_lengths"][i]) - 1
+                    row[predictor : predictor + len(experts[i])] = experts[i]
+                replay.force(torch.from_numpy(forced).flatten(0, 1).to(self._policy.device))
+
+            yield from self._passes_of(arrays, follow)
+
+    def _passes_of(self, arrays: Arrays, follow: Callable[[Sequence[int], int], None] | None) -> Iterator[Passage]:
+        """Every sequence, in any order; before each pass `follow` hears which are in it, and of how many columns."""
         prompts, completions = arrays["prompt_lengths"].tolist(), arrays["completion_lengths"].tolist()
         if not prompts:
             return
@@ -98,6 +120,8 @@ class Scorer:
             self._poll()
             kept = max(len(sequences[i]) - prompts[i] for i in batch) + 1
             kept = max(kept, max(len(sequences[i]) for i in batch) - min(prompts[i] for i in batch) + 1)
+            if follow is not None:
+                follow(batch, max(len(sequences[i]) for i in batch))
             logits = self._logits([sequences[i] for i in batch], kept)  # (N, kept, V), of the last columns
             first = max(len(sequences[i]) for i in batch) - logits.shape[1]
             for i, row in zip(batch, logits, strict=True):
@@ -131,6 +155,19 @@ class Scorer:
             logits_to_keep=min(kept, ids.shape[1]),
             **told,
         ).logits
+
+
+def _experts(arrays: Arrays, routing: Routing) -> list[np.ndarray[Any, Any]]:
+    """Of each completion the experts (T, layers, top_k) of its tokens, T = 0 where the request names none."""
+    lengths, sizes = arrays["completion_lengths"].tolist(), arrays["expert_bytes"].tolist()
+    raws = np.split(arrays["experts"], np.cumsum(sizes)[:-1])
+    try:
+        return [
+            unpack_experts(raw.tobytes(), length if len(raw) else 0, routing)
+            for raw, length in zip(raws, lengths, strict=True)
+        ]
+    except PeerError as error:
+        raise Refused("bad_request", f"the experts are none of this model: {error.detail}") from None
 
 
 def _joined(parts: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:

@@ -47,6 +47,7 @@ def claim_of(passage: Passage) -> Claim:
         seed=passage.seed,
         temperature=passage.temperature,
         start=passage.position,
+        experts=passage.experts,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from learner.artifacts.expert_routing import routing_in, shares_weights
+from learner.artifacts.expert_routing import has_experts, routing_in, shares_weights
 from protocol.experts import Routing
 
 QWEN3: dict[str, Any] = {
@@ -48,3 +48,20 @@ def test_a_config_says_how_many_layers_have_experts() -> None:
 )
 def test_what_is_not_known_to_route_so_has_no_routing(changes: dict[str, Any]) -> None:
     assert routing_in({**QWEN3, **changes}) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "has"),
+    [
+        (QWEN3, True),
+        ({"model_type": "mixtral", "num_local_experts": 8}, True),
+        ({"model_type": "deepseek_v3", "n_routed_experts": 256}, True),
+        ({"model_type": "ernie4_5_moe", "moe_num_experts": [64, 64]}, True),
+        ({"model_type": "gemma4", "text_config": {"num_experts": 128}}, True),
+        ({"model_type": "jamba", "num_experts": 1}, False),
+        ({"model_type": "qwen3", "num_experts": None, "num_experts_per_tok": 8}, False),
+        ({"model_type": "qwen3", "moe_num_experts": [True], "num_hidden_layers": 4}, False),
+    ],
+)
+def test_a_mixture_is_told_by_how_many_experts_a_layer_has(config: dict[str, Any], has: bool) -> None:
+    assert has_experts(config) == has

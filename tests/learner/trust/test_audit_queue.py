@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -194,3 +195,14 @@ def test_what_was_given_up_is_said_once(waits: bool) -> None:
     agenda.add(one)
     assert agenda.give_up(one.lease) == [one]
     assert agenda.give_up(one.lease) == []
+
+
+@given(st.integers(0, 6), st.integers(1, 6))
+def test_a_passage_has_the_experts_of_its_tokens(token_bytes: int, end: int) -> None:
+    raw = record(granted(size=1).lease, 0, tokens=(1, 2, 3, 4, 5, 6), made_by=["2.5"] * end + ["2.6"] * (6 - end))
+    signed = read_record(raw, SWARM.authority.swarm)
+    experts = bytes(range(6 * token_bytes))
+    signed = replace(signed, record=msgspec.structs.replace(signed.record, experts=experts))
+    first, *_ = work_of(granted(size=1), [AdmittedRecord(signed=signed, reply=None)], waits=False).passages
+    assert len(first.tokens) == end
+    assert first.experts == experts[: token_bytes * end]

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from enum import Enum
 
+from learner.artifacts.expert_routing import has_experts
 from learner.trial.logprob_agreement import Tolerance
 from learner.trust.ban_evidence import MULTIPLES, Margin, Measure, bets_on
 
@@ -108,6 +109,40 @@ LARGE_FLOAT32 = (
     Margin(above=0.3, rate=4e-4, measure=Measure.LOGPROB),
 )
 
+MIXTURE_RATES = (0.03, 0.12, 0.045, 0.015, 2.5e-3)
+MIXTURE = (
+    *_gaps(EDGES, MIXTURE_RATES),
+    Margin(above=0.05, rate=0.1, measure=Measure.MEAN),
+    Margin(above=1.5, rate=1e-3, measure=Measure.LOGPROB),
+)
+"""Of a mixture whose experts nobody tells. Now and then a router of one engine chooses another expert than that of the
+other engine, and then a draw that leads clearly is another. Four policies (seeds 21 to 24) of 1.3 M parameters were
+measured, in 6 layers of 16 experts, 2 a token, at 1.6 nats a token. Rates are at least twice the upper bound (95 %) of
+the worst pair: of draws that led by 0.03 to 0.06 nats 211 of 4,131 were others, to 0.15 nats 191 of 11,600, to 0.4 nats
+172 of 27,900, beyond that 99 of 115,800. No group's mean was above 0.037 nats."""
+
+LARGE_MIXTURE = (
+    *_gaps(LARGE_EDGES, (*LARGE_RATES[:4], 0.01)),
+    Margin(above=0.2, rate=0.1, measure=Measure.MEAN),
+    Margin(above=1.5, rate=0.01, measure=Measure.LOGPROB),
+)
+"""Not measured. Clear draws may be others three times as often as those of dense models of that size, whose own rate
+is above what was seen."""
+
+MIXTURE_FLOAT32 = (
+    *_gaps([edge / FINER for edge in EDGES], (*MIXTURE_RATES[:4], 1e-3)),
+    Margin(above=0.01, rate=0.1, measure=Measure.MEAN),
+    Margin(above=0.15, rate=2e-3, measure=Measure.LOGPROB),
+)
+LARGE_MIXTURE_FLOAT32 = (
+    *_gaps([edge / FINER for edge in LARGE_EDGES], LARGE_RATES),
+    Margin(above=0.1, rate=0.1, measure=Measure.MEAN),
+    Margin(above=0.3, rate=4e-3, measure=Measure.LOGPROB),
+)
+"""Float32 is as exact here as elsewhere, but for TF32, where routers choose otherwise an eighth as often, and what
+follows is as large. It was imitated on a processor by rounding what enters a product to ten bits: of draws that led by
+0.05 nats or more 4 of 31,300 were others, and 10 of 31,800 log probabilities were 0.15 nats apart."""
+
 BETS = len(MULTIPLES) * len(bets_on(TINY))
 """On any of them: what was heard of a peer goes on when the model grows."""
 
@@ -119,12 +154,38 @@ class Arithmetic(Enum):
     FLOAT32 = "float32"
 
 
-def margins_of(parameters: int, arithmetic: Arithmetic = Arithmetic.ANY) -> tuple[Margin, ...]:
-    """Those for a model of so many parameters, in a swarm that computes so."""
+class Experts(Enum):
+    """What an audit knows of the experts that made a token."""
+
+    NONE = "none"
+    """The model is dense."""
+    TOLD = "told"
+    """Records name them, and the audit follows them where its own router nearly chose them. What is left is rounding,
+    but for prompts, which route themselves: of 164,000 tokens one fell short by more than 0.4 nats. Group means are up
+    to 0.025 nats, so TINY does not fit; MEDIUM was not measured of mixtures."""
+    UNKNOWN = "unknown"
+    """The model is a mixture of experts, and nobody asks for them."""
+
+
+def experts_in(config: object, *, told: bool) -> Experts:
+    """Of the model with this config.json; `told`: whether the learner's leases ask for the experts of each token."""
+    if not isinstance(config, dict) or not has_experts(config):
+        return Experts.NONE
+    return Experts.TOLD if told else Experts.UNKNOWN
+
+
+def margins_of(
+    parameters: int, arithmetic: Arithmetic = Arithmetic.ANY, experts: Experts = Experts.NONE
+) -> tuple[Margin, ...]:
+    """Return the margins for a model of so many parameters, experts included, in a swarm that computes so."""
     of_size = {
-        Arithmetic.ANY: (TINY, SMALL, MEDIUM, LARGE),
-        Arithmetic.FLOAT32: (SMALL_FLOAT32, SMALL_FLOAT32, SMALL_FLOAT32, LARGE_FLOAT32),
-    }[arithmetic]
+        (Arithmetic.ANY, Experts.NONE): (TINY, SMALL, MEDIUM, LARGE),
+        (Arithmetic.ANY, Experts.TOLD): (SMALL, SMALL, SMALL, LARGE),
+        (Arithmetic.ANY, Experts.UNKNOWN): (MIXTURE, MIXTURE, MIXTURE, LARGE_MIXTURE),
+        (Arithmetic.FLOAT32, Experts.NONE): (SMALL_FLOAT32, SMALL_FLOAT32, SMALL_FLOAT32, LARGE_FLOAT32),
+        (Arithmetic.FLOAT32, Experts.TOLD): (SMALL_FLOAT32, SMALL_FLOAT32, SMALL_FLOAT32, LARGE_FLOAT32),
+        (Arithmetic.FLOAT32, Experts.UNKNOWN): (*[MIXTURE_FLOAT32] * 3, LARGE_MIXTURE_FLOAT32),
+    }[arithmetic, experts]
     return of_size[bisect_left((TINY_PARAMETERS, SMALL_PARAMETERS, MEDIUM_PARAMETERS), parameters)]
 
 
@@ -134,15 +195,27 @@ LARGE_EXACT = Tolerance(token=1e-2, mean=1e-3)
 no log probability of 256,000 was 0.001 nats apart (0.2 M and 51 M), and most are 1e-5. Of models beyond
 MEDIUM_PARAMETERS nobody measured it; rounding adds up over layers, so ten times as much."""
 
+ROUTED_APART = {Arithmetic.ANY: 0.5, Arithmetic.FLOAT32: 0.1}
+"""The same of a mixture whose experts nobody tells: a completion may have a token or two, of which one moves by several
+nats. Programs that compute another model are that far apart at most tokens."""
+
+ROUTED_EXACT = Tolerance(token=0.5, mean=0.02)
+"""In float32 on processors: of 120,000 tokens one was 0.016 nats apart, behind a router that chose otherwise."""
+
 SELDOM_APART = {Arithmetic.ANY: 0.03, Arithmetic.FLOAT32: 0.01}
 """No mean over a completion was further apart, in any pair that was measured. A margin may be less: one honest audit in
 thirty may pass it, and a comparison that is made once, and refuses a whole run, must not fail by chance."""
 
 
-def tolerance_of(parameters: int, arithmetic: Arithmetic, *, on_processors: bool) -> Tolerance:
+def tolerance_of(
+    parameters: int, arithmetic: Arithmetic, *, on_processors: bool, experts: Experts = Experts.NONE
+) -> Tolerance:
     """How far log probabilities of one completion may be apart, as two programs compute them that share the model, of
     so many parameters, in numbers of `arithmetic`. On GPUs float32 may be rounded to ten bits (see FINER)."""
+    if experts is Experts.UNKNOWN:
+        is_exact = arithmetic is Arithmetic.FLOAT32 and on_processors
+        return ROUTED_EXACT if is_exact else Tolerance(token=math.inf, mean=ROUTED_APART[arithmetic])
     if arithmetic is Arithmetic.FLOAT32 and on_processors:
         return EXACT if parameters <= MEDIUM_PARAMETERS else LARGE_EXACT
-    above = {margin.measure: margin.above for margin in margins_of(parameters, arithmetic)}
+    above = {margin.measure: margin.above for margin in margins_of(parameters, arithmetic, experts)}
     return Tolerance(token=above[Measure.LOGPROB], mean=max(above[Measure.MEAN], SELDOM_APART[arithmetic]))

@@ -1,4 +1,4 @@
-"""How the model of a run routes, where router replay asks for that.
+"""How the model of a run routes, where router replay asks for that, and what audits know of its experts.
 
 Pure but for reading config.json. Refuses a model that cannot be replayed, and leases whose deliveries would be too
 large with the experts in them.
@@ -12,6 +12,7 @@ from learner.artifacts.expert_routing import KNOWN, routing_in
 from learner.artifacts.regular_file import read_file
 from learner.artifacts.text_files import NotText, parse_config
 from learner.rollouts.open_leases import delivery_bytes
+from learner.trust.margins import Experts, experts_in
 from node.config.swarm_config import SwarmConfig
 from node.runtime.errors import UsageError
 from protocol.core.limits import MAX_EXPERT_BYTES, MAX_WORK_BYTES
@@ -25,10 +26,7 @@ def replayed_routing(config: SwarmConfig) -> Routing | None:
     if not config.trainer.router_replay:
         return None
     directory, learn = Path(config.model.directory), config.learn
-    try:
-        found = parse_config(read_file(directory / "config.json"))
-    except (OSError, ValueError, NotText) as error:
-        raise UsageError(f"{KEY}: {directory / 'config.json'} cannot be read: {error}. Copy it again.") from error
+    found = _config_of(config, KEY)
     routing = routing_in(found) if isinstance(found, dict) else None
     if routing is None:
         kind = found.get("model_type") if isinstance(found, dict) else None
@@ -50,3 +48,18 @@ def replayed_routing(config: SwarmConfig) -> Routing | None:
             f"a delivery has at most {MAX_WORK_BYTES}. Lower one of the two."
         )
     return routing
+
+
+def audited_experts(config: SwarmConfig) -> Experts:
+    """What audits know of the experts that made a token. Raises UsageError when the model's config cannot be read."""
+    if not config.trust.audits:
+        return Experts.NONE
+    return experts_in(_config_of(config, "[model] directory"), told=config.trainer.router_replay)
+
+
+def _config_of(config: SwarmConfig, key: str) -> object:
+    file = Path(config.model.directory) / "config.json"
+    try:
+        return parse_config(read_file(file))
+    except (OSError, ValueError, NotText) as error:
+        raise UsageError(f"{key}: {file} cannot be read: {error}. Copy it again.") from error

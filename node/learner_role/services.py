@@ -38,7 +38,7 @@ from node.learner_role.peers.join_terms import LearnerTerms
 from node.learner_role.peers.proof_service import ProofService
 from node.learner_role.peers.relay_credits import RelayCreditService
 from node.learner_role.peers.session_service import SessionService
-from node.learner_role.replayed_routing import replayed_routing
+from node.learner_role.replayed_routing import audited_experts, replayed_routing
 from node.learner_role.scheduling.lease_service import LeaseService
 from node.learner_role.scheduling.peer_recorder import PeerRecorder
 from node.learner_role.scheduling.prompt_writer import PromptWriter
@@ -153,12 +153,13 @@ class LearnerServices:
             ),
             leasing=Leasing(terms=terms, secret=self.home.secret, new_id=partial(secrets.token_bytes, 16)),
         )
+        alike = self.schooling.curriculum.alike
         self.state = RunState(
             scheduler=LeaseScheduler(
                 capacity=capacity,
                 next_prompt=self.prompts.next_prompt,
                 peer_share=config.trust.max_peer_share,
-                lengths=CompletionLengths(alike=self.schooling.curriculum.alike) if learn.leases_longest_first else None,
+                lengths=CompletionLengths(alike=alike) if learn.leases_longest_first else None,
             ),
             kappa=learn.publish_every or 1,
             membership=Membership(silence_s=HEARTBEATS_MISSED * config.network.heartbeat_s),
@@ -237,6 +238,7 @@ class LearnerServices:
             revisions=ReceiptRevisions(context=self.context, standings=standings),
             floor=trust.min_audit_share,
             arithmetic=Arithmetic(trust.required_compute_dtype),
+            experts=audited_experts(self.config),
         )
 
     def _build_peers(self) -> None:

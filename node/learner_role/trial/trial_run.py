@@ -30,7 +30,7 @@ from learner.trial.logprob_agreement import Reading, Tolerance, disagreement, wi
 from learner.trust.audit_history import AuditHistory, after
 from learner.trust.audit_queue import Passage
 from learner.trust.ban_evidence import count_above
-from learner.trust.margins import LOUD, Arithmetic, margins_of, tolerance_of
+from learner.trust.margins import LOUD, Arithmetic, Experts, experts_in, margins_of, tolerance_of
 from node.config.swarm_config import SwarmConfig
 from node.engine.interface import (
     EngineCrashed,
@@ -50,6 +50,7 @@ from node.runtime.errors import RunError, UsageError
 from node.tasks.task_suite import TaskSuite
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.core.pipe import Arrays, Header
+from protocol.experts import experts_bytes
 
 TRIED = InstalledVersion(name=PolicyVersion(1, 0), manifest=ManifestHash(bytes(32)))
 """What the engine is told that it installs: a manifest that no version has."""
@@ -102,11 +103,13 @@ def trial_terms(config: SwarmConfig, schooling: TaskSuite) -> TrialTerms | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """Who was compared: (dtype, device) that the trainer's layers and the engine's compute in, the model's size."""
+    """Who was compared: (dtype, device) that the trainer's layers and the engine's compute in, the model's size, and
+    whether all of them go through the same experts."""
 
     parameters: int
     trained_in: tuple[str, str]
     engine_in: tuple[str, str]
+    experts: Experts = Experts.NONE
 
     @property
     def tolerance(self) -> Tolerance:
@@ -116,6 +119,7 @@ class Compared:
             self.parameters,
             Arithmetic.FLOAT32 if all(dtype == "float32" for dtype, _ in both) else Arithmetic.ANY,
             on_processors=all(device == "cpu" for _, device in both),
+            experts=self.experts,
         )
 
     @property
@@ -167,6 +171,7 @@ async def try_out(engine: WorkerEngine, call: CallTrainer, export: Path, loaded:
         parameters=int(described["parameters"]),
         trained_in=(str(loaded["compute_dtype"]), str(loaded["device"])),
         engine_in=(str(described["dtype"]), str(described["device"])),
+        experts=experts_in(config, told=terms.replays),
     )
     try:
         apart = _require_agreement(passages, verified, scored, compared, terms)
@@ -212,6 +217,7 @@ def _passage(request: GenerationRequest, generation: Generation) -> Passage:
         temperature=request.temperature,
         version=TRIED.name,
         manifest=TRIED.manifest,
+        experts=b"" if generation.experts is None else experts_bytes(generation.experts),
     )
 
 
@@ -272,7 +278,7 @@ def _require_agreement(
             raise _Apart(said, passage.cost)
         apart = max(apart, widest(readings))
     found = [token for passage, audit in zip(passages, verified, strict=True) for token in found_of(audit, passage)]
-    margins = margins_of(compared.parameters, terms.arithmetic)
+    margins = margins_of(compared.parameters, terms.arithmetic, compared.experts)
     finding = after(AuditHistory(), count_above(found, margins), margins)[1]
     if not finding.passed:
         furthest = max(one.cost for one in passages)

@@ -28,7 +28,7 @@ from learner.rollouts.buffer import Batch
 from learner.trust.audit_history import DOUBT_REASON, AuditHistory, Finding, after, is_audited
 from learner.trust.audit_queue import Agenda, Work, work_of
 from learner.trust.ban_evidence import Found, Margin, count_above, log_evidence
-from learner.trust.margins import Arithmetic, margins_of
+from learner.trust.margins import Arithmetic, Experts, margins_of
 from learner.trust.near_duplicates import NearCopies, sketch
 from learner.trust.outliers import Unusual
 from learner.trust.unaudited_exposure import Exposure
@@ -91,6 +91,7 @@ class AuditService(Service):
         kept: versions that stay for audits.
         floor: the least share of anybody's groups that is audited.
         arithmetic: in which numbers all engines of the swarm compute.
+        experts: what is known of the experts that made a token.
         added: something is on the agenda.
     """
 
@@ -99,6 +100,7 @@ class AuditService(Service):
     revisions: ReceiptRevisions
     floor: float
     arithmetic: Arithmetic = Arithmetic.ANY
+    experts: Experts = Experts.NONE
     agenda: Agenda = field(default_factory=Agenda)
     copies: NearCopies = field(default_factory=NearCopies)
     unusual: Unusual = field(default_factory=Unusual)
@@ -194,6 +196,11 @@ class AuditService(Service):
             return False
         work = work_of(granted, group, waits=waits)
         self.exposure.came(granted.peer, granted.id, believed=not waits)
+        if self.experts is Experts.TOLD and not all(passage.experts for passage in work.passages):
+            self._drop_unaudited(
+                [work]
+            )  # leased before a restart that began to ask for experts: margins are closer now
+            return work.waits
         if not self.kept.keep(work.manifests, _use_of(work)):
             self._drop_unaudited([work])
             return work.waits
@@ -377,7 +384,7 @@ class AuditService(Service):
         if (newest := self.state.published) is None:
             manifest = await trio.to_thread.run_sync(self.ledger.training.newest_manifest)
             newest = None if manifest is None else self.context.store.manifest(manifest)
-        return margins_of(UNKNOWN_PARAMETERS if newest is None else newest.parameters, self.arithmetic)
+        return margins_of(UNKNOWN_PARAMETERS if newest is None else newest.parameters, self.arithmetic, self.experts)
 
     def _refuse(self, one: Conclusion) -> set[LeaseId]:
         """Take out of the buffer what must not be trained on: the group, and of a peer in doubt all that waits for no

@@ -6,16 +6,22 @@ import random
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from learner.trust.audit_history import FLOOR, NEWCOMER_GROUPS, AuditHistory, TrustLevel, after, is_audited, pardoned
-from learner.trust.ban_evidence import Audited, Counted, Found, Margin, Measure, count_above
+from learner.trust.ban_evidence import Audited, Counted, Found, History, Margin, Measure, count_above, heard
 from learner.trust.margins import (
+    BETS,
     LARGE,
     MEDIUM,
     MEDIUM_PARAMETERS,
     SMALL,
     SMALL_PARAMETERS,
     TINY_PARAMETERS,
+    Arithmetic,
+    Experts,
+    experts_in,
     margins_of,
 )
 from learner.trust.margins import TINY as MARGINS
@@ -129,6 +135,36 @@ def test_a_large_model_is_given_more_room_and_a_cheat_in_it_is_found_all_the_sam
     assert margins_of(TINY_PARAMETERS + 1) is margins_of(SMALL_PARAMETERS) is SMALL
     assert margins_of(SMALL_PARAMETERS + 1) is margins_of(MEDIUM_PARAMETERS) is MEDIUM
     assert margins_of(MEDIUM_PARAMETERS + 1) is LARGE
+    assert margins_of(TINY_PARAMETERS, experts=Experts.TOLD) is margins_of(MEDIUM_PARAMETERS, experts=Experts.TOLD)
+    assert margins_of(MEDIUM_PARAMETERS + 1, experts=Experts.TOLD) is LARGE
+
+
+@given(st.integers(0, 1 << 40), st.sampled_from(Arithmetic), st.sampled_from(Experts))
+def test_there_are_as_many_bets_on_all_margins_so_that_what_was_heard_goes_on(
+    parameters: int, arithmetic: Arithmetic, experts: Experts
+) -> None:
+    margins = margins_of(parameters, arithmetic, experts)
+    known = heard(History(), count_above([Found(gap=0.0, lead=1.0)], margins), margins)
+    assert len(known.log_wealth) == BETS
+
+
+def test_margins_of_a_mixture_are_nowhere_closer_than_those_of_a_dense_model_of_its_size() -> None:
+    for arithmetic in Arithmetic:
+        for parameters in (TINY_PARAMETERS, SMALL_PARAMETERS, MEDIUM_PARAMETERS + 1):
+            dense = margins_of(parameters, arithmetic)
+            for experts in Experts:
+                for one, other in zip(margins_of(parameters, arithmetic, experts), dense, strict=True):
+                    assert (one.measure, one.over, one.upto) == (other.measure, other.over, other.upto)
+                    assert one.above >= other.above
+                    assert one.rate >= other.rate
+
+
+def test_whether_experts_are_told_goes_by_config_and_lease() -> None:
+    moe = {"model_type": "qwen3_moe", "num_experts": 128}
+    assert experts_in(moe, told=True) is Experts.TOLD
+    assert experts_in(moe, told=False) is Experts.UNKNOWN
+    assert experts_in({"model_type": "qwen3"}, told=False) is Experts.NONE
+    assert experts_in(None, told=True) is Experts.NONE
     assert len(LARGE) == len(MEDIUM) == len(SMALL) == len(MARGINS), (
         "what was heard of a peer goes on when a model grows"
     )

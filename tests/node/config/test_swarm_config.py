@@ -733,10 +733,9 @@ def test_a_trainer_is_told_how_the_model_is_spoken_to(tmp_path: Path) -> None:
     ("learn", "expected"),
     [
         ("staleness = 3", False),
-        ("staleness = 0", True),
         ('mode = "sequential"', True),
         ("staleness = 3\nlongest_first = true", True),
-        ("staleness = 0\nlongest_first = false", False),
+        ('mode = "sequential"\nlongest_first = false', False),
     ],
 )
 def test_long_completions_are_leased_first_where_the_learner_waits_for_the_last(

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from learner.trust.margins import Experts
 from node.config.swarm_config import SwarmConfig
-from node.learner_role.replayed_routing import replayed_routing
+from node.learner_role.replayed_routing import audited_experts, replayed_routing
 from node.runtime.errors import UsageError
 from protocol.experts import Routing
 
@@ -42,6 +43,14 @@ def write(directory: Path, **changes: Any) -> Path:
 def test_a_mixture_of_experts_is_replayed_where_that_is_asked_for(tmp_path: Path) -> None:
     assert replayed_routing(config(write(tmp_path))) == Routing(layers=48, experts=128, top_k=8)
     assert replayed_routing(config(tmp_path / "nowhere", replay=False)) is None
+
+
+def test_audits_know_of_experts_what_leases_ask_for(tmp_path: Path) -> None:
+    assert audited_experts(config(write(tmp_path))) is Experts.TOLD
+    assert audited_experts(config(tmp_path, replay=False)) is Experts.UNKNOWN
+    assert audited_experts(config(write(tmp_path, num_experts=1), replay=False)) is Experts.NONE
+    with pytest.raises(UsageError, match=r"\[model\] directory: .* cannot be read"):
+        audited_experts(config(tmp_path / "nowhere", replay=False))
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from learner.trust.audit_history import (
 from learner.trust.audit_queue import Passage, Work
 from learner.trust.ban_evidence import Found, History, count_above
 from learner.trust.margins import TINY as MARGINS
+from learner.trust.margins import Experts
 from node.engine.interface import EngineCrashed, InstallFailed, Verified
 from node.learner_role.shared.run_state import PeerSession
 from node.learner_role.shared.signals import PeerTold
@@ -524,6 +525,18 @@ async def test_a_version_that_cannot_be_loaded_is_nobodys_fault(tmp_path: Path) 
         assert learner.trust.standings.remember(peer.id).standing is not TrustLevel.BANNED
     assert rows(tmp_path, "SELECT max(step) FROM steps") == [(AUDITED.steps,)]
     assert rows(tmp_path, "SELECT count(*) FROM dropped WHERE reason = 'audit'")[0][0] > 0
+
+
+async def test_what_was_leased_before_experts_were_asked_for_is_dropped_without_blame(tmp_path: Path) -> None:
+    async with open_learner(tmp_path, AUDITED) as learner:
+        lease = granted(size=1)
+        signed = read_record(record(lease.lease, 0), SWARM.authority.swarm)
+        learner.trust.experts = Experts.TOLD
+        assert learner.trust.admit(lease, [AdmittedRecord(signed=signed, reply=None)], handed_back=True)
+        assert len(learner.trust.agenda) == 0
+        assert learner.trust.decide(lease.root) is GroupDecision.DROP
+        known = learner.trust.standings.remember(lease.peer)
+        assert (known.failed, known.standing) == (0, TrustLevel.NEWCOMER)
 
 
 async def test_an_engine_that_crashes_is_asked_again_and_one_that_always_does_ends_the_run(tmp_path: Path) -> None:

@@ -1,0 +1,149 @@
+"""Rollouts of a mixture of experts in bfloat16, audited in float32: with the experts told, honest ones are within the
+margins of dense models, and forged experts are not followed. Real engines, one for the peer and one for the learner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Qwen3MoeConfig
+
+from learner.trust.audit_history import AuditHistory, after
+from learner.trust.audit_queue import Passage, Portion
+from learner.trust.ban_evidence import Found, count_above
+from learner.trust.margins import Experts, margins_of
+from node.engine.interface import EngineRefused, GenerationRequest, InstalledVersion
+from node.engine.transformers import TransformersConfig
+from node.engine.worker_engine import WorkerEngine, open_worker_engine
+from node.learner_role.trust.auditor import found_by
+from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion
+from protocol.experts import experts_bytes
+
+VERSION = InstalledVersion(name=PolicyVersion(1, 3), manifest=ManifestHash(bytes([3]) * 32))
+LEASE = LeaseId(bytes(16))
+TOKENS, COMPLETIONS = 48, 32
+LAYERS, EXPERTS, TOP_K = 6, 16, 2
+PARAMETERS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two mixtures of one shape."""
+    config = Qwen3MoeConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=32, moe_intermediate_size=32, num_hidden_layers=LAYERS,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_experts=EXPERTS, num_experts_per_tok=TOP_K,
+        norm_topk_prob=True, max_position_embeddings=128, initializer_range=0.15, tie_word_embeddings=False,
+    )  # fmt: skip
+    made = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        made.append(tmp_path_factory.mktemp("models") / f"moe-{seed}")
+        AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(made[-1])
+    return made
+
+
+@pytest.fixture(scope="module")
+def requests() -> list[GenerationRequest]:
+    return [
+        GenerationRequest(
+            prompt=(1, 2, 3 + seed), seed=seed, temperature=1.0, max_new_tokens=TOKENS, stop_ids=frozenset(),
+            experts=True,
+        )
+        for seed in range(COMPLETIONS)
+    ]  # fmt: skip
+
+
+async def passages_of(directory: Path, requests: Sequence[GenerationRequest]) -> list[Passage]:
+    """What a peer delivers that computes in bfloat16, with its experts."""
+    async with open_worker_engine(TransformersConfig(device="cpu", compute_dtype="bfloat16")) as engine:
+        await engine.install(VERSION, directory)
+        made = await engine.generate(requests)
+    return [
+        Passage(
+            prompt=request.prompt,
+            tokens=one.tokens,
+            logprobs=one.logprobs,
+            parts=((0, len(one.tokens)),),
+            seed=request.seed,
+            temperature=1.0,
+            version=VERSION.name,
+            manifest=VERSION.manifest,
+            experts=b"" if one.experts is None else experts_bytes(one.experts),
+        )
+        for request, one in zip(requests, made, strict=True)
+    ]
+
+
+@pytest.fixture
+async def auditor() -> AsyncIterator[WorkerEngine]:
+    async with open_worker_engine(TransformersConfig(device="cpu", name="evaluation")) as engine:
+        yield engine
+
+
+async def audit(engine: WorkerEngine, directory: Path, passages: Sequence[Passage]) -> list[Found]:
+    portion = Portion(
+        version=VERSION.name,
+        manifest=VERSION.manifest,
+        passages=tuple((LEASE, place, one) for place, one in enumerate(passages)),
+    )
+    return [token for found in await found_by(engine, portion, lambda _: directory) for token in found]
+
+
+def has_passed(found: Sequence[Found], experts: Experts) -> bool:
+    """Whether one audit of these tokens, the first of its peer, lets them pass."""
+    margins = margins_of(PARAMETERS, experts=experts)
+    return after(AuditHistory(), count_above(found, margins), margins)[1].passed
+
+
+def without(passages: Sequence[Passage]) -> list[Passage]:
+    return [replace(one, experts=b"") for one in passages]
+
+
+async def test_told_experts_bring_honest_records_within_rounding_and_forged_ones_are_not_followed(
+    directories: list[Path], requests: list[GenerationRequest], auditor: WorkerEngine
+) -> None:
+    passages = await passages_of(directories[0], requests)
+    told = await audit(auditor, directories[0], passages)
+    untold = await audit(auditor, directories[0], without(passages))
+    assert len(told) == len(untold) == TOKENS * COMPLETIONS
+    assert max(one.apart for one in untold) > 2 * max(one.apart for one in told), "routers chose otherwise"
+    assert has_passed(told, Experts.TOLD)
+    assert has_passed(untold, Experts.UNKNOWN)
+    # Each of these tokens through the neighbours of its experts, which here and there are as likely.
+    found = await audit(auditor, directories[0], [forged(one) for one in passages[:8]])
+    followed = sum(abs(one.apart - other.apart) > 1e-3 for one, other in zip(found, untold, strict=False))
+    assert followed < 0.4 * len(found)
+    # In one request, some with experts and some without.
+    some = [one if place % 2 else replace(one, experts=b"") for place, one in enumerate(passages)]
+    mixed = await audit(auditor, directories[0], some)
+    for place, one in enumerate(mixed):
+        alike = told if place // TOKENS % 2 else untold
+        assert abs(one.apart - alike[place].apart) < 1e-3
+
+
+def forged(passage: Passage) -> Passage:
+    experts = np.frombuffer(passage.experts, np.uint8)
+    return replace(passage, experts=((experts + 5) % EXPERTS).astype(np.uint8).tobytes())
+
+
+async def test_other_weights_are_found_whatever_experts_they_tell(
+    directories: list[Path], requests: list[GenerationRequest], auditor: WorkerEngine
+) -> None:
+    passages = await passages_of(directories[1], requests[:8])
+    assert not has_passed(await audit(auditor, directories[0], passages), Experts.TOLD)
+    assert not has_passed(await audit(auditor, directories[0], without(passages)), Experts.UNKNOWN)
+
+
+async def test_bytes_that_are_no_experts_are_refused(directories: list[Path], auditor: WorkerEngine) -> None:
+    for raw in (b"\x01" * 7, bytes([1, EXPERTS] * LAYERS), bytes([1, 1] * LAYERS)):
+        one = Passage(
+            prompt=(1, 2), tokens=(3,), logprobs=(-1.0,), parts=((0, 1),), seed=1, temperature=1.0,
+            version=VERSION.name, manifest=VERSION.manifest, experts=raw,
+        )  # fmt: skip
+        with pytest.raises(EngineRefused, match="the experts are none of this model"):
+            await audit(auditor, directories[0], [one])

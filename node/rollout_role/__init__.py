@@ -12,6 +12,7 @@
 - `services`: builds the services of a node, and says who is given what
 - `serving_version`: which version is in service
 - `session_records`: how long it was at work, and what it moved
+- `teaching`: a node that scores with a teacher, and generates nothing
 - `work_line_news`: what the learner said on the work line: whom to dial, what to log, what to drop
 - `worker`: leases, generates, signs and delivers, and how it leaves
 - `yield_to_programs`: makes room for programs of its owner

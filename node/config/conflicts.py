@@ -126,6 +126,11 @@ def _of_teacher(config: SwarmConfig) -> Iterator[str]:
             "[distill] teacher is set, and nothing is learnt from it: [trainer] teacher_coefficient is 0. Set "
             '[trainer] objective = "distill", or a teacher_coefficient above 0 beside rewards.'
         )
+    if config.distill.nodes and teacher is None:
+        yield (
+            "[distill] nodes = true has nodes score with a teacher, and [distill] teacher names none: the learner "
+            "audits with its own copy. Name its directory."
+        )
     if trainer.advantage_in_force == "none" and not weight:
         yield (
             '[trainer] advantage = "none" leaves rewards out, and teacher_coefficient is 0: nothing is left to learn '

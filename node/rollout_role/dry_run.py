@@ -39,6 +39,7 @@ from node.state.rollout_state import swarm_directory
 from protocol.core.identity import peer_id_of
 from protocol.core.ids import PublicKey
 from protocol.core.invite import Invite
+from protocol.scores import TEACHER
 from protocol.versions import exchange
 from protocol.versions.formats import STORED, taken_formats
 from protocol.versions.manifest import SignedManifest
@@ -48,6 +49,7 @@ ABOUT_CHARS, FILES_SHOWN = 160, 8
 """Of what an operator says of a task, and of a model's files: what fits a line or two."""
 
 REFUSED_DTYPE = ', which this swarm refuses: set it to "{}"'
+NO_TEACHERS = "this swarm takes no scores of nodes: leave --teacher and [teacher] directory out"
 NOT_TOLD = "not told before a node joins: by an older volery, or the line broke"
 
 
@@ -176,12 +178,16 @@ def _node(
     dtypes = () if terms is None else accepted_dtypes(terms.ext)
     dtype = engine.compute_dtype_in_force
     odd = bool(dtypes) and dtype not in dtypes
+    teacher = config.teacher.directory
+    takes_scores = terms is None or TEACHER in terms.ext
+    scores = "scores with it and generates nothing"
     is_told = form != STORED or bool(refused) or bool(held_why)
     return [
         ("state", f"{home}{'' if state else ', or the next that is free'}; {size(free)} free there"),
         ("key", str(load_key(key).peer_id) if key.exists() else "made when you join"),
         ("engine", f"{engine.kind} ({why}), device {engine.device}"),
         *([("", f"{in_words(form)}{refused or (f' ({held_why})' if held_why else '')}")] if is_told else []),
+        *([("teacher", f"{teacher}: {scores if takes_scores else NO_TEACHERS}")] if teacher else []),
         *([("", f'compute_dtype "{dtype}"{REFUSED_DTYPE.format(plain_name(dtypes[0]))}')] if odd else []),
         ("listens", ", ".join(config.network.listen) or "nowhere: it only dials out"),
     ]

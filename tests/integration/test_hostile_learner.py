@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
@@ -46,6 +46,7 @@ from protocol.core.limits import (
     MIN_TEMPERATURE,
     PROTOCOL_VERSION,
 )
+from protocol.scores import ScoreGrant, ScoreLease
 from protocol.versions.exchange import PeerAddresses
 from protocol.work import (
     KEY_IN_USE,
@@ -215,6 +216,19 @@ def proofs(draw: st.DrawFn) -> Proofs:
     return Proofs(tally=tally, proofs=found, notes=notes if draw(st.booleans()) else [], reputation=stands)
 
 
+SCORING = st.builds(
+    ScoreLease,
+    id=IDS,
+    peer=st.sampled_from([peer_of(NODE)] * 9 + [OTHER.peer_id]),
+    teacher=BYTES32,
+    prompt=st.just(pack_tokens([1])),
+    completions=st.lists(st.just(pack_tokens([2, 3])), min_size=1, max_size=3),
+    temperature=st.sampled_from([MIN_TEMPERATURE, 1.0, 100.0]),
+    issued_ms=MOMENTS,
+    deadline_ms=MOMENTS,
+).map(lambda lease: sealed(Kind.SCORE_LEASE, lease))
+"""A node that generates is granted none by rights: it gives them back."""
+
 GRANTED = LEASES.map(lambda lease: sealed(Kind.LEASE, lease))
 SAID: dict[str, st.SearchStrategy[Any]] = {
     "grant": st.builds(
@@ -225,6 +239,13 @@ SAID: dict[str, st.SearchStrategy[Any]] = {
         now_ms=st.sampled_from([NOW_MS, NOW_MS, NOW_MS, MAX_MILLIS]),  # of the past it would be waited for that long
         reason=TEXTS,
         retry_after_ms=st.sampled_from([0, 1, 600_000]),
+    ),
+    "scoring": st.builds(
+        ScoreGrant,
+        leases=st.lists(SCORING | st.binary(max_size=40), max_size=3),
+        now_ms=st.just(NOW_MS),
+        reason=TEXTS,
+        retry_after_ms=st.sampled_from([0, 1]),
     ),
     "recall": st.builds(LeaseRecall, leases=st.lists(IDS, max_size=5), minimum=VERSIONS),
     "acknowledgement": st.builds(
@@ -393,6 +414,8 @@ async def test_whatever_the_learner_says_the_node_goes_on(tmp_path: Path, mock_c
         await pass_time(lambda: learner.lines > 0)
 
         @examples(times)
+        @example([encode(Farewell(reason="over"))])
+        @example([encode(Refused(reason="no"))])
         @given(st.lists(bodies(), min_size=1, max_size=12))
         def hear(script: list[bytes]) -> None:
             learner.acknowledges = len(script) % 3 > 0

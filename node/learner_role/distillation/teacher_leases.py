@@ -8,7 +8,9 @@ kept on disk, so after a restart what waits is scored again, and what teachers h
 
 from __future__ import annotations
 
+import math
 import secrets
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -38,6 +40,9 @@ HELD_TOKENS = 2 * LEASED_TOKENS
 
 GRANT_WAIT_S = 10.0
 """How long a request for leases is held open before it is answered with none."""
+
+IDLE_S = 5.0
+"""A teacher that has nothing under way and has not asked for so long is paused, or away: the learner scores itself."""
 
 GRANT_RETRY_MS = 100
 """When to ask again after that: at once, since it is here that a request waits."""
@@ -70,15 +75,25 @@ class TeacherLeases(Service):
     _closed: dict[LeaseId, str] = field(default_factory=dict)
     _arrived: dict[LeaseId, PeerId] = field(default_factory=dict)
     """Deliveries that wait in the inbox: their leases do not end meanwhile."""
+    _asking: Counter[PeerId] = field(default_factory=Counter)
+    """Whose requests are held open."""
+    _asked_s: float = -math.inf
+    """When one of them was last answered."""
     _fruitless: dict[PeerId, int] = field(default_factory=dict)
     """Of a peer the leases that ended without scores since the last that brought some."""
 
     async def grant(self, peer: PeerId, request: LeaseRequest) -> ScoreGrant:
         """Wait for groups that nobody scores yet, then lease as many completions as were asked for."""
         groups: Sequence[Group] = ()
-        with trio.move_on_after(GRANT_WAIT_S):
-            while not (groups := self._for(peer, request.rollouts)):
-                await self.state.wait_changed()
+        self._asking[peer] += 1
+        try:
+            with trio.move_on_after(GRANT_WAIT_S):
+                while not (groups := self._for(peer, request.rollouts)):
+                    await self.state.wait_changed()
+        finally:
+            self._asking[peer] -= 1
+            self._asking = +self._asking  # without those at 0
+            self._asked_s = trio.current_time()
         if not groups:
             why = "The run is finished." if self.state.finished else "No group waits for a teacher; wait for rollouts."
             return ScoreGrant(leases=[], now_ms=self.now_ms(), reason=why, retry_after_ms=GRANT_RETRY_MS)
@@ -90,6 +105,11 @@ class TeacherLeases(Service):
             self._end(self.leases.release(peer, [work.id for work in works]), "lost")
             raise
         return ScoreGrant(leases=[work.raw for work in works], now_ms=self.now_ms())
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether some teacher scores now, or would."""
+        return bool(self._asking or self.leases.open) or trio.current_time() < self._asked_s + IDLE_S
 
     def note_arrival(self, peer: PeerId, lease: LeaseId) -> None:
         """A delivery for this lease is in the inbox."""

@@ -1,6 +1,6 @@
 """Score groups that wait for a teacher, beside training. The teacher has an engine of its own on this machine.
 
-Where teacher nodes score, this engine audits them, and scores itself only while none of them is here, or what cannot
+Where teacher nodes score, this engine audits them. It scores itself only while none of them is at work, and what cannot
 be sent to them.
 
 The buffer holds an admitted group until its scores are there (`learner.rollouts.buffer`), and drops what grows too old
@@ -37,7 +37,6 @@ from node.engine.interface import (
     InstallFailed,
     ScoringEngine,
 )
-from node.learner_role.distillation.teacher_audits import TeacherAudits
 from node.learner_role.distillation.teacher_nodes import TeacherNodes
 from node.learner_role.shared.context import LearnerContext, Service
 from node.runtime.errors import RunError
@@ -45,6 +44,9 @@ from node.runtime.errors import RunError
 SCORED_TOKENS = 65_536
 """Tokens of one request, prompts counted: some seconds of a large teacher on a graphics card, so that fresh groups
 need not wait long behind it."""
+
+LOOK_S = 1.0
+"""How often to see whether teacher nodes are still at work: nobody tells when they stop to ask."""
 
 MAX_FAILURES = 5
 """In a row, after each of which the engine's process was started again: more are no accident."""
@@ -80,7 +82,7 @@ async def open_teacher(
             directory=directory,
             temperature=config.learn.temperature,
             leases=ScoreLeases(buffer=context.state.capacity.buffer) if nodes is None else nodes.under_way,
-            audits=None if nodes is None else nodes.audits,
+            nodes=nodes,
         )
         await scorer.load()
         context.state.waits = ""
@@ -95,7 +97,7 @@ class TeacherScorer(Service):
     directory: Path
     temperature: float
     leases: ScoreLeases
-    audits: TeacherAudits | None = None
+    nodes: TeacherNodes | None = None
     _failures: int = 0
 
     async def load(self) -> None:
@@ -116,16 +118,18 @@ class TeacherScorer(Service):
             elif groups := self._own_work():
                 await self._score(groups)
             else:
-                await self.state.wait_changed()
+                with trio.move_on_after(LOOK_S if self.nodes is not None else math.inf):
+                    await self.state.wait_changed()
 
     def _own_work(self) -> list[Group]:
-        """What nobody else scores: all that waits while no teacher is here, and what no lease can hold."""
+        """What nobody else scores: all that waits while no teacher node is at work, and what no lease can hold."""
         waiting = self.leases.unscored(SCORED_TOKENS)
-        return [group for group in waiting if not fits_lease(group)] if self.state.teachers else waiting
+        is_served = self.nodes is not None and self.nodes.leases.is_at_work
+        return [group for group in waiting if not fits_lease(group)] if is_served else waiting
 
     async def _audit(self, scored: Scored) -> None:
         """Score again what a teacher node scored; where the engine fails, it is asked again."""
-        assert self.audits is not None, "only who leases to teachers has scores that wait for an audit"
+        assert self.nodes is not None, "only who leases to teachers has scores that wait for an audit"
         group, began = scored.work.group, trio.current_time()
         try:
             ours = await self.engine.score([(group.prompt, one.tokens) for one in group.completions], self.temperature)
@@ -137,7 +141,7 @@ class TeacherScorer(Service):
         self._failures = 0
         self._require_finite(ours)
         await trio.to_thread.run_sync(self.ledger.trust.engine_used, "scores", trio.current_time() - began)
-        await self.audits.conclude(scored, ours)
+        await self.nodes.audits.conclude(scored, ours)
 
     async def _score(self, groups: Sequence[Group]) -> None:
         began = trio.current_time()

@@ -663,6 +663,7 @@ def test_by_default_what_was_cut_off_is_worth_what_the_task_says(tmp_path: Path)
         ("teacher_coefficient = 0.5", "", "[distill] teacher names none"),
         ('advantage = "none"', "", "nothing is left to learn from"),
         ('objective = "grpo"', '[distill]\nteacher = "teacher"\n', "nothing is learnt from it"),
+        ('objective = "grpo"', "[distill]\nnodes = true\n", "names none: the learner audits with its own copy"),
         ('objective = "dpo"\nteacher_coefficient = 1.0', '[distill]\nteacher = "teacher"\n', "pairs alone"),
         (
             'objective = "distill"',

@@ -15,7 +15,7 @@ import trio
 
 from learner.ledger.ledger import Ledger
 from node.config.common import PriceSection
-from node.config.node_config import (
+from node.config.node_config import (, TeacherSection
     EngineSection,
     LimitsSection,
     NodeConfig,
@@ -273,6 +273,18 @@ async def test_the_number_format_that_is_asked_for_is_told(tmp_path: Path, stric
     assert ('compute_dtype "float16", which this swarm refuses: set it to "float32"' in told) == strict
     whole = msgspec.structs.replace(NODE, engine=EngineSection(kind="vllm", compute_dtype="float32"))
     assert "which this swarm refuses" not in "\n".join(story(found, invite, whole, state=tmp_path, why=WHY))
+
+
+@pytest.mark.parametrize("takes", [True, False])
+async def test_a_teacher_is_told_with_whether_the_swarm_takes_its_scores(tmp_path: Path, takes: bool) -> None:
+    terms = dataclasses.replace(terms_with(), teacher_digest=bytes(32) if takes else b"")
+    async with learner(tmp_path, terms) as (transport, _):
+        invite = invite_to(transport)
+        found = await look(invite, NODE, 20.0)
+    teaches = msgspec.structs.replace(NODE, teacher=TeacherSection(directory="/models/teacher"))
+    told = "\n".join(story(found, invite, teaches, state=tmp_path, why=WHY))
+    assert ("/models/teacher: scores with it and generates nothing" in told) == takes
+    assert ("/models/teacher: this swarm takes no scores of nodes" in told) == (not takes)
 
 
 def test_what_is_told_of_tasks_is_their_share_and_kind() -> None:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from learner.ledger.rows import LeaseRow
 from learner.rollouts.score_leases import ScoreLeases
 from learner.trust.audit_history import NEWCOMER_GROUPS
 from learner.trust.margins import margins_of
 from node.learner_role.distillation.teacher_audits import TeacherAudits
-from node.learner_role.distillation.teacher_leases import TeacherLeases
+from node.learner_role.distillation.teacher_leases import IDLE_S, TeacherLeases
 from node.learner_role.distillation.teacher_sessions import TeacherSessions
 from protocol.accounting.claims import CostClaim, Price
 from protocol.core.codec import unpack_tokens
@@ -273,6 +273,24 @@ async def no_answer(scene: Scene, key: Keypair) -> bool:
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     return not asked
+
+
+async def test_teachers_are_at_work_while_they_ask_or_score_and_a_moment_longer(
+    root: Path, autojump_clock: MockClock
+) -> None:
+    async with opened(root, groups=1) as scene:
+        assert not scene.leases.is_at_work
+        await scene.join(ALPHA)
+        assert not scene.leases.is_at_work, "it is here, and may be paused"
+        [lease] = await scene.ask(ALPHA)
+        await trio.sleep(IDLE_S + 1)
+        assert scene.leases.is_at_work, "it scores"
+        await scene.deliver(ALPHA, lease)
+        assert not scene.leases.is_at_work
+        assert await no_answer(scene, ALPHA)
+        assert scene.leases.is_at_work, "it has just asked"
+        await trio.sleep(IDLE_S + 1)
+        assert not scene.leases.is_at_work
 
 
 async def test_a_request_waits_for_groups(root: Path) -> None:

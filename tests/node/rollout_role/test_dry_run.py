@@ -15,12 +15,13 @@ import trio
 
 from learner.ledger.ledger import Ledger
 from node.config.common import PriceSection
-from node.config.node_config import (, TeacherSection
+from node.config.node_config import (
     EngineSection,
     LimitsSection,
     NodeConfig,
     NodeNetworkSection,
     NodeStoreSection,
+    TeacherSection,
 )
 from node.config.swarm_config import (
     LearnSection,

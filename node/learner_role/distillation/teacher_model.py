@@ -67,6 +67,11 @@ def require_positions(teacher: Path, longest: int) -> None:
         )
 
 
+def config_of(directory: Path) -> Mapping[str, Any]:
+    """What a teacher's config.json says. Raises UsageError."""
+    return _object(directory / CONFIG)
+
+
 def parameters_of(directory: Path) -> int:
     """How many numbers a teacher's weights are; of quantised ones, or such as are not read here, at two bytes each."""
     try:

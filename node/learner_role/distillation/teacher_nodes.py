@@ -11,11 +11,11 @@ from pathlib import Path
 import trio
 
 from learner.rollouts.score_leases import ScoreLeases
-from learner.trust.margins import Arithmetic, margins_of
+from learner.trust.margins import Arithmetic, experts_in, margins_of
 from node.config.swarm_config import SwarmConfig
 from node.learner_role.distillation.teacher_audits import TeacherAudits
 from node.learner_role.distillation.teacher_leases import TeacherLeases
-from node.learner_role.distillation.teacher_model import parameters_of
+from node.learner_role.distillation.teacher_model import config_of, parameters_of
 from node.learner_role.distillation.teacher_sessions import TeacherSessions
 from node.learner_role.shared.context import LearnerContext
 from node.learner_role.shared.signals import connect_peers
@@ -45,13 +45,13 @@ class TeacherNodes:
     def __post_init__(self) -> None:
         config, context, standings = self.config, self.context, self.trust.standings
         self.under_way = ScoreLeases(buffer=context.state.capacity.buffer)
-        arithmetic = Arithmetic(config.trust.required_compute_dtype)
+        teacher, arithmetic = Path(config.distill.teacher or ""), Arithmetic(config.trust.required_compute_dtype)
         self.audits = TeacherAudits(
             context=context,
             leases=self.under_way,
             standings=standings,
             revisions=self.trust.revisions,
-            margins=margins_of(parameters_of(Path(config.distill.teacher or "")), arithmetic),
+            margins=margins_of(parameters_of(teacher), arithmetic, experts_in(config_of(teacher), told=False)),
             temperature=config.learn.temperature,
         )
         self.leases = TeacherLeases(

@@ -197,9 +197,8 @@ class AuditService(Service):
         work = work_of(granted, group, waits=waits)
         self.exposure.came(granted.peer, granted.id, believed=not waits)
         if self.experts is Experts.TOLD and not all(passage.experts for passage in work.passages):
-            self._drop_unaudited(
-                [work]
-            )  # leased before a restart that began to ask for experts: margins are closer now
+            # It was leased before a restart that began to ask for experts, and margins are closer since.
+            self._drop_unaudited([work])
             return work.waits
         if not self.kept.keep(work.manifests, _use_of(work)):
             self._drop_unaudited([work])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -127,6 +127,12 @@ class TeacherLeases(Service):
         mine = [one.id for one in self.leases.open.values() if one.peer == peer and one.id not in self._arrived]
         self._end(self.leases.release(peer, mine), status)
 
+    def recollect(self, peer: PeerId, held: Collection[LeaseId]) -> None:
+        """The peer is back, and remembers `held`. What else was its own never arrived, or is lost: nobody's fault."""
+        mine = [one.id for one in self.leases.open.values() if one.peer == peer]
+        gone = [one for one in mine if one not in held and one not in self._arrived]
+        self._end(self.leases.release(peer, gone), "recalled")
+
     def expire(self) -> None:
         """Give to others what was not delivered in time; nothing that waits in the inbox."""
         late = [one for one in self.leases.late(self.now_ms()) if one.id not in self._arrived]
@@ -192,7 +198,7 @@ class TeacherLeases(Service):
     def _end(self, works: Sequence[ScoreWork], status: str) -> None:
         for work in works:
             self._closed[work.id] = status
-            self._fruitless[work.peer] = self._fruitless.get(work.peer, 0) + 1
+            self._fruitless[work.peer] = self._fruitless.get(work.peer, 0) + (status != "recalled")
         if works:
             self.state.notify(leasable=False)
 

@@ -2,8 +2,8 @@
 
 They have a stream of their own (`TEACH`), so nothing that is for rollout nodes counts them: they are leased no
 rollouts, introduced to nobody, and no plan has them. What always holds: a peer that joined has a row in the ledger for
-its stay, with what it cost; one whose line ended, or that is banned, has nothing under way. The trio thread never waits
-for the disk but to welcome.
+its stay, with what it cost; one that said goodbye, is banned, or stays away has nothing under way, and one whose line
+broke may go on when it is back. The trio thread never waits for the disk but to welcome.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ ENGINE = "teacher, {}"
 WRITE_S = 2.0
 """How often stays are written, beside their end."""
 
+BACK_WITHIN_S = 30.0
+"""A teacher whose line broke goes on with what it holds if it is back by then: a node pauses for 19 s at most between
+two tries."""
+
 MAX_TEACHERS = 256
 """Teachers at a time. A swarm needs few: one scores what many nodes generate."""
 
@@ -69,6 +73,8 @@ class TeacherSessions(Service):
     _counts: StayCounts = field(default_factory=StayCounts)
     _welcomes: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=WELCOMES))
     _ended: list[StayRow] = field(default_factory=list)
+    _away: dict[PeerId, float] = field(default_factory=dict)
+    """Until when those whose lines broke keep their leases."""
 
     def __post_init__(self) -> None:
         self.signals.peer_banned.subscribe(self._dismiss)
@@ -103,6 +109,8 @@ class TeacherSessions(Service):
         if known:
             self._counts.is_back(peer)
         self._end(peer, "it opened another line")
+        self._away.pop(peer, None)
+        self.leases.recollect(peer, {LeaseId(lease) for lease in hello.leases})
         self.state.teachers[peer] = PeerSession(
             row=row, name=hello.name, addresses=(), takes_revisions=RECEIPT_REVISIONS in hello.ext
         )
@@ -141,8 +149,10 @@ class TeacherSessions(Service):
         raise PeerError(Fault.BROKEN_PROMISE, "no version has proofs of what a teacher said")
 
     def note_departure(self, peer: PeerId, reason: str) -> None:
-        """Its line ended: what it had under way is for others, held against it unless it said goodbye."""
+        """Its line ended. Who said goodbye has nothing under way any more; others may come back."""
         self._end(peer, reason)
+        if reason == IN_GOOD_ORDER:
+            self._release(peer, "returned")
 
     def farewell(self, reason: str) -> None:
         """Tell everybody that the run is over."""
@@ -154,15 +164,23 @@ class TeacherSessions(Service):
         try:
             while True:
                 await trio.sleep(WRITE_S)
-                self.leases.expire()
+                self.look()
                 await self._write()
         finally:
             with trio.CancelScope(shield=True):
                 await self._write()
 
+    def look(self) -> None:
+        """Give to others what was not delivered in time, and what teachers had that stay away."""
+        self.leases.expire()
+        for peer in [one for one, until_s in self._away.items() if trio.current_time() > until_s]:
+            self._release(peer, "lost")
+
     def _dismiss(self, news: PeerBanned) -> None:
+        self._release(news.peer, "lost")
         if news.peer in self.state.teachers:
             self._end(news.peer, BANNED)
+            self._away.pop(news.peer, None)
             self.signals.peer_dismissed.emit(
                 PeerDismissed(peer=news.peer, last_word=Refused(reason=ban_notice(news.why)))
             )
@@ -171,9 +189,14 @@ class TeacherSessions(Service):
         if (session := self.state.teachers.pop(peer, None)) is None:
             return
         self._ended.append(stay_row(session, reason))
-        self.leases.release(peer, "returned" if reason == IN_GOOD_ORDER else "lost")
+        self._away[peer] = trio.current_time() + BACK_WITHIN_S
         self.events.emit("teacher_left", peer=peer, reason=reason)
         self.state.notify(leasable=False)
+
+    def _release(self, peer: PeerId, status: str) -> None:
+        """What it has under way is for others."""
+        self._away.pop(peer, None)
+        self.leases.release(peer, status)
 
     def _write_joined(self, peer: PeerId, hello: Hello) -> tuple[bool, int]:
         """Return whether the peer was here before, and the id of its new stay."""

@@ -18,7 +18,7 @@ from learner.trust.audit_history import NEWCOMER_GROUPS
 from learner.trust.margins import margins_of
 from node.learner_role.distillation.teacher_audits import TeacherAudits
 from node.learner_role.distillation.teacher_leases import IDLE_S, TeacherLeases
-from node.learner_role.distillation.teacher_sessions import TeacherSessions
+from node.learner_role.distillation.teacher_sessions import BACK_WITHIN_S, TeacherSessions
 from protocol.accounting.claims import CostClaim, Price
 from protocol.core.codec import unpack_tokens
 from protocol.core.envelope import sign
@@ -259,6 +259,26 @@ async def test_leases_end_with_their_deadline_their_return_and_their_line(root: 
         scene.sessions.unwritten()()
         rows = dict(scene.learner.ledger.query("SELECT lease, status FROM leases JOIN teacher_leases USING (lease)"))
         assert rows == {late.id: "returned", returned.id: "returned", lost.id: "returned", again.id: "expired"}
+
+
+async def test_whose_line_broke_goes_on_when_it_is_back_in_time(root: Path, autojump_clock: MockClock) -> None:
+    async with opened(root, groups=3) as scene:
+        await scene.join(ALPHA)
+        kept, lost, third = await scene.ask(ALPHA)
+        scene.sessions.note_departure(ALPHA.peer_id, "reset")
+        await trio.sleep(BACK_WITHIN_S - 5)
+        scene.sessions.look()
+        assert scene.under_way.unscored(1 << 20) == []
+        await scene.join(ALPHA, leases=[kept.id, third.id])
+        assert len(scene.under_way.unscored(1 << 20)) == 1, "what it forgot is for others"
+        assert (await scene.deliver(ALPHA, kept)).verdicts[0].rule is Rule.ADMITTED
+        scene.sessions.note_departure(ALPHA.peer_id, "reset")
+        await trio.sleep(BACK_WITHIN_S + 5)
+        scene.sessions.look()
+        assert len(scene.under_way.unscored(1 << 20)) == 2, "it stays away"
+        scene.sessions.unwritten()()
+        statuses = scene.learner.ledger.query("SELECT lease, status FROM leases JOIN teacher_leases USING (lease)")
+        assert dict(statuses) == {kept.id: "delivered", lost.id: "returned", third.id: "lost"}
 
 
 async def no_answer(scene: Scene, key: Keypair) -> bool:

@@ -31,7 +31,11 @@ AUDIT_TOLERANCE = 1e-3
 
 
 def test_a_swarm_runs_to_its_end(swarm: Swarm) -> None:
-    swarm.configure(steps=STEPS, held_out=16)
+    # Nobody stands by, or the slower node would deliver only once the faster one, which waits for that below, is given
+    # up; and heartbeats are slow, since a node that stands still for four of them is.
+    swarm.configure(steps=STEPS, held_out=16, heartbeat_s=2.0)
+    with swarm.config.open("a", encoding="utf-8") as file:
+        file.write("\n[provisioning]\nselect_peers = false\n")
     learner = swarm.learn()
     trainer = learner.child("learner.training.server")
     wait_event(learner, "version_published")

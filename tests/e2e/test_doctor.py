@@ -6,13 +6,14 @@ import json
 
 import pytest
 
-from tests.e2e.programs import Swarm, wait_for
+from tests.e2e.programs import Swarm, wait_event, wait_for
 
 
 @pytest.mark.rest
 def test_a_learner_that_is_examined_has_no_peer_by_it(swarm: Swarm) -> None:
     swarm.configure(steps=2, token="sesame")
     learner = swarm.learn()
+    wait_event(learner, "version_published")  # the invite is told before
     outcome = swarm.machine.call("doctor", swarm.invite, "--json")
     assert outcome.code == 0, outcome.err
     told = json.loads(outcome.out)

@@ -10,6 +10,7 @@ library lives in a worker, a child process; nothing here imports torch.
 - `lease_requests`: a lease as requests to an engine
 - `probe_check`: whether an engine runs the version that it was told to load
 - `selection`: which engine a node takes, and why
+- `teacher_scores`: what a teacher says of whole groups
 - `throughput`: how fast an engine is
 - `transformers`: the engine on transformers
 - `transformers_worker`: its worker

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import trio
 
-from learner.ledger.rows import AuditRow
+from learner.ledger.rows import AdmittedRow, AuditRow
 from learner.ledger.trust import AuditOutcome
 from learner.rollouts.score_leases import Scored, ScoreLeases
 from learner.trust.audit_history import AuditHistory, Finding, after
@@ -22,12 +22,9 @@ from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import PeerBanned
 from node.learner_role.trust.peer_standings import PeerStandings
 from node.learner_role.trust.receipt_revisions import ReceiptRevisions, Refusal
-from protocol.core.digest import digest_of
-from protocol.core.envelope import sign
 from protocol.core.ids import LeaseId, PeerId, RecordId, short
-from protocol.core.limits import MAX_REASON_CHARS
 from protocol.scores import MIN_SCORE
-from protocol.work import Receipt, Rule, Verdict
+from protocol.work import Rule, open_receipt
 
 VERSION, TEACHER = "the version named", "the teacher"
 """What an audit of rollouts compares with, as its detail says it, and what this one does."""
@@ -64,7 +61,9 @@ class TeacherAudits(Service):
         work = scored.work
         async with self.standings.lock:
             before = await self.standings.recall(work.peer)
-            if before.banned or work.id not in self.leases.waiting:  # its ban has taken it back
+            if before.banned:
+                self.leases.put_back(work)
+            if work.id not in self.leases.waiting:  # its ban has taken it back
                 return
             known, finding, row = self._judge(scored, before, ours)
             if not finding.passed:
@@ -100,31 +99,19 @@ class TeacherAudits(Service):
         self, scored: Scored, known: AuditHistory, row: AuditRow, gone: Collection[LeaseId]
     ) -> dict[LeaseId, bytes]:
         """On a thread: the audit, and receipts that say what is refused after all. Returns those."""
+        refused = {} if row.passed else {row.lease: (Rule.AUDIT, row.detail)}
+        refused |= {one: (Rule.BANNED, f"its peer is banned: {known.banned}") for one in gone if one != row.lease}
         revised = dict[LeaseId, Refusal]()
-        if not row.passed:
-            revised[row.lease] = self._refusal(row.lease, row.peer, Rule.AUDIT, row.detail, row.at_ms, scored.raw)
-        for lease in gone:
-            if lease != row.lease and self.ledger.work.receipt_of(lease, row.peer) is not None:
-                why = f"its peer is banned: {known.banned}"
-                revised[lease] = self._refusal(lease, row.peer, Rule.BANNED, why, row.at_ms)
+        for lease, (rule, detail) in refused.items():
+            if (given := self.ledger.work.receipt_of(lease, row.peer)) is not None:
+                records = tuple(
+                    (RecordId(one.record), one.index) for one in open_receipt(given, self.identity.authority).verdicts
+                )
+                admitted = AdmittedRow(lease=lease, peer=row.peer, records=records)
+                revised[lease] = self.revisions.refusal(admitted, rule, detail, row.at_ms)
         outcome = AuditOutcome(row=row, known=known, revised=revised)
         self.ledger.trust.scores_audited(outcome, self.margins, scored.work.raw, scored.raw)
         return {lease: raw for lease, (_, _, raw) in revised.items()}
-
-    def _refusal(
-        self, lease: LeaseId, peer: PeerId, rule: Rule, detail: str, now_ms: int, record: bytes = b""
-    ) -> Refusal:
-        detail = detail[:MAX_REASON_CHARS]
-        receipt = Receipt(
-            lease=lease,
-            peer=peer,
-            version=self.capacity.chain.head,
-            issued_ms=now_ms,
-            tokens=0,
-            verdicts=[Verdict(record=RecordId(digest_of(record)), index=0, rule=rule, detail=detail)],
-            certificate=self.identity.certificate,
-        )
-        return rule, detail, sign(self.identity.keypair, self.identity.swarm, receipt)
 
     def _follow(
         self, scored: Scored, known: AuditHistory, finding: Finding, row: AuditRow, receipts: dict[LeaseId, bytes]

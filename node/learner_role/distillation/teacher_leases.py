@@ -21,6 +21,7 @@ from learner.rollouts.buffer import Group
 from learner.rollouts.score_leases import Scored, ScoreLeases, ScoreWork
 from learner.trust.audit_history import NEWCOMER_GROUPS, is_score_audited
 from node.learner_role.shared.context import Service
+from node.learner_role.shared.stay_counts import PEERS_REMEMBERED
 from node.learner_role.trust.peer_standings import PeerStandings
 from protocol.core.codec import pack_tokens
 from protocol.core.digest import digest_of
@@ -79,8 +80,8 @@ class TeacherLeases(Service):
     """Whose requests are held open."""
     _asked_s: float = -math.inf
     """When one of them was last answered."""
-    _fruitless: dict[PeerId, int] = field(default_factory=dict)
-    """Of a peer the leases that ended without scores since the last that brought some."""
+    _fruitless: set[PeerId] = field(default_factory=set)
+    """Whose last lease ended without scores."""
 
     async def grant(self, peer: PeerId, request: LeaseRequest) -> ScoreGrant:
         """Wait for groups that nobody scores yet, then lease as many completions as were asked for."""
@@ -166,7 +167,7 @@ class TeacherLeases(Service):
         if self.state.finished or peer not in self.state.teachers:
             return ()
         known, mine = self.standings.remember(peer), [*self.leases.under_way(peer)]
-        if known.banned or (self._fruitless.get(peer) and mine):
+        if known.banned or (peer in self._fruitless and mine):
             return ()
         if self.standings.audits and known.waits and len(mine) >= NEWCOMER_GROUPS:
             return ()
@@ -174,7 +175,7 @@ class TeacherLeases(Service):
         if held >= HELD_TOKENS:
             return ()
         found = self.leases.for_peer(rollouts, LEASED_TOKENS)
-        if self._fruitless.get(peer):
+        if peer in self._fruitless:
             return found[:1]
         return found[: NEWCOMER_GROUPS - len(mine)] if self.standings.audits and known.waits else found
 
@@ -198,9 +199,16 @@ class TeacherLeases(Service):
     def _end(self, works: Sequence[ScoreWork], status: str) -> None:
         for work in works:
             self._closed[work.id] = status
-            self._fruitless[work.peer] = self._fruitless.get(work.peer, 0) + (status != "recalled")
+            if status != "recalled":
+                self._note_fruitless(work.peer)
         if works:
             self.state.notify(leasable=False)
+
+    def _note_fruitless(self, peer: PeerId) -> None:
+        """A lease of it brought nothing: it has one at a time until one does."""
+        if len(self._fruitless) >= PEERS_REMEMBERED:
+            self._fruitless &= self.state.teachers.keys()
+        self._fruitless.add(peer)
 
     # Deliveries
 
@@ -215,9 +223,9 @@ class TeacherLeases(Service):
             return
         if judged.scored is None:
             self.leases.put_back(work)
-            self._fruitless[peer] = self._fruitless.get(peer, 0) + 1
+            self._note_fruitless(peer)
         else:
-            self._fruitless.pop(peer, None)
+            self._fruitless.discard(peer)
             self._believe_or_audit(judged.scored)
         self.state.notify()
 

@@ -10,7 +10,7 @@ again.
 
 Invariants:
 - training waits for a score only where too few groups are scored for a batch;
-- the engine is asked about SCORED_TOKENS tokens at once, or one group;
+- the engine is asked about SCORED_TOKENS tokens at once, or one group, and less where memory is short;
 - where it fails again and again, or says what is no probability, the run ends with the reason.
 """
 
@@ -33,10 +33,10 @@ from node.engine.interface import (
     TEACHER,
     EngineCrashed,
     EngineError,
-    EngineRefused,
     InstallFailed,
     ScoringEngine,
 )
+from node.engine.teacher_scores import scores_of
 from node.learner_role.distillation.teacher_nodes import TeacherNodes
 from node.learner_role.shared.context import LearnerContext, Service
 from node.runtime.errors import RunError
@@ -132,14 +132,14 @@ class TeacherScorer(Service):
         assert self.nodes is not None, "only who leases to teachers has scores that wait for an audit"
         group, began = scored.work.group, trio.current_time()
         try:
-            ours = await self.engine.score([(group.prompt, one.tokens) for one in group.completions], self.temperature)
+            sequences = [(group.prompt, one.tokens) for one in group.completions]
+            ours = await scores_of(self.engine, sequences, self.temperature)
         except EngineCrashed as error:
             self._bear(error)
             return
         except EngineError as error:
             raise self._refuse(error) from error
         self._failures = 0
-        self._require_finite(ours)
         await trio.to_thread.run_sync(self.ledger.trust.engine_used, "scores", trio.current_time() - began)
         await self.nodes.audits.conclude(scored, ours)
 
@@ -157,7 +157,6 @@ class TeacherScorer(Service):
             self.leases.let_go(groups)
         self._failures = 0
         for group, scores in zip(groups, found, strict=True):
-            self._require_finite(scores)
             self.capacity.buffer.scored(group.lease, scores)
         took_s = trio.current_time() - began
         self.events.emit(
@@ -170,21 +169,11 @@ class TeacherScorer(Service):
         await trio.to_thread.run_sync(self.ledger.trust.engine_used, "scores", took_s)
 
     async def _ask(self, groups: Sequence[Group]) -> list[list[tuple[float, ...]]]:
-        """The teacher's log probabilities of the generated tokens of each completion of each group; what is too much
-        at once for the device is asked group by group. Raises EngineError."""
+        """The teacher's log probabilities of the generated tokens of each completion of each group. Raises
+        EngineError."""
         sequences = [(group.prompt, one.tokens) for group in groups for one in group.completions]
-        try:
-            found = iter(await self.engine.score(sequences, self.temperature))
-        except EngineRefused as refused:
-            if refused.kind != "out_of_memory" or len(groups) == 1:
-                raise
-            return [scores for group in groups for scores in await self._ask([group])]
+        found = iter(await scores_of(self.engine, sequences, self.temperature))
         return [[generated_of(one, next(found)) for one in group.completions] for group in groups]
-
-    def _require_finite(self, scores: Sequence[Sequence[float]]) -> None:
-        """Raises RunError."""
-        if not all(math.isfinite(score) for one in scores for score in one):
-            raise self._refuse("it gave log probabilities that are no numbers: its weights are broken")
 
     def _bear(self, error: EngineCrashed) -> None:
         self._failures += 1

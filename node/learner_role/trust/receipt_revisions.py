@@ -83,13 +83,11 @@ class ReceiptRevisions(Service):
     def refusals(self, leases: Collection[LeaseId], rule: Rule, detail: str, now_ms: int) -> dict[LeaseId, Refusal]:
         """On a thread: how what is admitted of these leases is refused after all, and the receipts that say so, each to
         the peer of its lease."""
-        detail = detail[:MAX_REASON_CHARS]
-        return {
-            row.lease: (rule, detail, self._receipt(row, rule, detail, now_ms))
-            for row in self.ledger.trust.admitted_of(leases)
-        }
+        return {row.lease: self.refusal(row, rule, detail, now_ms) for row in self.ledger.trust.admitted_of(leases)}
 
-    def _receipt(self, row: AdmittedRow, rule: Rule, detail: str, now_ms: int) -> bytes:
+    def refusal(self, row: AdmittedRow, rule: Rule, detail: str, now_ms: int) -> Refusal:
+        """How these records are refused after all, and the receipt that says so to the peer of their lease."""
+        detail = detail[:MAX_REASON_CHARS]
         verdicts = [Verdict(record=record, index=index, rule=rule, detail=detail) for record, index in row.records]
         receipt = Receipt(
             lease=row.lease,
@@ -100,7 +98,7 @@ class ReceiptRevisions(Service):
             verdicts=verdicts,
             certificate=self.identity.certificate,
         )
-        return sign(self.identity.keypair, self.identity.swarm, receipt)
+        return rule, detail, sign(self.identity.keypair, self.identity.swarm, receipt)
 
     async def recall(self, peer: PeerId) -> None:
         """A peer comes back: read what it was not told."""

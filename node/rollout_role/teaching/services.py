@@ -84,7 +84,6 @@ class TeachingServices:
             line=self.line,
             receipts=self.receipts,
             batch_rollouts=engine.batch_rollouts,
-            now_ms=Clock.now_ms,
             events=events,
             shift=Availability(parse_hours(engine.hours)),
             patience=Patience(patience_s=engine.patience_s),

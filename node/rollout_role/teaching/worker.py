@@ -11,15 +11,15 @@ of its own; `_persevere` waits until nothing has worked for too long.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import trio
 
 from node.engine.interface import EngineCrashed, EngineError, EngineRefused, ScoringEngine
+from node.engine.teacher_scores import scores_of
 from node.rollout_role.availability import Availability
 from node.rollout_role.patience import Event, Failed, Lent, Patience, Worked
-from node.rollout_role.teaching.teacher_engine import scores_of
 from node.rollout_role.worker import DRAINED, GOODBYE_S, STOPPED, GaveUp, RolloutCounts
 from node.runtime.events import EventLog
 from node.state.receipts import Receipts, Received
@@ -51,7 +51,6 @@ class TeachingWorker:
     line: WorkClient
     receipts: Receipts
     batch_rollouts: int
-    now_ms: Callable[[], int]
     events: EventLog
     shift: Availability = field(default_factory=Availability)
     patience: Patience = field(default_factory=Patience)
@@ -134,10 +133,9 @@ class TeachingWorker:
                     continue
                 await self._undelivered.acquire()
                 record = await self._record_of(lease)
-                if record is None:
+                if record is None or self._in_hand.pop(LeaseId(lease.id), None) is None:  # it went back meanwhile
                     self._undelivered.release()
                     continue
-                self._in_hand.pop(LeaseId(lease.id), None)
                 nursery.start_soon(self._deliver, lease, record)
 
     async def _record_of(self, lease: ScoreLease) -> ScoreRecord | None:

@@ -202,9 +202,11 @@ async def test_what_is_wrong_is_said_and_the_group_is_for_others(
 async def test_who_says_other_scores_is_banned_and_nothing_of_it_is_learnt(root: Path) -> None:
     async with opened(root, groups=12) as scene:
         await scene.join(ALPHA)
+        delivered: dict[LeaseId, bytes] = {}
         while leases := [] if ALPHA.peer_id not in scene.learner.run.teachers else await scene.ask(ALPHA):
             for lease in leases:
-                await scene.deliver(ALPHA, lease, lambda place: -0.001)
+                receipt = await scene.deliver(ALPHA, lease, lambda place: -0.001)
+                delivered[LeaseId(lease.id)] = receipt.verdicts[0].record
             await scene.audit_all()
         assert scene.trainable == 0
         banned = scene.learner.ledger.trust.confidence_of([ALPHA.peer_id])[ALPHA.peer_id].banned
@@ -214,6 +216,7 @@ async def test_who_says_other_scores_is_banned_and_nothing_of_it_is_learnt(root:
         assert "banned" in refused.reason
         told = {lease: open_receipt(raw, SWARM.authority) for lease, raw in revised(scene)}
         assert told
+        assert {lease: one.verdicts[0].record for lease, one in told.items()}.items() <= delivered.items()
         assert {one.verdicts[0].rule for one in told.values()} <= {Rule.AUDIT, Rule.BANNED}
         await scene.join(BETA)
         assert len(await scene.ask(BETA)) == NEWCOMER_GROUPS

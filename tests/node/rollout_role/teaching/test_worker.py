@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from node.engine.interface import EngineCrashed, EngineError
 from node.rollout_role.patience import Patience
@@ -24,7 +24,7 @@ from protocol.core.ids import LeaseId, PolicyVersion
 from protocol.scores import ScoreLease, read_score_record
 from protocol.work import Receipt, Rule, Verdict
 from swarm.work.client import WorkClient
-from tests.node.rollout_role.teaching.test_teacher_engine import Teacher
+from tests.support.teachers import Teacher
 from tests.support.trainer_fixture import NOW_MS, PEER, SWARM
 
 DIGEST = b"\x07" * 32
@@ -90,7 +90,7 @@ async def working(
     receipts = Receipts(tmp_path / "receipts.sqlite")
     worker = TeachingWorker(
         engine=teacher, digest=DIGEST, keypair=PEER, swarm=SWARM_ID, line=cast(WorkClient, line), receipts=receipts,
-        batch_rollouts=8, now_ms=lambda: NOW_MS, events=EventLog(), **changes,
+        batch_rollouts=8, events=EventLog(), **changes,
     )  # fmt: skip
     try:
         async with trio.open_nursery() as nursery:
@@ -101,11 +101,16 @@ async def working(
         receipts.close()
 
 
+async def until(worker: TeachingWorker, holds: Callable[[], bool]) -> None:
+    """Wait for something that the worker does."""
+    while not holds():
+        await worker._stirred.wait()
+
+
 async def test_what_is_leased_is_scored_signed_and_delivered(tmp_path: Path) -> None:
     line = Line(batches=[[lease(1), lease(2)], [lease(3)]])
     async with working(tmp_path, line, Teacher()) as (worker, _):
-        while len(line.delivered) < 3 or worker.holding:
-            await trio.sleep(0.01)
+        await until(worker, lambda: worker.counts.admitted == 3)
         assert set(line.delivered.values()) == {((-1.0, -1.0), (-1.0,))}
         assert (worker.counts.admitted, worker.counts.tokens, worker.counts.pending) == (3, 9, 0)
     assert line.returned == []
@@ -114,8 +119,7 @@ async def test_what_is_leased_is_scored_signed_and_delivered(tmp_path: Path) -> 
 async def test_a_lease_of_another_teacher_goes_back(tmp_path: Path) -> None:
     line = Line(batches=[[lease(1, teacher=bytes(32)), lease(2)]])
     async with working(tmp_path, line, Teacher()) as (worker, _):
-        while not line.delivered or worker.holding:
-            await trio.sleep(0.01)
+        await until(worker, lambda: worker.counts.admitted == 1)
     assert line.returned == [(LeaseId(lease(1).id), OTHER_TEACHER)]
     assert list(line.delivered) == [LeaseId(lease(2).id)]
 
@@ -146,6 +150,24 @@ async def test_while_the_machine_is_not_lent_nothing_is_scored_and_what_was_begu
     assert list(line.delivered) == [LeaseId(lease(4).id)]
 
 
+async def test_what_goes_back_while_it_is_scored_is_not_delivered_afterwards(tmp_path: Path) -> None:
+    line, slow = Line(batches=[[lease(1)]]), Teacher()
+    began, goes_on = trio.Event(), trio.Event()
+
+    async def wait(*asked: Any) -> list[tuple[float, ...]]:
+        began.set()
+        await goes_on.wait()
+        return await Teacher().score(*asked)
+
+    slow.score = wait  # type: ignore[method-assign]
+    async with working(tmp_path, line, slow) as (worker, _):
+        await began.wait()
+        assert await worker.drain(0.0) == 1
+        goes_on.set()
+        await wait_all_tasks_blocked()
+        assert (line.delivered, worker.holding) == ({}, set())
+
+
 async def test_a_crash_costs_one_more_try_and_no_lease(tmp_path: Path) -> None:
     def crash_once(op: str, call: int, sequences: int) -> None:
         if call == 1:
@@ -153,8 +175,7 @@ async def test_a_crash_costs_one_more_try_and_no_lease(tmp_path: Path) -> None:
 
     line = Line(batches=[[lease(1)]])
     async with working(tmp_path, line, Teacher(crash_once)) as (worker, _):
-        while worker.counts.admitted < 1:
-            await trio.sleep(0.01)
+        await until(worker, lambda: worker.counts.admitted == 1)
     assert line.returned == []
 
 

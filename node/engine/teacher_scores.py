@@ -1,0 +1,30 @@
+"""A teacher in an engine, asked for the log probabilities of whole groups.
+
+What always holds: what is too much at once for the device is asked in halves; what is returned is a number for each
+token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from node.engine.interface import EngineError, EngineRefused, ScoringEngine
+
+Sequences = Sequence[tuple[tuple[int, ...], tuple[int, ...]]]
+"""(prompt, completion), in token ids."""
+
+
+async def scores_of(engine: ScoringEngine, sequences: Sequences, temperature: float) -> list[tuple[float, ...]]:
+    """The teacher's log probability of each token of each completion. Raises EngineError."""
+    try:
+        found = await engine.score(sequences, temperature)
+    except EngineRefused as refused:
+        if refused.kind != "out_of_memory" or len(sequences) == 1:
+            raise
+        half = len(sequences) // 2
+        first = await scores_of(engine, sequences[:half], temperature)
+        return first + await scores_of(engine, sequences[half:], temperature)
+    if not all(math.isfinite(score) for one in found for score in one):
+        raise EngineError("the teacher gave log probabilities that are no numbers: its weights are broken")
+    return found

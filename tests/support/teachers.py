@@ -1,0 +1,33 @@
+"""A teacher without a model, for tests of what asks one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from node.engine.interface import InstalledVersion
+
+
+@dataclass
+class Teacher:
+    """Says -1 of every token. `script` is asked before every call, with how many calls there were."""
+
+    script: Callable[[str, int, int], None] = lambda op, call, sequences: None
+    says: float = -1.0
+    asked: list[int] = field(default_factory=list)
+
+    async def install(self, version: InstalledVersion, directory: Path) -> None:
+        await trio.lowlevel.checkpoint()
+        self.asked.append(0)
+        self.script("install", len(self.asked), 0)
+
+    async def score(
+        self, sequences: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], temperature: float
+    ) -> list[tuple[float, ...]]:
+        await trio.lowlevel.checkpoint()
+        self.asked.append(len(sequences))
+        self.script("score", len(self.asked), len(sequences))
+        return [(self.says,) * len(tokens) for _, tokens in sequences]

@@ -36,7 +36,7 @@ from node.rollout_role.worker import GaveUp, RolloutCounts
 from node.runtime.atomic_files import write_durably
 from node.runtime.errors import RunError, UsageError
 from node.runtime.events import Clock, EventLog
-from node.runtime.loop_watch import watched_loop
+from node.runtime.loop_watch import LoopWatch, watched_loop
 from node.state.identities import ABOUT_FILE, require_node
 from node.state.keys import load_or_create_key
 from node.state.owner_orders import OwnerSignals
@@ -48,6 +48,7 @@ from protocol.core.identity import Keypair
 from protocol.core.ids import PeerId
 from protocol.core.invite import Invite
 from protocol.scores import TEACHER
+from protocol.versions.exchange import TellTerms
 from protocol.versions.formats import STORED
 from protocol.versions.manifest import SignedManifest
 from swarm.store import ChunkStore, StoreError
@@ -125,6 +126,41 @@ async def run_rollout(
     raise AssertionError("a node's loops end only by raising")
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Reached:
+    """What every node has open once it has found the learner, and what that told of itself."""
+
+    receipts: Receipts
+    loop: LoopWatch
+    transport: Transport
+    learner: PeerId
+    genesis: bytes
+    terms: TellTerms | None
+
+
+async def _reach(
+    stack: AsyncExitStack,
+    invite: Invite,
+    config: NodeConfig,
+    events: EventLog,
+    home: RolloutStateDir,
+    keypair: Keypair,
+    *,
+    wait_s: float,
+) -> _Reached:
+    """Open the books and the network, and find the learner. Raises what opening does, and UsageError."""
+    receipts = Receipts(home.receipts)
+    stack.callback(receipts.close)
+    loop = stack.enter_context(watched_loop(events))
+    transport = await stack.enter_async_context(open_transport(keypair.seed, config.network, events))
+    learner, told = await find_swarm(transport, invite, wait_s)
+    if (terms := await ask_terms(transport, learner, told, invite)) is not None:
+        require_certified(terms, learner, invite, now_ms=Clock.now_ms())
+    return _Reached(
+        receipts=receipts, loop=loop, transport=transport, learner=learner, genesis=told.genesis, terms=terms
+    )
+
+
 async def _open(
     stack: AsyncExitStack,
     invite: Invite,
@@ -139,16 +175,10 @@ async def _open(
     """Open what the services stand on, until `stack` is closed, and build them. Raises what opening does."""
     quota_bytes = round(config.store.quota_gb * GB)
     store = stack.enter_context(ChunkStore.open(home.store, invite.authority, quota_bytes=quota_bytes))
-    receipts = Receipts(home.receipts)
-    stack.callback(receipts.close)
-    loop = stack.enter_context(watched_loop(events))
-    transport = await stack.enter_async_context(open_transport(keypair.seed, config.network, events))
-    learner, told = await find_swarm(transport, invite, wait_s)
-    genesis = told.genesis
-    if (terms := await ask_terms(transport, learner, told, invite)) is not None:
-        require_certified(terms, learner, invite, now_ms=Clock.now_ms())
+    line = await _reach(stack, invite, config, events, home, keypair, wait_s=wait_s)
+    genesis = line.genesis
     if config.engine.quantization == AUTO:
-        held = in_force_with(config, terms, await _wait_newest(transport, learner, invite, events))
+        held = in_force_with(config, line.terms, await _wait_newest(line.transport, line.learner, invite, events))
         config = msgspec.structs.replace(config, engine=held.section)
         events.emit("weights_format", format=held.section.scheme_in_force or STORED, why=held.why)
     store.remember_genesis(genesis)
@@ -159,16 +189,16 @@ async def _open(
     return RolloutServices(
         invite=invite,
         config=config,
-        transport=transport,
+        transport=line.transport,
         genesis=genesis,
         store=store,
-        receipts=receipts,
+        receipts=line.receipts,
         engine=engine,
         keypair=keypair,
         events=events,
         root=home.root,
         signals=signals,
-        loop=loop,
+        loop=line.loop,
     )
 
 
@@ -186,15 +216,8 @@ async def _open_teaching(
     """The same for a node that scores with a teacher. The model is compared with the learner's before it is loaded."""
     directory = Path(config.teacher.directory)
     require_model(directory, "[teacher] directory")
-    receipts = Receipts(home.receipts)
-    stack.callback(receipts.close)
-    loop = stack.enter_context(watched_loop(events))
-    transport = await stack.enter_async_context(open_transport(keypair.seed, config.network, events))
-    learner, told = await find_swarm(transport, invite, wait_s)
-    terms = await ask_terms(transport, learner, told, invite)
-    if terms is not None:
-        require_certified(terms, learner, invite, now_ms=Clock.now_ms())
-    wanted = b"" if terms is None else terms.ext.get(TEACHER, b"")
+    line = await _reach(stack, invite, config, events, home, keypair, wait_s=wait_s)
+    wanted = b"" if line.terms is None else line.terms.ext.get(TEACHER, b"")
     if not wanted:
         raise UsageError(
             "This swarm takes no scores of teacher nodes ([distill] nodes in its swarm.toml). Join without --teacher, "
@@ -207,7 +230,7 @@ async def _open_teaching(
             f"({wanted.hex()[:16]}): config.json and the weights must be the same to the byte. Ask the operator where "
             "to get it."
         )
-    events.emit("swarm_found", name=read_genesis(told.genesis)[0].name, swarm=invite.swarm.hex()[:16])
+    events.emit("swarm_found", name=read_genesis(line.genesis)[0].name, swarm=invite.swarm.hex()[:16])
     engine = await stack.enter_async_context(
         open_engine(config.engine, events, name="engine", limits=config.limits, state=home.root, testing=config.testing)
     )
@@ -218,15 +241,15 @@ async def _open_teaching(
     return TeachingServices(
         invite=invite,
         config=config,
-        transport=transport,
-        receipts=receipts,
+        transport=line.transport,
+        receipts=line.receipts,
         engine=engine,
         digest=digest,
         keypair=keypair,
         events=events,
         root=home.root,
         signals=signals,
-        loop=loop,
+        loop=line.loop,
     )
 
 

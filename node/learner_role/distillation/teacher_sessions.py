@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import trio
 
 from learner.ledger.reputation import BANNED
-from learner.ledger.rows import PeerRow, StayRow
+from learner.ledger.rows import StayRow
 from node.learner_role.distillation.teacher_leases import TeacherLeases
-from node.learner_role.peers.join_terms import WRONG_TOKEN, is_token
+from node.learner_role.peers.greetings import objection_to, write_joined
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.run_state import PeerSession
 from node.learner_role.shared.signals import PeerBanned, PeerDismissed
@@ -25,7 +25,7 @@ from node.learner_role.trust.audit_service import AuditService
 from node.learner_role.trust.peer_standings import ban_notice
 from protocol.core.errors import Fault, PeerError
 from protocol.core.ids import LeaseId, PeerId
-from protocol.core.limits import MAX_NAME_CHARS, PROTOCOL_VERSION
+from protocol.core.limits import PROTOCOL_VERSION
 from protocol.scores import TEACHER, ScoreGrant
 from protocol.work import (
     IN_GOOD_ORDER,
@@ -81,12 +81,8 @@ class TeacherSessions(Service):
 
     async def welcome(self, peer: PeerId, hello: Hello) -> Welcome | Refused:
         """Check protocol, join token and teacher; a Welcome makes the peer present."""
-        if hello.protocol != PROTOCOL_VERSION:
-            return Refused(
-                reason=f"You speak protocol {hello.protocol}, this swarm {PROTOCOL_VERSION}: use a matching volery."
-            )
-        if not is_token(hello.token, self.token):
-            return Refused(reason=WRONG_TOKEN)
+        if (objection := objection_to(hello, self.token)) is not None:
+            return Refused(reason=objection)
         if (told := hello.ext.get(TEACHER, b"")) != self.digest:
             return Refused(
                 reason=f"Your teacher is another model ({told.hex()[:16] or 'none'}) than the one whose scores this "
@@ -200,16 +196,7 @@ class TeacherSessions(Service):
 
     def _write_joined(self, peer: PeerId, hello: Hello) -> tuple[bool, int]:
         """Return whether the peer was here before, and the id of its new stay."""
-        row = PeerRow(
-            peer=peer,
-            name=hello.name,
-            role="rollout",
-            engine=ENGINE.format(hello.engine)[:MAX_NAME_CHARS],
-            machine=hello.machine,
-            micros_per_hour=hello.price.micros_per_hour,
-            currency=hello.price.currency,
-        )
-        return self.ledger.peers.knows(peer), self.ledger.peers.peer_joined(row, self.now_ms())
+        return write_joined(self.ledger.peers, peer, hello, self.now_ms(), engine=ENGINE.format(hello.engine))
 
     async def _write(self) -> None:
         with trio.CancelScope(shield=True):  # what is taken to be written is written

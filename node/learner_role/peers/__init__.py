@@ -1,6 +1,7 @@
 """Sessions with peers: who joins, what they deliver, what they are owed.
 
 - `forgotten_versions`: versions that this learner gave away and its ledger does not know
+- `greetings`: what every greeting is judged by
 - `intake`: deliveries, from the inbox to a verdict
 - `introductions`: whom a peer can meet, and where it is told that another is
 - `join_terms`: what a peer that joins is told

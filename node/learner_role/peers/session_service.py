@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 import trio
 
 from learner.ledger.reputation import BANNED, EXCUSED, OUT_OF_HOURS
-from learner.ledger.rows import PeerRow, StayRow
+from learner.ledger.rows import StayRow
 from node.config.engine_requirements import EngineTerms
+from node.learner_role.peers.greetings import objection_to, write_joined
 from node.learner_role.peers.introductions import addresses_for, meets_of, share_network
-from node.learner_role.peers.join_terms import WRONG_TOKEN, is_token
 from node.learner_role.peers.proof_service import ProofService
 from node.learner_role.peers.relay_credits import RelayCreditService
 from node.learner_role.scheduling.lease_service import LeaseService
@@ -118,13 +118,7 @@ class SessionService(Service):
 
     async def welcome(self, peer: PeerId, hello: Hello) -> Welcome | Refused:
         """Check protocol and join token; a Welcome makes the peer present."""
-        if hello.protocol != PROTOCOL_VERSION:
-            return Refused(
-                reason=f"You speak protocol {hello.protocol}, this swarm {PROTOCOL_VERSION}: use a matching volery."
-            )
-        if not is_token(hello.token, self.token):
-            return Refused(reason=WRONG_TOKEN)
-        if (objection := self.engines.objection(hello.ext)) is not None:
+        if objection := objection_to(hello, self.token) or self.engines.objection(hello.ext):
             return Refused(reason=objection)
         if self.trust is not None and (banned := await self.trust.welcome(peer)):
             return Refused(reason=ban_notice(banned))
@@ -307,16 +301,7 @@ class SessionService(Service):
 
     def _write_joined(self, peer: PeerId, hello: Hello) -> tuple[bool, int]:
         """Return whether the peer was here before, and the id of its new stay."""
-        row = PeerRow(
-            peer=peer,
-            name=hello.name,
-            role="rollout",
-            engine=hello.engine,
-            machine=hello.machine,
-            micros_per_hour=hello.price.micros_per_hour,
-            currency=hello.price.currency,
-        )
-        return self.ledger.peers.knows(peer), self.ledger.peers.peer_joined(row, self.now_ms())
+        return write_joined(self.ledger.peers, peer, hello, self.now_ms())
 
     def _hear_reach(self, peer: PeerId, presence: PeerSession) -> None:
         """Note how a node says it is reached, and introduce it anew where that changes for whom, or where."""

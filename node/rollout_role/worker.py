@@ -106,6 +106,23 @@ class RolloutCounts:
     engine_s: float = 0.0
     tokens_per_s: float | None = None
 
+    def hear(self, receipt: Receipt, events: EventLog) -> None:
+        """Count what a receipt says, and log it."""
+        admitted = sum(verdict.admitted for verdict in receipt.verdicts)
+        self.admitted += admitted
+        self.refused += len(receipt.verdicts) - admitted
+        self.tokens += receipt.tokens
+        refused = next((verdict for verdict in receipt.verdicts if verdict.rule is not Rule.ADMITTED), None)
+        events.emit(
+            "receipt",
+            lease=short(LeaseId(receipt.lease)),
+            admitted=admitted,
+            refused=len(receipt.verdicts) - admitted,
+            reason=refused.rule.value if refused else None,
+            detail=refused.detail if refused else None,
+            tokens=receipt.tokens,
+        )
+
 
 @dataclass(kw_only=True, eq=False)
 class _Begun:
@@ -568,20 +585,7 @@ class RolloutWorker:
             await self._keep(Received(receipt=receipt, raw=raw, engine_s=engine_s))
         self._undelivered.release()
         self._settle([grant])
-        admitted = sum(verdict.admitted for verdict in receipt.verdicts)
-        self.counts.admitted += admitted
-        self.counts.refused += len(receipt.verdicts) - admitted
-        self.counts.tokens += receipt.tokens
-        refused = next((verdict for verdict in receipt.verdicts if verdict.rule is not Rule.ADMITTED), None)
-        self.events.emit(
-            "receipt",
-            lease=lease.id.hex()[:8],
-            admitted=admitted,
-            refused=len(receipt.verdicts) - admitted,
-            reason=refused.rule.value if refused else None,
-            detail=refused.detail if refused else None,
-            tokens=receipt.tokens,
-        )
+        self.counts.hear(receipt, self.events)
 
     async def _hand_in(
         self, lease: LeaseId, completions: Sequence[Generation], records: list[bytes], interrupted: str

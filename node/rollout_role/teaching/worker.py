@@ -27,11 +27,10 @@ from protocol.accounting.claims import CostClaim
 from protocol.core.codec import unpack_tokens
 from protocol.core.envelope import sign
 from protocol.core.identity import Keypair
-from protocol.core.ids import LeaseId, SwarmId, short
+from protocol.core.ids import LeaseId, SwarmId
 from protocol.core.visible import first_line
 from protocol.scores import ScoreLease, ScoreRecord, pack_scores
 from protocol.trouble import TroubleKind
-from protocol.work import Rule
 from swarm.transport.error_groups import first_cause
 from swarm.work.client import MAX_UNDELIVERED, WorkClient
 
@@ -172,21 +171,8 @@ class TeachingWorker:
             await trio.to_thread.run_sync(self.receipts.add_all, [received])
         self._undelivered.release()
         self._settle([lease])
-        admitted = sum(verdict.admitted for verdict in receipt.verdicts)
-        refused = next((verdict for verdict in receipt.verdicts if verdict.rule is not Rule.ADMITTED), None)
-        self.counts.admitted += admitted
-        self.counts.refused += len(receipt.verdicts) - admitted
-        self.counts.tokens += receipt.tokens
+        self.counts.hear(receipt, self.events)
         self._note(Worked(kind=TroubleKind.LEASE))
-        self.events.emit(
-            "receipt",
-            lease=short(LeaseId(lease.id)),
-            admitted=admitted,
-            refused=len(receipt.verdicts) - admitted,
-            reason=refused.rule.value if refused else None,
-            detail=refused.detail if refused else None,
-            tokens=receipt.tokens,
-        )
 
     async def _persevere(self) -> None:
         """Wait until nothing has worked for too long. Raises GaveUp."""

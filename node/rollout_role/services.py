@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from node.network.reach_words import reach_words
 from node.network.swarm_peer import SwarmPeer
 from node.network.transport import machine_name
 from node.rollout_role.availability import Availability
-from node.rollout_role.owner_control import Owner
+from node.rollout_role.owner_control import NodeWorker, Owner
 from node.rollout_role.patience import Patience
 from node.rollout_role.proof_client import ProofKeeper, tally_in
 from node.rollout_role.receipt_revisions import Revisions
@@ -66,30 +67,69 @@ from swarm.work.client import WorkClient
 
 
 @dataclass(kw_only=True, eq=False)
-class RolloutServices:
-    """What a node has open, and what is built on it. Lives for one run.
-
-    What the connection to the learner and the follower of versions tell goes by signals, since the worker needs both.
-    """
+class NodeServices:
+    """What every node has open, whatever it works at, and how its owner and his machine are heard."""
 
     invite: Invite
     config: NodeConfig
     transport: Transport
-    genesis: bytes
-    store: ChunkStore
     receipts: Receipts
-    engine: PolicyEngine
     keypair: Keypair
     events: EventLog
     root: Path
     signals: OwnerSignals
     loop: LoopWatch
 
+    @property
+    def price(self) -> Price:
+        """What the owner asks for."""
+        price = self.config.price
+        return Price(micros_per_hour=round(price.per_hour * MICROS), currency=price.currency)
+
+    def build_owner(self, role: NodeWorker, carried: Callable[[], int]) -> Owner:
+        """Who hears the owner; `carried`: the bytes of others that went through this node."""
+        return Owner(
+            root=self.root,
+            signals=self.signals,
+            role=role,
+            limits=in_force(self.config),
+            trouble=self.events.trouble,
+            loop=lambda: self.loop.latest,
+            reach=lambda: reach_words(self.transport.reached(), carried()),
+        )
+
+    def build_energy(self, role: NodeWorker) -> EnergyWatch:
+        """What the machine takes while it is lent."""
+        return EnergyWatch(
+            partial(find_meters, self.config.energy, devices_of(self.config.engine)),
+            is_lent=lambda: role.shift.is_on,
+            engine_s=lambda: role.counts.engine_s,
+            events=self.events,
+            reports=self.config.energy.report,
+        )
+
+    def watch_machine(self, nursery: trio.Nursery, role: NodeWorker) -> None:
+        """Tell how long the loop made others wait, and make room for programs of the owner's, until cancelled."""
+        nursery.start_soon(self.loop.tell, self.events)
+        if self.config.limits.pause_for:
+            nursery.start_soon(make_room, self.config.limits.pause_for, role.shift)
+
+
+@dataclass(kw_only=True, eq=False)
+class RolloutServices(NodeServices):
+    """What a node that generates has open, and what is built on it. Lives for one run.
+
+    What the connection to the learner and the follower of versions tell goes by signals, since the worker needs both.
+    """
+
+    genesis: bytes
+    store: ChunkStore
+    engine: PolicyEngine
+
     def __post_init__(self) -> None:
-        config, events = self.config, self.events
+        events = self.events
         self._reach_told = b""
         self.instance = secrets.token_bytes(INSTANCE_BYTES)
-        self.price = Price(micros_per_hour=round(config.price.per_hour * MICROS), currency=config.price.currency)
         self.neighbours = Neighbours(transport=self.transport, events=events)
         self.arrivals, self.recalls = Signal[Arrival](), Signal[LeaseRecall]()
         self.fetch_failures, self.proof_news = Signal[tuple[PolicyVersion, str]](), Signal[None]()
@@ -107,16 +147,8 @@ class RolloutServices:
             events=events,
         )
         self.role = self._build_role()
-        self.owner = Owner(
-            root=self.root,
-            signals=self.signals,
-            role=self.role,
-            limits=in_force(config),
-            trouble=self.events.trouble,
-            loop=lambda: self.loop.latest,
-            reach=lambda: reach_words(self.transport.reached(), self.session.bytes_carried),
-        )
-        self.energy = self._build_energy()
+        self.owner = self.build_owner(self.role, carried=lambda: self.session.bytes_carried)
+        self.energy = self.build_energy(self.role)
         self.session = SessionRecords(
             receipts=self.receipts, price=self.price, swarm=self.swarm, energy=self.energy, events=events
         )
@@ -169,15 +201,6 @@ class RolloutServices:
         self.proof_news.subscribe(lambda _: self.proofs.look())
         return role
 
-    def _build_energy(self) -> EnergyWatch:
-        return EnergyWatch(
-            partial(find_meters, self.config.energy, devices_of(self.config.engine)),
-            is_lent=lambda: self.role.shift.is_on,
-            engine_s=lambda: self.role.counts.engine_s,
-            events=self.events,
-            reports=self.config.energy.report,
-        )
-
     async def run(self) -> None:
         """Run all loops. Ends by RunFinished, NotWelcome, Drained, or what went wrong."""
         self.take_up_held()
@@ -192,9 +215,7 @@ class RolloutServices:
             nursery.start_soon(self.energy.run)
             nursery.start_soon(self.revisions.run)
             nursery.start_soon(self.owner.run)
-            nursery.start_soon(self.loop.tell, self.events)
-            if self.config.limits.pause_for:
-                nursery.start_soon(make_room, self.config.limits.pause_for, self.role.shift)
+            self.watch_machine(nursery, self.role)
 
     def take_up_held(self) -> None:
         """Begin with the newest version that is complete in the store."""

@@ -4,39 +4,24 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
 import trio
 
 from node.config.daily_hours import parse_hours
-from node.config.node_config import NodeConfig
-from node.energy.meter_selection import devices_of, find_meters
-from node.energy.monitor import EnergyWatch
 from node.engine.interface import ScoringEngine
 from node.network.budget_reports import FaultLog
-from node.network.reach_words import reach_words
 from node.network.transport import machine_name
 from node.rollout_role.availability import Availability
-from node.rollout_role.owner_control import Owner
 from node.rollout_role.patience import Patience
 from node.rollout_role.receipt_revisions import Revisions
-from node.rollout_role.resource_limits import in_force
+from node.rollout_role.services import NodeServices
 from node.rollout_role.session_records import SessionRecords
 from node.rollout_role.teaching.worker import TeachingWorker
 from node.rollout_role.work_line_news import line_reporter
-from node.rollout_role.yield_to_programs import make_room
-from node.runtime.events import Clock, EventLog
-from node.runtime.loop_watch import LoopWatch
-from node.state.owner_orders import OwnerSignals
-from node.state.receipts import Receipts
-from protocol.accounting.claims import MICROS, Price
-from protocol.core.identity import Keypair
-from protocol.core.invite import Invite
+from node.runtime.events import Clock
 from protocol.core.limits import PROTOCOL_VERSION
 from protocol.scores import TEACH, TEACHER
 from protocol.work import INSTANCE, INSTANCE_BYTES, RECEIPT_REVISIONS, Heartbeat, Hello
-from swarm.transport.interface import Transport
 from swarm.work.client import WorkClient
 
 ENGINE_NAME = "transformers"
@@ -44,26 +29,16 @@ ENGINE_NAME = "transformers"
 
 
 @dataclass(kw_only=True, eq=False)
-class TeachingServices:
+class TeachingServices(NodeServices):
     """What a teacher node has open, and what is built on it. Lives for one run. `engine` has loaded the teacher, whose
     digest is `digest`."""
 
-    invite: Invite
-    config: NodeConfig
-    transport: Transport
-    receipts: Receipts
     engine: ScoringEngine
     digest: bytes
-    keypair: Keypair
-    events: EventLog
-    root: Path
-    signals: OwnerSignals
-    loop: LoopWatch
 
     def __post_init__(self) -> None:
-        config, events, engine = self.config, self.events, self.config.engine
+        events, engine = self.events, self.config.engine
         self.instance = secrets.token_bytes(INSTANCE_BYTES)
-        self.price = Price(micros_per_hour=round(config.price.per_hour * MICROS), currency=config.price.currency)
         self.revisions = Revisions(receipts=self.receipts, events=events)
         self.line = WorkClient(
             transport=self.transport,
@@ -88,22 +63,8 @@ class TeachingServices:
             shift=Availability(parse_hours(engine.hours)),
             patience=Patience(patience_s=engine.patience_s),
         )
-        self.owner = Owner(
-            root=self.root,
-            signals=self.signals,
-            role=self.role,
-            limits=in_force(config),
-            trouble=events.trouble,
-            loop=lambda: self.loop.latest,
-            reach=lambda: reach_words(self.transport.reached()),
-        )
-        self.energy = EnergyWatch(
-            partial(find_meters, config.energy, devices_of(engine)),
-            is_lent=lambda: self.role.shift.is_on,
-            engine_s=lambda: self.role.counts.engine_s,
-            events=events,
-            reports=config.energy.report,
-        )
+        self.owner = self.build_owner(self.role, carried=lambda: 0)
+        self.energy = self.build_energy(self.role)
         self.session = SessionRecords(
             receipts=self.receipts, price=self.price, swarm=None, energy=self.energy, events=events
         )
@@ -117,9 +78,7 @@ class TeachingServices:
             nursery.start_soon(self.energy.run)
             nursery.start_soon(self.revisions.run)
             nursery.start_soon(self.owner.run)
-            nursery.start_soon(self.loop.tell, self.events)
-            if self.config.limits.pause_for:
-                nursery.start_soon(make_room, self.config.limits.pause_for, self.role.shift)
+            self.watch_machine(nursery, self.role)
 
     def hello(self) -> Hello:
         return Hello(

@@ -13,19 +13,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
-from learner.trust.audit_history import AuditHistory, after
-from learner.trust.audit_queue import Passage, Portion
-from learner.trust.ban_evidence import Found, count_above
+from learner.trust.audit_queue import Passage
+from learner.trust.ban_evidence import Found
 from learner.trust.margins import Experts, margins_of
-from node.engine.interface import EngineRefused, GenerationRequest, InstalledVersion
+from node.engine.interface import EngineRefused, GenerationRequest
 from node.engine.transformers import TransformersConfig
-from node.engine.worker_engine import WorkerEngine, open_worker_engine
-from node.learner_role.trust.auditor import found_by
-from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion
-from protocol.experts import experts_bytes
+from node.engine.worker_engine import WorkerEngine
+from tests.support.audited_engines import VERSION, audit, open_auditor, passages_by, passes
 
-VERSION = InstalledVersion(name=PolicyVersion(1, 3), manifest=ManifestHash(bytes([3]) * 32))
-LEASE = LeaseId(bytes(16))
 TOKENS, COMPLETIONS = 48, 32
 LAYERS, EXPERTS, TOP_K = 6, 16, 2
 PARAMETERS = 1_000_000
@@ -60,44 +55,18 @@ def requests() -> list[GenerationRequest]:
 
 async def passages_of(directory: Path, requests: Sequence[GenerationRequest]) -> list[Passage]:
     """What a peer delivers that computes in bfloat16, with its experts."""
-    async with open_worker_engine(TransformersConfig(device="cpu", compute_dtype="bfloat16")) as engine:
-        await engine.install(VERSION, directory)
-        made = await engine.generate(requests)
-    return [
-        Passage(
-            prompt=request.prompt,
-            tokens=one.tokens,
-            logprobs=one.logprobs,
-            parts=((0, len(one.tokens)),),
-            seed=request.seed,
-            temperature=1.0,
-            version=VERSION.name,
-            manifest=VERSION.manifest,
-            experts=b"" if one.experts is None else experts_bytes(one.experts),
-        )
-        for request, one in zip(requests, made, strict=True)
-    ]
+    return await passages_by(TransformersConfig(device="cpu", compute_dtype="bfloat16"), directory, requests)
 
 
 @pytest.fixture
 async def auditor() -> AsyncIterator[WorkerEngine]:
-    async with open_worker_engine(TransformersConfig(device="cpu", name="evaluation")) as engine:
+    async with open_auditor() as engine:
         yield engine
-
-
-async def audit(engine: WorkerEngine, directory: Path, passages: Sequence[Passage]) -> list[Found]:
-    portion = Portion(
-        version=VERSION.name,
-        manifest=VERSION.manifest,
-        passages=tuple((LEASE, place, one) for place, one in enumerate(passages)),
-    )
-    return [token for found in await found_by(engine, portion, lambda _: directory) for token in found]
 
 
 def has_passed(found: Sequence[Found], experts: Experts) -> bool:
     """Whether one audit of these tokens, the first of its peer, lets them pass."""
-    margins = margins_of(PARAMETERS, experts=experts)
-    return after(AuditHistory(), count_above(found, margins), margins)[1].passed
+    return passes(found, margins_of(PARAMETERS, experts=experts))
 
 
 def without(passages: Sequence[Passage]) -> list[Passage]:

@@ -10,19 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from learner.trust.audit_history import AuditHistory, after
-from learner.trust.audit_queue import Passage, Portion
-from learner.trust.ban_evidence import Found, count_above
+from learner.trust.audit_queue import Passage
+from learner.trust.ban_evidence import Found
 from learner.trust.margins import Arithmetic, margins_of
-from node.engine.interface import GenerationRequest, InstalledVersion
+from node.engine.interface import GenerationRequest
 from node.engine.transformers import TransformersConfig
-from node.engine.worker_engine import WorkerEngine, open_worker_engine
-from node.learner_role.trust.auditor import found_by
-from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion
+from node.engine.worker_engine import WorkerEngine
+from tests.support.audited_engines import audit, open_auditor, passages_by, passes
 from tests.support.node_fixtures import Models
 
-VERSION = InstalledVersion(name=PolicyVersion(1, 3), manifest=ManifestHash(bytes([3]) * 32))
-LEASE = LeaseId(bytes(16))
 TOKENS, COMPLETIONS = 48, 16
 
 
@@ -35,46 +31,18 @@ async def passages_of(directory: Path, form: str, said: str) -> list[Passage]:
         for seed in range(COMPLETIONS)
     ]
     config = TransformersConfig(device="cpu", quantization="" if form == "stored" else form)
-    async with open_worker_engine(config) as engine:
-        await engine.install(VERSION, directory)
-        made = await engine.generate(requests)
-    return [
-        Passage(
-            prompt=request.prompt,
-            tokens=one.tokens,
-            logprobs=one.logprobs,
-            parts=((0, len(one.tokens)),),
-            seed=request.seed,
-            temperature=1.0,
-            version=VERSION.name,
-            manifest=VERSION.manifest,
-            form=said,
-        )
-        for request, one in zip(requests, made, strict=True)
-    ]
+    return await passages_by(config, directory, requests, said=said)
 
 
 @pytest.fixture
 async def auditor() -> AsyncIterator[WorkerEngine]:
-    async with open_worker_engine(TransformersConfig(device="cpu", name="evaluation")) as engine:
+    async with open_auditor() as engine:
         yield engine
-
-
-async def audit(engine: WorkerEngine, directory: Path, passages: Sequence[Passage]) -> list[Found]:
-    portion = Portion(
-        version=VERSION.name,
-        manifest=VERSION.manifest,
-        passages=tuple((LEASE, place, one) for place, one in enumerate(passages)),
-        form=passages[0].form,
-    )
-    return [token for found in await found_by(engine, portion, lambda _: directory) for token in found]
 
 
 def has_passed(found: Sequence[Found]) -> bool:
     """Whether one audit of these tokens, the first of its peer, lets them pass."""
-    margins = margins_of(200_000, Arithmetic.FLOAT32)
-    _, finding = after(AuditHistory(), count_above(found, margins), margins)
-    return finding.passed
+    return passes(found, margins_of(200_000, Arithmetic.FLOAT32))
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,10 @@ bench-audit: $(TOPLOC) ## which work that is not what it says is found, by token
 bench-reach: $(BENCH) $(PARTNERS) ## nodes behind home routers meet, and how soon, in turns with go-libp2p
 	$(BIN)/python benchmarks/reach.py $(ARGS)
 
+.PHONY: bench-router-replay
+bench-router-replay: $(BENCH) $(VLLM_READY) ## a mixture's trainer with and without the experts of its engines, transformers and vLLM
+	$(BIN)/python benchmarks/router_replay.py $(ARGS)
+
 # The file is looked for first: a misspelt claim should not install anything.
 bench-%: $(DEV) ## measure one claim: benchmarks/<claim>.py
 	@test -f benchmarks/$(subst -,_,$*).py || \

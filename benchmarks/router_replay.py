@@ -1,24 +1,24 @@
 """Claim "router_replay": a trainer of a mixture of experts is ten times nearer to its engine if it takes the experts
 that the engine chose.
 
-A small Qwen3-MoE learns the documentation of this project, byte by byte, until its routers are sure of most tokens. An
-engine (transformers, in a process of its own) continues passages of it. The trainer scores the very same tokens, once
-with its own routers' choices and once with the engine's (`[trainer] router_replay`). What is compared is `mismatch_kl`
-as a training step tells it (k3, the mean over tokens of r - 1 - log r).
+A small Qwen3-MoE learns the documentation of this project, byte by byte, until its routers are sure of most tokens.
+Engines (transformers and vLLM, each in a process of its own) continue passages of it. The trainer scores the very same
+tokens, once with its own routers' choices and once with the engine's (`[trainer] router_replay`). What is compared is
+`mismatch_kl` as a training step tells it (k3, the mean over tokens of r - 1 - log r).
 
-with_of_without, at most 0.1: `mismatch_kl` with replay over without. The engine computes in bfloat16 with weights in
-bfloat16, as published by default, and the trainer in float32, without lag; the median of the seeds.
+with_of_without (transformers) and with_of_without_vllm, at most 0.1: `mismatch_kl` with replay over without. The engine
+computes in bfloat16 with weights in bfloat16, as published by default, and the trainer in float32, without lag; the
+median of the seeds.
 
 Among the figures: the same after `LAG` training steps, when what is left is the policy's own change; the same with an
 engine in float32, where routers hardly ever differ on one machine; how many choices differ at all; `replayed`, the
 least share of the engine's choices that the trainer found likely enough to follow, and `replayed_of_forged`, that of
 choices drawn at random; bytes that experts add to a token, and what is left of them when a record's are packed with
-zstd. vLLM is not measured: its option wants a runner that our sampler is not written for.
+zstd. vLLM is that of `--vllm`, by default the one which `make test-vllm` builds.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +32,14 @@ from benchmarks.harness import ROOT, Bar, BenchmarkError, arguments, conclude, m
 from learner.training.server import Trainer
 from node.engine.interface import Generation, GenerationRequest, InstalledVersion
 from node.engine.transformers import TransformersConfig
-from node.engine.worker_engine import open_worker_engine
+from node.engine.vllm import VllmConfig
+from node.engine.worker_engine import WorkerConfig, open_worker_engine
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.core.pipe import Arrays, Header
 from protocol.experts import experts_bytes
 
 REPS = 3
+VLLM = ROOT / ".venv-vllm" / "bin" / "python"
 LAYERS, EXPERTS, TOP_K = 6, 16, 2
 MODEL: dict[str, Any] = {
     "vocab_size": 128, "hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 64,
@@ -74,6 +76,7 @@ class Seed:
     """What one model showed."""
 
     rounded: Shown
+    on_vllm: Shown | None
     lagging: Shown
     exact: Shown
     replayed: float
@@ -83,18 +86,28 @@ class Seed:
 
 def claim() -> int:
     """Run everything, print the table and the verdict."""
-    options = arguments(__doc__ or "", reps=REPS).parse_args()
+    parser = arguments(__doc__ or "", reps=REPS)
+    parser.add_argument("--vllm", type=Path, default=VLLM, help="the interpreter of an environment with vLLM")
+    options = parser.parse_args()
+    vllm = options.vllm.absolute() if options.vllm.exists() else None
     found = []
     with scratch(options.keep) as out:
         for repetition in range(options.reps):
-            found.append(measure(out / str(repetition), options.seed + repetition))
+            found.append(measure(out / str(repetition), options.seed + repetition, vllm))
             say(f"repetition {repetition + 1}: {found[-1].rounded.ratio:.3f} of the mismatch without replay")
     tell(found)
+    on_vllm = [one.on_vllm for one in found if one.on_vllm is not None]
     bars = [
         Bar(
             name="with_of_without",
             value=median([one.rounded.ratio for one in found]),
             at_most=WITH_OF_WITHOUT_AT_MOST,
+        ),
+        Bar(
+            name="with_of_without_vllm",
+            value=median([one.ratio for one in on_vllm]) if on_vllm else None,
+            at_most=WITH_OF_WITHOUT_AT_MOST,
+            why="" if on_vllm else f"{options.vllm} is not there",
         ),
     ]
     figures = {
@@ -113,7 +126,9 @@ def claim() -> int:
         "layers": LAYERS,
         "experts": EXPERTS,
         "top_k": TOP_K,
-        "vllm": None,
+        "with_of_without_vllm_each": [round(one.ratio, 4) for one in on_vllm],
+        "without_vllm": median([one.without for one in on_vllm]) if on_vllm else None,
+        "with_vllm": median([one.with_replay for one in on_vllm]) if on_vllm else None,
     }
     return conclude("router_replay", bars, figures)
 
@@ -123,14 +138,15 @@ def tell(found: Sequence[Seed]) -> None:
     rows: list[list[str]] = []
     for repetition, one in enumerate(found, start=1):
         sides = {"bfloat16": one.rounded, f"bfloat16, lag {LAG}": one.lagging, "float32": one.exact}
+        sides |= {} if one.on_vllm is None else {"vLLM, bfloat16": one.on_vllm}
         for name, shown in sides.items():
             figures = [f"{shown.without:.3g}", f"{shown.with_replay:.3g}", number(shown.ratio, 3)]
             rows.append([str(repetition), name, *figures, number(100 * shown.differ, 1)])
     say(table(["repetition", "engine", "without", "with", "with of without", "tokens that moved, %"], rows))
 
 
-def measure(out: Path, seed: int) -> Seed:
-    """Teach a model, have two engines continue passages, and score what they said."""
+def measure(out: Path, seed: int, vllm: Path | None) -> Seed:
+    """Teach a model, have engines continue passages, and score what they said."""
     out.mkdir(parents=True)
     trainer, dice = Trainer(), np.random.default_rng(seed)
     text = corpus()
@@ -146,8 +162,15 @@ def measure(out: Path, seed: int) -> Seed:
     ask(trainer, "export", directory=str(out / "float32"), dtype="float32")
     starts = dice.integers(0, len(text) - PROMPT, GROUPS)
     prompts = [tuple(text[start : start + PROMPT].tolist()) for start in starts]
-    said = {dtype: trio.run(functools.partial(generate, out / dtype, dtype, prompts)) for dtype in DTYPES}
+    said = {
+        dtype: trio.run(generate, TransformersConfig(device="cpu", compute_dtype=dtype), out / dtype, prompts)
+        for dtype in DTYPES
+    }
     rounded, exact = (compare(trainer, prompts, said[dtype]) for dtype in DTYPES)
+    on_vllm = None
+    if vllm is not None:
+        config = VllmConfig(python=vllm, compute_dtype="bfloat16", kv_cache_bytes=64 * 2**20)
+        on_vllm = compare(trainer, prompts, trio.run(generate, config, out / "bfloat16", prompts))
     batch = rollouts(prompts, said["bfloat16"], dice)
     honest = [ask(trainer, "step", batch)["replayed"] for _ in range(LAG)]
     lagging = compare(trainer, prompts, said["bfloat16"])
@@ -155,6 +178,7 @@ def measure(out: Path, seed: int) -> Seed:
     forged = batch | {"experts": drawn.astype(np.uint8)}
     return Seed(
         rounded=rounded,
+        on_vllm=on_vllm,
         lagging=lagging,
         exact=exact,
         replayed=min(honest),
@@ -182,8 +206,8 @@ def passages(text: np.ndarray[Any, Any], dice: np.random.Generator) -> Arrays:
     }
 
 
-async def generate(directory: Path, dtype: str, prompts: Sequence[tuple[int, ...]]) -> list[Generation]:
-    """What an engine of that number format says after each prompt, GROUP times."""
+async def generate(config: WorkerConfig, directory: Path, prompts: Sequence[tuple[int, ...]]) -> list[Generation]:
+    """What an engine says after each prompt, GROUP times."""
     requests = [
         GenerationRequest(
             prompt=prompt, seed=seed, temperature=1.0, max_new_tokens=COMPLETION, stop_ids=frozenset(), experts=True
@@ -192,7 +216,7 @@ async def generate(directory: Path, dtype: str, prompts: Sequence[tuple[int, ...
         for seed in range(number * GROUP, (number + 1) * GROUP)
     ]
     version = InstalledVersion(name=PolicyVersion(1, 0), manifest=ManifestHash(bytes(32)))
-    async with open_worker_engine(TransformersConfig(device="cpu", compute_dtype=dtype)) as engine:
+    async with open_worker_engine(config) as engine:
         await engine.install(version, directory)
         return await engine.generate(requests)
 

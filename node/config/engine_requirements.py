@@ -20,13 +20,12 @@ AUTO = "auto"
 SAID_BYTES = 64
 """Of a node's word are shown at most."""
 
-TELL_EXPERTS = ("transformers",)
-"""The kinds of engines that tell which experts they used. vLLM's option needs its Model Runner V2, whose logits
-processors our sampler is not written for."""
+TELL_EXPERTS = ("transformers", "vllm")
+"""The kinds of engines that tell which experts they used."""
 
 NO_EXPERTS = (
     "This swarm trains with the experts that engines chose (router replay), and yours does not tell them: set [engine] "
-    'kind = "transformers" in node.toml, and use a volery that is as new as that of the learner.'
+    'kind = "transformers" or "vllm" in node.toml, and use a volery that is as new as that of the learner.'
 )
 
 

@@ -158,7 +158,8 @@ def _unfit(told: Found, findings: Findings) -> list[str]:
         if dtypes and findings.engine.compute_dtype not in dtypes:
             found.append(f'[engine] compute_dtype: this swarm wants "{plain_name(dtypes[0])}". Set it to that.')
         if EXPERTS in told.terms.ext and findings.engine.kind not in TELL_EXPERTS:
-            found.append('[engine] kind: this swarm wants engines that tell their experts. Set it to "transformers".')
+            kinds = " or ".join(f'"{kind}"' for kind in TELL_EXPERTS)
+            found.append(f"[engine] kind: this swarm wants engines that tell their experts. Set it to {kinds}.")
     return found
 
 

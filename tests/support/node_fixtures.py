@@ -19,12 +19,15 @@ VOCAB_SIZE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Models:
-    """Model directories: two sets of weights of one tiny Qwen3 (tied), and others by what is special about them."""
+    """Model directories: two sets of weights of one tiny Qwen3 (tied), two of a tiny Qwen3-MoE, and others by what is
+    special about them."""
 
     first: Path
     second: Path
     untied: Path
     llama: Path
+    mixture: Path
+    second_mixture: Path
     sharded: Path
     without_tensor: Path
     misshapen: Path
@@ -51,6 +54,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     _save(root / "second", seed=2)
     _save(root / "untied", seed=3, tie_word_embeddings=False)
     _save(root / "llama", seed=4, architecture="Llama")
+    for name, seed in (("mixture", 5), ("second_mixture", 6)):
+        _save(root / name, seed=seed, architecture="Qwen3Moe", **MIXTURE)
     _save(root / "sharded", seed=1, max_shard_size="200KB")
     _save_changed(root / "first", root / "without_tensor", drop="model.norm.weight")
     _save_changed(root / "first", root / "misshapen", halve="model.norm.weight")
@@ -59,9 +64,22 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     weights.write_bytes(weights.read_bytes()[:-100])
     shutil.copytree(root / "first", root / "pickled")
     (root / "pickled" / "model.safetensors").rename(root / "pickled" / "pytorch_model.bin")
-    names = ("first", "second", "untied", "llama", "sharded", "without_tensor", "misshapen", "truncated", "pickled")
+    names = (
+        "first", "second", "untied", "llama", "mixture", "second_mixture", "sharded", "without_tensor", "misshapen",
+        "truncated", "pickled",
+    )  # fmt: skip
     assert json.loads((root / "sharded" / "model.safetensors.index.json").read_text())["weight_map"]
     return Models(**{name: root / name for name in names}, absent=root / "absent")
+
+
+MIXTURE: dict[str, Any] = {
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "mlp_only_layers": [1],
+}
+"""Of its three layers the second has no experts."""
 
 
 def _save(

@@ -21,30 +21,22 @@ from safetensors.numpy import save_file
 from node.engine.conformance import FIRST, SECOND, check_engine
 from node.engine.interface import Generation, GenerationRequest, InstalledVersion, InstallFailed
 from node.engine.transformers import TransformersConfig
-from node.engine.vllm import VllmConfig
 from node.engine.worker_engine import WorkerEngine, open_worker_engine
 from node.processes.outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
-from node.processes.spec import RestartLimits
 from tests.support.engine_subject import subject_of
-from tests.support.node_fixtures import VOCAB_SIZE, Models
+from tests.support.node_fixtures import Models
+from tests.support.vllm_requests import config, requests
 
 TOLERANCE = 1e-4
 """Float32 on both sides: 5e-6 was seen."""
 GROWTH_BYTES = 64 * 2**20
 """Of all processes, over 80 swaps of a model that takes 1 MB: one that kept a copy of the weights, or of their packed
 form, would take more."""
-KV_CACHE_BYTES = 48 * 2**20
-"""Twice what is in flight takes. vLLM goes round its cache, so all of its memory is soon used: that is no leak."""
 ROOM, IN_FLIGHT = 400, 48
 """New tokens of a completion that is to be in flight while weights change, and how many there are: for some seconds,
 also where this process is kept waiting by others."""
 ATTEMPTS = 5
 """At swaps that something is in flight over: on a busy machine this process may sleep until all is done."""
-
-
-def config(python: Path) -> VllmConfig:
-    restarts = RestartLimits(first_delay_s=0.0)
-    return VllmConfig(python=python, eager=True, kv_cache_bytes=KV_CACHE_BYTES, restarts=restarts)
 
 
 @pytest.fixture
@@ -74,21 +66,6 @@ def adapted(base: Path) -> Path:
         save_file(tensors, directory / "adapter_model.safetensors")
         (directory / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 8}))
     return directory
-
-
-def requests(count: int, *, room: int, stops: frozenset[int] = frozenset()) -> list[GenerationRequest]:
-    """Sampled and greedy ones, of several prompts and temperatures, with seeds of all 64 bits."""
-    return [
-        GenerationRequest(
-            prompt=tuple((7 * i + j) % VOCAB_SIZE for j in range(1 + 5 * (i % 9))),
-            seed=(2**64 - 1) // (i + 1),
-            temperature=(1.0, 0.6, 1.4)[i % 3],
-            max_new_tokens=room - 3 * (i % 5),
-            stop_ids=stops,
-            greedy=i % 7 == 3,
-        )
-        for i in range(count)
-    ]
 
 
 async def require_same(one: WorkerEngine, other: WorkerEngine, directory: Path, version: InstalledVersion) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import count
 from typing import Any
 
+import numpy as np
 import torch
 import vllm
 from vllm import SamplingParams
@@ -22,16 +23,20 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from learner.artifacts.expert_routing import routing_in
 from protocol.core.pipe import Header
+from protocol.experts import Routing
 
 from ..common_worker.errors import Broken, Refused
 from ..common_worker.generate_call import Row
 from ..common_worker.token_events import Drawn, listens
+from .expert_recording import ROUTING
 from .model_contents import Contents, plain_view
 from .sampler import ARGUMENT
 
 SAMPLER = f"{__package__}.sampler:SeededSampler"
 EXTENSION = f"{__package__}.weight_swap.WeightSwap"
+RECORDING_WORKER = f"{__package__}.recording_worker.RecordingWorker"
 HANG_S = 300.0
 """Between two steps vLLM's core answers what it is asked. A step takes seconds at most; a kernel compiled on the way,
 on a slow machine, perhaps minutes."""
@@ -74,6 +79,9 @@ class Engine:
         self._served: Contents | None = None
         self._labels = count()
         self._versions: dict[str, Header] = {}
+        self._routing: Routing | None = None
+        self._deaf = ""
+        self._forgotten: list[str] = []
         self.version: Header | None = None
         self.is_starting = False
         """What runs, if anything, is on trial; whether it serves, `install` says."""
@@ -141,11 +149,13 @@ class Engine:
 
     async def _start(self, contents: Contents) -> None:
         with plain_view(contents) as view:
-            arguments = AsyncEngineArgs(model=str(view), **self._arguments(contents))
+            arguments = AsyncEngineArgs(model=str(view), **self._arguments(contents), **_recording(contents))
             self._llm = AsyncLLM.from_engine_args(arguments)
         if contents.adapter is not None:
             await self._swap(contents)
             await self._llm.resume_generation()
+        self._routing = routing_in(contents.config)
+        self._deaf = (await self._llm.collective_rpc("volery_deaf"))[0] if self._routing is not None else ""
         # What vLLM has no kernel for (a CPU: some head sizes) ends it at the first token, not at the start.
         trial = SamplingParams(max_tokens=1, logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
         async with asyncio.timeout(HANG_S):
@@ -202,6 +212,10 @@ class Engine:
         if len(row.prompt) + row.budget > limit:
             error = f"{len(row.prompt)} prompt and {row.budget} new tokens are over the {limit} that fit here"
             raise Refused("bad_request", error)
+        if row.with_experts and (self._routing is None or self._deaf):
+            name = self.llm.model_config.hf_config.model_type
+            why = self._deaf or "its routers are not known here"
+            raise Refused("bad_request", f"the experts of a {name} were asked for, and vLLM does not tell them: {why}")
 
     async def complete(
         self,
@@ -221,6 +235,7 @@ class Engine:
             "greedy": row.greedy,
             "forced": forced or [],
             "start": row.start,
+            "experts": id if row.with_experts else "",
         }
         params = SamplingParams(
             temperature=0.0,
@@ -234,6 +249,16 @@ class Engine:
             skip_clone=True,
             extra_args={ARGUMENT: asked},
         )
+        try:
+            await self._draw(id, row, params, tell)
+            if row.with_experts:
+                await self._fetch_experts(id, row)
+        except BaseException:
+            if row.with_experts:
+                self._forgotten.append(id)
+            raise
+
+    async def _draw(self, id: str, row: Row, params: Any, tell: Callable[[Sequence[Drawn]], None]) -> None:
         told = 0
         async for output in self.llm.generate({"prompt_token_ids": list(row.prompt)}, params, id):
             done = output.outputs[0]
@@ -247,6 +272,16 @@ class Engine:
                 done.logprobs.logprobs,
                 [(span.end, self._versions[span.version]) for span in done.weight_versions],
             )
+
+    async def _fetch_experts(self, id: str, row: Row) -> None:
+        """Fill in which experts made the row's tokens; of one that was aborted vLLM may know a token more."""
+        assert self._routing is not None
+        forgotten, self._forgotten = self._forgotten, []
+        [raw], *_ = await self._llm.collective_rpc("volery_experts", args=([id], forgotten))
+        shape = (-1, self._routing.layers, self._routing.top_k)
+        row.experts = np.frombuffer(raw, self._routing.dtype).reshape(shape)[: row.length]
+        if len(row.experts) != row.length:
+            raise Broken(f"vLLM drew {row.length} tokens, and its routers were heard for {len(row.experts)} of them")
 
     async def abort(self, ids: list[str]) -> None:
         """Have what `complete` generates under these ids end with the tokens that it has."""
@@ -281,3 +316,11 @@ class Engine:
             self._stop()
         except Exception as error:  # of vLLM; the process ends now anyway
             print(f"vLLM did not stop in good order: {error}", file=sys.stderr, flush=True)
+
+
+def _recording(contents: Contents) -> Header:
+    """What vLLM is told besides, where the experts of a mixture can be recorded."""
+    routing = routing_in(contents.config)
+    if routing is None:
+        return {}
+    return {"worker_cls": RECORDING_WORKER, "additional_config": {ROUTING: asdict(routing)}}

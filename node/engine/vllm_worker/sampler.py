@@ -21,8 +21,10 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDi
 
 from protocol.sampling import greedy, sample
 
+from .expert_recording import RECORDER
+
 ARGUMENT = "volery"
-"""Key of a request's extra arguments: {"seed", "temperature", "greedy", "forced", "start"}; see `Asked`."""
+"""Key of a request's extra arguments: {"seed", "temperature", "greedy", "forced", "start", "experts"}; see `Asked`."""
 
 NOT_FINITE = 1e30
 
@@ -31,7 +33,8 @@ NOT_FINITE = 1e30
 class Asked:
     """How one completion is drawn. `seed` int64 with the bits of the u64; `forced` tokens are taken instead of drawn,
     and only scored, at `temperature`. `tokens` is vLLM's own list of what was generated so far; `start` the position of
-    the first of them."""
+    the first of them. `experts`: the name under which the experts that made its tokens are kept, "" where nobody asked
+    for them."""
 
     seed: int
     temperature: float
@@ -39,6 +42,7 @@ class Asked:
     forced: list[int]
     tokens: list[int]
     start: int = 0
+    experts: str = ""
 
 
 class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in the environment that checks types
@@ -77,6 +81,8 @@ class SeededSampler(LogitsProcessor):  # type: ignore[misc]  # vLLM is not in th
         if self._columns is None:
             self._columns = _Columns.of(self._rows, self._device)
         columns = self._columns
+        if columns.recorded:
+            RECORDER.note([(row, asked.experts, len(asked.tokens)) for row, asked in columns.recorded])
         whole = len(columns.asked) == len(logits) and columns.in_order
         mine = logits if whole else logits[columns.index]
         tokens, logprobs = self._choose(mine, columns)
@@ -128,6 +134,7 @@ class _Columns:
     any_greedy: bool
     all_greedy: bool
     forced: list[int]
+    recorded: list[tuple[int, Asked]]  # with their place in vLLM's batch, those whose experts are wanted
 
     @classmethod
     def of(cls, rows: dict[int, Asked], device: torch.device) -> _Columns:
@@ -146,4 +153,5 @@ class _Columns:
             any_greedy=any(greedy),
             all_greedy=all(greedy),
             forced=[row for row, one in enumerate(asked) if one.forced],
+            recorded=[(index, one) for index, one in zip(order, asked, strict=True) if one.experts],
         )

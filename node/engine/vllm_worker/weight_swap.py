@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.platforms import current_platform
 
 from ..common_worker.lora import open_adapter
 from ..common_worker.weight_files import weight_files
@@ -26,8 +27,16 @@ class WeightSwap:
 
     def volery_swap(self, directory: str) -> None:
         """Load the weights of `directory` in place. Nothing may be running, and no cache of the old ones be used."""
+        modules = list(self.model_runner.get_model().modules())
+        if current_platform.is_cpu():
+            # vLLM 0.32: the kernel of a mixture of experts packs its weights when it is made, and not at a reload, and
+            # then reads as packed what is not. So it is made anew.
+            for module in modules:
+                method: Any = getattr(module, "quant_method", None)
+                if hasattr(method, "moe_kernel"):
+                    method.moe_kernel = None
         self.reload_weights(weights_iterator=tensors_of(Path(directory)))
-        for module in self.model_runner.get_model().modules():
+        for module in modules:
             # vLLM 0.32 on a CPU: the head holds a packed copy, which a reload of tied embeddings leaves as it was.
             if isinstance(module, ParallelLMHead):
                 module.quant_method.process_weights_after_loading(module)

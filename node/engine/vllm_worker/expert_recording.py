@@ -1,0 +1,85 @@
+"""Records which experts of a mixture vLLM's routers choose, at the position that each token is drawn from.
+
+It lives in vLLM's worker process. vLLM's own capturer writes the choices of a pass into a buffer, one row a position.
+The seeded sampler, which knows whose token is drawn next, has the rows kept that somebody asked for (`note`). Once a
+completion has ended, the engine fetches its experts (`take`).
+
+vLLM 0.32 hands experts out itself only with its second model runner, which runs no logits processors of others.
+
+Invariants:
+- recording changes nothing that a model computes;
+- a token's experts are those of the pass that it was drawn from. A pass that is computed again, after a pause or for
+  want of memory, takes the place of the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from protocol.experts import Routing
+
+ROUTING = "volery_routing"
+"""Under this name vLLM's additional configuration says how the model routes: `layers`, `experts`, `top_k`. What vLLM
+compiles is cached by its configuration, this part of it too."""
+
+Noted = tuple[int, str, int]
+"""A row of the batch, the name of its completion, and the position in it of the token that is drawn next."""
+
+
+class Recorder:
+    """Keeps what the routers of a model choose. `deaf`: why nothing is recorded; "" once `bind` has come so far."""
+
+    def __init__(self) -> None:
+        self.deaf = "vLLM holds no mixture of experts"
+        self._runner: Any = None
+        self._capturer: Any = None
+        self._routing = Routing(layers=1, experts=1, top_k=1)
+        self._places: list[int] = []
+        self._kept: dict[str, list[bytes]] = {}
+
+    def bind(self, runner: Any, vllm_config: Any, routing: Routing) -> None:
+        """Listen to the routers of the model that `runner` has loaded; before anything is compiled or captured."""
+        # Of no use to whoever loads this file beside the sampler, and slow to load.
+        from vllm.model_executor.layers.fused_moe.layer import MoERunner
+        from vllm.model_executor.layers.fused_moe.routed_experts_capturer import (
+            RoutedExpertsCapturer,
+            bind_routed_experts_capturer,
+        )
+
+        model = runner.get_model()
+        self._places = sorted({module.layer_id for module in model.modules() if isinstance(module, MoERunner)})
+        if len(self._places) != routing.layers:
+            self.deaf = f"its config has {routing.layers} layers with experts, and vLLM made {len(self._places)}"
+            return
+        try:
+            self._capturer = RoutedExpertsCapturer(vllm_config.scheduler_config.max_num_batched_tokens, vllm_config)
+            bind_routed_experts_capturer(model, self._capturer)
+        except ValueError as error:  # of a kernel that routes inside, and does not say how
+            self.deaf = str(error)
+            return
+        self.deaf, self._runner, self._routing = "", runner, routing
+
+    def note(self, wanted: Sequence[Noted]) -> None:
+        """Keep the experts of the pass that has just been, for the rows that are `wanted`."""
+        if self.deaf:
+            return
+        ends = self._runner.query_start_loc.np  # row i of a batch has the positions from ends[i] up to ends[i + 1]
+        buffer = self._capturer.device_buffer
+        last = torch.tensor([int(ends[row + 1]) - 1 for row, _, _ in wanted], device=buffer.device)
+        chosen = buffer.index_select(0, last)[:, self._places].cpu().numpy().astype(self._routing.dtype)
+        for (_, name, position), experts in zip(wanted, chosen, strict=True):
+            self._kept.setdefault(name, [])[position:] = [experts.tobytes()]
+
+    def take(self, names: Sequence[str], forgotten: Sequence[str]) -> list[bytes]:
+        """The experts of each completion, a token's after another (`protocol.experts`); those that are `forgotten` go
+        as well, and are told to nobody."""
+        for name in forgotten:
+            self._kept.pop(name, None)
+        return [b"".join(self._kept.pop(name, [])) for name in names]
+
+
+RECORDER = Recorder()
+"""The one of this process. vLLM makes model and sampler, and lets neither know of the other."""

@@ -1,0 +1,38 @@
+"""vLLM's worker for a mixture of experts: one whose model is listened to from its first pass on.
+
+What always holds: routers are bound after the model is loaded and before it is compiled or captured in graphs. A graph
+replays what it was captured with, so one that was captured earlier would record nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from vllm.platforms import current_platform
+
+from protocol.experts import Routing
+
+from .expert_recording import RECORDER, ROUTING
+
+if current_platform.is_cpu():
+    from vllm.v1.worker.cpu_worker import CPUWorker as Base
+else:
+    from vllm.v1.worker.gpu_worker import Worker as Base
+
+
+class RecordingWorker(Base):  # type: ignore[misc]  # vLLM is not in the environment that checks types
+    """See the module's paragraph."""
+
+    def load_model(self, **more: Any) -> None:
+        """Load it, and listen."""
+        super().load_model(**more)
+        RECORDER.bind(self.model_runner, self.vllm_config, Routing(**self.vllm_config.additional_config[ROUTING]))
+
+    def volery_deaf(self) -> str:
+        """Why no experts are told; "" when they are."""
+        return RECORDER.deaf
+
+    def volery_experts(self, names: Sequence[str], forgotten: Sequence[str]) -> list[bytes]:
+        """See `Recorder.take`."""
+        return RECORDER.take(names, forgotten)

@@ -1,0 +1,36 @@
+"""vLLM as its tests run it, and what they ask of an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from node.engine.interface import GenerationRequest
+from node.engine.vllm import VllmConfig
+from node.processes.spec import RestartLimits
+from tests.support.node_fixtures import VOCAB_SIZE
+
+KV_CACHE_BYTES = 48 * 2**20
+"""Twice what is in flight takes. vLLM goes round its cache, so all of its memory is soon used: that is no leak."""
+
+
+def config(python: Path) -> VllmConfig:
+    restarts = RestartLimits(first_delay_s=0.0)
+    return VllmConfig(python=python, eager=True, kv_cache_bytes=KV_CACHE_BYTES, restarts=restarts)
+
+
+def requests(
+    count: int, *, room: int, stops: frozenset[int] = frozenset(), experts: bool = False
+) -> list[GenerationRequest]:
+    """Sampled and greedy ones, of several prompts and temperatures, with seeds of all 64 bits."""
+    return [
+        GenerationRequest(
+            prompt=tuple((7 * i + j) % VOCAB_SIZE for j in range(1 + 5 * (i % 9))),
+            seed=(2**64 - 1) // (i + 1),
+            temperature=(1.0, 0.6, 1.4)[i % 3],
+            max_new_tokens=room - 3 * (i % 5),
+            stop_ids=stops,
+            greedy=i % 7 == 3,
+            experts=experts,
+        )
+        for i in range(count)
+    ]

@@ -67,6 +67,11 @@ class TeacherLeaseRow:
     envelope: bytes
 
 
+TEACHER_ENGINE = "teacher, "
+"""What the engine of a teacher node begins with in the ledger, where its role is that of every node beside the
+learner."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TeacherRow:
     """What one teacher has scored so far: leases that it delivered, tokens, seconds of its engine."""

@@ -650,6 +650,7 @@ def test_json_keys_are_a_promise(demo: SwarmReport) -> None:
         "audits",
         "reputation",
         "reach",
+        "scored",
     ]
     assert told["format"] == "volery-report/2"
     assert sum(told["lag_histogram"].values()) == told["totals"]["trained"] == 9984

@@ -187,6 +187,20 @@ class TrustQueries:
                 found.append(AdmittedRow(lease=lease, peer=PeerId(rows[0][0]), records=records))
         return found
 
+    def scores_of(self, leases: Collection[LeaseId]) -> list[tuple[LeaseId, PeerId, bytes]]:
+        """Those of `leases` by which a teacher delivered scores, with the receipt that it has."""
+        if not self.db.has_table("teacher_leases"):
+            return []
+        return [
+            (LeaseId(lease), PeerId(peer), receipt)
+            for one in leases
+            for lease, peer, receipt in self.db.query(
+                "SELECT lease, peer, receipt FROM leases JOIN teacher_leases USING (lease)"
+                " WHERE lease = ? AND engine_s IS NOT NULL",
+                (one,),
+            )
+        ]
+
     def parts_of(self, peer: PeerId, roots: Collection[LeaseId]) -> set[LeaseId]:
         """The leases of `peer` among those that opened the groups `roots`, or went on with them."""
         found: set[LeaseId] = set()

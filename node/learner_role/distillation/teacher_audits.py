@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import trio
 
-from learner.ledger.rows import AdmittedRow, AuditRow
+from learner.ledger.rows import AuditRow
 from learner.ledger.trust import AuditOutcome
 from learner.rollouts.score_leases import Scored, ScoreLeases
 from learner.trust.audit_history import AuditHistory, Finding, after
@@ -21,10 +21,10 @@ from learner.trust.ban_evidence import Found, Margin, count_above, log_evidence
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import PeerBanned
 from node.learner_role.trust.peer_standings import PeerStandings
-from node.learner_role.trust.receipt_revisions import ReceiptRevisions, Refusal
-from protocol.core.ids import LeaseId, PeerId, RecordId, short
+from node.learner_role.trust.receipt_revisions import Late, ReceiptRevisions, Refusal
+from protocol.core.ids import LeaseId, short
 from protocol.scores import MIN_SCORE
-from protocol.work import Rule, open_receipt
+from protocol.work import Rule
 
 VERSION, TEACHER = "the version named", "the teacher"
 """What an audit of rollouts compares with, as its detail says it, and what this one does."""
@@ -53,7 +53,7 @@ class TeacherAudits(Service):
     temperature: float
 
     def __post_init__(self) -> None:
-        self.signals.peer_banned.subscribe(lambda news: self._disown(news.peer))
+        self.signals.peer_banned.subscribe(self._disown)
 
     async def conclude(self, scored: Scored, ours: Sequence[Sequence[float]]) -> None:
         """The audit is over: the learner's teacher gives the tokens the log probabilities `ours`. Write what that came
@@ -103,12 +103,7 @@ class TeacherAudits(Service):
         refused |= {one: (Rule.BANNED, f"its peer is banned: {known.banned}") for one in gone if one != row.lease}
         revised = dict[LeaseId, Refusal]()
         for lease, (rule, detail) in refused.items():
-            if (given := self.ledger.work.receipt_of(lease, row.peer)) is not None:
-                records = tuple(
-                    (RecordId(one.record), one.index) for one in open_receipt(given, self.identity.authority).verdicts
-                )
-                admitted = AdmittedRow(lease=lease, peer=row.peer, records=records)
-                revised[lease] = self.revisions.refusal(admitted, rule, detail, row.at_ms)
+            revised |= self.revisions.refusals([lease], rule, detail, row.at_ms)
         outcome = AuditOutcome(row=row, known=known, revised=revised)
         self.ledger.trust.scores_audited(outcome, self.margins, scored.work.raw, scored.raw)
         return {lease: raw for lease, (_, _, raw) in revised.items()}
@@ -140,7 +135,9 @@ class TeacherAudits(Service):
             self.signals.peer_judged.emit(work.peer)
         self.state.notify()
 
-    def _disown(self, peer: PeerId) -> None:
-        """It is banned: what it said is learnt from no more."""
-        if self.leases.disown(peer):
+    def _disown(self, news: PeerBanned) -> None:
+        """It is banned, by whomever: what it said is learnt from no more, and its receipts say so soon."""
+        if gone := self.leases.disown(news.peer):
+            for lease in gone:
+                self.revisions.refuse_late(Late(lease=lease, root=None, why=f"its peer is banned: {news.why}"))
             self.state.notify(leasable=False)

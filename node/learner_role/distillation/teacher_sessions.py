@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 import trio
 
 from learner.ledger.reputation import BANNED
-from learner.ledger.rows import StayRow
+from learner.ledger.rows import TEACHER_ENGINE, StayRow
 from node.learner_role.distillation.teacher_leases import TeacherLeases
 from node.learner_role.peers.greetings import objection_to, write_joined
 from node.learner_role.shared.context import Service
+from node.learner_role.shared.node_troubles import hear_troubles
 from node.learner_role.shared.run_state import PeerSession
 from node.learner_role.shared.signals import PeerBanned, PeerDismissed
 from node.learner_role.shared.stay_counts import StayCounts, stay_row
@@ -42,9 +43,6 @@ from protocol.work import (
     Welcome,
 )
 from swarm.transport.event_rate import Buckets, Rate
-
-ENGINE = "teacher, {}"
-"""Of a teacher node in the ledger, where its role is that of every node beside the learner."""
 
 WRITE_S = 2.0
 """How often stays are written, beside their end."""
@@ -127,6 +125,7 @@ class TeacherSessions(Service):
         """Note the counts that came with a sign of life."""
         if (session := self.state.teachers.get(peer)) is not None:
             self._counts.add(peer, session, heartbeat, self.state.teachers)
+            hear_troubles(self.context, peer, session.name, heartbeat)
             self.trust.revisions.tell(peer)
 
     def take_start(self, peer: PeerId, started: Started) -> None:
@@ -196,7 +195,7 @@ class TeacherSessions(Service):
 
     def _write_joined(self, peer: PeerId, hello: Hello) -> tuple[bool, int]:
         """Return whether the peer was here before, and the id of its new stay."""
-        return write_joined(self.ledger.peers, peer, hello, self.now_ms(), engine=ENGINE.format(hello.engine))
+        return write_joined(self.ledger.peers, peer, hello, self.now_ms(), engine=f"{TEACHER_ENGINE}{hello.engine}")
 
     async def _write(self) -> None:
         with trio.CancelScope(shield=True):  # what is taken to be written is written

@@ -24,6 +24,7 @@ from node.learner_role.peers.relay_credits import RelayCreditService
 from node.learner_role.scheduling.lease_service import LeaseService
 from node.learner_role.scheduling.peer_recorder import PeerRecorder
 from node.learner_role.shared.context import Service
+from node.learner_role.shared.node_troubles import hear_troubles
 from node.learner_role.shared.run_state import PeerSession
 from node.learner_role.shared.signals import PeerBanned, PeerDismissed
 from node.learner_role.shared.stay_counts import PEERS_REMEMBERED, StayCounts, stay_row
@@ -192,7 +193,7 @@ class SessionService(Service):
             self._unheard[peer] = reach
             self._hear_reach(peer, presence)
         self._counts.add(peer, presence, heartbeat, self.state.present)
-        self._hear_troubles(peer, presence, heartbeat)
+        hear_troubles(self.context, peer, presence.name, heartbeat)
         self.witness.note_heartbeat(peer, heartbeat)
         if self.witness.note_hours(peer, left_s):
             self.signals.peers_changed.emit(None)
@@ -335,22 +336,6 @@ class SessionService(Service):
         if text != self._reach_said and now_s - self._reach_said_s >= REACH_SAID_EVERY_S:
             self._reach_said, self._reach_said_s = text, now_s
             self.events.emit("nodes_reached", text=text)
-
-    def _hear_troubles(self, peer: PeerId, presence: PeerSession, heartbeat: Heartbeat) -> None:
-        """Note what the node cannot do, and log what is news of it."""
-        now_s, now_ms = trio.current_time(), self.now_ms()
-        for trouble in self.state.troubles.heard(
-            peer, heartbeat.troubles, now_s=now_s, now_ms=now_ms, present=self.state.present
-        ):
-            self.events.emit(
-                "node_trouble",
-                peer=peer,
-                name=presence.name,
-                kind=trouble.kind.value,
-                version=str(trouble.version) if trouble.version else None,
-                times=trouble.times,
-                reason=trouble.reason,
-            )
 
     def _dismiss(self, news: PeerBanned) -> None:
         """The peer is not welcome any more: it loses its leases and its line."""

@@ -19,9 +19,9 @@ from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import PeerBanned
 from node.learner_role.trust.peer_standings import PeerStandings
 from protocol.core.envelope import sign
-from protocol.core.ids import LeaseId, PeerId
+from protocol.core.ids import LeaseId, PeerId, RecordId
 from protocol.core.limits import MAX_REASON_CHARS
-from protocol.work import Receipt, Revised, Rule, Verdict
+from protocol.work import Receipt, Revised, Rule, Verdict, open_receipt
 
 BANNED_REASON = "banned"
 """Why the groups are dropped that a peer opened, or made a turn of, that was just banned."""
@@ -82,10 +82,20 @@ class ReceiptRevisions(Service):
 
     def refusals(self, leases: Collection[LeaseId], rule: Rule, detail: str, now_ms: int) -> dict[LeaseId, Refusal]:
         """On a thread: how what is admitted of these leases is refused after all, and the receipts that say so, each to
-        the peer of its lease."""
-        return {row.lease: self.refusal(row, rule, detail, now_ms) for row in self.ledger.trust.admitted_of(leases)}
+        the peer of its lease. Of rollouts what no step has taken; of a teacher's scores all."""
+        rows = [*self.ledger.trust.admitted_of(leases), *self._scores_of(leases)]
+        return {row.lease: self._refusal(row, rule, detail, now_ms) for row in rows}
 
-    def refusal(self, row: AdmittedRow, rule: Rule, detail: str, now_ms: int) -> Refusal:
+    def _scores_of(self, leases: Collection[LeaseId]) -> list[AdmittedRow]:
+        """Of these leases what a teacher delivered: of that the ledger has the receipt alone."""
+        found = list[AdmittedRow]()
+        for lease, peer, receipt in self.ledger.trust.scores_of(leases):
+            verdicts = open_receipt(receipt, self.identity.authority).verdicts
+            records = tuple((RecordId(one.record), one.index) for one in verdicts if one.rule is Rule.ADMITTED)
+            found += [AdmittedRow(lease=lease, peer=peer, records=records)] if records else []
+        return found
+
+    def _refusal(self, row: AdmittedRow, rule: Rule, detail: str, now_ms: int) -> Refusal:
         """How these records are refused after all, and the receipt that says so to the peer of their lease."""
         detail = detail[:MAX_REASON_CHARS]
         verdicts = [Verdict(record=record, index=index, rule=rule, detail=detail) for record, index in row.records]

@@ -73,7 +73,7 @@ def _peer_page(peer: PeerReport, history: PeerHistory, among: _Among) -> Fragmen
     plot = timeline(f"time-{peer.peer}", history.judged, list(rows), wall_s)
     parts: list[Child] = [
         tag("p", tag("a", "All peers", href="#peers"), class_="back"),
-        tag("h2", strangers(name_of(peer)), " ", tag("small", peer.role.value), id=key, tabindex=-1),
+        tag("h2", strangers(name_of(peer)), " ", tag("small", peer.does), id=key, tabindex=-1),
         tag("p", tag("code", peer.peer), class_="id"),
         tiles(_figures(peer)),
         figure(plot, wide=STRIP),
@@ -156,15 +156,24 @@ def _figures(peer: PeerReport) -> Iterator[Tile]:
         yield Tile(name="cost", value=words.money(peer.cost, peer.price.currency))
         yield Tile(name="here", value=words.duration(peer.active_s + peer.standby_s))
         return
+    if peer.scored is not None:
+        yield Tile(name="groups scored", value=words.count(peer.scored.groups))
+        yield Tile(name="tokens scored", value=words.count(peer.scored.tokens))
+        yield from _pay_and_standing(peer)
+        return
     yield Tile(name="rollouts admitted", value=words.count(peer.admitted), more=f"{peer.rejected:,} rejected")
     yield Tile(name="share of batches", value=words.share(peer.share))
     yield Tile(name="tokens admitted", value=words.count(peer.tokens))
+    yield Tile(name="relayed, credited", value=words.size(peer.bytes_relayed or 0))
+    yield from _pay_and_standing(peer)
+
+
+def _pay_and_standing(peer: PeerReport) -> Iterator[Tile]:
     yield Tile(
         name="earned",
         value=words.money(peer.cost, peer.price.currency),
         more=f"in {words.duration(peer.active_s)} of work",
     )
-    yield Tile(name="relayed, credited", value=words.size(peer.bytes_relayed or 0))
     if peer.reputation is not None:
         yield Tile(name="reputation", value=f"{peer.reputation.score:.2f}", more=peer.reputation.band.value)
 
@@ -221,7 +230,8 @@ def _machine(peer: PeerReport) -> Iterator[tuple[str, Child]]:
     yield "engine", strangers(words.plain_name(peer.engine, NAME_CHARS) or words.NOTHING)
     yield "machine", strangers(shortened(words.plain_name(peer.machine, 200), 200) or words.NOTHING)
     if peer.role is Role.ROLLOUT:
-        yield "its engine generated for", words.duration(peer.engine_s)
+        yield f"its engine {'generated' if peer.scored is None else 'scored'} for", words.duration(peer.engine_s)
+    if peer.role is Role.ROLLOUT and peer.scored is None:
         rate = words.rate(peer.admitted_per_s)
         rollouts = f"{rate} {'rollout' if rate == '1' else 'rollouts'} per second of work"
         yield "admitted", words.NOTHING if peer.admitted_per_s is None else rollouts

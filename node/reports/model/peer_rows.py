@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from learner.ledger.queries.peers import KnownPeer, PeerStay
 from learner.ledger.queries.work import PeerWork
+from learner.ledger.rows import TEACHER_ENGINE, TeacherRow
 from node.reports.model.audits import PeerAudits
 from node.reports.model.reach import PeerReach
-from node.reports.model.report import LeaseCounts, PeerReport, Role
+from node.reports.model.report import LeaseCounts, PeerReport, Role, Scored
 from node.reports.model.stays import stays_of
 from protocol.accounting.claims import Price
 from protocol.accounting.reputation import Reputation
@@ -30,12 +31,14 @@ def peer_report(
     reputation: Reputation,
     audits: PeerAudits | None = None,
     reach: PeerReach | None = None,
+    scored: TeacherRow | None = None,
     trained: int,
     started_ms: int = 0,
 ) -> PeerReport:
-    """The row of one peer, that was `here`; `trained` counts all rollouts of all batches."""
+    """The row of one peer, that was `here`; `trained` counts all rollouts of all batches, `scored` is of a teacher."""
     stays = stays_of(here, started_ms)
     standby_s = sum(stay.standby_s for stay in stays)
+    teaches = scored is not None or peer.engine.startswith(TEACHER_ENGINE)
     return PeerReport(
         peer=peer.peer,
         name=peer.name,
@@ -61,6 +64,9 @@ def peer_report(
         audits=audits,
         stays=stays,
         reach=reach,
+        scored=(Scored() if scored is None else Scored(groups=scored.groups, tokens=scored.tokens))
+        if teaches
+        else None,
     )
 
 

@@ -83,6 +83,14 @@ class LeaseCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Scored:
+    """What a teacher node scored: groups whose scores it delivered, and their tokens."""
+
+    groups: int = 0
+    tokens: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class PeerReport:
     """One peer's work. `verdicts` counts its judged records by the rule that decided, `tokens` those that count
     for it: of admitted records, and of groups that only a restart of the learner orphaned.
@@ -95,7 +103,7 @@ class PeerReport:
     `audits` is what was found of it, None where nobody looked; `reputation` None where it is not known, and of a
     learner, which has none. `stays` are when it was here, with what it moved and the
     joules that it says its machine took then. `reach`: how others reach it and how it met them, as it says; None where
-    it does not.
+    it does not. `scored`: what a teacher node scored, None of others.
     """
 
     peer: PeerId
@@ -122,6 +130,12 @@ class PeerReport:
     audits: PeerAudits | None = None
     stays: tuple[Stay, ...] = ()
     reach: PeerReach | None = None
+    scored: Scored | None = None
+
+    @property
+    def does(self) -> str:
+        """Its role in words."""
+        return self.role.value if self.scored is None else "teacher"
 
     @property
     def judged(self) -> int:

@@ -213,6 +213,7 @@ def _peers(
     reached = reach_by_peer(reaches, ledger, started_ms)
     leases, late, recalled = ledger.work.leases_by_peer(), ledger.work.late_by_peer(), ledger.work.recalled_by_peer()
     verdicts, work = ledger.work.verdicts_by_peer(), ledger.work.work_by_peer()
+    scored = {row.peer: row for row in ledger.work.teachers()}
     return in_order(
         peer_report(
             known,
@@ -224,6 +225,7 @@ def _peers(
             reputation=reputed[known.peer],
             audits=audits.get(known.peer),
             reach=reached.get(known.peer),
+            scored=scored.get(known.peer),
             trained=trained,
             started_ms=started_ms,
         )

@@ -37,7 +37,7 @@ LATEST_BANNED = 5
 rows, in each table; the other forms have all."""
 
 SECTIONS = {
-    "Work": "role admitted rejected admitted_per_s tokens share",
+    "Work": "role admitted rejected admitted_per_s tokens share scored.groups scored.tokens",
     "Cost and traffic": (
         "hours_active hours_standby price_per_hour cost cents_per_1000_tokens bytes_up bytes_down kwh electricity"
         " share_of_reference bytes_relayed"
@@ -58,7 +58,7 @@ SECTIONS = {
 OWN_SECTIONS = {title: SECTIONS[title] for title in ("Work", "Cost and traffic")}
 """What a node's own receipts tell of it; the rest only the learner knows."""
 
-ONLY_LEARNERS = {"share", "bytes_relayed"}
+ONLY_LEARNERS = {"share", "bytes_relayed", "scored.groups", "scored.tokens"}
 
 ONLY_TABLES = {"audits.odds"}
 """Keys that JSON and CSV do not have: programs have the evidence."""
@@ -76,6 +76,7 @@ def _untold(report: SwarmReport | OwnReport) -> set[str]:
     peers, terms = report.peers, report.terms
     is_metered = any(peer.joules is not None or peer.joules_disbelieved for peer in peers)
     told = {
+        **dict.fromkeys(("scored.groups", "scored.tokens"), any(peer.scored is not None for peer in peers)),
         "hours_standby": any(peer.standby_s > 0 for peer in peers),
         "leases.recalled": any(peer.leases.recalled for peer in peers),
         "kwh": is_metered,
@@ -89,7 +90,7 @@ def _untold(report: SwarmReport | OwnReport) -> set[str]:
 def peer_columns(report: SwarmReport | OwnReport) -> tuple[Column[PeerReport], ...]:
     """All that programs are told of a peer, and how people are told of it, in the order of programs."""
     money, energy = _money_columns(only_currency(report), report.terms), _energy_columns(report.terms)
-    return (*WHO, *LEASES, *WORK, *TIME, *money, *energy, *SEEN, *AUDITS, *REPUTATION, *REACH)
+    return (*WHO, *LEASES, *WORK, *TIME, *money, *energy, *SEEN, *AUDITS, *REPUTATION, *REACH, *SCORED)
 
 
 def only_currency(report: SwarmReport | OwnReport) -> str | None:
@@ -101,8 +102,16 @@ def only_currency(report: SwarmReport | OwnReport) -> str | None:
 
 
 def _generates(peer: PeerReport) -> bool:
-    """The learner generates nothing: a dash says so better than a zero."""
+    """The learner generates nothing, and a teacher neither: a dash says so better than a zero."""
+    return peer.role is Role.ROLLOUT and peer.scored is None
+
+
+def _is_leased(peer: PeerReport) -> bool:
     return peer.role is Role.ROLLOUT
+
+
+def _everybody(peer: PeerReport) -> bool:
+    return True
 
 
 def _plain(*keys: str) -> tuple[Column[PeerReport], ...]:
@@ -111,15 +120,16 @@ def _plain(*keys: str) -> tuple[Column[PeerReport], ...]:
 
 
 def _summed(
-    key: str, heading: str, show: Callable[[Any], str], *, everybody: bool = False, **more: Any
+    key: str,
+    heading: str,
+    show: Callable[[Any], str],
+    *,
+    applies: Callable[[PeerReport], bool] = _generates,
+    **more: Any,
 ) -> Column[PeerReport]:
-    """What the figures of all peers add up to; `everybody`: also learners have one."""
-    column: Column[PeerReport] = Column(key=key, heading=heading, show=show, **more)
-    return replace(
-        column,
-        total=lambda report: show(sum(column.of(peer) or 0 for peer in report.peers)),
-        applies=column.applies if everybody else _generates,
-    )
+    """What the figures of all peers add up to; by default only who generates has one."""
+    column: Column[PeerReport] = Column(key=key, heading=heading, show=show, applies=applies, **more)
+    return replace(column, total=lambda report: show(sum(column.of(peer) or 0 for peer in report.peers)))
 
 
 def _of_rollouts(key: str, heading: str, show: Callable[[Any], str], **more: Any) -> Column[PeerReport]:
@@ -128,11 +138,11 @@ def _of_rollouts(key: str, heading: str, show: Callable[[Any], str], **more: Any
 
 WHO: tuple[Column[PeerReport], ...] = (
     *_plain("peer", "name"),
-    Column(key="role", heading="role", show=lambda role: role.value, left=True),
+    Column(key="role", value=lambda peer: peer.does, heading="role", show=str, left=True),
     *_plain("engine", "machine"),
 )
 LEASES = tuple(
-    _summed(f"leases.{fate}", heading, words.count)
+    _summed(f"leases.{fate}", heading, words.count, applies=_is_leased)
     for fate, heading in {
         "issued": "leases\nissued",
         "open": "open",
@@ -156,14 +166,19 @@ WORK: tuple[Column[PeerReport], ...] = (
     _summed("tokens", "tokens\nadmitted", words.count),
     *_plain("trained", "dropped"),
     _of_rollouts("share", "share of\nbatches", words.share),
-    _summed("bytes_up", "bytes\nup", words.size, everybody=True),
-    _summed("bytes_down", "bytes\ndown", words.size, everybody=True),
+    _summed("bytes_up", "bytes\nup", words.size, applies=_everybody),
+    _summed("bytes_down", "bytes\ndown", words.size, applies=_everybody),
     _summed("bytes_relayed", "bytes\nrelayed", words.size),
 )
 TIME: tuple[Column[PeerReport], ...] = (
-    _summed("hours_active", "hours\nactive", words.in_hours, everybody=True, rank=lambda peer: peer.active_s),
-    _summed("hours_standby", "hours\nstanding by", words.in_hours, rank=lambda peer: peer.standby_s),
+    _summed("hours_active", "hours\nactive", words.in_hours, applies=_everybody, rank=lambda peer: peer.active_s),
+    _summed(
+        "hours_standby", "hours\nstanding by", words.in_hours, applies=_is_leased, rank=lambda peer: peer.standby_s
+    ),
     *_plain("engine_s"),
+)
+SCORED = tuple(
+    _summed(f"scored.{what}", f"{what}\nscored", words.count, applies=_everybody) for what in ("groups", "tokens")
 )
 SEEN = _plain("first_seen_ms", "last_seen_ms")
 

@@ -238,8 +238,18 @@ async def test_whoever_was_trusted_and_lies_loses_what_no_batch_has_taken(root: 
         for lease in await scene.ask(ALPHA):
             await scene.deliver(ALPHA, lease, lambda place: -0.001)
         assert scene.trainable > believed, "some of it is believed"
+        assert revised(scene) == []
         await scene.learner.bans.convict(ALPHA.peer_id, "the operator knows better")
         assert scene.trainable == 0
+        await scene.learner.trust.revisions.settle()
+        delivered = scene.learner.ledger.query("SELECT lease FROM teacher_leases WHERE engine_s IS NOT NULL")
+        told = {lease: open_receipt(raw, SWARM.authority) for lease, raw in revised(scene)}
+        assert told.keys() == {LeaseId(lease) for (lease,) in delivered}, "no batch took anything of it"
+        for receipt in told.values():
+            assert receipt.tokens == 0
+            [verdict] = receipt.verdicts
+            assert verdict.rule is Rule.BANNED
+            assert "the operator knows better" in verdict.detail
         await scene.join(BETA)
         assert await scene.ask(BETA)
 

@@ -69,20 +69,37 @@ class ReceiptQueries(SqliteFile):
                 " FROM receipts"
             )
             verdicts: dict[Rule, int] = {}
-            for name, count in self.query("SELECT rule, count(*) FROM verdicts GROUP BY rule"):
+            for name, count in self.query(f"SELECT rule, count(*) FROM verdicts{self._no_scores()} GROUP BY rule"):
                 verdicts[Rule(name)] = verdicts.get(Rule(name), 0) + count
+            scored = self.query(
+                "SELECT count(*), coalesce(sum(tokens), 0) FROM receipts JOIN scored USING (lease) WHERE tokens > 0",
+                of="scored",
+            )
+            groups_scored, tokens_scored = scored[0] if scored else (0, 0)
             versions = "SELECT incarnation, version FROM receipts ORDER BY incarnation {0}, version {0} LIMIT 1"
             oldest, newest = self.query(versions.format("ASC")), self.query(versions.format("DESC"))
         return Sums(
             receipts=number,
-            tokens=tokens,
+            tokens=tokens - tokens_scored,
             engine_s=engine_s,
             verdicts={rule: verdicts[rule] for rule in Rule if rule in verdicts},
             oldest=PolicyVersion(*oldest[0]) if oldest else None,
             newest=PolicyVersion(*newest[0]) if newest else None,
             first_ms=first_ms,
             last_ms=last_ms,
+            groups_scored=groups_scored,
+            tokens_scored=tokens_scored,
         )
+
+    def _no_scores(self) -> str:
+        """A condition that a verdict admits no scores, in a file that has such."""
+        is_score = f"rule = '{Rule.ADMITTED.value}' AND lease IN (SELECT lease FROM scored)"
+        return f" WHERE NOT ({is_score})" if self.has_table("scored") else ""
+
+    @property
+    def has_scored(self) -> bool:
+        """Whether the node was ever a teacher that delivered."""
+        return bool(self.query("SELECT 1 FROM scored LIMIT 1", of="scored"))
 
     def sessions(self) -> list[Session]:
         """All sessions, in order."""

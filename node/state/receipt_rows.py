@@ -15,7 +15,8 @@ from protocol.work import Rule
 
 @dataclass(frozen=True, kw_only=True)
 class Sums:
-    """All receipts together. `verdicts` counts records by rule, `tokens` those that count, `engine_s` engine time.
+    """All receipts together. `verdicts` counts records by rule, `tokens` those that count, `engine_s` engine time; of
+    a teacher's scores `groups_scored` were admitted, with `tokens_scored`: these are in no other count.
 
     `oldest` and `newest` are the learner's first and last versions named, None without receipts, as are the dates.
     """
@@ -28,6 +29,8 @@ class Sums:
     newest: PolicyVersion | None
     first_ms: int | None
     last_ms: int | None
+    groups_scored: int = 0
+    tokens_scored: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,5 +59,8 @@ CREATE TABLE IF NOT EXISTS energy (
 """
 """What the machine took of the mains in each session, by where that is known from."""
 
-LATER_TABLES = (TRAFFIC, ENERGY, EVIDENCE)
+SCORED = "CREATE TABLE IF NOT EXISTS scored (lease BLOB PRIMARY KEY REFERENCES receipts) STRICT"
+"""The leases by which a teacher scored. Their receipts count groups and scored tokens, not rollouts."""
+
+LATER_TABLES = (TRAFFIC, ENERGY, EVIDENCE, SCORED)
 """Made, where they lack, in every file that is opened for writing."""

@@ -34,11 +34,13 @@ them, the learner keeps."""
 
 @dataclass(frozen=True, kw_only=True)
 class Received:
-    """A receipt, whose envelope is `raw` and whose records took `engine_s` of the engine."""
+    """A receipt, whose envelope is `raw` and whose records took `engine_s` of the engine. `scored`: it is a teacher's,
+    for scores."""
 
     receipt: Receipt
     raw: bytes
     engine_s: float
+    scored: bool = False
 
 
 class Receipts(ReceiptQueries):
@@ -188,6 +190,8 @@ def _add(db: sqlite3.Connection, one: Received) -> bool:
     )  # fmt: skip
     if not cursor.rowcount:
         return False
+    if one.scored:
+        db.execute("INSERT INTO scored VALUES (?)", (receipt.lease,))
     _add_verdicts(db, receipt)
     return True
 

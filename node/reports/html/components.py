@@ -4,7 +4,7 @@ named. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -27,6 +27,13 @@ class Tile:
     name: str
     value: str
     more: str = ""
+
+
+def scored_tiles(peer: PeerReport) -> Iterator[Tile]:
+    """What a teacher scored; nothing of others."""
+    if peer.scored is not None:
+        yield Tile(name="groups scored", value=words.count(peer.scored.groups))
+        yield Tile(name="tokens scored", value=words.count(peer.scored.tokens))
 
 
 def tiles(figures: Iterable[Tile], *, kind: str = "") -> Fragment:

@@ -12,7 +12,7 @@ from node.reports.charts.run_curves import timeline
 from node.reports.html.charts.data_table import table
 from node.reports.html.charts.markup import Child, Fragment, strangers, tag
 from node.reports.html.charts.svg import STRIP, figure
-from node.reports.html.components import Tile, name_of, pairs, section, shortened, tiles
+from node.reports.html.components import Tile, name_of, pairs, scored_tiles, section, shortened, tiles
 from node.reports.html.peer_page import energy, verdicts
 from node.reports.model.history import DETAIL_CHARS, PeerHistory
 from node.reports.model.report import OwnReport
@@ -47,8 +47,10 @@ def heading(report: OwnReport) -> tuple[str, str]:
 
 def _figures(report: OwnReport) -> Iterator[Tile]:
     peer = report.peer
-    yield Tile(name="rollouts admitted", value=words.count(peer.admitted), more=f"{peer.rejected:,} rejected")
-    yield Tile(name="tokens admitted", value=words.count(peer.tokens))
+    if peer.scored is None or peer.tokens:
+        yield Tile(name="rollouts admitted", value=words.count(peer.admitted), more=f"{peer.rejected:,} rejected")
+        yield Tile(name="tokens admitted", value=words.count(peer.tokens))
+    yield from scored_tiles(peer)
     yield Tile(
         name="earned",
         value=words.money(peer.cost, peer.price.currency),

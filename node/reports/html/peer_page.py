@@ -21,6 +21,7 @@ from node.reports.html.components import (
     name_of,
     page_id,
     pairs,
+    scored_tiles,
     shortened,
     small_share,
     tiles,
@@ -157,8 +158,7 @@ def _figures(peer: PeerReport) -> Iterator[Tile]:
         yield Tile(name="here", value=words.duration(peer.active_s + peer.standby_s))
         return
     if peer.scored is not None:
-        yield Tile(name="groups scored", value=words.count(peer.scored.groups))
-        yield Tile(name="tokens scored", value=words.count(peer.scored.tokens))
+        yield from scored_tiles(peer)
         yield from _pay_and_standing(peer)
         return
     yield Tile(name="rollouts admitted", value=words.count(peer.admitted), more=f"{peer.rejected:,} rejected")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from learner.ledger.queries.peers import PeerStay
 from node.reports.model.costs import CostTerms
 from node.reports.model.history import FINEST, Bins, PeerHistory, Span, joined
-from node.reports.model.report import LeaseCounts, OwnReport, PeerReport, RefusedRecord, Role
+from node.reports.model.report import LeaseCounts, OwnReport, PeerReport, RefusedRecord, Role, Scored
 from node.reports.model.stays import stays_of
 from node.state.receipt_queries import ReceiptQueries
 from node.state.receipt_rows import Session
@@ -80,6 +80,7 @@ def _row(receipts: ReceiptQueries, sessions: Sequence[Session], peer: PeerId, pr
         bytes_up=sum(s.bytes_up for s in sessions), bytes_down=sum(s.bytes_down for s in sessions), bytes_relayed=None,
         active_s=sum(stay.active_s for stay in stays), standby_s=0.0, engine_s=sums.engine_s,
         first_seen_ms=min(dates, default=0), last_seen_ms=max(dates, default=0), reputation=None, stays=stays,
+        scored=Scored(groups=sums.groups_scored, tokens=sums.tokens_scored) if receipts.has_scored else None,
     )  # fmt: skip
 
 

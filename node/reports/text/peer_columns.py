@@ -58,7 +58,7 @@ SECTIONS = {
 OWN_SECTIONS = {title: SECTIONS[title] for title in ("Work", "Cost and traffic")}
 """What a node's own receipts tell of it; the rest only the learner knows."""
 
-ONLY_LEARNERS = {"share", "bytes_relayed", "scored.groups", "scored.tokens"}
+ONLY_LEARNERS = {"share", "bytes_relayed"}
 
 ONLY_TABLES = {"audits.odds"}
 """Keys that JSON and CSV do not have: programs have the evidence."""

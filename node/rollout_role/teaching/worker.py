@@ -166,7 +166,7 @@ class TeachingWorker:
     async def _deliver(self, lease: ScoreLease, record: ScoreRecord) -> None:
         raw = await trio.to_thread.run_sync(sign, self.keypair, self.swarm, record)
         receipt, word = await self.line.deliver(LeaseId(lease.id), [raw])
-        received = Received(receipt=receipt, raw=word, engine_s=record.cost.engine_s)
+        received = Received(receipt=receipt, raw=word, engine_s=record.cost.engine_s, scored=True)
         with trio.CancelScope(shield=True):  # what was acknowledged is written, also when we are about to leave
             await trio.to_thread.run_sync(self.receipts.add_all, [received])
         self._undelivered.release()

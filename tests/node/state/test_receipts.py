@@ -10,7 +10,10 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
+from node.reports import as_html
+from node.reports.model.report import Scored
 from node.reports.readers.receipts_report import own_report
 from node.runtime import formatting as words
 from node.state import receipts as module
@@ -54,6 +57,24 @@ def test_a_receipt_is_kept_once_however_often_it_is_sent(receipts: Receipts) -> 
     assert (sums.receipts, sums.tokens, sums.engine_s) == (1, 20, 1.5)
     assert sums.verdicts == {Rule.ADMITTED: 2}
     assert [(stored.raw, stored.peer) for stored in receipts.stored()] == [(b"as sent", ALPHA)]
+
+
+def test_what_a_teacher_scored_is_counted_apart(receipts: Receipts) -> None:
+    assert own_report(receipts, peer=ALPHA).peer.scored is None
+    receipts.add(receipt(1, Rule.ADMITTED, Rule.ADMITTED, tokens=20), b"a", engine_s=1.5)
+    scores = [receipt(2, Rule.ADMITTED, tokens=300), receipt(3, Rule.ADMITTED, tokens=400), receipt(4, Rule.INCOMPLETE)]
+    receipts.add_all(Received(receipt=one, raw=b"b", engine_s=0.5, scored=True) for one in scores)
+    told = own_report(receipts, peer=ALPHA)
+    assert told.receipts == 4
+    assert (told.peer.does, told.peer.scored) == ("teacher", Scored(groups=2, tokens=700))
+    assert (told.peer.admitted, told.peer.rejected, told.peer.tokens) == (2, 1, 20)
+    assert told.peer.engine_s == 3.0
+    page = as_html(told)
+    assert "tokens scored" in page
+    assert "rollouts admitted" in page
+    revised = structs.replace(receipt(2, Rule.BANNED), issued_ms=9_000)
+    assert receipts.revise(revised, b"c")
+    assert own_report(receipts, peer=ALPHA).peer.scored == Scored(groups=1, tokens=400)
 
 
 def test_sums_are_of_all_receipts(receipts: Receipts) -> None:

@@ -113,6 +113,8 @@ async def test_what_is_leased_is_scored_signed_and_delivered(tmp_path: Path) -> 
         await until(worker, lambda: worker.counts.admitted == 3)
         assert set(line.delivered.values()) == {((-1.0, -1.0), (-1.0,))}
         assert (worker.counts.admitted, worker.counts.tokens, worker.counts.pending) == (3, 9, 0)
+        sums = worker.receipts.sums()
+        assert (sums.groups_scored, sums.tokens_scored, sums.verdicts) == (3, 9, {})
     assert line.returned == []
 
 

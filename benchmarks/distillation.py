@@ -10,25 +10,29 @@ order, and no token is counted that was not generated and trained on.
 Bar: tokens_of_grpo, the tokens that distillation takes to an accuracy of 0.8 (held-out prompts, drawn at T = 1) over
 those of GRPO, the median over the seeds: at most a third.
 
-How to run: `make bench-distillation`; `--quick` takes small models, one seed and one way, to see that it works.
+How to run: `make bench-distillation`; runs that are done are kept in --record, so that a seed can be run at a time
+(--reps 1 --seed 2). `--quick` takes small models, one seed and one way, to see that it works, and keeps nothing.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from argparse import Namespace
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
 from typing import Any
 
-from benchmarks.harness import Bar, arguments, conclude, main, number, say, scratch, table
+from benchmarks.harness import ROOT, Bar, arguments, conclude, main, number, say, scratch, table
 from benchmarks.lagged.laboratory import Laboratory, prepare
 from benchmarks.lagged.recipe import Cell, Recipe
 from node.learner_role.training.warm_start import TINY_QWEN3
 
+RECORDED = ROOT / "benchmarks" / "recorded" / "distillation.jsonl"
 THIRD = 1 / 3
 TARGET = 0.8
 
@@ -75,12 +79,13 @@ class Way:
         return f"{self.prompts} x {self.group} at {self.rate:g}"
 
 
-RATES = (3e-4, 6e-4, 1.2e-3)
+RATES = (1.5e-4, 3e-4, 6e-4)
+"""At 1.2e-3 GRPO came nowhere, and distillation to no more."""
 
 WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(
     {
-        "grpo": (*(Way(prompts=16, group=8, rate=rate) for rate in RATES), Way(prompts=8, group=8, rate=6e-4)),
-        "distill": (*(Way(prompts=8, group=2, rate=rate) for rate in RATES), Way(prompts=16, group=2, rate=6e-4)),
+        "grpo": (*(Way(prompts=16, group=8, rate=rate) for rate in RATES), Way(prompts=8, group=8, rate=3e-4)),
+        "distill": (*(Way(prompts=8, group=2, rate=rate) for rate in RATES), Way(prompts=16, group=2, rate=3e-4)),
     }
 )
 QUICK_WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(
@@ -90,7 +95,7 @@ QUICK_WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one training came to: tokens until TARGET, None where it never came there, and steps with accuracies."""
+    """What one training came to: tokens until TARGET, None where it never came there, and tokens with accuracies."""
 
     tokens: int | None
     curve: tuple[tuple[int, float], ...]
@@ -130,8 +135,6 @@ class Start:
 
     student: Path
     teacher: Laboratory
-    teacher_parameters: int
-    student_parameters: int
 
 
 def begin(seed: int, directory: Path, *, quick: bool) -> Start:
@@ -148,12 +151,7 @@ def begin(seed: int, directory: Path, *, quick: bool) -> Start:
         f"seed {seed}: student {sizes[0] / 1e6:.1f} M, {student.evaluate():.3f} right; teacher {sizes[1] / 1e6:.1f} M, "
         f"{teacher.evaluate():.3f} right; made in {time.monotonic() - began:.0f} s"
     )
-    return Start(
-        student=directory / "student" / "model",
-        teacher=teacher,
-        student_parameters=sizes[0],
-        teacher_parameters=sizes[1],
-    )
+    return Start(student=directory / "student" / "model", teacher=teacher)
 
 
 def cell(objective: str, rate: float, seed: int) -> Cell:
@@ -162,20 +160,57 @@ def cell(objective: str, rate: float, seed: int) -> Cell:
     return Cell(recipe="reversal", objective=objective, staleness=0, learning_rate=rate, seed=seed, constant=True)
 
 
-def compare(seed: int, start: Start, ways: Mapping[str, tuple[Way, ...]]) -> dict[str, dict[Way, Run]]:
-    """Every run of one seed, by objective and way."""
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """Runs that are done, in a file of a line each; None keeps nothing."""
+
+    path: Path | None
+
+    def read(self) -> dict[tuple[int, str, Way], Run]:
+        """What was run, by seed, objective and way."""
+        if self.path is None or not self.path.exists():
+            return {}
+        rows = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+        return {
+            (row["seed"], row["objective"], Way(**row["way"])): Run(
+                tokens=row["tokens"], curve=tuple((tokens, accuracy) for tokens, accuracy in row["curve"])
+            )
+            for row in rows
+        }
+
+    def add(self, seed: int, objective: str, way: Way, run: Run) -> None:
+        """Keep one more."""
+        if self.path is not None:
+            row = {"seed": seed, "objective": objective, "way": asdict(way), **asdict(run)}
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def compare(
+    seed: int, made: Callable[[], Start], ways: Mapping[str, tuple[Way, ...]], record: Record
+) -> dict[str, dict[Way, Run]]:
+    """Every run of one seed, by objective and way; what is missing in the record is run, from what is `made`."""
     found: dict[str, dict[Way, Run]] = {}
+    done, start = record.read(), None
     for objective, tried in ways.items():
-        teacher = start.teacher if objective == "distill" else None
         for way in tried:
-            began = time.monotonic()
-            recipe = replace(RECIPE, prompts=way.prompts, group=way.group)
-            run = Classroom(cell(objective, way.rate, seed), recipe, start.student, teacher).to_target()
+            run = done.get((seed, objective, way))
+            if run is None:
+                start = start or made()
+                began = time.monotonic()
+                teacher = start.teacher if objective == "distill" else None
+                recipe = replace(RECIPE, prompts=way.prompts, group=way.group)
+                run = Classroom(cell(objective, way.rate, seed), recipe, start.student, teacher).to_target()
+                record.add(seed, objective, way, run)
+                say(f"seed {seed}: {objective:8} {way}: {told(run)}, {time.monotonic() - began:.0f} s")
             found.setdefault(objective, {})[way] = run
-            most = max(accuracy for _, accuracy in run.curve)
-            told = f"{run.tokens:,} tokens to {TARGET}" if run.tokens else f"never came to {TARGET} ({most:.3f})"
-            say(f"seed {seed}: {objective:8} {way}: {told}, {time.monotonic() - began:.0f} s")
     return found
+
+
+def told(run: Run) -> str:
+    """A run in words."""
+    most = max(accuracy for _, accuracy in run.curve)
+    return f"{run.tokens:,} tokens to {TARGET}" if run.tokens else f"never came to {TARGET} ({most:.3f})"
 
 
 def best(runs: Mapping[Way, Run]) -> int | None:
@@ -186,6 +221,7 @@ def best(runs: Mapping[Way, Run]) -> int | None:
 def options() -> Namespace:
     parser = arguments(__doc__ or "", reps=3)
     parser.add_argument("--quick", action="store_true", help="small models, one seed, one way")
+    parser.add_argument("--record", type=Path, default=RECORDED, help="the file of runs that are done")
     return parser.parse_args()
 
 
@@ -203,8 +239,8 @@ def claim() -> int:
     figures: dict[str, float | None] = {}
     with scratch(asked.keep) as directory:
         for seed in range(asked.seed, asked.seed + seeds):
-            start = begin(seed, directory / str(seed), quick=asked.quick)
-            found = compare(seed, start, ways)
+            made = partial(begin, seed, directory / str(seed), quick=asked.quick)
+            found = compare(seed, made, ways, Record(path=None if asked.quick else asked.record))
             grpo, distill = best(found["grpo"]), best(found["distill"])
             if grpo and distill:
                 shares.append(distill / grpo)
@@ -212,7 +248,6 @@ def claim() -> int:
                 [str(seed), number(grpo, 0), number(distill, 0), number(shares[-1] if grpo and distill else None)]
             )
             figures |= {f"grpo_tokens_{seed}": grpo, f"distill_tokens_{seed}": distill}
-            figures |= {"teacher_parameters": start.teacher_parameters, "student_parameters": start.student_parameters}
     say("\n" + table(["seed", "tokens of GRPO", "tokens of distillation", "share"], rows))
     whole = len(shares) == seeds
     why = "" if whole else f"{seeds - len(shares)} of {seeds} seeds did not come to {TARGET} with both"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks import distillation
-from benchmarks.distillation import STUDENT, TEACHER, Classroom, Run, Way, best, cell
+from benchmarks.distillation import STUDENT, TEACHER, Classroom, Record, Run, Start, Way, best, cell, compare
 from benchmarks.lagged.laboratory import Laboratory, prepare
 from tests.benchmarks.test_staleness import SMALL
 
@@ -18,6 +18,20 @@ def test_the_fewest_tokens_of_any_way_count() -> None:
     runs = {one: Run(tokens=None, curve=()), two: Run(tokens=900, curve=()), three: Run(tokens=700, curve=())}
     assert best(runs) == 700
     assert best({one: Run(tokens=None, curve=())}) is None
+
+
+def test_a_run_that_is_recorded_is_not_run_again(tmp_path: Path) -> None:
+    way, run = Way(prompts=8, group=2, rate=3e-4), Run(tokens=70, curve=((0, 0.1), (70, 0.9)))
+    record = Record(path=tmp_path / "runs.jsonl")
+    assert record.read() == {}
+    record.add(3, "distill", way, run)
+
+    def nothing() -> Start:
+        raise AssertionError("all of it was run")
+
+    assert compare(3, nothing, {"distill": (way,)}, record) == {"distill": {way: run}}
+    Record(path=None).add(3, "distill", way, run)
+    assert Record(path=None).read() == {}
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,14 @@ def _evaluation(run: RunFacts) -> Iterator[str]:
 
 def _contributors(run: RunFacts) -> Iterator[str]:
     yield "## Contributors\n"
+    yield from _generators(run)
+    if run.teachers:
+        yield "Whose teachers scored completions, so far:\n"
+        rows = [(escaped(one.name), f"{one.groups:,}", f"{one.tokens:,}") for one in run.teachers]
+        yield _table(("peer", "groups scored", "tokens scored"), rows)
+
+
+def _generators(run: RunFacts) -> Iterator[str]:
     if not run.contributors:
         yield "No completion of a peer was trained on yet.\n"
         return

@@ -45,6 +45,15 @@ class Contributor:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TeacherFacts:
+    """A teacher node: its name as reports have it, and what it scored."""
+
+    name: str
+    groups: int
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunFacts:
     """What the ledger tells of a run up to a version. `before` and `after` are the first evaluation, and that of the
     version or of the newest before it."""
@@ -58,6 +67,7 @@ class RunFacts:
     after: Evaluation | None = None
     contributors: tuple[Contributor, ...] = ()
     others: Contributor | None = None
+    teachers: tuple[TeacherFacts, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +105,11 @@ def run_facts(report: SwarmReport, step: int) -> RunFacts:
     peers.sort(key=lambda peer: (-(peer.trained or 0), peer.peer))
     rows = [Contributor(name=known_as(peer), records=peer.trained or 0, share=peer.share or 0.0) for peer in peers]
     shown, rest = rows[:MAX_CONTRIBUTORS], rows[MAX_CONTRIBUTORS:]
+    teachers = [
+        TeacherFacts(name=known_as(peer), groups=peer.scored.groups, tokens=peer.scored.tokens)
+        for peer in report.rollout_peers
+        if peer.scored is not None and peer.scored.groups
+    ]
     return RunFacts(
         steps=len(steps),
         restarts=max(0, len(report.incarnations) - 1),
@@ -109,6 +124,7 @@ def run_facts(report: SwarmReport, step: int) -> RunFacts:
         )
         if rest
         else None,
+        teachers=tuple(teachers),
     )
 
 

@@ -19,6 +19,7 @@ from node.commands.export.card_facts import (
     Contributor,
     RunFacts,
     TaskFacts,
+    TeacherFacts,
     logs_of,
     run_facts,
     settings_of,
@@ -27,7 +28,7 @@ from node.commands.export.card_facts import (
 )
 from node.commands.init.command import write_swarm_config
 from node.config.loader import read_swarm_config
-from node.reports.model.report import Evaluation
+from node.reports.model.report import Evaluation, Scored
 from node.reports.readers.ledger_report import swarm_report
 from protocol.core.ids import PolicyVersion
 from tests.support.ledgers import demo_run
@@ -92,7 +93,11 @@ def test_a_card_tells_scores_before_and_after_and_shares() -> None:
 
 
 def test_names_have_no_effect() -> None:
-    run = RunFacts(contributors=(Contributor(name=NASTY, records=1, share=1.0),), before=evaluation(0, 1.0))
+    run = RunFacts(
+        contributors=(Contributor(name=NASTY, records=1, share=1.0),),
+        before=evaluation(0, 1.0),
+        teachers=(TeacherFacts(name=NASTY, groups=2, tokens=3),),
+    )
     facts = replace(
         FACTS, swarm=NASTY, licence=NASTY, base_hub=NASTY, base_called=NASTY, run=run, logs=NASTY,
         tasks=(TaskFacts(title=NASTY, spec=NASTY, share=0.5), TaskFacts(title="x", spec="y", share=0.5)),
@@ -156,6 +161,17 @@ def test_a_teacher_is_among_the_settings(tmp_path: Path, keys: dict[str, Any], w
     assert "weight of the teacher" not in dict(settings_of(config))
     taught = msgspec.structs.replace(config, trainer=msgspec.structs.replace(config.trainer, **keys))
     assert dict(settings_of(taught))["weight of the teacher"] == weight
+
+
+def test_teachers_are_contributors_too(tmp_path: Path) -> None:
+    demo_run(tmp_path / "ledger.sqlite")
+    report = swarm_report(tmp_path / "ledger.sqlite")
+    first, *rest = report.rollout_peers
+    taught = replace(report, peers=(replace(first, scored=Scored(groups=1200, tokens=3400)), *rest))
+    card = write_card(replace(FACTS, run=run_facts(taught, 10**6)))
+    assert "| groups scored | tokens scored |" in card
+    assert "| 1,200 | 3,400 |" in card
+    assert "groups scored" not in write_card(replace(FACTS, run=run_facts(report, 10**6)))
 
 
 def test_a_ledger_gives_steps_up_to_a_version_and_all_contributors(tmp_path: Path) -> None:

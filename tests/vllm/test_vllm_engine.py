@@ -170,7 +170,7 @@ async def test_it_conforms(vllm_python: Path, reference: WorkerEngine, models: M
             (models.without_tensor, "model.norm.weight"),
             (models.misshapen, "model.norm.weight"),
             (models.pickled, "safetensors"),
-            (models.absent, "config.json"),
+            (models.absent, "there is no directory"),
         ):
             with pytest.raises(InstallFailed, match=reason) as failure:
                 await engine.install(SECOND, directory)

@@ -13,11 +13,13 @@ PLAIN_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
 
 def weight_files(directory: Path) -> list[Path]:
     """Return the safetensors files of a model directory, by its index if it has one. Refused("bad_model") when it has
-    neither.
+    neither, or there is no such directory.
 
     The index comes from the network: a name in it that leaves the directory is refused here, before any library
     follows it.
     """
+    if not directory.is_dir():
+        raise Refused("bad_model", f"there is no directory {directory}")
     index = directory / "model.safetensors.index.json"
     names = ["model.safetensors"]
     if index.is_file():

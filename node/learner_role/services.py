@@ -34,6 +34,7 @@ from node.learner_role.distillation.teacher_nodes import TeacherNodes
 from node.learner_role.metrics.monitor import LearnerMonitor
 from node.learner_role.peers.forgotten_versions import Forgotten
 from node.learner_role.peers.intake import IntakeLoop
+from node.learner_role.peers.introducer import Introducer
 from node.learner_role.peers.join_terms import LearnerTerms
 from node.learner_role.peers.proof_service import ProofService
 from node.learner_role.peers.relay_credits import RelayCreditService
@@ -257,9 +258,12 @@ class LearnerServices:
             heartbeat_s=config.network.heartbeat_s,
             engines=config.engines,
             faults=FaultLog(events=self.events),
-            addresses=self.transport.addresses,
-            origins=self.transport.origins,
-            carries_bulk=config.network.relay_mbit is not None,
+            introducer=Introducer(
+                context=context,
+                addresses=self.transport.addresses,
+                origins=self.transport.origins,
+                carries_bulk=config.network.relay_mbit is not None,
+            ),
             own_reach=self.transport.reached,
             trust=self.audits,
         )

@@ -47,6 +47,7 @@ from node.engine.interface import (
 )
 from node.learner_role.metrics.monitor import LearnerMonitor
 from node.learner_role.peers.intake import IntakeLoop
+from node.learner_role.peers.introducer import Introducer
 from node.learner_role.peers.proof_service import ProofService
 from node.learner_role.peers.relay_credits import RelayCreditService
 from node.learner_role.peers.session_service import SessionService
@@ -675,8 +676,7 @@ def _wire(
         heartbeat_s=HEARTBEAT_S,
         trust=trust,
         faults=FaultLog(events=events),
-        addresses=transport.addresses,
-        origins=transport.origins,
+        introducer=Introducer(context=context, addresses=transport.addresses, origins=transport.origins),
     )
     bans = Bans(context=context, audits=trust)
     selection = SelectionService(context=context, kept=trust.kept, bans=bans, looks=settings.audits)

@@ -9,7 +9,7 @@ in passing is written by `run`, a moment later.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -18,7 +18,7 @@ from learner.ledger.reputation import BANNED, EXCUSED, OUT_OF_HOURS
 from learner.ledger.rows import StayRow
 from node.config.engine_requirements import EngineTerms
 from node.learner_role.peers.greetings import objection_to, write_joined
-from node.learner_role.peers.introductions import addresses_for, meets_of, share_network
+from node.learner_role.peers.introducer import Introducer
 from node.learner_role.peers.proof_service import ProofService
 from node.learner_role.peers.relay_credits import RelayCreditService
 from node.learner_role.scheduling.lease_service import LeaseService
@@ -47,7 +47,6 @@ from protocol.work import (
     Grant,
     Heartbeat,
     Hello,
-    Introduction,
     LeaseRequest,
     LeaseReturn,
     ProofRequest,
@@ -58,7 +57,6 @@ from protocol.work import (
 )
 from swarm.transport.event_rate import Buckets, Rate
 from swarm.work.membership import Awaited, Gone, Heard, Joined, Lost, Opened, Tick
-from swarm.work.neighbour_graph import neighbourhoods
 
 TICK_S = 1.0
 """How often silence and deadlines are looked at."""
@@ -90,19 +88,13 @@ class SessionService(Service):
     token: str
     heartbeat_s: float
     faults: FaultLog
-    addresses: Callable[[], Sequence[str]]
-    """Where the learner, which is everybody's relay, can be dialled."""
-    origins: Callable[[], Mapping[PeerId, str]]
-    """Where peers come from, as this machine sees them."""
-    carries_bulk: bool = False
-    """Whether it carries chunks for those who cannot meet."""
+    introducer: Introducer
     own_reach: Callable[[], Reach] | None = None
     """How the learner itself is reached, and whom it has met."""
     trust: AuditService | None = None
     engines: EngineTerms = field(default_factory=EngineTerms)
     _ended: list[StayRow] = field(default_factory=list)
     _counts: StayCounts = field(default_factory=StayCounts)
-    _introduced: dict[PeerId, list[PeerAddresses]] = field(default_factory=dict)
     _welcomed_s: dict[PeerId, float] = field(default_factory=dict)
     """Until when each peer has used up its welcomes."""
     _beats: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=LOGGED_BEATS))
@@ -156,7 +148,7 @@ class SessionService(Service):
         self.events.emit("peer_joined", peer=peer, name=hello.name, engine=hello.engine, machine=hello.machine)
         self.witness.note_joining(peer, hello)
         self.signals.peers_changed.emit(None)
-        self._introduce()
+        self.introducer.note(peer)
         self.state.notify()
         return Welcome(
             protocol=PROTOCOL_VERSION,
@@ -165,7 +157,7 @@ class SessionService(Service):
             staleness=self.capacity.window,
             publish_every=self.state.kappa,
             newest=self.state.published.version if self.state.published else None,
-            peers=self._neighbours()[peer],
+            peers=self.introducer.neighbours(peer),
             ext={RELAY_RECEIPTS: b"", PROOFS: b"", PARTS: b""},
         )
 
@@ -238,7 +230,7 @@ class SessionService(Service):
         elif self._end_presence(peer, self._reason_of(peer, reason)):
             self._forget(peer)
             self.events.emit("peer_left", peer=peer, reason=reason, leases_released=0)
-            self._introduce()
+            self.introducer.note(peer)
 
     async def run(self) -> None:
         """Look for silent peers and late leases, and write what changed; until cancelled.
@@ -321,7 +313,7 @@ class SessionService(Service):
             reach.addresses,
             reach.relays,
         ):
-            self._introduce()
+            self.introducer.note(peer)
 
     def _note_reach(self, peer: PeerId, reach: Reach) -> None:
         self.state.reaches.hear(peer, reach, self.state.present, self.now_ms())
@@ -353,7 +345,7 @@ class SessionService(Service):
             said = last_word or Refused(reason=lost.reason, retry_after_ms=1000)
             self.signals.peer_dismissed.emit(PeerDismissed(peer=lost.peer, last_word=said))
         if losses:
-            self._introduce()
+            self.introducer.note(*(lost.peer for lost in losses))
 
     def _reason_of(self, peer: PeerId, reason: str) -> str:
         """Why its stay ended, as the ledger has it: nobody vanishes while nothing is expected of him."""
@@ -377,38 +369,6 @@ class SessionService(Service):
         """What waited for this line to be told."""
         if self.trust is not None:
             self.trust.forget(peer)
-
-    def _introduce(self) -> None:
-        """Tell everybody whose neighbours have changed who they are now."""
-        neighbours = self._neighbours()
-        for peer, told in neighbours.items():
-            if self._introduced.get(peer) != told:
-                self.signals.tell(peer, Introduction(peers=told))
-        self._introduced = neighbours
-
-    def _neighbours(self) -> dict[PeerId, list[PeerAddresses]]:
-        """For everybody present, whom to exchange chunks with."""
-        present = self.state.present
-        beside = neighbourhoods(
-            {peer: meets_of(session.reach, carries_bulk=self.carries_bulk) for peer, session in present.items()}
-        )
-        relays = {peer: session.addresses for peer, session in present.items()}
-        relays[self.identity.keypair.peer_id] = tuple(self.addresses())
-        origins = self.origins()
-        return {
-            peer: [
-                addresses_for(
-                    present[peer].reach,
-                    other,
-                    present[other].reach,
-                    present[other].addresses,
-                    relays,
-                    shares_network=share_network(origins.get(peer), origins.get(other)),
-                )
-                for other in sorted(others)
-            ]
-            for peer, others in beside.items()
-        }
 
     def write_rest(self) -> None:
         """Write what happened after `run` was told to stop: called when nothing else can happen."""

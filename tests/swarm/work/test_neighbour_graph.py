@@ -3,13 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from hashlib import sha256
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.core.ids import PeerId
-from swarm.work.neighbour_graph import FULL_MESH, NEIGHBOURS, OPEN_RINGS, RINGS, Meets, can_meet, neighbourhoods
+from swarm.work.neighbour_graph import (
+    FULL_MESH,
+    NEIGHBOURS,
+    OPEN_RINGS,
+    RINGS,
+    Meets,
+    NeighbourGraph,
+    can_meet,
+    neighbourhoods,
+)
+
+
+def rule(peers: Mapping[PeerId, Meets]) -> dict[PeerId, set[PeerId]]:
+    """The rule of the module's first paragraphs, of all peers at once and without any cleverness."""
+
+    def place(ring: int, peer: PeerId) -> bytes:
+        return sha256(f"{ring} {peer}".encode()).digest()
+
+    if len(peers) <= FULL_MESH:
+        return {
+            peer: {other for other in peers if other != peer and can_meet(peers[other], peers[peer])} for peer in peers
+        }
+    beside: dict[PeerId, set[PeerId]] = {peer: set() for peer in peers}
+    open_ones = sorted((place(0, peer), peer) for peer, meets in peers.items() if meets is Meets.ALL)
+    hard = [peer for peer, meets in peers.items() if meets is Meets.OPEN_ONES]
+    given_to = min(RINGS, len(open_ones))
+    circles = max(OPEN_RINGS, RINGS - given_to * len(hard) // len(open_ones) // 2) if open_ones else RINGS
+    pairs = []
+    for ring in range(RINGS):
+        stand = {Meets.ALL, Meets.MOST} if ring < circles else {Meets.MOST}
+        order = partial(place, ring)
+        circle = sorted((peer for peer, meets in peers.items() if meets in stand), key=order)
+        pairs += list(pairwise([*circle, *circle[:1]]))
+    for peer in hard:
+        at = sum(item < (place(0, peer), peer) for item in open_ones)
+        pairs += [(peer, other) for _, other in [*open_ones[at:], *open_ones[:at]][:given_to]]
+    for one, other in pairs:
+        beside[one] |= {other} - {one}
+        beside[other] |= {one} - {other}
+    return beside
 
 
 def names(count: int) -> dict[PeerId, Meets]:
@@ -28,6 +70,41 @@ def steps_from(first: PeerId, beside: Mapping[PeerId, frozenset[PeerId]]) -> lis
         edge = {other for peer in edge for other in beside[peer]} - seen
         seen |= edge
     return counts
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 39), st.sampled_from([None, *Meets, Meets.ALL, Meets.MOST])), max_size=90),
+    st.sampled_from([(1, 0, 0), (1, 2, 2), (1, 5, 12), (0, 1, 1)]),
+)
+def test_while_peers_come_and_go_the_graph_is_what_the_rule_says_and_tells_who_is_concerned(
+    changes: list[tuple[int, Meets | None]], mix: tuple[int, int, int]
+) -> None:
+    kinds = [kind for kind, times in zip(Meets, mix, strict=True) for _ in range(times)]
+    known, graph = list(names(40)), NeighbourGraph()
+    here = {peer: kinds[number % len(kinds)] for number, peer in enumerate(known[: FULL_MESH + 6])}
+    for peer, meets in here.items():
+        graph.put(peer, meets)
+    before = rule(here)
+    for number, now in changes:
+        peer = known[number]
+        if now is None:
+            here.pop(peer, None)
+            concerned = graph.remove(peer)
+        else:
+            here[peer] = now
+            concerned = graph.put(peer, now)
+        after = rule(here)
+        assert {one: graph.beside(one) for one in here} == after
+        assert {one for one in here if before.get(one) != after[one]} <= concerned
+        before = after
+
+
+def test_of_two_thousand_one_more_concerns_its_neighbours_alone() -> None:
+    graph = NeighbourGraph()
+    for peer in names(2000):
+        graph.put(peer, Meets.ALL)
+    assert len(graph.put(PeerId("12D3KooWnew"), Meets.ALL)) <= NEIGHBOURS + 1
+    assert len(graph.remove(PeerId("12D3KooWnew"))) <= NEIGHBOURS
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, FULL_MESH])

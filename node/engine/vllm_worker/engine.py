@@ -80,7 +80,7 @@ class Engine:
         self._labels = count()
         self._versions: dict[str, Header] = {}
         self._routing: Routing | None = None
-        self._deaf = ""
+        self._unsupported = ""
         self._forgotten: list[str] = []
         self.version: Header | None = None
         self.is_starting = False
@@ -155,7 +155,9 @@ class Engine:
             await self._swap(contents)
             await self._llm.resume_generation()
         self._routing = routing_in(contents.config)
-        self._deaf = (await self._llm.collective_rpc("volery_deaf"))[0] if self._routing is not None else ""
+        self._unsupported = (
+            (await self._llm.collective_rpc("volery_unsupported"))[0] if self._routing is not None else ""
+        )
         # What vLLM has no kernel for (a CPU: some head sizes) ends it at the first token, not at the start.
         trial = SamplingParams(max_tokens=1, logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
         async with asyncio.timeout(HANG_S):
@@ -212,9 +214,9 @@ class Engine:
         if len(row.prompt) + row.budget > limit:
             error = f"{len(row.prompt)} prompt and {row.budget} new tokens are over the {limit} that fit here"
             raise Refused("bad_request", error)
-        if row.with_experts and (self._routing is None or self._deaf):
+        if row.with_experts and (self._routing is None or self._unsupported):
             name = self.llm.model_config.hf_config.model_type
-            why = self._deaf or "its routers are not known here"
+            why = self._unsupported or "its routers are not known here"
             raise Refused("bad_request", f"the experts of a {name} were asked for, and vLLM does not tell them: {why}")
 
     async def complete(
@@ -227,7 +229,8 @@ class Engine:
         """Generate a row, from its beginning to its end, and fill in what came out; `forced` tokens are only scored.
         `tell` hears of its tokens as they come, if its caller listens.
 
-        Cancelling aborts it; after `abort` it returns what there is.
+        Cancelling aborts it and leaves the row as it was; after `abort` it returns what there is.
+        Refused("bad_request") where the experts of some token were not recorded.
         """
         asked = {
             "seed": row.seed,
@@ -250,22 +253,13 @@ class Engine:
             extra_args={ARGUMENT: asked},
         )
         try:
-            await self._draw(id, row, params, tell)
-            if row.with_experts:
-                await self._fetch_experts(id, row)
+            done = await self._draw(id, row, params, tell)
+            experts = await self._experts_of(id, len(done.token_ids)) if row.with_experts else None
         except BaseException:
             if row.with_experts:
                 self._forgotten.append(id)
             raise
-
-    async def _draw(self, id: str, row: Row, params: Any, tell: Callable[[Sequence[Drawn]], None]) -> None:
-        told = 0
-        async for output in self.llm.generate({"prompt_token_ids": list(row.prompt)}, params, id):
-            done = output.outputs[0]
-            if listens(row) and len(done.token_ids) > told:
-                news = done.token_ids[told:], done.logprobs.logprobs[told : len(done.token_ids)]
-                tell([Drawn(row=row, start=told, tokens=news[0], logprobs=news[1])])
-                told = len(done.token_ids)
+        row.experts = experts
         if done.token_ids:  # else it was aborted before the first
             row.take(
                 done.token_ids,
@@ -273,15 +267,29 @@ class Engine:
                 [(span.end, self._versions[span.version]) for span in done.weight_versions],
             )
 
-    async def _fetch_experts(self, id: str, row: Row) -> None:
-        """Fill in which experts made the row's tokens; of one that was aborted vLLM may know a token more."""
+    async def _draw(self, id: str, row: Row, params: Any, tell: Callable[[Sequence[Drawn]], None]) -> Any:
+        """What vLLM made of the row in the end."""
+        told = 0
+        async for output in self.llm.generate({"prompt_token_ids": list(row.prompt)}, params, id):
+            done = output.outputs[0]
+            if listens(row) and len(done.token_ids) > told:
+                news = done.token_ids[told:], done.logprobs.logprobs[told : len(done.token_ids)]
+                tell([Drawn(row=row, start=told, tokens=news[0], logprobs=news[1])])
+                told = len(done.token_ids)
+        return done
+
+    async def _experts_of(self, id: str, tokens: int) -> np.ndarray[Any, Any]:
+        """Which experts made the tokens of a completion (tokens, layers, top_k). Of one that was aborted those of one
+        token more may be recorded."""
         assert self._routing is not None
         forgotten, self._forgotten = self._forgotten, []
         [raw], *_ = await self._llm.collective_rpc("volery_experts", args=([id], forgotten))
         shape = (-1, self._routing.layers, self._routing.top_k)
-        row.experts = np.frombuffer(raw, self._routing.dtype).reshape(shape)[: row.length]
-        if len(row.experts) != row.length:
-            raise Broken(f"vLLM drew {row.length} tokens, and its routers were heard for {len(row.experts)} of them")
+        experts = np.frombuffer(raw, self._routing.dtype).reshape(shape)[:tokens]
+        if len(experts) != tokens:
+            heard = f"the experts of {len(experts)} of {tokens} tokens were recorded"
+            raise Refused("bad_request", f"vLLM does not tell all experts: {heard}")
+        return experts
 
     async def abort(self, ids: list[str]) -> None:
         """Have what `complete` generates under these ids end with the tokens that it has."""

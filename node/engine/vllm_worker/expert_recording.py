@@ -30,10 +30,10 @@ Noted = tuple[int, str, int]
 
 
 class Recorder:
-    """Keeps what the routers of a model choose. `deaf`: why nothing is recorded; "" once `bind` has come so far."""
+    """Keeps what the routers of a model choose. `unsupported`: why it cannot; empty once `bind` has succeeded."""
 
     def __init__(self) -> None:
-        self.deaf = "vLLM holds no mixture of experts"
+        self.unsupported = "vLLM holds no mixture of experts"
         self._runner: Any = None
         self._capturer: Any = None
         self._routing = Routing(layers=1, experts=1, top_k=1)
@@ -52,19 +52,19 @@ class Recorder:
         model = runner.get_model()
         self._places = sorted({module.layer_id for module in model.modules() if isinstance(module, MoERunner)})
         if len(self._places) != routing.layers:
-            self.deaf = f"its config has {routing.layers} layers with experts, and vLLM made {len(self._places)}"
+            self.unsupported = f"its config has {routing.layers} layers with experts, and vLLM made {len(self._places)}"
             return
         try:
             self._capturer = RoutedExpertsCapturer(vllm_config.scheduler_config.max_num_batched_tokens, vllm_config)
             bind_routed_experts_capturer(model, self._capturer)
         except ValueError as error:  # of a kernel that routes inside, and does not say how
-            self.deaf = str(error)
+            self.unsupported = str(error)
             return
-        self.deaf, self._runner, self._routing = "", runner, routing
+        self.unsupported, self._runner, self._routing = "", runner, routing
 
     def note(self, wanted: Sequence[Noted]) -> None:
         """Keep the experts of the pass that has just been, for the rows that are `wanted`."""
-        if self.deaf:
+        if self.unsupported:
             return
         ends = self._runner.query_start_loc.np  # row i of a batch has the positions from ends[i] up to ends[i + 1]
         buffer = self._capturer.device_buffer

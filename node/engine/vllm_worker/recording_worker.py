@@ -1,7 +1,7 @@
-"""vLLM's worker for a mixture of experts: one whose model is listened to from its first pass on.
+"""vLLM's worker for a mixture of experts. It records routing from the first pass on.
 
-What always holds: routers are bound after the model is loaded and before it is compiled or captured in graphs. A graph
-replays what it was captured with, so one that was captured earlier would record nothing.
+Routers are bound after the model is loaded and before it is compiled or captured in graphs. A graph replays what it
+was captured with, so one that was captured earlier would record nothing.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ else:
 
 
 class RecordingWorker(Base):  # type: ignore[misc]  # vLLM is not in the environment that checks types
-    """See the module's paragraph."""
+    """Loads the model, binds its routers, and answers for the recorder of its process."""
 
     def load_model(self, **more: Any) -> None:
-        """Load it, and listen."""
+        """Load the model and bind its routers."""
         super().load_model(**more)
         RECORDER.bind(self.model_runner, self.vllm_config, Routing(**self.vllm_config.additional_config[ROUTING]))
 
-    def volery_deaf(self) -> str:
-        """Why no experts are told; "" when they are."""
-        return RECORDER.deaf
+    def volery_unsupported(self) -> str:
+        """Why experts cannot be told; empty when they can."""
+        return RECORDER.unsupported
 
     def volery_experts(self, names: Sequence[str], forgotten: Sequence[str]) -> list[bytes]:
         """See `Recorder.take`."""

@@ -179,6 +179,9 @@ class Server:
             await self._engine.complete(name, row, tell=self._replies.tell)
         except EngineDeadError as error:
             leave(1, str(error))
+        except Refused as refusal:
+            self._refuse_call(row.call, refusal)
+            return
         except Exception as error:  # vLLM's, of this request: unanswered, its caller would wait for ever
             self._refuse_call(row.call, Refused("bad_request", f"vLLM does not generate this: {error}"))
             return

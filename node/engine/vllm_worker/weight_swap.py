@@ -29,8 +29,8 @@ class WeightSwap:
         """Load the weights of `directory` in place. Nothing may be running, and no cache of the old ones be used."""
         modules = list(self.model_runner.get_model().modules())
         if current_platform.is_cpu():
-            # vLLM 0.32: the kernel of a mixture of experts packs its weights when it is made, and not at a reload, and
-            # then reads as packed what is not. So it is made anew.
+            # vLLM 0.32: the kernel of a mixture of experts packs its weights when it is made, and not at a reload. It
+            # would then treat unpacked weights as packed. So it is made anew.
             for module in modules:
                 method: Any = getattr(module, "quant_method", None)
                 if hasattr(method, "moe_kernel"):

@@ -26,6 +26,10 @@ REFUSED = 13
 """A token that this library takes for a mistake of its caller's."""
 HANGS = 14
 """A token after which it makes two more, and then none until it is aborted."""
+LOSES = 15
+"""A token after which the experts of one token are lost."""
+ROUTED = 2 * 2
+"""Bytes of a token's experts of the models here: two layers with experts, two experts each."""
 
 
 class EngineDeadError(Exception):
@@ -43,6 +47,24 @@ class Library:
         self.model_config = SimpleNamespace(max_model_len=512, get_vocab_size=lambda: VOCAB_SIZE, dtype="torch.float32")
         self.label = ""
         self.aborted: dict[str, asyncio.Event] = {}
+        self.drawn: dict[str, int] = {}
+        self.fetches = 0
+        self.tells = asyncio.Event()
+        """Until then nobody is told any experts."""
+
+    async def collective_rpc(self, name: str, args: tuple[Any, ...] = ()) -> list[Any]:
+        if name != "volery_experts":
+            return [""]
+        self.fetches += 1
+        await self.tells.wait()
+        [ids, _] = args
+        return [[bytes(ROUTED * self.drawn[id]) for id in ids]]
+
+    async def pause_generation(self, mode: str, clear_cache: bool) -> None:
+        """Nothing runs by itself here."""
+
+    async def resume_generation(self) -> None:
+        """Nothing runs by itself here."""
 
     @classmethod
     def from_engine_args(cls, arguments: Any) -> Library:
@@ -61,6 +83,7 @@ class Library:
             self.aborted[id] = asyncio.Event()
             await self.aborted[id].wait()
             count = 2
+        self.drawn[id] = count - (LOSES in prompt["prompt_token_ids"])
         yield SimpleNamespace(
             outputs=[
                 SimpleNamespace(
@@ -132,7 +155,7 @@ def opened(module: ModuleType) -> tuple[Any, Callable[[], list[Header]]]:
     return module.Server(module.Settings(), output), sent
 
 
-def ask(server: Any, id: int, prompts: list[list[int]]) -> None:
+def ask(server: Any, id: int, prompts: list[list[int]], *, experts: bool = False) -> None:
     rows = len(prompts)
     arrays = {
         "prompts": np.array([token for prompt in prompts for token in prompt], np.int32),
@@ -144,6 +167,7 @@ def ask(server: Any, id: int, prompts: list[list[int]]) -> None:
         "budgets": np.full(rows, 3, np.int32),
         "stop_set": np.zeros(rows, np.int32),
         "starts": np.zeros(rows, np.int32),
+        "with_experts": np.full(rows, experts, np.uint8),
     }
     server._take({"id": id, "op": "generate", "stop_sets": [[]]}, arrays)
 
@@ -191,6 +215,54 @@ def test_an_interrupted_call_has_what_vllm_had_and_what_waits_has_nothing(server
     answers = {header["id"]: header for header in sent() if "id" in header}
     assert all(answers[id]["ok"] for id in (1, 2, 3))
     assert [answers[id]["versions"] for id in (1, 2)] == [[{"version": 1}], []]
+
+
+def test_a_completion_that_is_to_begin_again_while_its_experts_are_fetched_has_nothing_until_then(
+    server: ModuleType, models: Models
+) -> None:
+    worker, sent = opened(server)
+
+    async def work() -> None:
+        await worker._install(models.mixture, {"version": 1}, "finish")
+        ask(worker, 1, [[1], [2]], experts=True)
+        library = worker._engine.llm
+        while library.fetches < 2:
+            await asyncio.sleep(0)
+        rows = list(worker._running.values())
+        await worker._clear(again=True)  # as a new version does that begins all anew
+        assert [(row.length, row.experts) for row in rows] == [(0, None)] * 2
+        ask(worker, 2, [[3]], experts=True)
+        worker._take({"op": "interrupt", "id": 3}, {})
+        while worker._interrupting:
+            await asyncio.sleep(0)
+        worker._gate_open = True
+        library.tells.set()
+        ask(worker, 4, [[1], [2]], experts=True)
+        while worker._running:
+            await asyncio.sleep(0)
+
+    asyncio.run(work())
+    answers = {header["id"]: header for header in sent() if "id" in header}
+    assert [answers[id]["versions"] for id in (1, 2, 4)] == [[], [], [{"version": 1}]]
+
+
+def test_a_call_some_of_whose_experts_are_lost_is_refused_alone(server: ModuleType, models: Models) -> None:
+    worker, sent = opened(server)
+
+    async def work() -> None:
+        await worker._install(models.mixture, {"version": 1}, "finish")
+        worker._engine.llm.tells.set()
+        ask(worker, 1, [[1], [LOSES]], experts=True)
+        ask(worker, 2, [[2]], experts=True)
+        ask(worker, 3, [[LOSES]])
+        while worker._running:
+            await asyncio.wait(list(worker._running))
+
+    asyncio.run(work())
+    answers = {header["id"]: header for header in sent() if "id" in header}
+    assert answers[2]["ok"]
+    assert answers[3]["ok"]
+    assert "the experts of 2 of 3 tokens were recorded" in answers[1]["error"]
 
 
 def test_a_model_whose_core_ends_on_trial_is_refused_and_the_one_before_serves(

@@ -67,17 +67,14 @@ class TeacherLeaseRow:
     envelope: bytes
 
 
-TEACHER_ENGINE = "teacher, "
-"""What the engine of a teacher node begins with in the ledger, where its role is that of every node beside the
-learner."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class TeacherRow:
-    """What one teacher has scored so far: leases that it delivered, tokens, seconds of its engine."""
+    """What one teacher that was ever leased something has scored so far: groups whose scores were admitted and are not
+    refused since, their tokens, groups that were refused, seconds of its engine for all of them."""
 
     peer: PeerId
     groups: int
+    refused: int
     tokens: int
     engine_s: float
 

@@ -35,7 +35,7 @@ JSON of a node's own work: format, kind ("own"), peer, receipts, oldest, newest,
 at_ms}], traffic [{peer, bytes_up, bytes_down}], reputed_ms (when the learner said how it stands, or null),
 cost_terms.
 
-A peer: peer, name, role (learner, rollout, teacher), engine, machine, leases {issued, open, delivered, in_time, late,
+A peer: peer, name, role, engine, machine, leases {issued, open, delivered, in_time, late,
 expired, returned, lost, recalled, recalled_rollouts}, admitted, rejected, verdicts {rule: count}, admitted_per_s,
 tokens, trained, dropped, share, bytes_up, bytes_down, bytes_relayed, hours_active, hours_standby, engine_s,
 price_per_hour, currency, cost, cost_micros, cost_per_1000_tokens, cents_per_1000_tokens (hundredths of the currency's
@@ -43,7 +43,7 @@ unit), share_of_reference, kwh, joules, energy {source: joules}, joules_disbelie
 last_seen_ms, reputation {availability, timeliness, honesty, score, soundness, service, band, strikes [text]}, null of a
 learner, which has none, reach {kind, verdict, why, since_s, learner (how it and the learner came together), dialled,
 dialled_back, punched, over_circuit (neighbours by how it met them), bytes_carried}, null where it is not told, scored
-{groups, tokens} of a teacher, else null.
+{groups, tokens, refused (groups)} of a teacher, else null.
 
 CSV: a header and one row per peer, in the same words; leases, verdicts and reputation are spread over columns, and so
 are joules by source. Of accounts (`--by`): a row for each and currency, with `cost`, `learner_cost` in it.

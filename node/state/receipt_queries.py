@@ -69,13 +69,15 @@ class ReceiptQueries(SqliteFile):
                 " FROM receipts"
             )
             verdicts: dict[Rule, int] = {}
-            for name, count in self.query(f"SELECT rule, count(*) FROM verdicts{self._no_scores()} GROUP BY rule"):
+            rollouts = f"SELECT rule, count(*) FROM verdicts WHERE {self._no_scores()} GROUP BY rule"
+            for name, count in self.query(rollouts):
                 verdicts[Rule(name)] = verdicts.get(Rule(name), 0) + count
             scored = self.query(
-                "SELECT count(*), coalesce(sum(tokens), 0) FROM receipts JOIN scored USING (lease) WHERE tokens > 0",
+                "SELECT coalesce(sum(tokens > 0), 0), coalesce(sum(tokens = 0), 0), coalesce(sum(tokens), 0)"
+                " FROM receipts JOIN scored USING (lease)",
                 of="scored",
             )
-            groups_scored, tokens_scored = scored[0] if scored else (0, 0)
+            groups_scored, groups_refused, tokens_scored = scored[0] if scored else (0, 0, 0)
             versions = "SELECT incarnation, version FROM receipts ORDER BY incarnation {0}, version {0} LIMIT 1"
             oldest, newest = self.query(versions.format("ASC")), self.query(versions.format("DESC"))
         return Sums(
@@ -88,18 +90,13 @@ class ReceiptQueries(SqliteFile):
             first_ms=first_ms,
             last_ms=last_ms,
             groups_scored=groups_scored,
+            groups_refused=groups_refused,
             tokens_scored=tokens_scored,
         )
 
     def _no_scores(self) -> str:
-        """A condition that a verdict admits no scores, in a file that has such."""
-        is_score = f"rule = '{Rule.ADMITTED.value}' AND lease IN (SELECT lease FROM scored)"
-        return f" WHERE NOT ({is_score})" if self.has_table("scored") else ""
-
-    @property
-    def has_scored(self) -> bool:
-        """Whether the node was ever a teacher that delivered."""
-        return bool(self.query("SELECT 1 FROM scored LIMIT 1", of="scored"))
+        """A condition that a verdict is not on a teacher's scores."""
+        return "lease NOT IN (SELECT lease FROM scored)" if self.has_table("scored") else "TRUE"
 
     def sessions(self) -> list[Session]:
         """All sessions, in order."""
@@ -153,7 +150,7 @@ class ReceiptQueries(SqliteFile):
         """How many records were admitted and how many refused, by stretch of `width_ms` from `began_ms` on."""
         return self.query(
             "SELECT CAST((r.issued_ms - ?1) / ?2 AS INTEGER) AS stretch, sum(v.rule = ?3), sum(v.rule <> ?3)"
-            " FROM verdicts v JOIN receipts r USING (lease) GROUP BY stretch",
+            f" FROM verdicts v JOIN receipts r USING (lease) WHERE {self._no_scores()} GROUP BY stretch",
             (began_ms, width_ms, Rule.ADMITTED.value),
         )
 

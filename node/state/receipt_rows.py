@@ -15,8 +15,10 @@ from protocol.work import Rule
 
 @dataclass(frozen=True, kw_only=True)
 class Sums:
-    """All receipts together. `verdicts` counts records by rule, `tokens` those that count, `engine_s` engine time; of
-    a teacher's scores `groups_scored` were admitted, with `tokens_scored`: these are in no other count.
+    """All receipts together. `verdicts` counts records by rule, `tokens` those that count, `engine_s` engine time.
+
+    Of a teacher's scores `groups_scored` were admitted, with `tokens_scored`, and `groups_refused` were not. They are
+    in no other count but `receipts` and `engine_s`.
 
     `oldest` and `newest` are the learner's first and last versions named, None without receipts, as are the dates.
     """
@@ -30,6 +32,7 @@ class Sums:
     first_ms: int | None
     last_ms: int | None
     groups_scored: int = 0
+    groups_refused: int = 0
     tokens_scored: int = 0
 
 

@@ -217,12 +217,14 @@ class WorkQueries:
         return f" AND {lease} NOT IN (SELECT lease FROM teacher_leases)" if self.db.has_table("teacher_leases") else ""
 
     def teachers(self) -> list[TeacherRow]:
-        """What each teacher has scored: deliveries that were admitted, whatever an audit found afterwards."""
+        """What each teacher has scored, of all that were ever leased something."""
         return [
-            TeacherRow(peer=PeerId(peer), groups=groups, tokens=tokens, engine_s=engine_s)
-            for peer, groups, tokens, engine_s in self.db.query(
-                "SELECT l.peer, count(*), sum(t.tokens), sum(t.engine_s) FROM teacher_leases t"
-                " JOIN leases l USING (lease) WHERE t.engine_s IS NOT NULL GROUP BY l.peer ORDER BY l.peer",
+            TeacherRow(peer=PeerId(peer), groups=groups, refused=delivered - groups, tokens=tokens, engine_s=engine_s)
+            for peer, groups, delivered, tokens, engine_s in self.db.query(
+                "SELECT peer, sum(stands), sum(status = 'delivered'), sum(tokens * stands), sum(coalesce(engine_s, 0))"
+                " FROM (SELECT l.peer, l.status, t.tokens, t.engine_s, t.engine_s IS NOT NULL"
+                " AND NOT EXISTS (SELECT 1 FROM revisions v WHERE v.lease = t.lease) AS stands"
+                " FROM teacher_leases t JOIN leases l USING (lease)) GROUP BY peer ORDER BY peer",
                 of="teacher_leases",
             )
         ]

@@ -156,7 +156,7 @@ def _contributors(run: RunFacts) -> Iterator[str]:
     yield "## Contributors\n"
     yield from _generators(run)
     if run.teachers:
-        yield "Whose teachers scored completions, so far:\n"
+        yield "These peers scored completions with the teacher so far:\n"
         rows = [(escaped(one.name), f"{one.groups:,}", f"{one.tokens:,}") for one in run.teachers]
         yield _table(("peer", "groups scored", "tokens scored"), rows)
 

@@ -108,8 +108,9 @@ def run_facts(report: SwarmReport, step: int) -> RunFacts:
     teachers = [
         TeacherFacts(name=known_as(peer), groups=peer.scored.groups, tokens=peer.scored.tokens)
         for peer in report.rollout_peers
-        if peer.scored is not None and peer.scored.groups
+        if peer.scored is not None and peer.scored.groups and peer not in report.banned
     ]
+    teachers.sort(key=lambda one: -one.tokens)
     return RunFacts(
         steps=len(steps),
         restarts=max(0, len(report.incarnations) - 1),
@@ -124,7 +125,7 @@ def run_facts(report: SwarmReport, step: int) -> RunFacts:
         )
         if rest
         else None,
-        teachers=tuple(teachers),
+        teachers=tuple(teachers[:MAX_CONTRIBUTORS]),
     )
 
 

@@ -154,10 +154,10 @@ class Engine:
         if contents.adapter is not None:
             await self._swap(contents)
             await self._llm.resume_generation()
-        self._routing = routing_in(contents.config)
-        self._unsupported = (
-            (await self._llm.collective_rpc("volery_unsupported"))[0] if self._routing is not None else ""
-        )
+        self._routing = routing_in(contents.config) if _can_record() else None
+        self._unsupported = ""
+        if self._routing is not None:
+            [self._unsupported, *_] = await self._llm.collective_rpc("volery_unsupported")
         # What vLLM has no kernel for (a CPU: some head sizes) ends it at the first token, not at the start.
         trial = SamplingParams(max_tokens=1, logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
         async with asyncio.timeout(HANG_S):
@@ -326,9 +326,14 @@ class Engine:
             print(f"vLLM did not stop in good order: {error}", file=sys.stderr, flush=True)
 
 
+def _can_record() -> bool:
+    """Whether the worker of this platform is one that we extend (`recording_worker`)."""
+    return bool(current_platform.is_cpu() or current_platform.is_cuda_alike())
+
+
 def _recording(contents: Contents) -> Header:
     """What vLLM is told besides, where the experts of a mixture can be recorded."""
     routing = routing_in(contents.config)
-    if routing is None:
+    if routing is None or not _can_record():
         return {}
     return {"worker_cls": RECORDING_WORKER, "additional_config": {ROUTING: asdict(routing)}}

@@ -8,7 +8,7 @@ learnt from; of a peer that is banned, for whatever reason, nothing is learnt fr
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import trio
@@ -22,7 +22,7 @@ from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import PeerBanned
 from node.learner_role.trust.peer_standings import PeerStandings
 from node.learner_role.trust.receipt_revisions import Late, ReceiptRevisions, Refusal
-from protocol.core.ids import LeaseId, short
+from protocol.core.ids import LeaseId, PeerId, short
 from protocol.scores import MIN_SCORE
 from protocol.work import Rule
 
@@ -43,16 +43,18 @@ def found_of(scored: Scored, ours: Sequence[Sequence[float]], temperature: float
 
 @dataclass(kw_only=True, eq=False)
 class TeacherAudits(Service):
-    """See the module's paragraph. `margins` are those of a model of the teacher's size; `temperature` is that of the
-    sampling."""
+    """See the module's paragraph. `disown` takes back all that a peer said, and returns the leases of that; `margins`
+    are those of a model of the teacher's size; `temperature` is that of the sampling."""
 
     leases: ScoreLeases
+    disown: Callable[[PeerId], set[LeaseId]]
     standings: PeerStandings
     revisions: ReceiptRevisions
     margins: Sequence[Margin]
     temperature: float
 
     def __post_init__(self) -> None:
+        self.revisions.takes_back = self.disown
         self.signals.peer_banned.subscribe(self._disown)
 
     async def conclude(self, scored: Scored, ours: Sequence[Sequence[float]]) -> None:
@@ -68,7 +70,7 @@ class TeacherAudits(Service):
             known, finding, row = self._judge(scored, before, ours)
             if not finding.passed:
                 self.leases.put_back(work)
-            gone = self.leases.disown(work.peer) if finding.convicted else set[LeaseId]()
+            gone = self.disown(work.peer) if finding.convicted else set[LeaseId]()
             self.standings.note(work.peer, known)
             receipts = await trio.to_thread.run_sync(self._write, scored, known, row, gone)
             self._follow(scored, known, finding, row, receipts)
@@ -136,8 +138,8 @@ class TeacherAudits(Service):
         self.state.notify()
 
     def _disown(self, news: PeerBanned) -> None:
-        """It is banned, by whomever: what it said is learnt from no more, and its receipts say so soon."""
-        if gone := self.leases.disown(news.peer):
+        """It is banned. What it said is learnt from no more; what was not taken back with the ban is refused soon."""
+        if gone := self.disown(news.peer):
             for lease in gone:
                 self.revisions.refuse_late(Late(lease=lease, root=None, why=f"its peer is banned: {news.why}"))
             self.state.notify(leasable=False)

@@ -23,6 +23,7 @@ from learner.trust.audit_history import NEWCOMER_GROUPS, is_score_audited
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.stay_counts import PEERS_REMEMBERED
 from node.learner_role.trust.peer_standings import PeerStandings
+from node.learner_role.trust.receipt_revisions import Late, ReceiptRevisions
 from protocol.core.codec import pack_tokens
 from protocol.core.digest import digest_of
 from protocol.core.envelope import sign
@@ -69,6 +70,7 @@ class TeacherLeases(Service):
 
     leases: ScoreLeases
     standings: PeerStandings
+    revisions: ReceiptRevisions
     digest: bytes
     temperature: float
     deadline_s: float
@@ -122,6 +124,13 @@ class TeacherLeases(Service):
         back = self.leases.release(peer, [LeaseId(lease) for lease in said.leases])
         self._end(back, "returned")
         self.events.emit("leases_returned", peer=peer, leases=len(back), recalled=0, reason=said.reason)
+
+    def disown(self, peer: PeerId) -> set[LeaseId]:
+        """It is banned: what it has under way is lost, and what it said that no batch has taken is for others. Return
+        the leases of all that."""
+        lost = self.leases.release(peer)
+        self._end(lost, "lost")
+        return {work.id for work in lost} | self.leases.disown(peer)
 
     def release(self, peer: PeerId, status: str) -> None:
         """The peer is gone, and so is what it had under way but for what it has delivered."""
@@ -232,8 +241,9 @@ class TeacherLeases(Service):
     def _believe_or_audit(self, scored: Scored) -> None:
         peer = scored.work.peer
         known = self.standings.remember(peer)
-        if known.banned:
+        if known.banned:  # since the delivery was taken from the inbox
             self.leases.put_back(scored.work)
+            self.revisions.refuse_late(Late(lease=scored.work.id, root=None, why=f"its peer is banned: {known.banned}"))
         elif self.standings.audits and is_score_audited(known, self.identity.secret, scored.work.id, floor=self.floor):
             self.leases.audit(scored)
         else:

@@ -46,22 +46,24 @@ class TeacherNodes:
         config, context, standings = self.config, self.context, self.trust.standings
         self.under_way = ScoreLeases(buffer=context.state.capacity.buffer)
         teacher, arithmetic = Path(config.distill.teacher or ""), Arithmetic(config.trust.required_compute_dtype)
-        self.audits = TeacherAudits(
-            context=context,
-            leases=self.under_way,
-            standings=standings,
-            revisions=self.trust.revisions,
-            margins=margins_of(parameters_of(teacher), arithmetic, experts_in(config_of(teacher), told=False)),
-            temperature=config.learn.temperature,
-        )
         self.leases = TeacherLeases(
             context=context,
             leases=self.under_way,
             standings=standings,
+            revisions=self.trust.revisions,
             digest=self.digest,
             temperature=config.learn.temperature,
             deadline_s=config.learn.lease_timeout_s,
             floor=config.trust.min_audit_share,
+        )
+        self.audits = TeacherAudits(
+            context=context,
+            leases=self.under_way,
+            disown=self.leases.disown,
+            standings=standings,
+            revisions=self.trust.revisions,
+            margins=margins_of(parameters_of(teacher), arithmetic, experts_in(config_of(teacher), told=False)),
+            temperature=config.learn.temperature,
         )
         self.sessions = TeacherSessions(
             context=context,

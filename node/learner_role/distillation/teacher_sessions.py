@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import trio
 
 from learner.ledger.reputation import BANNED
-from learner.ledger.rows import TEACHER_ENGINE, StayRow
+from learner.ledger.rows import StayRow
 from node.learner_role.distillation.teacher_leases import TeacherLeases
 from node.learner_role.peers.greetings import objection_to, write_joined
 from node.learner_role.shared.context import Service
@@ -43,6 +43,9 @@ from protocol.work import (
     Welcome,
 )
 from swarm.transport.event_rate import Buckets, Rate
+
+ENGINE = "teacher, {}"
+"""Of a teacher node in the ledger, where its role is that of every node beside the learner."""
 
 WRITE_S = 2.0
 """How often stays are written, beside their end."""
@@ -195,7 +198,7 @@ class TeacherSessions(Service):
 
     def _write_joined(self, peer: PeerId, hello: Hello) -> tuple[bool, int]:
         """Return whether the peer was here before, and the id of its new stay."""
-        return write_joined(self.ledger.peers, peer, hello, self.now_ms(), engine=f"{TEACHER_ENGINE}{hello.engine}")
+        return write_joined(self.ledger.peers, peer, hello, self.now_ms(), engine=ENGINE.format(hello.engine))
 
     async def _write(self) -> None:
         with trio.CancelScope(shield=True):  # what is taken to be written is written

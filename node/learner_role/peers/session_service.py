@@ -9,6 +9,7 @@ in passing is written by `run`, a moment later.
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -209,7 +210,7 @@ class SessionService(Service):
         self.capacity.leasing.arrives(lease, peer, self.now_ms())
 
     def take_return(self, peer: PeerId, leases: LeaseReturn) -> None:
-        self.state.troubles.gave_back(peer, leases.reason, self.state.present)
+        self.state.troubles.gave_back(peer, leases.reason, ChainMap(self.state.present, self.state.teachers))
         self.leases.accept_return(peer, leases)
 
     def take_relay_receipt(self, peer: PeerId, relayed: Relayed) -> None:

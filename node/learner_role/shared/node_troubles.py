@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
+
 import trio
 
 from node.learner_role.shared.context import LearnerContext
@@ -13,7 +15,7 @@ def hear_troubles(context: LearnerContext, peer: PeerId, name: str, heartbeat: H
     """Note what the node of this `name` cannot do, and log what is news of it."""
     state, now_s, now_ms = context.state, trio.current_time(), context.now_ms()
     for trouble in state.troubles.heard(
-        peer, heartbeat.troubles, now_s=now_s, now_ms=now_ms, present={*state.present, *state.teachers}
+        peer, heartbeat.troubles, now_s=now_s, now_ms=now_ms, present=ChainMap(state.present, state.teachers)
     ):
         context.events.emit(
             "node_trouble",

@@ -50,10 +50,11 @@ class Bans(Service):
         audits = self.audits
         audits.standings.note(peer, known)
         wrong = audits.withdraw(peer) | await audits.withdraw_parts(peer)
+        others = audits.revisions.takes_back(peer)
         now_ms = self.context.signing_ms()
 
         def write() -> dict[LeaseId, bytes]:
-            own = self.ledger.trust.parts_of(peer, wrong)
+            own = {*self.ledger.trust.parts_of(peer, wrong), *others}
             revised = audits.revisions.refusals(own, Rule.BANNED, f"its peer is banned: {known.banned}", now_ms)
             dropped = dict.fromkeys(wrong, BANNED_REASON)
             self.ledger.trust.confidence_written(peer, known, now_ms, revised, dropped, decision=decision)

@@ -51,6 +51,8 @@ class ReceiptRevisions(Service):
     """See the module's paragraph. `wakeup`: something is to be settled."""
 
     standings: PeerStandings
+    takes_back: Callable[[PeerId], Collection[LeaseId]] = lambda peer: ()
+    """Takes back what else than rollouts a peer delivered, and returns the leases of that."""
     wakeup: trio.Event = field(default_factory=trio.Event)
     _late: list[Late] = field(default_factory=list)
     _untold: dict[PeerId, list[tuple[LeaseId, bytes]]] = field(default_factory=dict)

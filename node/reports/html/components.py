@@ -32,7 +32,8 @@ class Tile:
 def scored_tiles(peer: PeerReport) -> Iterator[Tile]:
     """What a teacher scored; nothing of others."""
     if peer.scored is not None:
-        yield Tile(name="groups scored", value=words.count(peer.scored.groups))
+        refused = f"{peer.scored.refused:,} refused" if peer.scored.refused else ""
+        yield Tile(name="groups scored", value=words.count(peer.scored.groups), more=refused)
         yield Tile(name="tokens scored", value=words.count(peer.scored.tokens))
 
 
@@ -58,7 +59,7 @@ def section(key: str, title: str, *children: Child) -> Fragment:
 
 def name_of(peer: PeerReport) -> str:
     """What a peer calls itself, on one line; its role if it does not say."""
-    return words.plain_name(peer.name, NAME_CHARS) or peer.role.value
+    return words.plain_name(peer.name, NAME_CHARS) or peer.does
 
 
 def known_as(peer: PeerReport) -> Fragment:

@@ -47,7 +47,7 @@ def heading(report: OwnReport) -> tuple[str, str]:
 
 def _figures(report: OwnReport) -> Iterator[Tile]:
     peer = report.peer
-    if peer.scored is None or peer.tokens:
+    if peer.generates:
         yield Tile(name="rollouts admitted", value=words.count(peer.admitted), more=f"{peer.rejected:,} rejected")
         yield Tile(name="tokens admitted", value=words.count(peer.tokens))
     yield from scored_tiles(peer)

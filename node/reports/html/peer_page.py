@@ -80,13 +80,9 @@ def _peer_page(peer: PeerReport, history: PeerHistory, among: _Among) -> Fragmen
         figure(plot, wide=STRIP),
     ]
     if peer.role is Role.ROLLOUT:
-        parts += [
-            verdicts(peer.verdicts, history.evidence, among.report.started_ms),
-            audits(peer),
-            tag("h3", "Leases"),
-            tiles(_leases(peer), kind="small"),
-            *_relayed(history, among),
-        ]
+        judged = verdicts(peer.verdicts, history.evidence, among.report.started_ms) if peer.generates else []
+        parts += [judged, audits(peer), tag("h3", "Leases"), tiles(_leases(peer), kind="small")]
+        parts += _relayed(history, among) if peer.generates else []
     about = (
         _part("Earnings", _earnings(peer, among.report.terms)),
         _part("Machine, as it says itself", _machine(peer)),
@@ -157,8 +153,8 @@ def _figures(peer: PeerReport) -> Iterator[Tile]:
         yield Tile(name="cost", value=words.money(peer.cost, peer.price.currency))
         yield Tile(name="here", value=words.duration(peer.active_s + peer.standby_s))
         return
-    if peer.scored is not None:
-        yield from scored_tiles(peer)
+    yield from scored_tiles(peer)
+    if not peer.generates:
         yield from _pay_and_standing(peer)
         return
     yield Tile(name="rollouts admitted", value=words.count(peer.admitted), more=f"{peer.rejected:,} rejected")
@@ -230,8 +226,8 @@ def _machine(peer: PeerReport) -> Iterator[tuple[str, Child]]:
     yield "engine", strangers(words.plain_name(peer.engine, NAME_CHARS) or words.NOTHING)
     yield "machine", strangers(shortened(words.plain_name(peer.machine, 200), 200) or words.NOTHING)
     if peer.role is Role.ROLLOUT:
-        yield f"its engine {'generated' if peer.scored is None else 'scored'} for", words.duration(peer.engine_s)
-    if peer.role is Role.ROLLOUT and peer.scored is None:
+        yield f"its engine {peer.worked} for", words.duration(peer.engine_s)
+    if peer.generates:
         rate = words.rate(peer.admitted_per_s)
         rollouts = f"{rate} {'rollout' if rate == '1' else 'rollouts'} per second of work"
         yield "admitted", words.NOTHING if peer.admitted_per_s is None else rollouts

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from learner.ledger.queries.peers import KnownPeer, PeerStay
 from learner.ledger.queries.work import PeerWork
-from learner.ledger.rows import TEACHER_ENGINE, TeacherRow
+from learner.ledger.rows import TeacherRow
 from node.reports.model.audits import PeerAudits
 from node.reports.model.reach import PeerReach
 from node.reports.model.report import LeaseCounts, PeerReport, Role, Scored
@@ -38,7 +38,6 @@ def peer_report(
     """The row of one peer, that was `here`; `trained` counts all rollouts of all batches, `scored` is of a teacher."""
     stays = stays_of(here, started_ms)
     standby_s = sum(stay.standby_s for stay in stays)
-    teaches = scored is not None or peer.engine.startswith(TEACHER_ENGINE)
     return PeerReport(
         peer=peer.peer,
         name=peer.name,
@@ -64,10 +63,12 @@ def peer_report(
         audits=audits,
         stays=stays,
         reach=reach,
-        scored=(Scored() if scored is None else Scored(groups=scored.groups, tokens=scored.tokens))
-        if teaches
-        else None,
+        scored=None if scored is None else _scored(scored),
     )
+
+
+def _scored(row: TeacherRow) -> Scored:
+    return Scored(groups=row.groups, tokens=row.tokens, refused=row.refused)
 
 
 def present_s(presences: Iterable[PeerStay]) -> float:

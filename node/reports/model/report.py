@@ -84,10 +84,11 @@ class LeaseCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """What a teacher node scored: groups whose scores it delivered, and their tokens."""
+    """What a teacher node scored: groups whose scores were admitted, their tokens, and groups that were refused."""
 
     groups: int = 0
     tokens: int = 0
+    refused: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +134,23 @@ class PeerReport:
     scored: Scored | None = None
 
     @property
+    def generates(self) -> bool:
+        """Whether it is a rollout node, and no teacher that never generated anything."""
+        return self.role is Role.ROLLOUT and (self.scored is None or self.judged > 0)
+
+    @property
     def does(self) -> str:
         """Its role in words."""
-        return self.role.value if self.scored is None else "teacher"
+        if self.scored is None:
+            return self.role.value
+        return "rollout, teacher" if self.generates else "teacher"
+
+    @property
+    def worked(self) -> str:
+        """What its engine did for `engine_s`, in words."""
+        if self.scored is None:
+            return "generated"
+        return "generated and scored" if self.generates else "scored"
 
     @property
     def judged(self) -> int:

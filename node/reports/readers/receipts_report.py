@@ -80,7 +80,9 @@ def _row(receipts: ReceiptQueries, sessions: Sequence[Session], peer: PeerId, pr
         bytes_up=sum(s.bytes_up for s in sessions), bytes_down=sum(s.bytes_down for s in sessions), bytes_relayed=None,
         active_s=sum(stay.active_s for stay in stays), standby_s=0.0, engine_s=sums.engine_s,
         first_seen_ms=min(dates, default=0), last_seen_ms=max(dates, default=0), reputation=None, stays=stays,
-        scored=Scored(groups=sums.groups_scored, tokens=sums.tokens_scored) if receipts.has_scored else None,
+        scored=Scored(groups=sums.groups_scored, tokens=sums.tokens_scored, refused=sums.groups_refused)
+        if sums.groups_scored + sums.groups_refused
+        else None,
     )  # fmt: skip
 
 

@@ -102,8 +102,8 @@ def only_currency(report: SwarmReport | OwnReport) -> str | None:
 
 
 def _generates(peer: PeerReport) -> bool:
-    """The learner generates nothing, and a teacher neither: a dash says so better than a zero."""
-    return peer.role is Role.ROLLOUT and peer.scored is None
+    """The learner generates nothing, and most teachers neither: a dash says so better than a zero."""
+    return peer.generates
 
 
 def _is_leased(peer: PeerReport) -> bool:
@@ -138,7 +138,7 @@ def _of_rollouts(key: str, heading: str, show: Callable[[Any], str], **more: Any
 
 WHO: tuple[Column[PeerReport], ...] = (
     *_plain("peer", "name"),
-    Column(key="role", value=lambda peer: peer.does, heading="role", show=str, left=True),
+    Column(key="role", heading="role", write=lambda peer: peer.does, left=True),
     *_plain("engine", "machine"),
 )
 LEASES = tuple(
@@ -178,7 +178,8 @@ TIME: tuple[Column[PeerReport], ...] = (
     *_plain("engine_s"),
 )
 SCORED = tuple(
-    _summed(f"scored.{what}", f"{what}\nscored", words.count, applies=_everybody) for what in ("groups", "tokens")
+    _summed(f"scored.{what}", heading, words.count, applies=_everybody)
+    for what, heading in {"groups": "groups\nscored", "tokens": "tokens\nscored", "refused": ""}.items()
 )
 SEEN = _plain("first_seen_ms", "last_seen_ms")
 
@@ -334,17 +335,22 @@ def reach_columns(report: SwarmReport) -> tuple[Column[PeerReport], ...]:
 
 def known_as(peer: PeerReport, limit: int = NAME_CHARS) -> str:
     """A peer's name as far as it fits, and the end of its id."""
-    return f"{words.plain_name(peer.name, limit) or peer.role.value} {short(peer.peer)}"
+    return f"{words.plain_name(peer.name, limit) or peer.does} {short(peer.peer)}"
 
 
 def listed(report: SwarmReport | OwnReport, *, everyone: bool = False) -> tuple[PeerReport, ...]:
     """The peers that have a row in a terminal, in the order of the report: learners, and of more rollout peers than
-    MOST_TRAINED and LATEST_BANNED together those; or `everyone`."""
+    MOST_TRAINED and LATEST_BANNED together those, with as many teachers; or `everyone`."""
     if everyone or isinstance(report, OwnReport) or len(report.rollout_peers) <= MOST_TRAINED + LATEST_BANNED:
         return report.peers
     trained = sorted(report.rollout_peers, key=lambda peer: -(peer.trained or 0))[:MOST_TRAINED]
-    shown = {peer.peer for peer in (*trained, *report.banned[-LATEST_BANNED:])}
+    taught = sorted((peer for peer in report.peers if peer.scored is not None), key=_least_scored)[:MOST_TRAINED]
+    shown = {peer.peer for peer in (*trained, *taught, *report.banned[-LATEST_BANNED:])}
     return tuple(peer for peer in report.peers if peer.role is Role.LEARNER or peer.peer in shown)
+
+
+def _least_scored(peer: PeerReport) -> int:
+    return 0 if peer.scored is None else -peer.scored.tokens
 
 
 def left_out(report: SwarmReport, *, everyone: bool = False) -> str:

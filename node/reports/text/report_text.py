@@ -218,8 +218,7 @@ def own_story(report: OwnReport) -> Iterator[tuple[str, str]]:
                 for one in report.traffic[:PEERS_LISTED]
             ),
         )
-    did = "generated" if report.peer.scored is None else "scored"
-    yield "engine", f"{did} for {words.duration(report.peer.engine_s)}"
+    yield "engine", f"{report.peer.worked} for {words.duration(report.peer.engine_s)}"
     yield from _energy(report)
     if report.peer.reputation is not None and report.reputed_ms is not None:
         found = f"{in_a_line(report.peer.reputation)} So the learner said at {words.moment(report.reputed_ms)}."

@@ -66,15 +66,17 @@ def test_what_a_teacher_scored_is_counted_apart(receipts: Receipts) -> None:
     receipts.add_all(Received(receipt=one, raw=b"b", engine_s=0.5, scored=True) for one in scores)
     told = own_report(receipts, peer=ALPHA)
     assert told.receipts == 4
-    assert (told.peer.does, told.peer.scored) == ("teacher", Scored(groups=2, tokens=700))
-    assert (told.peer.admitted, told.peer.rejected, told.peer.tokens) == (2, 1, 20)
+    assert (told.peer.does, told.peer.worked) == ("rollout, teacher", "generated and scored")
+    assert told.peer.scored == Scored(groups=2, tokens=700, refused=1)
+    assert (told.peer.admitted, told.peer.rejected, told.peer.tokens) == (2, 0, 20)
+    assert sum(admitted + refused for _, admitted, refused in receipts.judged(0, 1e9)) == 2
     assert told.peer.engine_s == 3.0
     page = as_html(told)
     assert "tokens scored" in page
     assert "rollouts admitted" in page
     revised = structs.replace(receipt(2, Rule.BANNED), issued_ms=9_000)
     assert receipts.revise(revised, b"c")
-    assert own_report(receipts, peer=ALPHA).peer.scored == Scored(groups=1, tokens=400)
+    assert own_report(receipts, peer=ALPHA).peer.scored == Scored(groups=1, tokens=400, refused=2)
 
 
 def test_sums_are_of_all_receipts(receipts: Receipts) -> None:

@@ -128,14 +128,15 @@ async def opened(root: Path, groups: int, *, tokens: int = 8) -> AsyncIterator[S
             learner.ledger.work.leases_closed([one.lease], "returned", 3)
         under_way = ScoreLeases(buffer=buffer)
         leases = TeacherLeases(
-            context=context, leases=under_way, standings=trust.standings, digest=DIGEST, temperature=1.0,
-            deadline_s=60.0, floor=0.03,
+            context=context, leases=under_way, standings=trust.standings, revisions=trust.revisions, digest=DIGEST,
+            temperature=1.0, deadline_s=60.0, floor=0.03,
         )  # fmt: skip
         sessions = TeacherSessions(
             context=context, leases=leases, trust=trust, token="", heartbeat_s=1.0, digest=DIGEST
         )
         audits = TeacherAudits(
-            context=context, leases=under_way, standings=trust.standings, revisions=trust.revisions,
+            context=context, leases=under_way, disown=leases.disown, standings=trust.standings,
+            revisions=trust.revisions,
             margins=margins_of(1000), temperature=1.0,
         )  # fmt: skip
         yield Scene(learner=learner, under_way=under_way, leases=leases, sessions=sessions, audits=audits)
@@ -241,7 +242,6 @@ async def test_whoever_was_trusted_and_lies_loses_what_no_batch_has_taken(root: 
         assert revised(scene) == []
         await scene.learner.bans.convict(ALPHA.peer_id, "the operator knows better")
         assert scene.trainable == 0
-        await scene.learner.trust.revisions.settle()
         delivered = scene.learner.ledger.query("SELECT lease FROM teacher_leases WHERE engine_s IS NOT NULL")
         told = {lease: open_receipt(raw, SWARM.authority) for lease, raw in revised(scene)}
         assert told.keys() == {LeaseId(lease) for (lease,) in delivered}, "no batch took anything of it"
@@ -250,8 +250,36 @@ async def test_whoever_was_trusted_and_lies_loses_what_no_batch_has_taken(root: 
             [verdict] = receipt.verdicts
             assert verdict.rule is Rule.BANNED
             assert "the operator knows better" in verdict.detail
+        scene.sessions.unwritten()()
+        [(still_open,)] = scene.learner.ledger.query(
+            "SELECT count(*) FROM leases JOIN teacher_leases USING (lease) WHERE status = 'open'"
+        )
+        assert still_open == 0
+        [row] = scene.learner.ledger.work.teachers()
+        assert (row.groups, row.refused) == (0, len(told)), "what is refused afterwards is in no count"
         await scene.join(BETA)
         assert await scene.ask(BETA)
+
+
+async def test_what_a_teacher_delivers_while_it_is_banned_is_refused(root: Path) -> None:
+    async with opened(root, groups=1) as scene:
+        await scene.join(ALPHA)
+        [lease] = await scene.ask(ALPHA)
+        judge = scene.leases._judge
+
+        def ban_meanwhile(*args: Any) -> Any:
+            judged = judge(*args)
+            trio.from_thread.run(scene.learner.bans.convict, ALPHA.peer_id, "the operator knows better")
+            return judged
+
+        scene.leases._judge = ban_meanwhile  # type: ignore[method-assign]
+        receipt = await scene.deliver(ALPHA, lease)
+        assert receipt.verdicts[0].rule is Rule.ADMITTED, "it was under way"
+        await scene.learner.trust.revisions.settle()
+        [(_, raw)] = revised(scene)
+        assert open_receipt(raw, SWARM.authority).verdicts[0].rule is Rule.BANNED
+        await scene.join(BETA)
+        assert len(await scene.ask(BETA)) == 1
 
 
 async def test_leases_end_with_their_deadline_their_return_and_their_line(root: Path) -> None:

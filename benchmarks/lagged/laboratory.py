@@ -82,7 +82,9 @@ def _teach(policy: Policy, encoded: EncodedTask, recipe: Recipe, seed: int) -> N
         first = EXAMPLES_FROM + step * recipe.example_batch
         arrays = _examples(encoded, range(first, first + recipe.example_batch), recipe.noise, chance)
         training.step_supervised(supervised_batch(arrays, policy.vocab_size), recipe.example_rate)
-        if step % 10 == 9 and _accuracy(policy, encoded, recipe, held_out, generator) >= recipe.begin:
+        if (step + 1) % recipe.look_every == 0 and _accuracy(
+            policy, encoded, recipe, held_out, generator
+        ) >= recipe.begin:
             return
     raise RuntimeError(f"{recipe.task}: seed {seed} did not come to {recipe.begin} in {MAX_EXAMPLES} steps by example")
 

@@ -55,6 +55,8 @@ class Recipe:
     begin: float = 0.2
     example_rate: float = 2e-3
     example_batch: int = 64
+    look_every: int = 10
+    """Steps by example from one look at what is drawn to the next."""
     alphabet: str = ""
     every: int = 5
     """Steps from one evaluation to the next."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks import distillation
-from benchmarks.distillation import STUDENT, TEACHER, Classroom, Record, Run, Start, Way, best, cell, compare
+from benchmarks.distillation import STUDENT, TEACHER, Classroom, Record, Run, School, Way, best, cell, compare, crossing
 from benchmarks.lagged.laboratory import Laboratory, prepare
 from tests.benchmarks.test_staleness import SMALL
 
@@ -20,16 +20,22 @@ def test_the_fewest_tokens_of_any_way_count() -> None:
     assert best({one: Run(tokens=None, curve=())}) is None
 
 
+def test_tokens_to_the_target_lie_between_two_measurements() -> None:
+    assert crossing([(0, 0.1), (1000, 0.7), (2000, 0.9)]) == 1500
+    assert crossing([(0, 0.1), (1000, 0.8)]) == 1000
+    assert crossing([(0, 0.1), (1000, 0.7)]) is None
+    assert crossing([(0, 0.9)]) == 0
+
+
 def test_a_run_that_is_recorded_is_not_run_again(tmp_path: Path) -> None:
     way, run = Way(prompts=8, group=2, rate=3e-4), Run(tokens=70, curve=((0, 0.1), (70, 0.9)))
     record = Record(path=tmp_path / "runs.jsonl")
     assert record.read() == {}
     record.add(3, "distill", way, run)
 
-    def nothing() -> Start:
-        raise AssertionError("all of it was run")
-
-    assert compare(3, nothing, {"distill": (way,)}, record) == {"distill": {way: run}}
+    school = School(directory=tmp_path / "nothing is made here", quick=True)
+    assert compare(3, school, {"distill": (way,)}, record) == {"distill": {way: run}}
+    assert not school.directory.exists()
     Record(path=None).add(3, "distill", way, run)
     assert Record(path=None).read() == {}
 

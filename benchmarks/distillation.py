@@ -91,8 +91,16 @@ RATES = (1.5e-4, 3e-4, 6e-4)
 
 WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(
     {
-        "grpo": (*(Way(prompts=16, group=8, rate=rate) for rate in RATES), Way(prompts=8, group=8, rate=3e-4)),
-        "distill": (*(Way(prompts=8, group=2, rate=rate) for rate in RATES), Way(prompts=16, group=2, rate=3e-4)),
+        "grpo": (
+            *(Way(prompts=16, group=8, rate=rate) for rate in RATES),
+            Way(prompts=8, group=8, rate=3e-4),
+            Way(prompts=8, group=4, rate=3e-4),
+        ),
+        "distill": (
+            *(Way(prompts=8, group=2, rate=rate) for rate in RATES),
+            Way(prompts=16, group=2, rate=3e-4),
+            Way(prompts=4, group=2, rate=3e-4),
+        ),
     }
 )
 QUICK_WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(

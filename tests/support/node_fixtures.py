@@ -78,6 +78,7 @@ MIXTURE: dict[str, Any] = {
     "moe_intermediate_size": 64,
     "num_hidden_layers": 3,
     "mlp_only_layers": [1],
+    "max_position_embeddings": 2048,
 }
 """Of its three layers the second has no experts."""
 

@@ -20,7 +20,8 @@ from node.engine.worker_engine import WorkerEngine, open_worker_engine
 from tests.support.node_fixtures import Models
 from tests.support.vllm_requests import config, requests
 
-ROOM, IN_FLIGHT = 400, 48
+ROOM, IN_FLIGHT = 1500, 12
+"""So long that something happens while they are generated, and few enough to be generated again."""
 ATTEMPTS = 5
 """At doing something while completions are under way: on a busy machine this process may sleep until all are done."""
 

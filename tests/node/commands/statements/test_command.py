@@ -100,8 +100,8 @@ def _has_all_of_its_own(root: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """State directories of a learner and a node, as after a run in which some of the node's records trained the versions
-    that tests ask for. On a busy machine the other peer may have made all of one: then it is run again."""
+    """State directories of a learner and a node, as after a run in which records of the node trained the versions that
+    tests ask for. On a busy machine the other peer may have made all of one: then it is run again."""
     for _ in range(ATTEMPTS):
         root = tmp_path_factory.mktemp("books")
         for name in ("learner", "node"):

@@ -89,7 +89,7 @@ def cost_sentence(costs: Costs) -> str:
 
 
 def timeline(key: str, judged: Sequence[Judged], rows: Sequence[Row], wall_s: float) -> Plot:
-    """When a peer was here, and what it delivered meanwhile."""
+    """When a peer was here, and which rollouts it delivered meanwhile."""
     admitted, refused = sum(one.admitted for one in judged), sum(one.refused for one in judged)
     width = words.duration(judged[0].width_s) if judged else "0 s"
     return Plot(
@@ -97,7 +97,9 @@ def timeline(key: str, judged: Sequence[Judged], rows: Sequence[Row], wall_s: fl
         title="Timeline",
         unit="rollouts per minute",
         said=f"{words.counted(admitted, 'rollout')} admitted, {refused:,} rejected, counted every {width}; above, when "
-        "it was here.",
+        "it was here."
+        if admitted + refused
+        else "When it was here.",
         wall=wall_s,
         lines=_judged_lines(judged) if admitted + refused else (),
         rows=tuple(rows),

@@ -42,7 +42,9 @@ def as_html(report: SwarmReport | OwnReport) -> str:
                 *overview.heading(report), links, overview.overview(report, history.peers), peer_pages(report)
             )
         case OwnReport():
-            return _document(*own_page.heading(report), list(OWN_NAVIGATION), own_page.own_page(report), [])
+            has_verdicts = own_page.verdicts_of(report) is not None
+            links = [(key, text) for key, text in OWN_NAVIGATION if has_verdicts or key != "verdicts"]
+            return _document(*own_page.heading(report), links, own_page.own_page(report), [])
 
 
 def write_html(report: SwarmReport | OwnReport, path: Path) -> None:

@@ -30,7 +30,7 @@ def own_page(report: OwnReport) -> Fragment:
         tiles(_figures(report)),
         section("plots", "What happened", figure(plot, wide=STRIP)),
         section("story", "In words", pairs((name, value) for name, value in own_story(report))),
-        section("verdicts", "Verdicts", verdicts(peer.verdicts, {}, peer.first_seen_ms)[1:], _refused(report)),
+        verdicts_of(report),
         section("earnings", "Earnings and machine", pairs(_earnings(report))),
         _traffic(report),
     ]
@@ -60,6 +60,14 @@ def _figures(report: OwnReport) -> Iterator[Tile]:
     if peer.reputation is not None:
         yield Tile(name="reputation", value=f"{peer.reputation.score:.2f}", more=peer.reputation.band.value)
     yield Tile(name="chunks sent", value=words.size(peer.bytes_up), more=f"{words.size(peer.bytes_down)} received")
+
+
+def verdicts_of(report: OwnReport) -> Fragment | None:
+    """Of rollouts, and the newest that were refused of whatever it delivered; nothing of a teacher that all is well
+    with."""
+    peer, refused = report.peer, _refused(report)
+    rollouts = verdicts(peer.verdicts, {}, peer.first_seen_ms)[1:] if peer.generates else []
+    return section("verdicts", "Verdicts", rollouts, refused) if rollouts or refused is not None else None
 
 
 def _refused(report: OwnReport) -> Fragment | None:

@@ -21,7 +21,7 @@ from node.config.swarm_config import regime
 from node.reports.model.audits import ban_in_words, bans_in_words
 from node.reports.model.costs import Reference, cents_per_thousand, money_for
 from node.reports.model.objective_figures import RECENT, Spell, by_lag, recent, spells
-from node.reports.model.report import SCORES, Evaluation, KeptCheckpoint, OwnReport, SwarmReport
+from node.reports.model.report import SCORES, Evaluation, KeptCheckpoint, OwnReport, PeerReport, SwarmReport
 from node.reports.model.time_words import kinds, trained
 from node.reports.model.verdict_meanings import MEANINGS
 from node.reports.text.columns import Section, drawn_sections
@@ -87,7 +87,9 @@ def _parts(report: SwarmReport | OwnReport, width: int, box: Box, *, everyone: b
     if isinstance(report, OwnReport):
         yield titled(f"Work of {known_as(report.peer)}", pairs(own_story(report)), above=1)
         yield tables(report, width=width, box=box)
-        yield _legend(report.peer.verdicts)
+        if report.peer.generates:
+            yield _legend(report.peer.verdicts)
+        yield from _scored(report.peer)
         yield from _refusals(report)
         return
     yield titled(f"Swarm {short(report.swarm)}", pairs(story(report)), above=1)
@@ -304,6 +306,16 @@ def _energy(report: SwarmReport | OwnReport) -> Iterator[tuple[str, str]]:
         yield (
             "" if sums else "energy",
             f"not believed, since it is more than {MAX_WATTS / 1000:g} kW: {words.kwh(joules)} kWh of {who}{more}",
+        )
+
+
+def _scored(peer: PeerReport) -> Iterator[RenderableType]:
+    """How many groups of a teacher's scores were refused."""
+    if peer.scored is not None:
+        groups = words.counted(peer.scored.groups + peer.scored.refused, "group")
+        yield Padding(
+            Text(f"Scored {groups}, of which {peer.scored.refused:,} {words.were(peer.scored.refused)} refused."),
+            (0, 0, 0, 1),
         )
 
 

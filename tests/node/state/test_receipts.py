@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from node.reports import as_html
+from node.reports import as_html, as_text
 from node.reports.model.report import Scored
 from node.reports.readers.receipts_report import own_report
 from node.runtime import formatting as words
@@ -71,12 +71,23 @@ def test_what_a_teacher_scored_is_counted_apart(receipts: Receipts) -> None:
     assert (told.peer.admitted, told.peer.rejected, told.peer.tokens) == (2, 0, 20)
     assert sum(admitted + refused for _, admitted, refused in receipts.judged(0, 1e9)) == 2
     assert told.peer.engine_s == 3.0
+    assert "Scored 3 groups, of which 1 was refused." in as_text(told)
     page = as_html(told)
     assert "tokens scored" in page
     assert "rollouts admitted" in page
     revised = structs.replace(receipt(2, Rule.BANNED), issued_ms=9_000)
     assert receipts.revise(revised, b"c")
     assert own_report(receipts, peer=ALPHA).peer.scored == Scored(groups=1, tokens=400, refused=2)
+
+
+def test_a_teacher_alone_hears_of_no_rollouts(receipts: Receipts) -> None:
+    receipts.add_all([Received(receipt=receipt(1, Rule.ADMITTED, tokens=300), raw=b"b", engine_s=0.5, scored=True)])
+    told = own_report(receipts, peer=ALPHA, with_history=True)
+    for said in (as_text(told), as_html(told)):
+        assert "was judged" not in said
+        assert "0 rollouts" not in said
+    assert "Scored 1 group, of which 0 were refused." in as_text(told)
+    assert "Verdicts" not in as_html(told)
 
 
 def test_sums_are_of_all_receipts(receipts: Receipts) -> None:

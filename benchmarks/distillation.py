@@ -251,7 +251,7 @@ def best(runs: Mapping[Way, Run]) -> int | None:
 
 
 def options() -> Namespace:
-    parser = arguments(__doc__ or "", reps=5)
+    parser = arguments(__doc__ or "", reps=3)
     parser.add_argument("--quick", action="store_true", help="small models, one seed, one way")
     parser.add_argument("--record", type=Path, default=RECORDED, help="the file of runs that are done")
     return parser.parse_args()

@@ -17,10 +17,9 @@ How to run: `make bench-distillation`; runs that are done are kept in --record, 
 
 from __future__ import annotations
 
-import json
 import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -29,7 +28,20 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any
 
-from benchmarks.harness import ROOT, Bar, arguments, conclude, main, number, say, scratch, table
+from benchmarks.harness import (
+    ROOT,
+    Bar,
+    add_row,
+    arguments,
+    conclude,
+    crossing,
+    main,
+    number,
+    read_rows,
+    say,
+    scratch,
+    table,
+)
 from benchmarks.lagged.laboratory import Laboratory, prepare
 from benchmarks.lagged.recipe import Cell, Recipe
 from node.learner_role.training.warm_start import TINY_QWEN3
@@ -87,7 +99,7 @@ class Way:
 
 
 RATES = (1.5e-4, 3e-4, 6e-4)
-"""At 1.2e-3 GRPO came nowhere, and distillation to no more."""
+"""At 1.2e-3 GRPO came nowhere (seed 0); distillation was not tried there."""
 
 WAYS: Mapping[str, tuple[Way, ...]] = MappingProxyType(
     {
@@ -141,15 +153,8 @@ class Classroom(Laboratory):
             while self.tokens < until:
                 self.train_one()
             curve.append((self.tokens, self.evaluate()))
-        return Run(tokens=crossing(curve), curve=tuple(curve))
-
-
-def crossing(curve: Sequence[tuple[int, float]]) -> int | None:
-    """At how many tokens the accuracy came to TARGET, between the last two measurements; None where it did not."""
-    if curve[-1][1] < TARGET or len(curve) < 2:
-        return None if curve[-1][1] < TARGET else curve[-1][0]
-    (before, low), (after, high) = curve[-2:]
-    return round(before + (after - before) * (TARGET - low) / (high - low))
+        tokens = crossing(curve, TARGET)
+        return Run(tokens=None if tokens is None else round(tokens), curve=tuple(curve))
 
 
 @dataclass(kw_only=True)
@@ -199,9 +204,7 @@ class Record:
 
     def read(self) -> dict[tuple[int, str, Way], Run]:
         """What was run, by seed, objective and way."""
-        if self.path is None or not self.path.exists():
-            return {}
-        rows = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+        rows = [] if self.path is None else read_rows(self.path)
         return {
             (row["seed"], row["objective"], Way(**row["way"])): Run(
                 tokens=row["tokens"], curve=tuple((tokens, accuracy) for tokens, accuracy in row["curve"])
@@ -214,8 +217,7 @@ class Record:
         """Keep one more."""
         if self.path is not None:
             row = {"settings": self.settings, "seed": seed, "objective": objective, "way": asdict(way), **asdict(run)}
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            add_row(self.path, row)
 
 
 def compare(

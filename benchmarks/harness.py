@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -200,6 +200,26 @@ def crossing(points: Sequence[tuple[float, float]], target: float) -> float | No
         if after >= target:
             return before_s + (after_s - before_s) * (target - before) / (after - before)
     return None
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The lines of JSON of a record of runs, but for one that a kill cut off; none where there is no such file."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return found
+
+
+def add_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Append a line of JSON to a record of runs, on disk when this returns. After a line that was cut off it begins a
+    new one."""
+    cut_off = path.exists() and path.read_bytes()[-1:] not in (b"\n", b"")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(("\n" if cut_off else "") + json.dumps(row, separators=(",", ":")) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -18,7 +18,6 @@ Runs that are done are kept in --record, so that seeds can be run a few at a tim
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import tempfile
@@ -32,7 +31,7 @@ from scipy.stats import t as student
 
 from benchmarks.cards.laboratory import FormatCell, QuantisedLaboratory
 from benchmarks.cards.random_model import QWEN3_06B, write_random_model
-from benchmarks.harness import ROOT, Bar, arguments, conclude, main, number, say, table
+from benchmarks.harness import ROOT, Bar, add_row, arguments, conclude, main, number, read_rows, say, table
 from benchmarks.lagged.laboratory import Outcome, prepare
 from benchmarks.lagged.recipe import DEFAULT, RECIPES, SEEDS, Cell
 from benchmarks.staleness import be_quiet
@@ -95,10 +94,7 @@ def lost(finished: Finished, recipe: str, form: str) -> list[float]:
 
 def read_record(path: Path) -> dict[FormatCell, Mapping[str, float]]:
     """What was run."""
-    if not path.exists():
-        return {}
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return {FormatCell(**row["cell"]): row["told"] for row in rows}
+    return {FormatCell(**row["cell"]): row["told"] for row in read_rows(path)}
 
 
 def study(options: Namespace) -> dict[FormatCell, Mapping[str, float]]:
@@ -118,9 +114,7 @@ def study(options: Namespace) -> dict[FormatCell, Mapping[str, float]]:
             began = time.monotonic()
             finished[cell] = told = run_cell(cell, Path(models))
             row = {"cell": {"recipe": cell.recipe, "form": cell.form, "seed": cell.seed}, "told": told}
-            options.record.parent.mkdir(parents=True, exist_ok=True)
-            with options.record.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            add_row(options.record, row)
             say(f"{cell.recipe} {cell.form} seed {cell.seed}: {told['final']:.3f} in {time.monotonic() - began:.0f} s")
     return finished
 

@@ -6,13 +6,12 @@ whose recipe has changed since; lines keep their order of arrival, so that a rep
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import add_row, read_rows
 from benchmarks.lagged.laboratory import Outcome, hyperparameters
 from benchmarks.lagged.recipe import MODEL, RECIPES, Cell
 
@@ -31,13 +30,7 @@ class Record:
     def read(self) -> Records:
         """All cells of today's recipes."""
         found: Records = {}
-        if not self.path.exists():
-            return found
-        for line in self.path.read_text(encoding="utf-8").splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:  # cut off by a kill
-                continue
+        for row in read_rows(self.path):
             cell = Cell(**row["cell"])
             if cell.recipe in RECIPES and row["recipe"] == recipe_of(cell):
                 found[cell] = _outcome(row["outcome"])
@@ -46,12 +39,7 @@ class Record:
     def add(self, cell: Cell, outcome: Outcome) -> None:
         """Append one cell, on disk when this returns."""
         thin = replace(outcome, steps=outcome.steps[:: STRIDE * RECIPES[cell.recipe].every])
-        row = {"cell": asdict(cell), "recipe": recipe_of(cell), "outcome": asdict(thin)}
-        cut_off = self.path.exists() and self.path.read_bytes()[-1:] not in (b"\n", b"")
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(("\n" if cut_off else "") + json.dumps(row, separators=(",", ":")) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        add_row(self.path, {"cell": asdict(cell), "recipe": recipe_of(cell), "outcome": asdict(thin)})
 
 
 def recipe_of(cell: Cell) -> dict[str, Any]:

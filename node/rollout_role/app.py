@@ -21,7 +21,7 @@ from node.config.node_config import NodeConfig
 from node.config.preflight import require_model
 from node.engine.cheating import CheatingEngine
 from node.engine.factory import open_engine
-from node.engine.interface import EngineError
+from node.engine.interface import EngineError, PolicyEngine
 from node.engine.selection import choose_engine, look
 from node.engine.weight_format import AUTO, in_force_with
 from node.engine.worker_engine import WorkerEngine
@@ -103,8 +103,11 @@ async def run_rollout(
         with first_cause():
             async with AsyncExitStack() as stack:
                 stack.callback(home.lock.close)
-                opens = _open_teaching if config.teacher.directory else _open
-                node = await opens(stack, invite, config, events, home, keypair, wait_s=wait_s, signals=signals)
+                opening = _Opening(
+                    stack=stack, invite=invite, config=config, events=events, home=home, keypair=keypair,
+                    wait_s=wait_s, signals=signals,
+                )  # fmt: skip
+                node = await (_open_teaching if config.teacher.directory else _open)(opening)
                 _write_about(home, config)
                 on_ready(home, node.role)
                 await node.run()
@@ -127,6 +130,32 @@ async def run_rollout(
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Opening:
+    """What a node is opened from. What is opened is closed with `stack`."""
+
+    stack: AsyncExitStack
+    invite: Invite
+    config: NodeConfig
+    events: EventLog
+    home: RolloutStateDir
+    keypair: Keypair
+    wait_s: float
+    signals: OwnerSignals
+
+    async def engine(self, config: NodeConfig) -> PolicyEngine:
+        """The engine that `config` names, opened."""
+        opened = open_engine(
+            config.engine,
+            self.events,
+            name="engine",
+            limits=config.limits,
+            state=self.home.root,
+            testing=config.testing,
+        )
+        return await self.stack.enter_async_context(opened)
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Reached:
     """What every node has open once it has found the learner, and what that told of itself."""
 
@@ -138,22 +167,14 @@ class _Reached:
     terms: TellTerms | None
 
 
-async def _reach(
-    stack: AsyncExitStack,
-    invite: Invite,
-    config: NodeConfig,
-    events: EventLog,
-    home: RolloutStateDir,
-    keypair: Keypair,
-    *,
-    wait_s: float,
-) -> _Reached:
+async def _reach(opening: _Opening) -> _Reached:
     """Open the books and the network, and find the learner. Raises what opening does, and UsageError."""
-    receipts = Receipts(home.receipts)
+    stack, invite, events = opening.stack, opening.invite, opening.events
+    receipts = Receipts(opening.home.receipts)
     stack.callback(receipts.close)
     loop = stack.enter_context(watched_loop(events))
-    transport = await stack.enter_async_context(open_transport(keypair.seed, config.network, events))
-    learner, told = await find_swarm(transport, invite, wait_s)
+    transport = await stack.enter_async_context(open_transport(opening.keypair.seed, opening.config.network, events))
+    learner, told = await find_swarm(transport, invite, opening.wait_s)
     if (terms := await ask_terms(transport, learner, told, invite)) is not None:
         require_certified(terms, learner, invite, now_ms=Clock.now_ms())
     return _Reached(
@@ -161,21 +182,12 @@ async def _reach(
     )
 
 
-async def _open(
-    stack: AsyncExitStack,
-    invite: Invite,
-    config: NodeConfig,
-    events: EventLog,
-    home: RolloutStateDir,
-    keypair: Keypair,
-    *,
-    wait_s: float,
-    signals: OwnerSignals,
-) -> RolloutServices | TeachingServices:
+async def _open(opening: _Opening) -> RolloutServices:
     """Open what the services stand on, until `stack` is closed, and build them. Raises what opening does."""
+    invite, config, events, home = opening.invite, opening.config, opening.events, opening.home
     quota_bytes = round(config.store.quota_gb * GB)
-    store = stack.enter_context(ChunkStore.open(home.store, invite.authority, quota_bytes=quota_bytes))
-    line = await _reach(stack, invite, config, events, home, keypair, wait_s=wait_s)
+    store = opening.stack.enter_context(ChunkStore.open(home.store, invite.authority, quota_bytes=quota_bytes))
+    line = await _reach(opening)
     genesis = line.genesis
     if config.engine.quantization == AUTO:
         held = in_force_with(config, line.terms, await _wait_newest(line.transport, line.learner, invite, events))
@@ -183,9 +195,7 @@ async def _open(
         events.emit("weights_format", format=held.section.scheme_in_force or STORED, why=held.why)
     store.remember_genesis(genesis)
     events.emit("swarm_found", name=read_genesis(genesis)[0].name, swarm=invite.swarm.hex()[:16])
-    engine = await stack.enter_async_context(
-        open_engine(config.engine, events, name="engine", limits=config.limits, state=home.root, testing=config.testing)
-    )
+    engine = await opening.engine(config)
     return RolloutServices(
         invite=invite,
         config=config,
@@ -194,29 +204,20 @@ async def _open(
         store=store,
         receipts=line.receipts,
         engine=engine,
-        keypair=keypair,
+        keypair=opening.keypair,
         events=events,
         root=home.root,
-        signals=signals,
+        signals=opening.signals,
         loop=line.loop,
     )
 
 
-async def _open_teaching(
-    stack: AsyncExitStack,
-    invite: Invite,
-    config: NodeConfig,
-    events: EventLog,
-    home: RolloutStateDir,
-    keypair: Keypair,
-    *,
-    wait_s: float,
-    signals: OwnerSignals,
-) -> RolloutServices | TeachingServices:
+async def _open_teaching(opening: _Opening) -> TeachingServices:
     """The same for a node that scores with a teacher. The model is compared with the learner's before it is loaded."""
+    invite, config, events = opening.invite, opening.config, opening.events
     directory = Path(config.teacher.directory)
     require_model(directory, "[teacher] directory")
-    line = await _reach(stack, invite, config, events, home, keypair, wait_s=wait_s)
+    line = await _reach(opening)
     wanted = b"" if line.terms is None else line.terms.ext.get(TEACHER, b"")
     if not wanted:
         raise UsageError(
@@ -231,9 +232,7 @@ async def _open_teaching(
             "to get it."
         )
     events.emit("swarm_found", name=read_genesis(line.genesis)[0].name, swarm=invite.swarm.hex()[:16])
-    engine = await stack.enter_async_context(
-        open_engine(config.engine, events, name="engine", limits=config.limits, state=home.root, testing=config.testing)
-    )
+    engine = await opening.engine(config)
     assert isinstance(engine, WorkerEngine | CheatingEngine), "those on transformers can score"
     began = trio.current_time()
     await load(engine, directory)
@@ -245,10 +244,10 @@ async def _open_teaching(
         receipts=line.receipts,
         engine=engine,
         digest=digest,
-        keypair=keypair,
+        keypair=opening.keypair,
         events=events,
-        root=home.root,
-        signals=signals,
+        root=opening.home.root,
+        signals=opening.signals,
         loop=line.loop,
     )
 

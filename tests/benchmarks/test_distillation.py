@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from benchmarks import distillation
-from benchmarks.distillation import STUDENT, TEACHER, Classroom, Record, Run, School, Way, best, cell, compare, crossing
+from benchmarks.distillation import STUDENT, TARGET, TEACHER, Classroom, Record, Run, School, Way, best, cell, compare
+from benchmarks.harness import crossing
 from benchmarks.lagged.laboratory import Laboratory, prepare
 from tests.benchmarks.test_staleness import SMALL
 
@@ -21,10 +22,10 @@ def test_the_fewest_tokens_of_any_way_count() -> None:
 
 
 def test_tokens_to_the_target_lie_between_two_measurements() -> None:
-    assert crossing([(0, 0.1), (1000, 0.7), (2000, 0.9)]) == 1500
-    assert crossing([(0, 0.1), (1000, 0.8)]) == 1000
-    assert crossing([(0, 0.1), (1000, 0.7)]) is None
-    assert crossing([(0, 0.9)]) == 0
+    assert crossing([(0, 0.1), (1000, 0.7), (2000, 0.9)], TARGET) == pytest.approx(1500)
+    assert crossing([(0, 0.1), (1000, 0.8)], TARGET) == pytest.approx(1000)
+    assert crossing([(0, 0.1), (1000, 0.7)], TARGET) is None
+    assert crossing([(0, 0.9)], TARGET) == 0
 
 
 def test_a_run_that_is_recorded_is_not_run_again(tmp_path: Path) -> None:

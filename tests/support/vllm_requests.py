@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from node.engine.interface import GenerationRequest
+import trio
+
+from node.engine.interface import Generation, GenerationRequest
 from node.engine.vllm import VllmConfig
+from node.engine.worker_engine import WorkerEngine
 from node.processes.spec import RestartLimits
 from tests.support.node_fixtures import VOCAB_SIZE
 
@@ -34,3 +38,19 @@ def requests(
         )
         for i in range(count)
     ]
+
+
+async def generated_while(
+    engine: WorkerEngine, asked: Sequence[GenerationRequest], do: Callable[[], Awaitable[None]]
+) -> list[Generation]:
+    """What `asked` becomes if something is done once it is under way. On a busy machine it may be over by then."""
+    made: list[Generation] = []
+
+    async def generate() -> None:
+        made.extend(await engine.generate(asked))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(generate)
+        await engine.generate(requests(1, room=3))  # the others are under way once this has been made
+        await do()
+    return made

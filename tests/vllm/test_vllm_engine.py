@@ -25,7 +25,7 @@ from node.engine.worker_engine import WorkerEngine, open_worker_engine
 from node.processes.outcomes import ChildDied, ChildEvent, ChildRestarting, ChildStarted
 from tests.support.engine_subject import subject_of
 from tests.support.node_fixtures import Models
-from tests.support.vllm_requests import config, requests
+from tests.support.vllm_requests import config, generated_while, requests
 
 TOLERANCE = 1e-4
 """Float32 on both sides: 5e-6 was seen."""
@@ -205,7 +205,8 @@ async def test_what_becomes_of_completions_in_flight(
     for how, expected in (("finish", FIRST), ("abort", SECOND)):
         engine.on_new_version = how
         for _ in range(ATTEMPTS):
-            made = await installed_over(engine, asked, models)
+            made = await generated_while(engine, asked, lambda: engine.install(SECOND, models.second))
+            await engine.install(FIRST, models.first)
             [versions] = zip(*([span.version for span in one.spans] for one in made), strict=True)  # one each
             assert how == "abort" or set(versions) == {FIRST}
             assert [one.tokens for one in made] == [alone[version][i] for i, version in enumerate(versions)]
@@ -213,19 +214,3 @@ async def test_what_becomes_of_completions_in_flight(
                 break
         else:
             pytest.fail(f"nothing was in flight, in {ATTEMPTS} attempts")
-
-
-async def installed_over(engine: WorkerEngine, asked: Sequence[GenerationRequest], models: Models) -> list[Generation]:
-    """What `asked` becomes if the second version is installed while it is under way; the first is in service then and
-    afterwards."""
-    made: list[Generation] = []
-
-    async def generate() -> None:
-        made.extend(await engine.generate(asked))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(generate)
-        await engine.generate(requests(1, room=3))  # the others are under way once this has been made
-        await engine.install(SECOND, models.second)
-    await engine.install(FIRST, models.first)
-    return made

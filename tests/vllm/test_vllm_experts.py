@@ -11,14 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import trio
 
 from node.engine.conformance import FIRST, SECOND
 from node.engine.interface import EngineRefused, FinishReason, Generation, GenerationRequest
 from node.engine.transformers import TransformersConfig
 from node.engine.worker_engine import WorkerEngine, open_worker_engine
 from tests.support.node_fixtures import Models
-from tests.support.vllm_requests import config, requests
+from tests.support.vllm_requests import config, generated_while, requests
 
 ROOM, IN_FLIGHT = 1500, 12
 """So long that something happens while they are generated, and few enough to be generated again."""
@@ -50,15 +49,7 @@ async def under_way(
     asked = requests(IN_FLIGHT, room=ROOM, experts=True)
     for _ in range(ATTEMPTS):
         await engine.install(FIRST, models.mixture)
-        made: list[Generation] = []
-
-        async def generate(into: list[Generation] = made) -> None:
-            into.extend(await engine.generate(asked))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(generate)
-            await engine.generate(requests(1, room=3))  # the others are under way once this has been made
-            await do()
+        made = await generated_while(engine, asked, do)
         if found := [(request, one) for request, one in zip(asked, made, strict=True) if hit(one)]:
             return found
     pytest.fail(f"nothing was under way, in {ATTEMPTS} attempts")

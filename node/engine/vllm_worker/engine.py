@@ -148,13 +148,13 @@ class Engine:
             self.is_starting = False
 
     async def _start(self, contents: Contents) -> None:
+        self._routing = _recorded_routing(contents)
         with plain_view(contents) as view:
-            arguments = AsyncEngineArgs(model=str(view), **self._arguments(contents), **_recording(contents))
+            arguments = AsyncEngineArgs(model=str(view), **self._arguments(contents), **_recording(self._routing))
             self._llm = AsyncLLM.from_engine_args(arguments)
         if contents.adapter is not None:
             await self._swap(contents)
             await self._llm.resume_generation()
-        self._routing = routing_in(contents.config) if _can_record() else None
         self._unsupported = ""
         if self._routing is not None:
             [self._unsupported, *_] = await self._llm.collective_rpc("volery_unsupported")
@@ -326,14 +326,15 @@ class Engine:
             print(f"vLLM did not stop in good order: {error}", file=sys.stderr, flush=True)
 
 
-def _can_record() -> bool:
-    """Whether the worker of this platform is one that we extend (`recording_worker`)."""
-    return bool(current_platform.is_cpu() or current_platform.is_cuda_alike())
+def _recorded_routing(contents: Contents) -> Routing | None:
+    """How a mixture of experts routes that can be recorded here: on a platform whose worker `recording_worker`
+    extends."""
+    is_extended = current_platform.is_cpu() or current_platform.is_cuda_alike()
+    return routing_in(contents.config) if is_extended else None
 
 
-def _recording(contents: Contents) -> Header:
-    """What vLLM is told besides, where the experts of a mixture can be recorded."""
-    routing = routing_in(contents.config)
-    if routing is None or not _can_record():
+def _recording(routing: Routing | None) -> Header:
+    """What vLLM is told besides, so that experts are recorded."""
+    if routing is None:
         return {}
     return {"worker_cls": RECORDING_WORKER, "additional_config": {ROUTING: asdict(routing)}}

@@ -21,7 +21,7 @@ from learner.trust.ban_evidence import Found, Margin, count_above, log_evidence
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import PeerBanned
 from node.learner_role.trust.peer_standings import PeerStandings
-from node.learner_role.trust.receipt_revisions import Late, ReceiptRevisions, Refusal
+from node.learner_role.trust.receipt_revisions import Late, ReceiptRevisions, banned_detail
 from protocol.core.ids import LeaseId, PeerId, short
 from protocol.scores import MIN_SCORE
 from protocol.work import Rule
@@ -101,11 +101,9 @@ class TeacherAudits(Service):
         self, scored: Scored, known: AuditHistory, row: AuditRow, gone: Collection[LeaseId]
     ) -> dict[LeaseId, bytes]:
         """On a thread: the audit, and receipts that say what is refused after all. Returns those."""
-        refused = {} if row.passed else {row.lease: (Rule.AUDIT, row.detail)}
-        refused |= {one: (Rule.BANNED, f"its peer is banned: {known.banned}") for one in gone if one != row.lease}
-        revised = dict[LeaseId, Refusal]()
-        for lease, (rule, detail) in refused.items():
-            revised |= self.revisions.refusals([lease], rule, detail, row.at_ms)
+        revised = self.revisions.refusals(gone, Rule.BANNED, banned_detail(known.banned), row.at_ms)
+        if not row.passed:
+            revised |= self.revisions.refusals([row.lease], Rule.AUDIT, row.detail, row.at_ms)
         outcome = AuditOutcome(row=row, known=known, revised=revised)
         self.ledger.trust.scores_audited(outcome, self.margins, scored.work.raw, scored.raw)
         return {lease: raw for lease, (_, _, raw) in revised.items()}
@@ -141,5 +139,5 @@ class TeacherAudits(Service):
         """It is banned. What it said is learnt from no more; what was not taken back with the ban is refused soon."""
         if gone := self.disown(news.peer):
             for lease in gone:
-                self.revisions.refuse_late(Late(lease=lease, root=None, why=f"its peer is banned: {news.why}"))
+                self.revisions.refuse_late(Late(lease=lease, root=None, why=banned_detail(news.why)))
             self.state.notify(leasable=False)

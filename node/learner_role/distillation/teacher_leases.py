@@ -23,7 +23,7 @@ from learner.trust.audit_history import NEWCOMER_GROUPS, is_score_audited
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.stay_counts import PEERS_REMEMBERED
 from node.learner_role.trust.peer_standings import PeerStandings
-from node.learner_role.trust.receipt_revisions import Late, ReceiptRevisions
+from node.learner_role.trust.receipt_revisions import Late, ReceiptRevisions, banned_detail
 from protocol.core.codec import pack_tokens
 from protocol.core.digest import digest_of
 from protocol.core.envelope import sign
@@ -243,7 +243,7 @@ class TeacherLeases(Service):
         known = self.standings.remember(peer)
         if known.banned:  # since the delivery was taken from the inbox
             self.leases.put_back(scored.work)
-            self.revisions.refuse_late(Late(lease=scored.work.id, root=None, why=f"its peer is banned: {known.banned}"))
+            self.revisions.refuse_late(Late(lease=scored.work.id, root=None, why=banned_detail(known.banned)))
         elif self.standings.audits and is_score_audited(known, self.identity.secret, scored.work.id, floor=self.floor):
             self.leases.audit(scored)
         else:

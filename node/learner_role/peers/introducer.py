@@ -73,10 +73,10 @@ class Introducer(Service):
 
     def _relays_of(self, reach: Reach | None) -> dict[PeerId, Sequence[str]]:
         """The addresses of those through whom a peer can be reached."""
-        known: dict[PeerId, Sequence[str]] = {self.identity.keypair.peer_id: self._own}
-        named = [] if reach is None else [PeerId(relay) for relay in reach.relays]
-        return {
-            relay: known[relay] if relay in known else self.state.present[relay].addresses
-            for relay in named
-            if relay in known or relay in self.state.present
-        }
+        found = dict[PeerId, Sequence[str]]()
+        for relay in map(PeerId, () if reach is None else reach.relays):
+            if relay == self.identity.keypair.peer_id:
+                found[relay] = self._own
+            elif (session := self.state.present.get(relay)) is not None:
+                found[relay] = session.addresses
+        return found

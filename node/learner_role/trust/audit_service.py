@@ -35,7 +35,7 @@ from learner.trust.unaudited_exposure import Exposure
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import PeerBanned, RecordsAdmitted, RecordsBelieved
 from node.learner_role.trust.peer_standings import PeerStandings
-from node.learner_role.trust.receipt_revisions import BANNED_REASON, Late, ReceiptRevisions, Refusal
+from node.learner_role.trust.receipt_revisions import BANNED_REASON, Late, ReceiptRevisions, Refusal, banned_detail
 from node.learner_role.trust.version_retention import RetentionReason, VersionRetention
 from protocol.core.ids import LeaseId, ManifestHash, PeerId, short
 from protocol.work import Rule, SignedRecord
@@ -180,7 +180,7 @@ class AuditService(Service):
         written soon."""
         if is_part:
             self._spoil(granted.root)
-        why = f"its peer is banned: {self.standings.remember(granted.peer).banned}"
+        why = banned_detail(self.standings.remember(granted.peer).banned)
         root = granted.root if is_part else None
         self.revisions.refuse_late(Late(lease=granted.id, root=root, why=why))
 
@@ -435,7 +435,7 @@ class AuditService(Service):
             revised |= self.revisions.refusals(failed, Rule.AUDIT, row.detail, row.at_ms)
         if known.banned:
             others = self.ledger.trust.parts_of(row.peer, wrong) - set(revised)
-            revised |= self.revisions.refusals(others, Rule.BANNED, f"its peer is banned: {row.detail}", row.at_ms)
+            revised |= self.revisions.refusals(others, Rule.BANNED, banned_detail(row.detail), row.at_ms)
         outcome = AuditOutcome(row=row, known=known, revised=revised, dropped=dropped)
         self.ledger.trust.audited([outcome], margins=margins)
         return {lease: raw for lease, (_, _, raw) in revised.items()}

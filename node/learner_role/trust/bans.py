@@ -23,7 +23,7 @@ from learner.trust.audit_history import AuditHistory, pardoned
 from node.learner_role.shared.context import Service
 from node.learner_role.shared.signals import PeerBanned
 from node.learner_role.trust.audit_service import AuditService
-from node.learner_role.trust.receipt_revisions import BANNED_REASON
+from node.learner_role.trust.receipt_revisions import BANNED_REASON, banned_detail
 from protocol.core.ids import LeaseId, PeerId
 from protocol.core.limits import MAX_REASON_CHARS
 from protocol.work import Rule
@@ -55,7 +55,7 @@ class Bans(Service):
 
         def write() -> dict[LeaseId, bytes]:
             own = {*self.ledger.trust.parts_of(peer, wrong), *others}
-            revised = audits.revisions.refusals(own, Rule.BANNED, f"its peer is banned: {known.banned}", now_ms)
+            revised = audits.revisions.refusals(own, Rule.BANNED, banned_detail(known.banned), now_ms)
             dropped = dict.fromkeys(wrong, BANNED_REASON)
             self.ledger.trust.confidence_written(peer, known, now_ms, revised, dropped, decision=decision)
             return {lease: raw for lease, (_, _, raw) in revised.items()}

@@ -32,6 +32,12 @@ TOLD_TOGETHER = 16
 MAX_UNTOLD = 16 * TOLD_TOGETHER
 """Revised receipts that wait for one peer's heartbeats; it hears of more from the ledger, when it comes again."""
 
+
+def banned_detail(why: str) -> str:
+    """Why a record of a peer is refused that is banned for the reason `why`."""
+    return f"its peer is banned: {why}"
+
+
 Refusal = tuple[Rule, str, bytes]
 """By which rule records are refused after all, in which words, and the receipt that says so."""
 
@@ -84,7 +90,7 @@ class ReceiptRevisions(Service):
 
     def refusals(self, leases: Collection[LeaseId], rule: Rule, detail: str, now_ms: int) -> dict[LeaseId, Refusal]:
         """On a thread: how what is admitted of these leases is refused after all, and the receipts that say so, each to
-        the peer of its lease. Of rollouts what no step has taken; of a teacher's scores all."""
+        the peer of its lease. Rollouts that a step has taken stay admitted."""
         rows = [*self.ledger.trust.admitted_of(leases), *self._scores_of(leases)]
         return {row.lease: self._refusal(row, rule, detail, now_ms) for row in rows}
 

@@ -37,6 +37,18 @@ def scored_tiles(peer: PeerReport) -> Iterator[Tile]:
         yield Tile(name="tokens scored", value=words.count(peer.scored.tokens))
 
 
+def earned_tile(peer: PeerReport) -> Tile:
+    """What it earned, and in what time."""
+    earned = words.money(peer.cost, peer.price.currency)
+    return Tile(name="earned", value=earned, more=f"in {words.duration(peer.active_s)} of work")
+
+
+def reputation_tile(peer: PeerReport) -> Iterator[Tile]:
+    """Its reputation, where it is known."""
+    if peer.reputation is not None:
+        yield Tile(name="reputation", value=f"{peer.reputation.score:.2f}", more=peer.reputation.band.value)
+
+
 def tiles(figures: Iterable[Tile], *, kind: str = "") -> Fragment:
     """The figures side by side, as pairs of name and value."""
     cells = [

@@ -42,8 +42,7 @@ def as_html(report: SwarmReport | OwnReport) -> str:
                 *overview.heading(report), links, overview.overview(report, history.peers), peer_pages(report)
             )
         case OwnReport():
-            has_verdicts = own_page.verdicts_of(report) is not None
-            links = [(key, text) for key, text in OWN_NAVIGATION if has_verdicts or key != "verdicts"]
+            links = [one for one in OWN_NAVIGATION if own_page.has_verdicts(report) or one[0] != "verdicts"]
             return _document(*own_page.heading(report), links, own_page.own_page(report), [])
 
 

@@ -12,7 +12,17 @@ from node.reports.charts.run_curves import timeline
 from node.reports.html.charts.data_table import table
 from node.reports.html.charts.markup import Child, Fragment, strangers, tag
 from node.reports.html.charts.svg import STRIP, figure
-from node.reports.html.components import Tile, name_of, pairs, scored_tiles, section, shortened, tiles
+from node.reports.html.components import (
+    Tile,
+    earned_tile,
+    name_of,
+    pairs,
+    reputation_tile,
+    scored_tiles,
+    section,
+    shortened,
+    tiles,
+)
 from node.reports.html.peer_page import energy, verdicts
 from node.reports.model.history import DETAIL_CHARS, PeerHistory
 from node.reports.model.report import OwnReport
@@ -30,7 +40,7 @@ def own_page(report: OwnReport) -> Fragment:
         tiles(_figures(report)),
         section("plots", "What happened", figure(plot, wide=STRIP)),
         section("story", "In words", pairs((name, value) for name, value in own_story(report))),
-        verdicts_of(report),
+        _verdicts(report),
         section("earnings", "Earnings and machine", pairs(_earnings(report))),
         _traffic(report),
     ]
@@ -51,23 +61,22 @@ def _figures(report: OwnReport) -> Iterator[Tile]:
         yield Tile(name="rollouts admitted", value=words.count(peer.admitted), more=f"{peer.rejected:,} rejected")
         yield Tile(name="tokens admitted", value=words.count(peer.tokens))
     yield from scored_tiles(peer)
-    yield Tile(
-        name="earned",
-        value=words.money(peer.cost, peer.price.currency),
-        more=f"in {words.duration(peer.active_s)} of work",
-    )
+    yield earned_tile(peer)
     yield Tile(name="receipts", value=words.count(report.receipts), more="signed by the learner")
-    if peer.reputation is not None:
-        yield Tile(name="reputation", value=f"{peer.reputation.score:.2f}", more=peer.reputation.band.value)
+    yield from reputation_tile(peer)
     yield Tile(name="chunks sent", value=words.size(peer.bytes_up), more=f"{words.size(peer.bytes_down)} received")
 
 
-def verdicts_of(report: OwnReport) -> Fragment | None:
-    """Of rollouts, and the newest that were refused of whatever it delivered; nothing of a teacher that all is well
-    with."""
-    peer, refused = report.peer, _refused(report)
+def has_verdicts(report: OwnReport) -> bool:
+    """Whether there is anything to tell of them: not of a teacher that all is well with."""
+    return report.peer.generates or bool(report.refused)
+
+
+def _verdicts(report: OwnReport) -> Fragment | None:
+    """Of rollouts, and the newest that were refused of whatever it delivered."""
+    peer = report.peer
     rollouts = verdicts(peer.verdicts, {}, peer.first_seen_ms)[1:] if peer.generates else []
-    return section("verdicts", "Verdicts", rollouts, refused) if rollouts or refused is not None else None
+    return section("verdicts", "Verdicts", rollouts, _refused(report)) if has_verdicts(report) else None
 
 
 def _refused(report: OwnReport) -> Fragment | None:

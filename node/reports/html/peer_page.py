@@ -17,10 +17,12 @@ from node.reports.html.charts.svg import STRIP, figure
 from node.reports.html.components import (
     NAME_CHARS,
     Tile,
+    earned_tile,
     link_to,
     name_of,
     page_id,
     pairs,
+    reputation_tile,
     scored_tiles,
     shortened,
     small_share,
@@ -154,24 +156,14 @@ def _figures(peer: PeerReport) -> Iterator[Tile]:
         yield Tile(name="here", value=words.duration(peer.active_s + peer.standby_s))
         return
     yield from scored_tiles(peer)
-    if not peer.generates:
-        yield from _pay_and_standing(peer)
-        return
-    yield Tile(name="rollouts admitted", value=words.count(peer.admitted), more=f"{peer.rejected:,} rejected")
-    yield Tile(name="share of batches", value=words.share(peer.share))
-    yield Tile(name="tokens admitted", value=words.count(peer.tokens))
-    yield Tile(name="relayed, credited", value=words.size(peer.bytes_relayed or 0))
-    yield from _pay_and_standing(peer)
-
-
-def _pay_and_standing(peer: PeerReport) -> Iterator[Tile]:
-    yield Tile(
-        name="earned",
-        value=words.money(peer.cost, peer.price.currency),
-        more=f"in {words.duration(peer.active_s)} of work",
-    )
-    if peer.reputation is not None:
-        yield Tile(name="reputation", value=f"{peer.reputation.score:.2f}", more=peer.reputation.band.value)
+    if peer.generates:
+        yield Tile(name="rollouts admitted", value=words.count(peer.admitted), more=f"{peer.rejected:,} rejected")
+        yield Tile(name="share of batches", value=words.share(peer.share))
+        yield Tile(name="tokens admitted", value=words.count(peer.tokens))
+    yield earned_tile(peer)
+    if peer.generates:
+        yield Tile(name="relayed, credited", value=words.size(peer.bytes_relayed or 0))
+    yield from reputation_tile(peer)
 
 
 def _leases(peer: PeerReport) -> Iterator[Tile]:

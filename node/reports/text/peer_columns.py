@@ -344,13 +344,14 @@ def listed(report: SwarmReport | OwnReport, *, everyone: bool = False) -> tuple[
     if everyone or isinstance(report, OwnReport) or len(report.rollout_peers) <= MOST_TRAINED + LATEST_BANNED:
         return report.peers
     trained = sorted(report.rollout_peers, key=lambda peer: -(peer.trained or 0))[:MOST_TRAINED]
-    taught = sorted((peer for peer in report.peers if peer.scored is not None), key=_least_scored)[:MOST_TRAINED]
-    shown = {peer.peer for peer in (*trained, *taught, *report.banned[-LATEST_BANNED:])}
+    shown = {peer.peer for peer in (*trained, *_most_scored(report), *report.banned[-LATEST_BANNED:])}
     return tuple(peer for peer in report.peers if peer.role is Role.LEARNER or peer.peer in shown)
 
 
-def _least_scored(peer: PeerReport) -> int:
-    return 0 if peer.scored is None else -peer.scored.tokens
+def _most_scored(report: SwarmReport) -> list[PeerReport]:
+    """The teachers that scored most tokens, MOST_TRAINED at most."""
+    scored = [(peer.scored.tokens, peer) for peer in report.peers if peer.scored is not None]
+    return [peer for _, peer in sorted(scored, key=lambda one: -one[0])[:MOST_TRAINED]]
 
 
 def left_out(report: SwarmReport, *, everyone: bool = False) -> str:
@@ -358,11 +359,12 @@ def left_out(report: SwarmReport, *, everyone: bool = False) -> str:
     others = len(report.peers) - len(listed(report, everyone=everyone))
     if not others:
         return ""
+    taught = f", the {len(teachers)} teachers that scored most" if (teachers := _most_scored(report)) else ""
     banned = f", and the {min(LATEST_BANNED, len(report.banned))} that were banned last" if report.banned else ""
     return (
         f"Of {len(report.rollout_peers):,} rollout peers these tables have the {MOST_TRAINED} whose rollouts were "
-        f"trained on most{banned}. The other {others:,} are added up; --all, --html, --csv and --json have a row for "
-        "each."
+        f"trained on most{taught}{banned}. The other {others:,} are added up; --all, --html, --csv and --json have a "
+        "row for each."
     )
 
 

@@ -20,6 +20,7 @@ from node.runtime.events import EventLog, Fields
 from node.serving.kept_versions import VersionGone, open_kept
 from node.serving.served_model import ServedModel
 from node.serving.sources import Candidate, Source, StoreSource, find_source
+from node.state.stored_versions import about_damaged_manifests
 from swarm.transport.error_groups import first_cause
 
 FIRST_TRIES = 5
@@ -47,9 +48,19 @@ class Opening:
         return newest
 
 
-def prepare(target: Path | None, *, version: str, config: Path | None, device: str, name: str) -> Opening:
-    """Look at what is there, and start nothing. Raises NodeError."""
+def prepare(
+    target: Path | None,
+    *,
+    version: str,
+    config: Path | None,
+    device: str,
+    name: str,
+    tell: Callable[[str], None],
+) -> Opening:
+    """Look at what is there, and start nothing. `tell` hears of versions that are passed over. Raises NodeError."""
     source = find_source(target, name)
+    if isinstance(source, StoreSource) and (damaged := about_damaged_manifests(source.store)):
+        tell(damaged)
     settings = read_node_config(config)
     section = settings.engine
     if device:

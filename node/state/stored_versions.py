@@ -11,19 +11,38 @@ from protocol.versions.manifest import SignedManifest, open_manifest
 
 
 def complete_versions(store: Path) -> list[SignedManifest]:
-    """Complete versions in a store that may be in use, oldest first."""
+    """Complete versions in a store that may be in use, oldest first. Those of damaged manifests are passed over."""
+    return sorted((one for one in _opened(store).values() if one is not None), key=lambda signed: signed.version)
+
+
+def about_damaged_manifests(store: Path) -> str:
+    """A sentence that names the manifests whose versions `complete_versions` passes over, "" if there are none."""
+    damaged = [str(path) for path, signed in _opened(store).items() if signed is None]
+    if not damaged:
+        return ""
+    versions = "its version is" if len(damaged) == 1 else "their versions are"
+    return (
+        f"{' and '.join(damaged)} cannot be read, so {versions} passed over. Start the learner or node once, which "
+        "mends its store."
+    )
+
+
+def _opened(store: Path) -> dict[Path, SignedManifest | None]:
+    """By the file of its manifest every version whose files are complete; None where the manifest is damaged."""
     genesis = store / "genesis"
     if not genesis.exists():
-        return []
+        return {}
     authority = genesis_at(genesis)[1]
-    found = []
-    for path in (store / "manifests").iterdir():
+    found: dict[Path, SignedManifest | None] = {}
+    for path in sorted((store / "manifests").iterdir()):
         if (store / "versions" / path.name).is_dir():
             try:
-                found.append(open_manifest(read_file(path, MAX_MANIFEST_FILE_BYTES), authority))
-            except (PeerError, OSError):
+                found[path] = open_manifest(read_file(path, MAX_MANIFEST_FILE_BYTES), authority)
+            except FileNotFoundError:  # evicted at this moment
                 continue
-    return sorted(found, key=lambda signed: signed.version)
+            except (PeerError, OSError):
+                found[path] = None
+    return found
 
 
 def newest_complete(store: Path) -> SignedManifest | None:

@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 from learner.trainer_api.requests import AnyRequest, Export, Load, Restore, Save, Step
-from node.tasks.tokenizer import CHARACTER_VOCABULARY
+from node.tasks.tokenizer import CHARACTER_VOCABULARY, write_character_tokenizer
 from protocol.core.pipe import Arrays, Header, encode_frame
 from tests.e2e.doom import Doom
 from tests.support.store_fixture import safetensors_file
@@ -121,7 +121,8 @@ class HashingTrainer:
         self.doom.pass_by("trainer.export", "half")
         tensors = {"embed": ("U8", (EMBEDDING_BYTES,), bytes(EMBEDDING_BYTES)), "layer": ("U8", (32,), weights)}
         (directory / "model.safetensors").write_bytes(safetensors_file(tensors))
-        return ["config.json", "model.safetensors"]
+        write_character_tokenizer(directory)
+        return sorted(path.name for path in directory.iterdir())
 
 
 def digests(arrays: Arrays) -> list[str]:

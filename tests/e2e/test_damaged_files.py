@@ -45,6 +45,16 @@ NOT_HERE = {
 }
 """Commands that read nothing of a run."""
 
+CANNOT_HERE = {
+    "drain": "no node runs there",
+    "join --dry-run": "its learner has ended",
+    "plan": "the machines are too few, which is told with a plan",
+    "plan --from": "the machines are too few, which is told with a plan",
+    "plan CSV": "the machines are too few, which is told with a plan",
+    "why --replay LEASE": "no audit failed",
+}
+"""Calls whose work cannot be done on sound files either."""
+
 
 TERMS = ("--train-s", 1, "--rollouts", 8, "--broadcast-s", 1)
 
@@ -232,6 +242,12 @@ def fault_of(outcome: Outcome, path: Path, sound: Outcome) -> str:
 def test_every_command_is_called_or_known_to_read_nothing(ran: Ran) -> None:
     known = leaves()
     assert {called(words, known) for words in ran.calls.values()} | NOT_HERE.keys() == known
+
+
+def test_on_sound_files_every_command_does_its_work(ran: Ran) -> None:
+    """Else a damage would be hidden behind what failed before."""
+    failed = {name: outcome.err for name, call in ran.calls.items() if (outcome := answer(ran, call)).code != 0}
+    assert failed.keys() == CANNOT_HERE.keys(), failed
 
 
 OPENED: set[str] = set()

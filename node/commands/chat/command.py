@@ -47,7 +47,7 @@ class Manner:
 
 async def chat(target: Path | None, *, version: str, config: Path | None, device: str, manner: Manner) -> int:
     """Converse until the input ends. Returns the exit code."""
-    opening = prepare(target, version=version, config=config, device=device, name="")
+    opening = prepare(target, version=version, config=config, device=device, name="", tell=complain)
     with suppress(Stopped), interrupts() as pressed, first_cause():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pressed.end_when_told)

@@ -34,7 +34,7 @@ from node.runtime.atomic_files import writing
 from node.runtime.errors import RunError, UsageError
 from node.runtime.formatting import counted
 from node.state.locate import StateLocation, find_place
-from node.state.stored_versions import complete_versions
+from node.state.stored_versions import about_damaged_manifests, complete_versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,8 @@ def export_version(
             pushing.require_licence(licence, target)
         export = _Export(source, place, story, chosen, base, licence, tuple(trainer))
         said = export.write(directory, wishes)
-    lines = [said, *([chosen.note] if chosen.note else [])]
+    damaged = about_damaged_manifests(place.state / "store")
+    lines = [said, *(note for note in (chosen.note, damaged) if note)]
     if target is not None:
         lines.append(pushing.push(directory, target))
     return "\n".join(lines)

@@ -36,7 +36,7 @@ async def serve(
 ) -> int:
     """Serve until stopped; with `dry_run` only say what would be served. Returns the exit code."""
     key = read_key(where.key, where.key_file, where.host)
-    opening = prepare(target, version=version, config=config, device=device, name=name)
+    opening = prepare(target, version=version, config=config, device=device, name=name, tell=complain)
     if dry_run:
         say(await trio.to_thread.run_sync(_describe, opening))
         return 0

@@ -178,7 +178,7 @@ class AnyGateway(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.lease = MappingLease(internal_port=4001, rng=random.Random(1))
-        self.now = self.latest = 0.0
+        self.now, self.latest = 0.0, -math.inf
         self.open = False
         self.told: Address | None = None
         self.asks: list[float] = []

@@ -77,10 +77,11 @@ def run_program(program: Any, *args: Any, **options: Any) -> None:
 
     import trio
 
-    from node.runtime.startup import look_seldom, share_arenas
+    from node.runtime.startup import look_seldom, open_many_files, share_arenas
     from swarm.transport.error_groups import first_cause
 
     look_seldom()
+    open_many_files()
     share_arenas()
     try:
         with first_cause():

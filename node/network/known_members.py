@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,8 +46,8 @@ class KnownMembers:
     events: EventLog
     _origins: dict[PeerId, str] = field(default_factory=dict)
 
-    def recall(self) -> None:
-        """Tell the transport who was here before."""
+    def recall(self, awaited: Collection[PeerId] = ()) -> None:
+        """Tell the transport who was here before, and for whom of these work waits."""
         path = self.root / FILE
         try:
             self._origins = _read(path)
@@ -56,7 +57,7 @@ class KnownMembers:
             text = f"{path} cannot be read: {error}. Members have no precedence until they are back; it is made anew."
             self.events.trouble(text)
             return
-        self.transport.expect(self._origins)
+        self.transport.expect(self._origins, awaited)
 
     async def keep(self) -> None:
         """Write who is here whenever that is news, until cancelled."""

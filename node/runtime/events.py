@@ -43,9 +43,14 @@ class EventLog:
         self.close()
         self._path = path
 
-    def emit(self, event: str, **fields: Field) -> None:
+    def show(self, event: str, **fields: Field) -> None:
+        """Tell listeners of an event that is not worth a line of the file."""
         for listener in self._listeners:
             listener(event, fields)
+
+    def emit(self, event: str, **fields: Field) -> None:
+        """Tell listeners, and write a line."""
+        self.show(event, **fields)
         line = json.dumps({"at": round(time.time(), 3), "event": event, **fields}, default=str).encode() + b"\n"
         try:
             self._write(line)

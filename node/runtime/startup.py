@@ -1,4 +1,5 @@
-"""What the program does before all else: heed signals from its first line on, and have the interpreter collect seldom.
+"""What the program does before all else: heed signals from its first line on, have the interpreter collect seldom, and
+open as many files as it may.
 
     SIGUSR1, SIGUSR2           the owner's word: the last one is remembered until a node can heed it
     SIGINT, SIGTERM, SIGHUP    end the program as Ctrl-C does: with nothing half-written, and without a traceback
@@ -17,9 +18,11 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import resource
 import signal
 import sys
 import threading
+from contextlib import suppress
 from types import FrameType
 
 STOPPED_EXIT_CODE = 130
@@ -104,6 +107,22 @@ def look_seldom() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(NEW_OBJECTS)
+
+
+OPEN_FILES = 65_536
+"""More than any role needs. A connection of a member is one, and so is each chunk that is read or written."""
+
+
+def open_many_files() -> None:
+    """Let this process open as many files as the system allows it, OPEN_FILES at most.
+
+    Most systems begin with 1024, for programs that cannot use more, and let each raise that by itself.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(OSError, ValueError):  # macOS has a lower limit of its own, which it does not tell
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def share_arenas() -> None:

@@ -175,6 +175,11 @@ class ViewState:
         return f"{words.count(self.admitted)} rollouts admitted, {words.count(self.rejected)} refused"
 
     @property
+    def has_peers(self) -> bool:
+        """Whether anybody is present. Asked with every event, so it looks no further than the first."""
+        return any(not peer.gone for peer in self.peers.values())
+
+    @property
     def present(self) -> list[PeerView]:
         return [peer for peer in self.peers.values() if not peer.gone]
 

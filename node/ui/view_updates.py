@@ -239,7 +239,7 @@ def _activity(state: ViewState) -> str:
         return "draining" if state.draining else state.resting or "at work"
     if not state.is_open:
         return "loading the model again" if state.newest else "starting"
-    return "waiting for nodes" if state.batch and not state.present else "at work"
+    return "waiting for nodes" if state.batch and not state.has_peers else "at work"
 
 
 def _sentence(event: str, fields: Fields) -> str:

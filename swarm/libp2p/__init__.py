@@ -5,6 +5,7 @@
 - `connection_gate`: who may shake hands with this node, which strangers stay, and how often anybody may do what
 - `dialler`: reaches a peer at one of its addresses
 - `fair_slots`: few places, kept open for those who have not been here
+- `handshake_turns`: handshakes that others begin, one in each pass of the scheduler
 - `haste`: which peers take a proposal of security at once
 - `host`: TCP, TLS or noise, yamux and multistream, put together behind the port
 - `identify`: the protocols that every libp2p node answers: identify and ping

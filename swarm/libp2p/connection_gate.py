@@ -12,6 +12,7 @@ A pure core, as its parts are.
 
 Invariants:
 - A known origin is never refused because of what unknown ones do.
+- Where many come at once, those who wait for a place wait before their handshake, and cost nobody his.
 - What is refused is counted, by budget and by whom; what is remembered for that is bounded.
 """
 
@@ -20,9 +21,10 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from protocol.core.ids import PeerId
-from swarm.libp2p.fair_slots import FairRoom
+from swarm.libp2p.fair_slots import Claim, FairRoom
 from swarm.libp2p.memory_budget import MAX_STRANGERS
 from swarm.transport.event_rate import Bucket, Buckets, Rate
 from swarm.transport.interface import Refusal
@@ -36,6 +38,14 @@ FIRST_BYTES_S = 4.0
 HANDSHAKE_S = 8.0
 """From accepting to knowing who it is: five round trips, and sooner than a dialler gives up (DIAL_TIMEOUT_S), so that
 it is told rather than kept waiting."""
+
+SETTLE_S = {Claim.UNKNOWN: 3.0, Claim.KNOWN: 8.0, Claim.AWAITED: 8.0}
+"""How long a stranger has its place for sure against its like, to greet us and be welcomed: on a busy machine a join
+takes seconds. 64 unknown ones that only sit there let 21 others a second in."""
+
+MAX_RETURNING = 32
+"""Known ones that shake hands or wait to be welcomed, at once, and as many for whom work waits. Were there more, each
+would take longer, until none is done in time. With round trips of 200 ms this lets 30 a second in."""
 
 ORIGIN_HANDSHAKES = Rate(per_s=5.0, burst=128.0)
 """Handshakes of one origin. A laboratory of 100 nodes behind one address that all come back at once is within it."""
@@ -146,13 +156,17 @@ class Door:
 
     refusals: Refusals = field(default_factory=Refusals)
     strangers_units: Bucket = field(default_factory=lambda: Bucket(rate=STRANGERS_UNITS))
-    _handshakes: FairRoom = field(default_factory=lambda: FairRoom(size=MAX_HANDSHAKES))
-    _strangers: FairRoom = field(default_factory=lambda: FairRoom(size=MAX_STRANGERS))
+    _handshakes: FairRoom = field(default_factory=lambda: FairRoom(size=MAX_HANDSHAKES, kept_s=HANDSHAKE_S))
+    _strangers: FairRoom = field(default_factory=lambda: FairRoom(size=MAX_STRANGERS, kept_s=HANDSHAKE_S))
     _rates: Buckets[str] = field(default_factory=lambda: Buckets(rate=ORIGIN_HANDSHAKES))
     _unknown: Bucket = field(default_factory=lambda: Bucket(rate=UNKNOWN_HANDSHAKES))
     _origins: _Memory = field(default_factory=_Memory)
     _peers: _Memory = field(default_factory=_Memory)
+    _awaited: Counter[str] = field(default_factory=Counter)
     _names: dict[int, str] = field(default_factory=dict)
+    _begun: set[int] = field(default_factory=set)
+    _returning: dict[Claim, dict[int, float]] = field(default_factory=lambda: {claim: {} for claim in Claim})
+    """When those who are on their way in began, by their kind, in that order."""
 
     @property
     def num_strangers(self) -> int:
@@ -165,15 +179,40 @@ class Door:
         for origin in origins:
             self._origins.add(origin)
 
+    def await_from(self, origins: Iterable[str]) -> None:
+        """Members that work waits for are at these origins, one for each time that it is named. They go first until so
+        many from there are members."""
+        self._awaited = Counter(islice(origins, MAX_EXPECTED))
+
+    def claim_of(self, origin: str, peer: PeerId | None = None) -> Claim:
+        """What speaks for a connection from there, once it has shown who it is of that peer."""
+        if self._awaited[origin] > 0:
+            return Claim.AWAITED
+        return Claim.KNOWN if origin in self._origins or (peer or "") in self._peers else Claim.UNKNOWN
+
+    def may_begin(self, origin: str, now: float) -> bool:
+        """Whether there is a place for one more stranger of this origin, or one that can be taken from another who had
+        SETTLE_S to be welcomed; and whether fewer than MAX_RETURNING of its kind are on their way in."""
+        claim = self.claim_of(origin)
+        if claim.is_known and self._num_returning(claim, now) >= MAX_RETURNING:
+            return False
+        return self._strangers.since(origin, now, claim, coming=len(self._begun)) + SETTLE_S[claim] <= now
+
+    def begin(self, number: int, now: float) -> None:
+        """Its handshake begins: it will need a stranger's place."""
+        self._begun.add(number)
+        if (claim := self.claim_of(self._names[number])).is_known:
+            self._returning[claim][number] = now
+
     def knock(self, number: int, origin: str, now: float) -> int | None:
         """A connection was accepted; return the number of the one to close instead, if there is no place left."""
         self._names[number] = origin
-        return self._refused(HANDSHAKES, self._handshakes.enter(number, origin, now, known=origin in self._origins))
+        return self._refused(HANDSHAKES, self._handshakes.enter(number, origin, now, self.claim_of(origin)))
 
     def note_first_bytes(self, number: int, origin: str, now: float) -> bool:
         """It said its first words; False if its like does so too often, and it is to be closed."""
         self._handshakes.note_progress(number, now)
-        is_known = origin in self._origins
+        is_known = self.claim_of(origin).is_known
         if self._rates.of(origin).admit(now) and (is_known or self._unknown.admit(now)):
             return True
         self.refusals.note(HANDSHAKE_RATE, origin)
@@ -186,22 +225,38 @@ class Door:
     def admit(self, number: int, origin: str, peer: PeerId, now: float) -> int | None:
         """A stranger has shown who it is; return the number of the stranger to close instead, if any."""
         self._names[number] = origin
-        known = peer in self._peers or origin in self._origins
-        return self._refused(STRANGERS, self._strangers.enter(number, origin, now, known=known))
+        return self._refused(STRANGERS, self._strangers.enter(number, origin, now, self.claim_of(origin, peer)))
 
     def note_trusted(self, number: int) -> None:
         """It takes none of the strangers' places any more."""
         self._strangers.leave(number)
+        self._note_arrival(number)
+        if self._awaited[origin := self._names.get(number, "")] > 0:
+            self._awaited[origin] -= 1
 
     def note_handshake_end(self, number: int) -> None:
         """The handshake is over, well or not."""
+        self._begun.discard(number)
         self._handshakes.leave(number)
 
     def note_closed(self, number: int) -> None:
         """The connection is gone."""
         self._handshakes.leave(number)
         self._strangers.leave(number)
+        self._note_arrival(number)
         self._names.pop(number, None)
+
+    def _num_returning(self, claim: Claim, now: float) -> int:
+        """Those of this kind that are on their way in; who takes longer than SETTLE_S does not count."""
+        returning = self._returning[claim]
+        while (first := next(iter(returning), None)) is not None and returning[first] + SETTLE_S[claim] <= now:
+            del returning[first]
+        return len(returning)
+
+    def _note_arrival(self, number: int) -> None:
+        """It is no longer on its way in."""
+        for returning in self._returning.values():
+            returning.pop(number, None)
 
     def _refused(self, budget: str, victim: int | None) -> int | None:
         if victim is not None:

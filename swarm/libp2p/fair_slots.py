@@ -6,7 +6,8 @@ connections only ever displaces its own. Many addresses with one connection each
 no progress for longest, and a dialler makes progress with every round trip.
 
 Origins where members were before are known; strangers of unknown origins have at most half of the places while known
-ones ask for more. An origin is an IPv4 address, or the first 64 bits of an IPv6 one.
+ones ask for more. Of the known ones some are awaited, since work waits for them: these keep their place for
+`kept_s`. An origin is an IPv4 address, or the first 64 bits of an IPv6 one.
 
 A pure core.
 
@@ -14,13 +15,16 @@ Invariants:
 - At most `size` guests are in the room after each call.
 - Only an origin with as many places as any other of its class loses one.
 - No known guest leaves while unknown ones have more than half of the places.
+- No awaited guest that made progress within `kept_s` leaves while there is any other of its class.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import math
 from collections import Counter
 from dataclasses import dataclass, field
+from enum import Enum
 
 IPV6_ORIGIN_BITS = 64
 """A provider gives each customer at least so many, in which he makes up addresses as he likes (RFC 6177)."""
@@ -36,18 +40,32 @@ def origin_of(host: str) -> str:
     return str(ipaddress.IPv6Network((int(ip) >> 64 << 64, IPV6_ORIGIN_BITS)))
 
 
+class Claim(Enum):
+    """What a guest's origin is to us."""
+
+    UNKNOWN = "unknown"
+    KNOWN = "known"
+    AWAITED = "awaited"
+
+    @property
+    def is_known(self) -> bool:
+        """Whether members were there before."""
+        return self is not Claim.UNKNOWN
+
+
 @dataclass(kw_only=True)
 class _Guest:
     origin: str
-    known: bool
+    claim: Claim
     moved_at: float
 
 
 @dataclass(kw_only=True)
 class FairRoom:
-    """See the module's paragraph. `size`: how many guests there may be at once."""
+    """See the module's paragraph. `size`: how many guests there may be at once; times are seconds, monotonic."""
 
     size: int
+    kept_s: float
     _guests: dict[int, _Guest] = field(default_factory=dict)
     _places: Counter[tuple[bool, str]] = field(default_factory=Counter)
     _unknown: int = 0
@@ -58,16 +76,32 @@ class FairRoom:
     def __contains__(self, number: int) -> bool:
         return number in self._guests
 
-    def enter(self, number: int, origin: str, now: float, *, known: bool) -> int | None:
+    def enter(self, number: int, origin: str, now: float, claim: Claim) -> int | None:
         """Let in guest `number`; return the number of whoever leaves instead, if the room was full."""
-        self._guests[number] = _Guest(origin=origin, known=known, moved_at=now)
-        self._places[known, origin] += 1
-        self._unknown += not known
+        self._guests[number] = _Guest(origin=origin, claim=claim, moved_at=now)
+        self._places[claim.is_known, origin] += 1
+        self._unknown += not claim.is_known
         if len(self._guests) <= self.size:
             return None
-        victim = self._victim()
+        victim = self._victim(now)
         self.leave(victim)
         return victim
+
+    def since(self, origin: str, now: float, claim: Claim, *, coming: int) -> float:
+        """Since when whoever would leave for such a newcomer has made no progress, if `coming` others enter before it.
+
+        Minus infinity where nobody would leave, or one with less claim to the place; `now` where it would be the
+        newcomer itself.
+        """
+        if len(self._guests) + coming < self.size:
+            return -math.inf
+        newcomer = max(self._guests, default=0) + 1
+        self._guests[newcomer] = _Guest(origin=origin, claim=claim, moved_at=now)
+        self._places[claim.is_known, origin] += 1
+        self._unknown += not claim.is_known
+        victim = self._guests[self._victim(now)]
+        self.leave(newcomer)
+        return victim.moved_at if victim.claim is claim else -math.inf
 
     def note_progress(self, number: int, now: float) -> None:
         """The guest made progress."""
@@ -78,20 +112,20 @@ class FairRoom:
         """The guest is gone. Quiet when it was not there."""
         if (guest := self._guests.pop(number, None)) is None:
             return
-        place = guest.known, guest.origin
+        place = guest.claim.is_known, guest.origin
         self._places[place] -= 1
         if not self._places[place]:
             del self._places[place]
-        self._unknown -= not guest.known
+        self._unknown -= not guest.claim.is_known
 
-    def _victim(self) -> int:
-        """The longest idle guest of the origins that have most places, in the class that has too many."""
+    def _victim(self, now: float) -> int:
+        """The longest idle guest of the origins that have most places, in the class that has too many; of those who are
+        kept only if there are no others."""
         known = self._unknown <= self.size // 2
-        most = max(count for (is_known, _), count in self._places.items() if is_known is known)
-        return min(
-            (
-                (guest.moved_at, number)
-                for number, guest in self._guests.items()
-                if guest.known is known and self._places[known, guest.origin] == most
-            )
-        )[1]
+        those = [(number, guest) for number, guest in self._guests.items() if guest.claim.is_known is known]
+        those = [one for one in those if not self._is_kept(one[1], now)] or those
+        most = max(self._places[known, guest.origin] for _, guest in those)
+        return min((guest.moved_at, number) for number, guest in those if self._places[known, guest.origin] == most)[1]
+
+    def _is_kept(self, guest: _Guest, now: float) -> bool:
+        return guest.claim is Claim.AWAITED and now < guest.moved_at + self.kept_s

@@ -15,7 +15,8 @@ not answer once, and loses the address of IPv6 peers. What always holds:
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+import resource
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from itertools import count
@@ -28,12 +29,13 @@ from protocol.core.errors import PeerError
 from protocol.core.ids import PeerId
 from protocol.reach import Reach, Way
 from swarm.libp2p.connection import Connection, Route
-from swarm.libp2p.connection_gate import BYTES, CONNECTIONS, FIRST_BYTES_S, HANDSHAKE_S, Door
+from swarm.libp2p.connection_gate import BYTES, CONNECTIONS, FIRST_BYTES_S, HANDSHAKE_S, MAX_HANDSHAKES, Door
 from swarm.libp2p.dialler import Dialler
 from swarm.libp2p.fair_slots import origin_of
+from swarm.libp2p.handshake_turns import HandshakeTurns
 from swarm.libp2p.haste import Haste
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL, answer_ping, identify_handler
-from swarm.libp2p.memory_budget import Budget, Over
+from swarm.libp2p.memory_budget import MAX_STRANGERS, Budget, Over
 from swarm.libp2p.multistream import NegotiationFailed, answer, propose_at_once
 from swarm.libp2p.outlasting import outlast
 from swarm.libp2p.reachability.hole_punch import DCUTR
@@ -79,8 +81,11 @@ from swarm.transport.reach_evidence import ReachEvidence
 
 T = TypeVar("T")
 
-MAX_CONNECTIONS = 1024
+MAX_CONNECTIONS = 4096
 """Connections of members, beside those of strangers: one per peer of a large swarm; a file descriptor each."""
+
+OTHER_FILES = MAX_STRANGERS + MAX_HANDSHAKES + 128
+"""File descriptors that members leave: to those who are no members yet, and to files."""
 
 MAX_CONNECTIONS_PER_PEER = 4
 """Two dials that cross leave two; more are nobody's honest doing."""
@@ -89,6 +94,11 @@ INTRODUCTIONS = frozenset({IDENTIFY_PROTOCOL, PING_PROTOCOL, DCUTR})
 """What is spoken over a circuit that is limited: enough to get to know each other, and to meet."""
 
 log = logging.getLogger(__name__)
+
+
+def most_members(open_files: int) -> int:
+    """How many connections of members there may be in a process that may open so many files; -1 is no limit."""
+    return MAX_CONNECTIONS if open_files < 0 else max(1, min(MAX_CONNECTIONS, open_files - OTHER_FILES))
 
 
 class Host(Flooding):
@@ -111,6 +121,8 @@ class Host(Flooding):
         self.listeners: tuple[trio.SocketListener, ...] = ()
         self._numbers = count()
         self.door, self.budget = Door(), Budget()
+        self._turns = HandshakeTurns()
+        self._most_members = most_members(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._shaking: dict[int, trio.CancelScope] = {}
         self._by_number: dict[int, Connection] = {}
         self._trusted: set[PeerId] = set()
@@ -152,8 +164,9 @@ class Host(Flooding):
     def may_dial(self, address: str) -> bool:
         return self.reaching.may_dial(address)
 
-    def expect(self, origins: Mapping[PeerId, str]) -> None:
+    def expect(self, origins: Mapping[PeerId, str], awaited: Collection[PeerId] = ()) -> None:
         self.door.expect(origins.keys(), origins.values())
+        self.door.await_from(origins[peer] for peer in awaited if peer in origins)
 
     def origins(self) -> dict[PeerId, str]:
         return {peer: those[0].route.origin for peer, those in self._connections.items() if peer in self._trusted}
@@ -417,6 +430,10 @@ class Host(Flooding):
                     await raw.wait_first()
                 if not self.door.note_first_bytes(number, origin, trio.current_time()):
                     return None
+                await self._turns.wait(
+                    lambda: self.door.may_begin(origin, trio.current_time()), self.door.claim_of(origin)
+                )
+                self.door.begin(number, trio.current_time())
                 channel = await secure_inbound(
                     raw, self.security, YAMUX_PROTOCOL, lambda: self.door.note_progress(number, trio.current_time())
                 )
@@ -431,7 +448,7 @@ class Host(Flooding):
     @property
     def _is_full(self) -> bool:
         """Whether members have all their connections."""
-        return len(self._by_number) - self.door.num_strangers >= MAX_CONNECTIONS
+        return len(self._by_number) - self.door.num_strangers >= self._most_members
 
     def _has_room_for(self, peer: PeerId, *, is_member: bool) -> bool:
         of_peer = len(self._connections.get(peer, ()))

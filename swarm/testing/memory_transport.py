@@ -11,7 +11,7 @@ fault hook sleeps, so under trio's MockClock nothing depends on how fast the mac
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -218,7 +218,7 @@ class MemoryTransport(Flooding):
     def is_trusted(self, peer: PeerId) -> bool:
         return peer in self._trusted or peer in self.dialled
 
-    def expect(self, origins: Mapping[PeerId, str]) -> None:
+    def expect(self, origins: Mapping[PeerId, str], awaited: Collection[PeerId] = ()) -> None:
         """There is a place for everybody here."""
 
     def origins(self) -> dict[PeerId, str]:

@@ -116,6 +116,11 @@ class ChunkServer:
         )
         self._rates = RateLimit(self.transport, REQUEST_RATE, MEMBER_REQUESTS, STRANGER_REQUESTS, STRANGERS_REQUESTS)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether chunks were requested that are not sent yet."""
+        return bool(self._outlets)
+
     def tick(self) -> None:
         """Look for uploads that do not move."""
         self._queue(Tick())

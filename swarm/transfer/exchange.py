@@ -46,6 +46,9 @@ from swarm.transport.interface import PeerConnected, PeerDisconnected, Report, T
 TICK_S = 0.1
 """How often those who were busy, are silent or do not move are looked at again."""
 
+IDLE_TICK_S = 1.0
+"""The same while nothing is fetched, seeded or requested: a node that waits for work wakes the processor seldom."""
+
 GATHER_S, GATHER_CHUNKS = 0.2, 12
 """How long, and up to how many, chunks that arrived are gathered before others are told. What the source itself gave is
 told at once, with all that was gathered: nobody else has it, and all wait for it. In the simulation of eight peers the
@@ -85,6 +88,8 @@ class ChunkExchange:
     _latest: VersionFetch | None = None
     _seeds: dict[ManifestHash, VersionSeed] = field(default_factory=dict)
     _gains: list[SignedManifest] = field(default_factory=list)
+    _begun: trio.Event = field(default_factory=trio.Event)
+    """Something is fetched or seeded since the last tick."""
     _news: trio.Event = field(default_factory=trio.Event)
     _enough: trio.Event = field(default_factory=trio.Event)
 
@@ -123,6 +128,7 @@ class ChunkExchange:
         plan = ChunkPicker(self.store.missing(signed.hash, chunks), self.rng)
         fetch = self.fetching = VersionFetch(signed, plan, self.feed)
         self._attend(fetch)
+        self._begun.set()
         try:
             for link in self._links.values():
                 link.wanted.set()
@@ -152,6 +158,7 @@ class ChunkExchange:
         seed = VersionSeed(signed, SuperSeeder(given, self.rng), self.serving, self._listen)
         self._seeds[signed.hash] = seed
         self.serving.attend(signed.hash, seed)
+        self._begun.set()
 
     def _attend(self, fetch: VersionFetch) -> None:
         """From now on others are served what we fetch with what the plan knows; also after it is complete."""
@@ -191,9 +198,18 @@ class ChunkExchange:
         if not of.plan.starved:
             of.fed_at = trio.current_time()
 
+    @property
+    def _is_busy(self) -> bool:
+        """Whether chunks come, or may be given."""
+        serves = self.serving is not None and self.serving.is_busy
+        return self.fetching is not None or bool(self._seeds) or serves
+
     async def _tick(self) -> None:
         while True:
-            await trio.sleep(TICK_S)
+            with trio.move_on_after(TICK_S if self._is_busy else IDLE_TICK_S):
+                await self._begun.wait()
+                self._begun = trio.Event()
+                await trio.sleep(TICK_S)
             if (fetch := self.fetching) is not None:
                 for link in self._links.values():
                     if link.has_heard():

@@ -29,7 +29,8 @@ BREAK_GRACE_S = 0.5
 """After a data stream broke: if its connection is gone as well, which shows by then, the peer broke no promise."""
 
 REOPEN_DELAY_S = 1.0
-"""Before a control stream is opened again: short enough for a version, and no spinning on a peer that refuses."""
+"""Before a control stream is opened again: short enough for a version. Twice as long after each refusal in a row, up to
+FAULT_PAUSE_S: a peer may exchange no chunks at all."""
 
 FAULT_PAUSE_S = 30.0
 """The same after the peer broke the protocol: it will again, and each time is reported."""
@@ -137,13 +138,16 @@ class PeerLink:
     async def run(self) -> None:
         """Converse with the peer, again and again, until `scope` is cancelled."""
         with self.scope:
+            refused_s = REOPEN_DELAY_S
             while True:
                 pause = REOPEN_DELAY_S
                 try:
                     with first_cause():
                         await self._converse()
-                except (StreamBroken, StreamRefused):
-                    pass
+                except StreamBroken:
+                    refused_s = REOPEN_DELAY_S
+                except StreamRefused:
+                    pause, refused_s = refused_s, min(2 * refused_s, FAULT_PAUSE_S)
                 except PeerError as error:
                     self.owner.report(self.peer, error.fault, error.detail)
                     pause = FAULT_PAUSE_S

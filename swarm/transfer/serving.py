@@ -140,6 +140,11 @@ class Serving:
             if follower.peer == peer and follower.manifest == manifest:
                 follower.wake.set()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether chunks were requested that are not sent yet."""
+        return self._chunks.is_busy
+
     def tick(self) -> None:
         """Look for uploads that do not move; to be called several times a second. `ChunkExchange` does."""
         self._chunks.tick()

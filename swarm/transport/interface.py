@@ -16,7 +16,7 @@ Implementations: `swarm.testing.memory_transport` and `swarm.libp2p`. Both pass 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -215,8 +215,9 @@ class Transport(Protocol):
     def is_trusted(self, peer: PeerId) -> bool:
         """Whether `peer` is a member, or was dialled by us."""
 
-    def expect(self, origins: Mapping[PeerId, str]) -> None:
-        """These peers were members before, at these origins: when there is no place for all, they go first."""
+    def expect(self, origins: Mapping[PeerId, str], awaited: Collection[PeerId] = ()) -> None:
+        """These peers were members before, at these origins: when there is no place for all, they go first, and before
+        all others those of them who are `awaited`."""
 
     def origins(self) -> dict[PeerId, str]:
         """Where members that are connected come from: an IPv4 address, or the /64 network of an IPv6 one."""

@@ -22,6 +22,7 @@ from swarm.libp2p.sockets.tcp import TcpConnection
 from swarm.libp2p.yamux.connection import STRANGER_CONTROL_FRAMES, ConnectionLost
 from swarm.libp2p.yamux.frames import INITIAL_WINDOW, Flag, FrameParser, FrameType, encode_header
 from swarm.testing.transport_conformance import ECHO, HOLD, echo, hold, read_exactly
+from swarm.transport.interface import Stream
 from tests.support.memory_budgets import held_by_all
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -101,6 +102,37 @@ async def test_a_laboratory_behind_one_address_gets_in_as_a_whole() -> None:
             await trio.sleep(0.05)
         assert learner.connected_peers() == frozenset(done)
         assert learner.refusals() == []
+        nursery.cancel_scope.cancel()
+
+
+async def test_more_than_there_are_places_for_all_get_in_and_nobody_is_sent_away() -> None:
+    """Known ones and unknown ones at once, more than MAX_STRANGERS, each from an address of its own."""
+    many, welcomed = MAX_STRANGERS + 72, list[PeerId]()
+    async with host() as learner, trio.open_nursery() as nursery:
+        keys = [bytes([1, number]) * 16 for number in range(many)]
+        names = [Identity.from_seed(key).peer_id for key in keys]
+        learner.expect({name: f"127.8.0.{number + 1}" for number, name in enumerate(names[: many // 2])})
+
+        async def greet(stream: Stream) -> None:
+            await trio.sleep(0.02)  # as long as a row of the ledger takes
+            learner.trust(stream.remote)
+            welcomed.append(stream.remote)
+            await stream.send_all(b"welcome")
+
+        async def join(key: bytes, number: int) -> None:
+            async with open_libp2p(key, [f"/ip4/127.8.0.{number + 1}/tcp/0"]) as node:
+                await node.dial(learner.addresses())
+                stream = await node.open_stream(learner.peer_id, "/greeting")
+                assert await stream.receive_some(7) == b"welcome"
+                await trio.sleep_forever()
+
+        learner.handle("/greeting", greet)
+        for number, key in enumerate(keys):
+            nursery.start_soon(join, key, number)
+        while len(welcomed) < many:
+            await trio.sleep(0.05)
+        assert learner.connected_peers() == frozenset(names)
+        assert STRANGERS not in {refusal.budget for refusal in learner.refusals()}
         nursery.cancel_scope.cancel()
 
 

@@ -450,9 +450,9 @@ class CountingSessions(SessionService):
     rounds: int = 0
     writing: bool = False
 
-    async def _write(self) -> None:
+    async def _write(self, *, everybody: bool = False) -> None:
         self.writing = True
-        await super()._write()
+        await super()._write(everybody=everybody)
         self.writing = False
         self.rounds += 1
 

@@ -178,6 +178,13 @@ class WorkQueries:
             )
         ]  # fmt: skip
 
+    def leased_lately(self, span_ms: int) -> list[PeerId]:
+        """Peers that were leased anything within so many milliseconds before the last lease."""
+        rows = self.db.query(
+            "SELECT DISTINCT peer FROM leases WHERE issued_ms >= (SELECT max(issued_ms) FROM leases) - ?", (span_ms,)
+        )
+        return [PeerId(peer) for (peer,) in rows]
+
     def group_sizes(self) -> set[int]:
         """Of how many completions the groups are that are leased, or wait to be trained on."""
         rows = self.db.query(

@@ -1,13 +1,20 @@
 """Tells peers who their neighbours are, and where: anew where a peer that came, left or moved changes that.
 
+While many come at once, each is concerned again and again. So the first change is told at once, and those that follow
+within EVERY_S together.
+
 What always holds: what is told is what the neighbour graph and the sessions say at that moment; whoever was told the
-same before hears nothing. A change costs as much as the neighbours that it concerns, and one look at each peer.
+same before hears nothing; a change is told within EVERY_S, if `tell_late` is called as often. A change costs as much as
+the neighbours that it concerns.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import trio
 
 from node.learner_role.peers.introductions import addresses_for, meets_of, share_network
 from node.learner_role.shared.context import Service
@@ -16,6 +23,9 @@ from protocol.reach import Reach
 from protocol.versions.exchange import PeerAddresses
 from protocol.work import Introduction
 from swarm.work.neighbour_graph import NeighbourGraph
+
+EVERY_S = 1.0
+"""How often introductions are told at most. A newcomer hears of its neighbours with its Welcome, and dials them."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -30,31 +40,45 @@ class Introducer(Service):
     _graph: NeighbourGraph = field(default_factory=NeighbourGraph)
     _told: dict[PeerId, list[PeerAddresses]] = field(default_factory=dict)
     _own: tuple[str, ...] = ()
+    _concerned: set[PeerId] = field(default_factory=set)
+    _moved: set[PeerId] = field(default_factory=set)
+    _told_s: float = -math.inf
 
     def note(self, *peers: PeerId) -> None:
-        """Something is new of these: they came, left, or are elsewhere. Tell all whom that concerns."""
-        present, concerned, moved = self.state.present, set[PeerId](), set(peers)
+        """Something is new of these: they came, left, or are elsewhere. All whom that concerns are told."""
         for peer in peers:
-            if (session := present.get(peer)) is None:
-                concerned |= self._graph.remove(peer)
+            if (session := self.state.present.get(peer)) is None:
+                self._concerned |= self._graph.remove(peer)
                 self._told.pop(peer, None)
             else:
-                concerned |= self._graph.put(peer, meets_of(session.reach, carries_bulk=self.carries_bulk))
-                concerned |= {peer, *self._graph.beside(peer)}
+                self._concerned |= self._graph.put(peer, meets_of(session.reach, carries_bulk=self.carries_bulk))
+                self._concerned |= {peer, *self._graph.beside(peer)}
+        self._moved.update(peers)
+        if trio.current_time() >= self._told_s + EVERY_S:
+            self.tell_late()
+
+    def tell_late(self) -> None:
+        """Tell what was noted since the last time."""
+        if not self._moved:
+            return
         own, self._own = self._own, tuple(self.addresses())
         if own != self._own:
-            moved.add(self.identity.keypair.peer_id)
-        for peer, session in present.items():
-            if session.reach is not None and not moved.isdisjoint(session.reach.relays):
-                concerned |= self._graph.beside(peer)
-        origins = self.origins()
-        for peer in present:
-            if peer in concerned and self._told.get(peer) != (told := self._neighbours(peer, origins)):
+            self._moved.add(self.identity.keypair.peer_id)
+        for peer, session in self.state.present.items():
+            if session.reach is not None and not self._moved.isdisjoint(session.reach.relays):
+                self._concerned |= self._graph.beside(peer)
+        concerned, self._concerned, self._moved = self._concerned, set(), set()
+        origins, self._told_s = self.origins(), trio.current_time()
+        for peer in sorted(concerned & self.state.present.keys()):
+            if self._told.get(peer) != (told := self._neighbours(peer, origins)):
                 self._told[peer] = told
                 self.signals.tell(peer, Introduction(peers=told))
 
-    def neighbours(self, peer: PeerId) -> list[PeerAddresses]:
-        """Whom a peer that is here should exchange chunks with, as it was told."""
+    def greet(self, peer: PeerId) -> list[PeerAddresses]:
+        """Note a peer that has come; return whom it should exchange chunks with."""
+        self.note(peer)
+        if peer in self._concerned:
+            self._told[peer] = self._neighbours(peer, self.origins())
         return self._told[peer]
 
     def _neighbours(self, peer: PeerId, origins: Mapping[PeerId, str]) -> list[PeerAddresses]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from protocol.core.ids import PeerId
 from protocol.core.limits import MAX_ADDRESSES
@@ -25,6 +26,9 @@ MEETS = {
     ReachKind.NOT: Meets.OPEN_ONES,
 }
 """Who does not say how it is reached, or does not know yet, is introduced to everybody, as all were once."""
+
+REMEMBERED = 16_384
+"""Answers about addresses and origins, which are asked again with every introduction: of 4096 members some each."""
 
 CIRCUITS_TOLD = 4
 """Addresses through relays: two relays, with an IPv4 and an IPv6 address each."""
@@ -71,6 +75,7 @@ def share_network(one: str | None, other: str | None) -> bool:
     return one == other or not (_is_outside(one) or _is_outside(other))
 
 
+@lru_cache(maxsize=REMEMBERED)
 def _is_outside(origin: str) -> bool:
     try:
         return ipaddress.ip_network(origin).is_global
@@ -78,6 +83,7 @@ def _is_outside(origin: str) -> bool:
         return True
 
 
+@lru_cache(maxsize=REMEMBERED)
 def _is_inside(address: str) -> bool:
     """Whether an address is one of a home's own network."""
     try:

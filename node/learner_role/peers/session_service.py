@@ -56,17 +56,28 @@ from protocol.work import (
     Started,
     Welcome,
 )
-from swarm.transport.event_rate import Buckets, Rate
+from swarm.transport.event_rate import Bucket, Buckets, Rate
 from swarm.work.membership import Awaited, Gone, Heard, Joined, Lost, Opened, Tick
 
 TICK_S = 1.0
 """How often silence and deadlines are looked at."""
 
+STAYS_AT_ONCE, STAY_WRITTEN_S = 100, 10.0
+"""How many stays that go on are written with every look, and how often each of many: what a kill loses of them."""
+
+LATELY_MS = 600_000
+"""Who was leased anything so long before the last lease of all is let in first after a restart: a swarm may have many
+who stand by."""
+
 REACH_SAID_EVERY_S = 10.0
 """How often is said at most how nodes are reached: while many join, that changes with every heartbeat."""
 
 LOGGED_BEATS = Rate(per_s=2.0, burst=20.0)
-"""Heartbeats of one peer that become a row of the log; the next one says as much as those left out."""
+"""Heartbeats of one peer that are shown, and become a row of the log; the next one says as much as those left out."""
+
+ALL_LOGGED_BEATS = Rate(per_s=5.0, burst=100.0)
+"""The same of all peers together, but those left out are still shown: those of 25 peers at the usual period. A log of
+two thousand would have nothing else in it."""
 
 HEARD_REACHES = Rate(per_s=0.2, burst=20.0)
 """Changes of how one peer is reached that are taken, the newest of them later if need be. Each may have all be
@@ -99,10 +110,12 @@ class SessionService(Service):
     _welcomed_s: dict[PeerId, float] = field(default_factory=dict)
     """Until when each peer has used up its welcomes."""
     _beats: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=LOGGED_BEATS))
+    _all_beats: Bucket = field(default_factory=lambda: Bucket(rate=ALL_LOGGED_BEATS))
     _reaches: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=HEARD_REACHES))
     _unheard: dict[PeerId, Reach] = field(default_factory=dict)
     """The newest word of peers that are present on how they are reached, until it is taken."""
     _over: bool = False
+    _stays_written: int = 0
     _reach_said: str = ""
     _reach_said_s: float = -math.inf
 
@@ -149,7 +162,7 @@ class SessionService(Service):
         self.events.emit("peer_joined", peer=peer, name=hello.name, engine=hello.engine, machine=hello.machine)
         self.witness.note_joining(peer, hello)
         self.signals.peers_changed.emit(None)
-        self.introducer.note(peer)
+        neighbours = self.introducer.greet(peer)
         self.state.notify()
         return Welcome(
             protocol=PROTOCOL_VERSION,
@@ -158,7 +171,7 @@ class SessionService(Service):
             staleness=self.capacity.window,
             publish_every=self.state.kappa,
             newest=self.state.published.version if self.state.published else None,
-            peers=self.introducer.neighbours(peer),
+            peers=neighbours,
             ext={RELAY_RECEIPTS: b"", PROOFS: b"", PARTS: b""},
         )
 
@@ -192,7 +205,8 @@ class SessionService(Service):
             self.signals.peers_changed.emit(None)
         if not self._beats.of(peer).admit(trio.current_time()):
             return
-        self.events.emit(
+        record = self.events.emit if self._all_beats.admit(trio.current_time()) else self.events.show
+        record(
             "heartbeat",
             peer=peer,
             name=presence.name,
@@ -249,10 +263,11 @@ class SessionService(Service):
                 self.leases.expire()
                 self.leases.give_up_begun()
                 self._look_at_reach()
+                self.introducer.tell_late()
                 await self._write()
         finally:
             with trio.CancelScope(shield=True):
-                await self._write()
+                await self._write(everybody=True)
 
     def recall_reach(self) -> None:
         """After a restart: how peers were reached, and how they met, as far as the ledger knows. Waits for the disk."""
@@ -260,11 +275,13 @@ class SessionService(Service):
         learners = {self.identity.keypair.peer_id, *(one.peer for one in peers.all("learner"))}
         self.state.reaches.recall(learners, peers.reach(), peers.met())
 
-    def recover_leases(self) -> None:
+    def recover_leases(self) -> list[PeerId]:
         """After a restart: leases that are still open belong to peers that may come back. Who is not back in time once
-        deliveries are judged loses them, which is held against nobody."""
+        deliveries are judged loses them, which is held against nobody. Return whom work waits for: those who were
+        leased any lately."""
         for peer in dict.fromkeys(self.leases.recover()):
             self.state.membership.handle(Awaited(peer=peer), trio.current_time())
+        return self.ledger.work.leased_lately(LATELY_MS)
 
     def note_copy(self, peer: PeerId, hello: Hello) -> None:
         """A second process with the key of a peer that is here was turned away."""
@@ -373,18 +390,27 @@ class SessionService(Service):
 
     def write_rest(self) -> None:
         """Write what happened after `run` was told to stop: called when nothing else can happen."""
-        self._unwritten()()
+        self._unwritten(everybody=True)()
 
-    async def _write(self) -> None:
+    async def _write(self, *, everybody: bool = False) -> None:
         with trio.CancelScope(shield=True):  # what is taken to be written is written
-            await trio.to_thread.run_sync(self._unwritten())
+            await trio.to_thread.run_sync(self._unwritten(everybody=everybody))
 
-    def _unwritten(self) -> Callable[[], None]:
-        """What the ledger does not know yet, to be called on a thread."""
+    def _next_here(self) -> list[PeerSession]:
+        """Those present whose stay is written now: all of them where they are few, else the next in turn."""
+        here = list(self.state.present.values())
+        count = max(STAYS_AT_ONCE, math.ceil(len(here) * TICK_S / STAY_WRITTEN_S))
+        first = self._stays_written % len(here) if len(here) > count else 0
+        self._stays_written = first + count
+        return (here + here)[first : first + min(count, len(here))]
+
+    def _unwritten(self, *, everybody: bool = False) -> Callable[[], None]:
+        """What the ledger does not know yet, to be called on a thread; `everybody`: the stays of all who are here."""
         ended, self._ended = self._ended, []
-        for presence in self.state.present.values():
+        here = list(self.state.present.values()) if everybody else self._next_here()
+        for presence in here:
             presence.switch(on=presence.is_on, now_s=trio.current_time())
-        stays = [*ended, *(stay_row(presence) for presence in self.state.present.values())]
+        stays = [*ended, *map(stay_row, here)]
         write_leases, now_ms = self.leases.write(), self.now_ms()
         write_trust = None if self.trust is None else self.trust.revisions.write()
         troubles, (reaches, met) = self.state.troubles.unwritten(), self.state.reaches.unwritten()

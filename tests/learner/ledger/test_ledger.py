@@ -137,6 +137,14 @@ def test_how_large_the_groups_are_that_are_leased_or_wait(ledger: Ledger, path: 
     assert ledger.work.group_sizes() == {8}
 
 
+def test_who_was_leased_lately(ledger: Ledger) -> None:
+    assert ledger.work.leased_lately(100) == []
+    rows = [replace(lease_row(1), issued_ms=1000), replace(lease_row(2, THERE), issued_ms=1101)]
+    ledger.work.leases_issued(rows)
+    assert ledger.work.leased_lately(100) == [THERE]
+    assert set(ledger.work.leased_lately(101)) == {HERE, THERE}
+
+
 def test_a_lease_from_issue_to_receipt(ledger: Ledger) -> None:
     ledger.work.leases_issued([lease_row(1), lease_row(2, THERE)])
     assert ledger.work.open_leases() == [lease_row(1), lease_row(2, THERE)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,12 @@ def known(root: Path, transport: MemoryTransport) -> tuple[KnownMembers, list[di
     expected: dict[PeerId, str] = {}
     events = EventLog()
     events.listen(lambda name, fields: said.append({"event": name, **fields}))
-    transport.expect = expected.update  # type: ignore[method-assign]
+
+    def expect(origins: Mapping[PeerId, str], awaited: Collection[PeerId] = ()) -> None:
+        expected.update(origins)
+        assert all(peer in origins for peer in awaited)
+
+    transport.expect = expect  # type: ignore[method-assign]
     return KnownMembers(root=root, transport=transport, events=events), said, expected
 
 
@@ -38,7 +44,7 @@ async def test_a_restart_expects_who_was_here(tmp_path: Path, autojump_clock: Mo
         while not (tmp_path / FILE).exists():
             await trio.sleep(NOTED_EVERY_S)
         members, _, expected = known(tmp_path, learner)
-        members.recall()
+        members.recall([node.peer_id])
         assert expected == learner.origins() != {}
         assert members.news() == b""
         assert said == []

@@ -37,3 +37,17 @@ def test_other_exceptions_in_callbacks_are_told() -> None:
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, b"")
     assert b"ZeroDivisionError" in done.stderr
+
+
+FILES = """
+import resource
+from node.runtime.startup import open_many_files
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, {hard}))
+open_many_files()
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+def test_as_many_files_may_be_open_as_the_system_allows() -> None:
+    program = [sys.executable, "-c", FILES.format(hard=4000)]
+    assert subprocess.run(program, check=True, capture_output=True, timeout=60).stdout == b"4000 4000\n"

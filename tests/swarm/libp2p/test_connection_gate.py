@@ -10,7 +10,9 @@ from swarm.libp2p.connection_gate import (
     MAX_EXPECTED,
     MAX_HANDSHAKES,
     MAX_NAMED,
+    MAX_RETURNING,
     ORIGIN_HANDSHAKES,
+    SETTLE_S,
     STRANGER_UNITS,
     STRANGERS,
     STRANGERS_UNITS,
@@ -19,6 +21,7 @@ from swarm.libp2p.connection_gate import (
     Pace,
     Refusals,
 )
+from swarm.libp2p.fair_slots import Claim
 from swarm.libp2p.memory_budget import MAX_STRANGERS
 from swarm.transport.event_rate import Bucket
 from swarm.transport.interface import Refusal
@@ -70,6 +73,73 @@ def test_a_member_of_before_is_known_wherever_it_comes_from() -> None:
         assert victim is None or victim >= 1000
     assert door.num_strangers == MAX_STRANGERS
     assert {one.budget for one in door.refusals.take()} == {STRANGERS}
+
+
+def test_who_comes_while_all_places_are_being_used_waits_before_its_handshake() -> None:
+    door = Door()
+    for number in range(MAX_STRANGERS - 1):
+        door.admit(number, address(number), PeerId(str(number)), 0.0)
+    assert door.may_begin(address(500), 1.0)
+    door.knock(500, address(500), 1.0)
+    door.begin(500, 1.0)
+    assert not door.may_begin(address(501), 1.0), "the one that has begun will need the last place"
+    assert door.may_begin(address(501), SETTLE_S[Claim.UNKNOWN]), "whoever had time enough to be welcomed gives way"
+    door.note_trusted(7)
+    assert door.may_begin(address(501), 1.0)
+    door.knock(501, address(501), 1.0)
+    door.begin(501, 1.0)
+    assert not door.may_begin(address(502), 1.0)
+    door.note_handshake_end(501)
+    assert door.may_begin(address(502), 1.0)
+
+
+def test_known_ones_wait_for_no_unknown_ones() -> None:
+    door = Door()
+    door.expect([ME], ["198.51.100.1"])
+    for number in range(MAX_STRANGERS):
+        door.admit(number, address(number), PeerId(str(number)), 0.0)
+    assert door.may_begin("198.51.100.1", 0.1)
+    assert not door.may_begin(address(500), 0.1)
+
+
+def test_no_more_come_back_at_once_than_can_be_welcomed_in_time() -> None:
+    door = Door()
+    door.expect([], map(address, range(200)))
+    for number in range(MAX_RETURNING):
+        assert door.may_begin(address(number), 0.0)
+        door.knock(number, address(number), 0.0)
+        door.begin(number, 0.0)
+    assert not door.may_begin(address(100), 1.0)
+    door.await_from(map(address, range(100, 100 + MAX_RETURNING + 1)))
+    for number in range(100, 100 + MAX_RETURNING):
+        assert door.may_begin(address(number), 1.0), "work waits for it"
+        door.knock(number, address(number), 1.0)
+        door.begin(number, 1.0)
+    assert not door.may_begin(address(100 + MAX_RETURNING), 1.0)
+    assert door.may_begin("198.51.100.1", 1.0), "unknown ones have a rate of their own"
+    assert not door.may_begin(address(50), 1.0)
+    door.note_trusted(3)
+    assert door.may_begin(address(50), 1.0)
+    door.knock(50, address(50), 1.0)
+    door.begin(50, 1.0)
+    assert not door.may_begin(address(51), 2.0)
+    door.note_closed(50)
+    assert door.may_begin(address(51), 2.0)
+    door.knock(51, address(51), 2.0)
+    door.begin(51, 2.0)
+    assert door.may_begin(address(52), SETTLE_S[Claim.KNOWN]), "who only sits there keeps nobody out for longer"
+
+
+def test_those_for_whom_work_waits_go_first_until_they_are_here() -> None:
+    door = Door()
+    door.await_from(["198.51.100.1", "198.51.100.1"])
+    assert [door.claim_of("198.51.100.1"), door.claim_of("198.51.100.2")] == [Claim.AWAITED, Claim.UNKNOWN]
+    for number in range(2):
+        door.admit(number, "198.51.100.1", ME, 0.0)
+    door.note_trusted(0)
+    assert door.claim_of("198.51.100.1") is Claim.AWAITED, "there was another"
+    door.note_trusted(1)
+    assert door.claim_of("198.51.100.1") is Claim.UNKNOWN
 
 
 def test_what_is_remembered_of_those_who_were_refused_is_bounded() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.libp2p.fair_slots import FairRoom, origin_of
+from swarm.libp2p.fair_slots import Claim, FairRoom, origin_of
 
 STRANGER, LAB = "192.0.2.66", "198.51.100.1"
+KEPT_S = 10.0
 
 
 def places_of(room: FairRoom, origin: str) -> int:
@@ -33,80 +35,134 @@ def test_an_origin_is_an_address_or_the_network_of_one_customer(host: str, origi
 
 
 def test_one_address_displaces_only_its_own() -> None:
-    room = FairRoom(size=64)
+    room = FairRoom(size=64, kept_s=KEPT_S)
     for number in range(300):
-        room.enter(number, STRANGER, float(number), known=False)
-    assert room.enter(1000, LAB, 300.0, known=False) == 236  # the stranger's longest idle
+        room.enter(number, STRANGER, float(number), Claim.UNKNOWN)
+    assert room.enter(1000, LAB, 300.0, Claim.UNKNOWN) == 236  # the stranger's longest idle
     for number in range(301, 600):
-        assert room.enter(number, STRANGER, float(number), known=False) != 1000
+        assert room.enter(number, STRANGER, float(number), Claim.UNKNOWN) != 1000
     assert 1000 in room
 
 
 def test_without_others_one_address_may_have_every_place() -> None:
     """A laboratory behind one address."""
-    room = FairRoom(size=64)
-    assert [room.enter(number, LAB, 0.0, known=False) for number in range(64)] == [None] * 64
+    room = FairRoom(size=64, kept_s=KEPT_S)
+    assert [room.enter(number, LAB, 0.0, Claim.UNKNOWN) for number in range(64)] == [None] * 64
     assert places_of(room, LAB) == 64
 
 
 def test_a_laboratory_and_an_attacker_share_alike() -> None:
-    room = FairRoom(size=64)
+    room = FairRoom(size=64, kept_s=KEPT_S)
     for number in range(300):
-        room.enter(number, STRANGER, 0.0, known=False)
+        room.enter(number, STRANGER, 0.0, Claim.UNKNOWN)
     for number in range(300, 360):
-        room.enter(number, LAB, 1.0, known=False)
+        room.enter(number, LAB, 1.0, Claim.UNKNOWN)
     assert (places_of(room, LAB), places_of(room, STRANGER)) == (32, 32)
 
 
 def test_of_many_addresses_who_made_no_progress_for_longest_leaves() -> None:
-    room = FairRoom(size=4)
+    room = FairRoom(size=4, kept_s=KEPT_S)
     for number in range(4):
-        room.enter(number, f"10.0.0.{number}", float(number), known=False)
+        room.enter(number, f"10.0.0.{number}", float(number), Claim.UNKNOWN)
     room.note_progress(0, 10.0)
-    assert room.enter(4, "10.0.0.4", 11.0, known=False) == 1
+    assert room.enter(4, "10.0.0.4", 11.0, Claim.UNKNOWN) == 1
     assert 0 in room
 
 
 def test_many_unknown_addresses_displace_no_known_one_while_they_have_half() -> None:
-    room = FairRoom(size=8)
+    room = FairRoom(size=8, kept_s=KEPT_S)
     for number in range(4):
-        room.enter(number, LAB, 0.0, known=True)
+        room.enter(number, LAB, 0.0, Claim.KNOWN)
     for number in range(4, 300):
-        room.enter(number, f"10.0.{number // 256}.{number % 256}", float(number), known=False)
+        room.enter(number, f"10.0.{number // 256}.{number % 256}", float(number), Claim.UNKNOWN)
     assert places_of(room, LAB) == 4
 
 
 def test_known_ones_may_take_more_than_half_when_nobody_else_asks() -> None:
-    room = FairRoom(size=8)
-    assert [room.enter(number, LAB, 0.0, known=True) for number in range(8)] == [None] * 8
-    assert room.enter(8, STRANGER, 1.0, known=False) == 0
+    room = FairRoom(size=8, kept_s=KEPT_S)
+    assert [room.enter(number, LAB, 0.0, Claim.KNOWN) for number in range(8)] == [None] * 8
+    assert room.enter(8, STRANGER, 1.0, Claim.UNKNOWN) == 0
+
+
+def test_since_when_the_one_to_leave_made_no_progress() -> None:
+    room = FairRoom(size=4, kept_s=KEPT_S)
+    assert room.since(LAB, 9.0, Claim.UNKNOWN, coming=3) == -math.inf, "there is room"
+    for number in range(3):
+        room.enter(number, STRANGER, float(number), Claim.UNKNOWN)
+    assert room.since(LAB, 9.0, Claim.UNKNOWN, coming=0) == -math.inf
+    assert room.since(LAB, 9.0, Claim.UNKNOWN, coming=1) == 0.0
+    room.enter(3, LAB, 0.5, Claim.UNKNOWN)
+    assert room.since(LAB, 9.0, Claim.UNKNOWN, coming=0) == 0.0, "of the origin that has most places"
+    assert room.since(LAB, 9.0, Claim.KNOWN, coming=0) == -math.inf, "it has more claim to the place"
+
+
+claims = st.sampled_from(list(Claim))
+guests = st.lists(st.tuples(st.integers(0, 5), claims), min_size=1, max_size=40)
+
+
+@given(guests, st.integers(1, 8))
+def test_since_is_of_the_one_who_leaves(guests: list[tuple[int, Claim]], size: int) -> None:
+    room, entered = FairRoom(size=size, kept_s=KEPT_S), dict[int, tuple[float, Claim]]()
+    for number, (origin, claim) in enumerate(guests):
+        before = repr(room)
+        since = room.since(str(origin), float(number), claim, coming=0)
+        assert repr(room) == before
+        entered[number] = float(number), claim
+        victim = room.enter(number, str(origin), float(number), claim)
+        if victim is None:
+            assert since == -math.inf
+        else:
+            at, of = entered[victim]
+            assert since == (at if of is claim else -math.inf)
+
+
+def test_who_is_awaited_keeps_its_place_among_thousands() -> None:
+    room = FairRoom(size=4, kept_s=KEPT_S)
+    room.enter(0, LAB, 0.0, Claim.AWAITED)
+    room.enter(1, LAB, 0.0, Claim.AWAITED)
+    for number in range(2, 2000):
+        room.enter(number, f"10.0.{number // 256}.{number % 256}", 0.001 * number, Claim.KNOWN)
+    assert 0 in room
+    assert 1 in room, "though two of one origin are most"
+    assert room.enter(2000, STRANGER, KEPT_S, Claim.KNOWN) == 0, "but not for ever"
 
 
 moves = st.lists(
-    st.tuples(st.sampled_from(["enter", "leave", "moved"]), st.integers(0, 40), st.integers(0, 5), st.booleans()),
+    st.tuples(st.sampled_from(["enter", "leave", "moved"]), st.integers(0, 40), st.integers(0, 5), claims),
     max_size=120,
 )
 
 
 @given(moves, st.integers(1, 8))
 def test_whatever_comes_the_room_is_never_overfull_and_the_heaviest_pays(
-    steps: list[tuple[str, int, int, bool]], size: int
+    steps: list[tuple[str, int, int, Claim]], size: int
 ) -> None:
-    room, inside = FairRoom(size=size), dict[int, tuple[bool, int]]()
-    for now, (what, number, origin, known) in enumerate(steps):
+    room, inside = FairRoom(size=size, kept_s=KEPT_S), dict[int, tuple[Claim, int, float]]()
+    for now, (what, number, origin, claim) in enumerate(steps):
         if what == "enter" and number not in inside:
-            inside[number] = known, origin
-            victim = room.enter(number, str(origin), float(now), known=known)
+            inside[number] = claim, origin, float(now)
+            victim = room.enter(number, str(origin), float(now), claim)
             if victim is not None:
-                unknown = sum(not is_known for is_known, _ in inside.values())
-                places = Counter(place for place in inside.values() if place[0] is inside[victim][0])
-                assert inside[victim][0] is (unknown <= size // 2)
-                assert places[inside[victim]] == max(places.values())
+                unknown = sum(not one.is_known for one, _, _ in inside.values())
+                of_class = {
+                    number: (one, from_)
+                    for number, (one, from_, at) in inside.items()
+                    if one.is_known is (unknown <= size // 2) and not (one is Claim.AWAITED and now < at + KEPT_S)
+                }
+                assert inside[victim][0].is_known is (unknown <= size // 2)
+                if of_class:
+                    places = Counter(
+                        from_ for one, from_, _ in inside.values() if one.is_known is inside[victim][0].is_known
+                    )
+                    assert victim in of_class
+                    assert places[inside[victim][1]] == max(places[from_] for _, from_ in of_class.values())
                 del inside[victim]
         elif what == "leave":
             room.leave(number)
             inside.pop(number, None)
         elif what == "moved":
             room.note_progress(number, float(now))
+            if number in inside:
+                inside[number] = *inside[number][:2], float(now)
         assert len(room) == len(inside) <= size
         assert all(one in room for one in inside)

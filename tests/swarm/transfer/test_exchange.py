@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -712,3 +713,21 @@ def test_peer_ids_here_are_real() -> None:
     assert len(peer_of("a")) == 52
     assert peer_of("a") != peer_of("b")
     assert isinstance(PeerId(peer_of("a")), str)
+
+
+async def test_who_exchanges_no_chunks_is_asked_ever_more_seldom(tmp_path: Path, autojump_clock: MockClock) -> None:
+    network, asked = MemoryNetwork(), list[float]()
+    async with open_node(network, SWARM, tmp_path, "a") as a, network.node("b") as b:
+        opening = a.transport.open_stream
+
+        async def open_stream(peer: PeerId, protocol: str) -> Stream:
+            if protocol == exchange.EXCHANGE:
+                asked.append(trio.current_time())
+            return await opening(peer, protocol)
+
+        a.transport.open_stream = open_stream  # type: ignore[method-assign]
+        await a.transport.dial(b.addresses())
+        await trio.sleep(200.0)
+    pauses = [later - at for at, later in itertools.pairwise(asked)]
+    assert pauses[:6] == pytest.approx([1.0, 2.0, 4.0, 8.0, 16.0, FAULT_PAUSE_S], rel=0.1)
+    assert pauses[6:] == pytest.approx([FAULT_PAUSE_S] * len(pauses[6:]), rel=0.1)

@@ -6,8 +6,10 @@ import random
 from pathlib import Path
 
 import pytest
+import trio
+from trio.testing import MockClock
 
-from node.learner_role.peers.introducer import Introducer
+from node.learner_role.peers.introducer import EVERY_S, Introducer
 from node.learner_role.shared.run_state import PeerSession
 from node.learner_role.shared.signals import connect_peers
 from protocol.core.ids import PeerId
@@ -31,7 +33,7 @@ def told_anew(learner: Learner, own: list[str]) -> dict[PeerId, list[PeerAddress
     """What everybody present would be told by one who has told nothing yet."""
     fresh = Introducer(context=learner.context, addresses=lambda: own, origins=dict)
     fresh.note(*learner.run.present)
-    return {peer: fresh.neighbours(peer) for peer in learner.run.present}
+    return {peer: fresh.greet(peer) for peer in learner.run.present}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -58,8 +60,29 @@ async def test_what_is_told_bit_by_bit_is_what_would_be_told_at_once(
                 own[0] = f"/ip4/9.9.9.{rng.randrange(9)}/tcp/1"
             lines.said.clear()
             introducer.note(peer)
+            introducer.tell_late()
             for to, said in lines.said:
                 assert isinstance(said, Introduction)
                 assert heard.get(to) != said.peers, "nobody is told twice"
                 heard[to] = said.peers
             assert heard == told_anew(learner, own)
+
+
+async def test_the_first_change_is_told_at_once_and_the_next_together(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_learner(tmp_path, Settings()) as learner:
+        present, lines = learner.run.present, Lines()
+        introducer = Introducer(context=learner.context, addresses=list, origins=dict)
+        connect_peers(learner.context.signals, lines)
+        peers = [PeerId(f"12D3KooW{number:02}") for number in range(6)]
+        for number, peer in enumerate(peers):
+            present[peer] = session(number, None, [])
+            told = introducer.greet(peer)
+            assert {one.peer for one in told} == set(peers[:number]), "a newcomer hears of all at once"
+        assert [to for to, _ in lines.said] == peers[:1]
+        await trio.sleep(EVERY_S)
+        introducer.tell_late()
+        assert sorted(to for to, _ in lines.said[1:]) == peers[:5], "once each, and the last has heard it all"
+        introducer.tell_late()
+        assert len(lines.said) == 6

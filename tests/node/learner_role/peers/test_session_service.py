@@ -17,7 +17,8 @@ from learner.ledger.sqlite.database import snapshot
 from learner.rollouts.admission import GrantedLease
 from learner.rollouts.open_leases import Prompt
 from node.config.engine_requirements import EngineTerms
-from node.learner_role.peers.session_service import HEARD_REACHES, LOGGED_BEATS, TICK_S
+from node.learner_role.peers.introducer import EVERY_S
+from node.learner_role.peers.session_service import ALL_LOGGED_BEATS, HEARD_REACHES, LOGGED_BEATS, TICK_S
 from node.learner_role.scheduling.lease_service import GRANT_WAIT_S, LATE_GRACE_MS
 from node.learner_role.shared.signals import connect_peers
 from node.reports.model.verdict_meanings import JUDGING
@@ -851,13 +852,14 @@ async def test_everybody_is_introduced_and_in_the_end_dismissed(tmp_path: Path, 
     async with opened(tmp_path, ROOMY, HERE) as learner:
         lines = Lines()
         connect_peers(learner.context.signals, lines)
-        await learner.sessions.welcome(THERE, hello())
-        assert [(to, [one.peer for one in said.peers]) for to, said in introductions(lines)] == [
-            (HERE, [THERE]),
-            (THERE, [HERE]),
-        ]
+        welcome = await learner.sessions.welcome(THERE, hello())
+        assert isinstance(welcome, Welcome)
+        assert [one.peer for one in welcome.peers] == [HERE]
+        await tick(learner, mock_clock, EVERY_S)
+        assert [(to, [one.peer for one in said.peers]) for to, said in introductions(lines)] == [(HERE, [THERE])]
         lines.said.clear()
         learner.sessions.note_departure(THERE, IN_GOOD_ORDER)
+        await tick(learner, mock_clock, EVERY_S)
         assert [(to, [one.peer for one in said.peers]) for to, said in introductions(lines)] == [(HERE, [])]
         lines.said.clear()
         learner.sessions.farewell("The run is finished.")
@@ -899,6 +901,37 @@ async def test_a_peer_that_beats_without_end_fills_no_log(tmp_path: Path, mock_c
         mock_clock.jump(1 / LOGGED_BEATS.per_s)
         learner.sessions.take_heartbeat(HERE, Heartbeat(bytes_up=1001))
         assert learner.logged("heartbeat")[-1]["bytes_up"] == 1001
+
+
+async def test_many_peers_are_shown_and_fill_no_log(tmp_path: Path, mock_clock: MockClock) -> None:
+    peers = [PeerId(f"12D3KooW{number:03}") for number in range(300)]
+    async with opened(tmp_path, ROOMY, *peers) as learner:
+        learner.context.events.write_to(tmp_path / "events.jsonl")
+        for peer in peers:
+            learner.sessions.take_heartbeat(peer, Heartbeat(bytes_up=1))
+        assert len(learner.logged("heartbeat")) == 300
+        assert len((tmp_path / "events.jsonl").read_bytes().splitlines()) == ALL_LOGGED_BEATS.burst
+
+
+async def test_stays_of_many_are_written_in_turn_and_all_at_the_end(tmp_path: Path, mock_clock: MockClock) -> None:
+    peers = [PeerId(f"12D3KooW{number:03}") for number in range(150)]
+    async with opened(tmp_path, ROOMY, *peers) as learner:
+        for peer in peers:
+            learner.sessions.take_heartbeat(peer, Heartbeat(bytes_up=7))
+        await tick(learner, mock_clock)
+        assert 100 <= written(learner) < 150
+        await tick(learner, mock_clock)
+        await until(lambda: written(learner) == 150)
+        for peer in peers:
+            learner.sessions.take_heartbeat(peer, Heartbeat(bytes_up=8))
+        learner.sessions.write_rest()
+        assert written(learner, 8) == 150
+
+
+def written(learner: Learner, bytes_up: int = 7) -> int:
+    """Of how many stays the ledger has so many bytes."""
+    with snapshot(learner.root / "ledger.sqlite") as db:
+        return int(db.query("SELECT count(*) FROM presence WHERE bytes_up = ?", (bytes_up,))[0][0])
 
 
 def beat(reach: Reach) -> Heartbeat:

@@ -18,6 +18,7 @@ from typing import Any
 from learner.ledger.queries.training import ALL, TrainingQueries
 from learner.ledger.rows import CheckpointRow, StepRow, TallyRow, TimeRow
 from learner.ledger.sqlite.database import LedgerFile
+from learner.ledger.work_tables import NUMBER
 from learner.provisioning.estimation.learner_time import told_time
 from protocol.core.errors import LocalProtocolError
 from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion
@@ -38,7 +39,7 @@ class TrainingLedger(TrainingQueries):
             (begun,) = db.execute("SELECT coalesce(max(incarnation), 0) FROM incarnations").fetchone()
             incarnation = max(begun, self.incarnations_seen()) + 1
             db.execute("INSERT INTO incarnations VALUES (?, ?, ?)", (incarnation, base, now_ms))
-            db.execute("UPDATE records SET step = NULL, trained_lag = NULL WHERE step > ?", (base,))
+            db.execute("UPDATE record_rows SET step = NULL, trained_lag = NULL WHERE step > ?", (base,))
             db.execute("DELETE FROM dropped WHERE step > ?", (base,))
             db.execute("DELETE FROM steps WHERE step > ?", (base,))
             db.execute("DELETE FROM checkpoints WHERE step > ?", (base,))
@@ -86,12 +87,12 @@ class TrainingLedger(TrainingQueries):
                 if db.execute("SELECT 1 FROM records WHERE lease = ? AND step IS NOT NULL", (lease,)).fetchone():
                     raise LocalProtocolError(f"lease {lease.hex()[:8]} was trained on before")
             db.executemany(
-                "UPDATE records SET step = ?, trained_lag = ? WHERE lease = ? AND rule = 'admitted'",
+                f"UPDATE record_rows SET step = ?, trained_lag = ? WHERE lease = {NUMBER} AND rule = 'admitted'",
                 [(row.step, lag, lease) for lease, lag in groups.items()],
             )
             db.executemany(
-                "UPDATE records SET step = ?, trained_lag = ? - version WHERE rule = 'admitted'"
-                " AND lease IN (SELECT lease FROM continuations WHERE root = ?)",
+                "UPDATE record_rows SET step = ?, trained_lag = ? - version WHERE rule = 'admitted'"
+                " AND lease IN (SELECT no FROM continuations JOIN lease_rows USING (lease) WHERE root = ?)",
                 [(row.step, row.step - 1, lease) for lease in groups],
             )
             _drop(db, row.step, dropped)
@@ -216,19 +217,19 @@ def _forget_payloads(db: sqlite3.Connection, newest: int, under_audit: Collectio
     ).fetchone()
     if oldest is None:
         return
-    kept = "hex(lease) NOT IN (SELECT value FROM json_each(?))"
+    kept = "hex(l.lease) NOT IN (SELECT value FROM json_each(?1))"
     audited = json.dumps([lease.hex().upper() for lease in under_audit])
     db.execute(
-        f"UPDATE records SET envelope = NULL WHERE envelope IS NOT NULL AND step <= ? AND {kept}", (oldest, audited)
-    )
-    db.execute(
         # Looked up for each payload that is left: those that were ever dropped are far more.
-        f"UPDATE records SET envelope = NULL WHERE envelope IS NOT NULL AND step IS NULL AND {kept} AND EXISTS"
-        " (SELECT 1 FROM dropped d WHERE d.step <= ? AND d.lease = coalesce("
-        "(SELECT root FROM continuations c WHERE c.lease = records.lease), records.lease))",
+        "DELETE FROM record_payloads WHERE no IN (SELECT e.no FROM record_payloads e"
+        " CROSS JOIN record_rows r USING (no) CROSS JOIN lease_rows l ON l.no = r.lease"
+        f" WHERE {kept} AND (r.step <= ?2 OR r.step IS NULL AND EXISTS"
+        " (SELECT 1 FROM dropped d WHERE d.step <= ?2 AND d.lease = coalesce("
+        "(SELECT root FROM continuations c WHERE c.lease = l.lease), l.lease))))",
         (audited, oldest),
     )
     db.execute(
-        "UPDATE leases SET envelope = NULL WHERE envelope IS NOT NULL AND status <> 'open'"
-        " AND NOT EXISTS (SELECT 1 FROM records r WHERE r.lease = leases.lease AND r.envelope IS NOT NULL)"
+        "DELETE FROM lease_payloads WHERE no IN (SELECT e.no FROM lease_payloads e CROSS JOIN lease_rows l USING (no)"
+        " WHERE l.status <> 'open' AND NOT EXISTS"
+        " (SELECT 1 FROM record_rows r JOIN record_payloads p USING (no) WHERE r.lease = l.no))"
     )

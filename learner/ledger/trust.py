@@ -21,6 +21,7 @@ import msgspec
 from learner.ledger.queries.trust import TrustQueries
 from learner.ledger.rows import AuditRow, ChoiceRow
 from learner.ledger.sqlite.database import LedgerFile
+from learner.ledger.work_tables import NUMBER, put_lease_payload, put_receipt
 from learner.trust.audit_history import AuditHistory
 from learner.trust.ban_evidence import Margin
 from learner.trust.selection_test import CompletionValue
@@ -64,7 +65,7 @@ class TrustLedger(TrustQueries):
             db.execute(
                 "UPDATE teacher_leases SET margins = ? WHERE lease = ?", (margins_text(margins), audit.row.lease)
             )
-            db.execute("UPDATE leases SET envelope = ? WHERE lease = ?", (lease, audit.row.lease))
+            put_lease_payload(db, audit.row.lease, lease)
             _write_audit(db, audit.row, [record])
             _write_confidence(db, audit.row.peer, audit.known, audit.row.at_ms)
             _revise(db, audit.revised, audit.row.at_ms)
@@ -216,10 +217,11 @@ def _write_confidence(db: sqlite3.Connection, peer: PeerId, known: AuditHistory,
 def _revise(db: sqlite3.Connection, revised: Mapping[LeaseId, tuple[Rule, str, bytes]], now_ms: int) -> None:
     for lease, (rule, detail, receipt) in revised.items():
         db.execute(
-            "UPDATE records SET rule = ?, detail = ? WHERE lease = ? AND rule = 'admitted' AND step IS NULL",
+            f"UPDATE record_rows SET rule = ?, detail = ? WHERE lease = {NUMBER} AND rule = 'admitted'"
+            " AND step IS NULL",
             (rule.value, detail, lease),
         )
-        db.execute("UPDATE leases SET receipt = ? WHERE lease = ?", (receipt, lease))
+        put_receipt(db, lease, receipt)
         db.execute(
             "INSERT OR REPLACE INTO revisions SELECT lease, peer, ?, 0 FROM leases WHERE lease = ?", (now_ms, lease)
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from learner.ledger.queries.work import WorkQueries
 from learner.ledger.rows import LeaseRow, RecordRow, TeacherLeaseRow
 from learner.ledger.sqlite.database import LedgerFile
+from learner.ledger.work_tables import HAS_RECEIPT, PEER, add_leases, add_records, put_receipt
 from protocol.core.errors import LocalProtocolError
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 
@@ -27,11 +28,7 @@ class WorkLedger(WorkQueries):
     def leases_issued(self, rows: Sequence[LeaseRow]) -> None:
         """Write leases before they are handed out."""
         with self.db.transaction() as db:
-            db.executemany(
-                "INSERT INTO leases (lease, peer, task, prompt, rollouts, issued_ms, deadline_ms, envelope)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                [(r.lease, r.peer, r.task, r.prompt, r.rollouts, r.issued_ms, r.deadline_ms, r.envelope) for r in rows],
-            )
+            add_leases(db, rows)
             db.executemany(
                 "INSERT INTO continuations VALUES (?, ?, ?, ?)",
                 [(r.lease, r.place.root, r.place.turn, json.dumps(r.place.slots)) for r in rows if r.place is not None],
@@ -40,14 +37,7 @@ class WorkLedger(WorkQueries):
     def scoring_issued(self, rows: Sequence[TeacherLeaseRow]) -> None:
         """Write leases of teachers before they are handed out."""
         with self.db.transaction() as db:
-            db.executemany(
-                "INSERT INTO leases (lease, peer, task, prompt, rollouts, issued_ms, deadline_ms, envelope)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                [
-                    (r.lease, r.peer, r.task, r.prompt, r.completions, r.issued_ms, r.deadline_ms, r.envelope)
-                    for r in rows
-                ],
-            )
+            add_leases(db, rows)
             db.executemany(
                 "INSERT INTO teacher_leases (lease, root, tokens) VALUES (?, ?, ?)",
                 [(r.lease, r.root, r.tokens) for r in rows],
@@ -57,9 +47,7 @@ class WorkLedger(WorkQueries):
         """Write the receipt for what a teacher delivered, on disk when this returns; `engine_s` is None where it was
         refused. Raises LocalProtocolError when the lease has a receipt already: a delivery is judged once."""
         with self.db.transaction() as db:
-            update = "UPDATE leases SET status = 'delivered', closed_ms = ?, receipt = ? WHERE lease = ?"
-            if not db.execute(f"{update} AND receipt IS NULL", (now_ms, receipt, lease)).rowcount:
-                raise LocalProtocolError(f"lease {lease.hex()[:8]} was never issued, or was judged before")
+            _judge(db, lease, "delivered", receipt, now_ms)
             db.execute("UPDATE teacher_leases SET engine_s = ? WHERE lease = ?", (engine_s, lease))
 
     def recall_scoring(self, now_ms: int) -> int:
@@ -67,7 +55,7 @@ class WorkLedger(WorkQueries):
         with self.db.transaction() as db:
             open_ones = "SELECT lease FROM leases JOIN teacher_leases USING (lease) WHERE status = 'open'"
             db.execute(f"INSERT OR IGNORE INTO recalled {open_ones}")
-            closed = "UPDATE leases SET status = 'returned', closed_ms = ? WHERE status = 'open'"
+            closed = "UPDATE lease_rows SET status = 'returned', closed_ms = ? WHERE status = 'open'"
             return db.execute(f"{closed} AND lease IN ({open_ones})", (now_ms,)).rowcount
 
     def leases_closed(self, leases: Sequence[LeaseId], status: str, now_ms: int) -> None:
@@ -81,7 +69,7 @@ class WorkLedger(WorkQueries):
                 )
                 status = "returned"
             db.executemany(
-                "UPDATE leases SET status = ?, closed_ms = ? WHERE lease = ? AND status = 'open'",
+                "UPDATE lease_rows SET status = ?, closed_ms = ? WHERE lease = ? AND status = 'open'",
                 [(status, now_ms, lease) for lease in leases],
             )
 
@@ -89,14 +77,16 @@ class WorkLedger(WorkQueries):
         """Peers said with which version they began to generate; the first word counts."""
         with self.db.transaction() as db:
             db.executemany(
-                "UPDATE leases SET started_version = ? WHERE lease = ? AND started_version IS NULL",
+                "UPDATE lease_rows SET started_version = ? WHERE lease = ? AND started_version IS NULL",
                 [(str(version), lease) for lease, version in started],
             )
 
     def leases_granted_again(self, leases: Sequence[LeaseId]) -> None:
         """Their peers had lost them; with which version they are begun is to be said anew."""
         with self.db.transaction() as db:
-            db.executemany("UPDATE leases SET started_version = NULL WHERE lease = ?", [(lease,) for lease in leases])
+            db.executemany(
+                "UPDATE lease_rows SET started_version = NULL WHERE lease = ?", [(lease,) for lease in leases]
+            )
 
     def deliveries_judged(
         self,
@@ -114,10 +104,7 @@ class WorkLedger(WorkQueries):
         """
         with self.db.transaction() as db:
             for lease, receipt in receipts.items():
-                status = "returned" if lease in handed_back else "delivered"
-                update = "UPDATE leases SET status = ?, closed_ms = ?, receipt = ? WHERE lease = ?"
-                if not db.execute(f"{update} AND receipt IS NULL", (status, now_ms, receipt, lease)).rowcount:
-                    raise LocalProtocolError(f"lease {lease.hex()[:8]} was never issued, or was judged before")
+                _judge(db, lease, "returned" if lease in handed_back else "delivered", receipt, now_ms)
             db.executemany("INSERT INTO orphans VALUES (?, ?)", list((orphaned or {}).items()))
             _add_records(db, rows)
 
@@ -135,31 +122,28 @@ class WorkLedger(WorkQueries):
         with self.db.transaction() as db:
             ended = {
                 lease
-                for lease, (peer, receipt) in receipts.items()
+                for lease, (peer, _) in receipts.items()
                 if db.execute(
-                    "UPDATE leases SET receipt = ? WHERE lease = ? AND peer = ? AND receipt IS NULL"
-                    " AND status <> 'delivered'",
-                    (receipt, lease, peer),
-                ).rowcount
+                    f"SELECT 1 FROM lease_rows WHERE lease = ? AND peer = {PEER} AND status <> 'delivered'"
+                    f" AND NOT {HAS_RECEIPT}",
+                    (lease, peer),
+                ).fetchone()
             }
+            for lease in ended:
+                put_receipt(db, lease, receipts[lease][1])
             _add_records(db, [row for row in rows if row.lease in ended])
 
 
+def _judge(db: sqlite3.Connection, lease: LeaseId, status: str, receipt: bytes, now_ms: int) -> None:
+    """Close a lease with its receipt. Raises LocalProtocolError when it has one: a delivery is judged once."""
+    closed = f"UPDATE lease_rows SET status = ?, closed_ms = ? WHERE lease = ? AND NOT {HAS_RECEIPT}"
+    if not db.execute(closed, (status, now_ms, lease)).rowcount:
+        raise LocalProtocolError(f"lease {lease.hex()[:8]} was never issued, or was judged before")
+    put_receipt(db, lease, receipt)
+
+
 def _add_records(db: sqlite3.Connection, rows: Sequence[RecordRow]) -> None:
-    db.executemany(
-        # The same bytes twice in one delivery are one record.
-        "INSERT INTO records (record, lease, idx, peer, rule, reward, tokens, incarnation, version, lag,"
-        " received_ms, generation_ms, detail, envelope) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-        " ON CONFLICT (lease, record) DO NOTHING",
-        [
-            (
-                r.record, r.lease, r.index, r.peer, r.rule.value, r.reward, r.tokens,
-                r.version.incarnation, r.version.version, r.lag, r.received_ms, r.generation_ms, r.detail,
-                r.envelope,
-            )
-            for r in rows
-        ],
-    )  # fmt: skip
+    add_records(db, rows)
     db.executemany("INSERT OR IGNORE INTO cut_off VALUES (?, ?)", [(r.lease, r.index) for r in rows if r.cut_off])
     db.executemany(
         "INSERT OR IGNORE INTO reward_parts VALUES (?, ?, ?, ?, ?, ?)",

@@ -40,7 +40,7 @@ def worked() -> Iterator[Path]:
     with fast_directory() as directory:
         demo_run(directory / "ledger.sqlite", restart_at=20)
         with closing(sqlite3.connect(directory / "ledger.sqlite")) as db:
-            db.execute("UPDATE leases SET status = 'lost' WHERE status = 'open'")
+            db.execute("UPDATE lease_rows SET status = 'lost' WHERE status = 'open'")
             said = '{"curriculum": {}, "leases": 1, "records": 1}'
             db.execute("INSERT OR REPLACE INTO checkpoints VALUES (40, 1, '1.40', 0, ?)", (said,))
             db.commit()
@@ -152,7 +152,7 @@ def sql(*statements: str) -> Callable[[Path], None]:
     def do(path: Path) -> None:
         with closing(sqlite3.connect(path, isolation_level=None)) as db:
             for statement in statements:
-                db.execute(statement)
+                db.executescript(statement)
             db.execute("DROP TABLE IF EXISTS sums")  # what is changed here is to be found by those who read it
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -338,6 +338,7 @@ class Row:
 REPORTS = frozenset(
     {"report", "report --json", "report --csv", "report --html", "report --picture", "status", "status --json"}
 )
+OPEN_AGAIN = "UPDATE lease_rows SET status = 'open' WHERE no = 5; DELETE FROM receipts WHERE no = 5;"
 GOES_ON = LEARNS - {"learn --fork-from"}
 
 ROWS: dict[str, Row] = {
@@ -366,17 +367,17 @@ ROWS: dict[str, Row] = {
         column="checkpoints.state",
     ),
     "an open lease that was forgotten": Row(
-        change="UPDATE leases SET status = 'open', receipt = NULL, envelope = NULL WHERE rowid = 5",
+        change=f"{OPEN_AGAIN} DELETE FROM lease_payloads WHERE no = 5;",
         found_by=GOES_ON,
         column="leases.envelope",
     ),
     "an open lease that is none": Row(
-        change="UPDATE leases SET status = 'open', receipt = NULL, envelope = X'C0FFEE' WHERE rowid = 5",
+        change=f"{OPEN_AGAIN} INSERT OR REPLACE INTO lease_payloads VALUES (5, X'C0FFEE');",
         found_by=GOES_ON,
         column="leases.envelope",
     ),
     "a version that is none": Row(
-        change="UPDATE leases SET status = 'open', receipt = NULL, started_version = '1' WHERE rowid = 5",
+        change=f"{OPEN_AGAIN} UPDATE lease_rows SET started_version = '1' WHERE no = 5;",
         found_by=GOES_ON,
         column="leases.started_version",
     ),
@@ -386,11 +387,11 @@ ROWS: dict[str, Row] = {
         column="meta.base_model",
     ),
     "records of a lease that nobody knows": Row(
-        change="DELETE FROM leases WHERE rowid BETWEEN 10 AND 20", found_by=frozenset(), column=""
+        change="DELETE FROM lease_rows WHERE no BETWEEN 10 AND 20", found_by=frozenset(), column=""
     ),
     "no peers": Row(change="DELETE FROM peers", found_by=frozenset(), column=""),
     "receipts that are none": Row(
-        change="UPDATE leases SET receipt = X'00' WHERE receipt IS NOT NULL",
+        change="UPDATE receipts SET receipt = X'01'",
         found_by=frozenset({"receipts list"}),
         column="cannot be read",
     ),

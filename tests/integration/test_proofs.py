@@ -203,7 +203,7 @@ async def test_a_tally_that_the_ledger_does_not_bear_out_is_not_told(tmp_path: P
     async with open_learner(tmp_path, Settings(steps=2)) as learner:
         await learner.train(FakePeer())
         with learner.ledger.transaction() as db:
-            db.execute("UPDATE records SET step = 1 WHERE rowid = (SELECT max(rowid) FROM records WHERE step = 2)")
+            db.execute("UPDATE record_rows SET step = 1 WHERE no = (SELECT max(no) FROM record_rows WHERE step = 2)")
         assert await asked_of(learner, HERE) == [[]]
 
 

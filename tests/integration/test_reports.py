@@ -182,7 +182,7 @@ def test_a_rule_younger_than_this_program_is_counted_as_other(story: Story) -> N
     story.join(peer_row(ALPHA, "atlas"))
     story.deliver(story.lease(ALPHA), ALPHA, Rule.STALE, version=V0)
     with story.ledger.transaction() as db:
-        db.execute("UPDATE records SET rule = 'moonshine'")
+        db.execute("UPDATE record_rows SET rule = 'moonshine'")
     assert swarm_report(story.ledger.path).verdicts == {Rule.OTHER: 1}
 
 

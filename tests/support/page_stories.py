@@ -73,7 +73,7 @@ def rich_report(path: Path, *, name: str = NAMES[0], detail: str = "") -> SwarmR
         story.here(peer)
     if detail:
         with story.ledger.transaction() as db:
-            db.execute("UPDATE records SET detail = ? WHERE rule <> 'admitted'", (detail,))
+            db.execute("UPDATE record_rows SET detail = ? WHERE rule <> 'admitted'", (detail,))
     story.ledger.close()
     return swarm_report(path, staleness=2, terms=TERMS, with_history=True)
 

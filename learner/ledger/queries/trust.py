@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from learner.ledger.queries.work import has_payload
 from learner.ledger.reputation import BAN, PARDON
 from learner.ledger.rows import AdmittedRow, AuditRow, ChoiceRow
 from learner.ledger.sqlite.column_values import (
@@ -218,7 +219,7 @@ class TrustQueries:
         trained on or dropped."""
         rows = self.db.query(
             "SELECT DISTINCT coalesce(c.root, r.lease) AS opener FROM records r LEFT JOIN continuations c USING (lease)"
-            " WHERE r.envelope IS NOT NULL AND r.step IS NULL AND r.rule = 'admitted' AND r.peer = ?"
+            f" WHERE {has_payload(self.db)} AND r.step IS NULL AND r.rule = 'admitted' AND r.peer = ?"
             " AND NOT EXISTS (SELECT 1 FROM dropped d WHERE d.lease = coalesce(c.root, r.lease))",
             (peer,),
         )

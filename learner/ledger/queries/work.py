@@ -22,11 +22,6 @@ from protocol.work import Rule
 
 OPEN = "status = 'open' AND receipt IS NULL"
 
-UNCONSUMED = (
-    "FROM records r JOIN leases l USING (lease) LEFT JOIN continuations c USING (lease)"
-    " WHERE r.rule = 'admitted' AND r.step IS NULL AND r.envelope IS NOT NULL"
-    " AND NOT EXISTS (SELECT 1 FROM dropped d WHERE d.lease = coalesce(c.root, r.lease))"
-)
 
 ENDS = {"returned": End.RETURNED, "expired": End.EXPIRED, "lost": End.LOST}
 
@@ -185,19 +180,28 @@ class WorkQueries:
         )
         return [PeerId(peer) for (peer,) in rows]
 
+    @property
+    def _unconsumed(self) -> str:
+        """SQL that finds admitted records, as `r`, that no surviving step has taken or dropped."""
+        return (
+            "FROM records r JOIN leases l USING (lease) LEFT JOIN continuations c USING (lease)"
+            f" WHERE r.rule = 'admitted' AND r.step IS NULL AND {has_payload(self.db)}"
+            " AND NOT EXISTS (SELECT 1 FROM dropped d WHERE d.lease = coalesce(c.root, r.lease))"
+        )
+
     def group_sizes(self) -> set[int]:
         """Of how many completions the groups are that are leased, or wait to be trained on."""
         rows = self.db.query(
             "SELECT rollouts FROM leases LEFT JOIN continuations c USING (lease) WHERE c.root IS NULL AND"
-            f" ({OPEN} OR lease IN (SELECT coalesce(c.root, r.lease) {UNCONSUMED})){self._no_teachers('lease')}"
+            f" ({OPEN} OR lease IN (SELECT coalesce(c.root, r.lease) {self._unconsumed})){self._no_teachers('lease')}"
         )
         return {int(size) for (size,) in rows}
 
     def unconsumed(self) -> list[UnconsumedRow]:
         """Admitted records that no surviving step has taken or dropped, in order of turns and of arrival."""
-        of_waiting = f"SELECT lease, idx FROM cut_off WHERE lease IN (SELECT r.lease {UNCONSUMED})"
+        of_waiting = f"SELECT lease, idx FROM cut_off WHERE lease IN (SELECT r.lease {self._unconsumed})"
         cut_off = {(lease, index) for lease, index in self.db.query(of_waiting, of="cut_off")}
-        parts = self._parts(f"lease IN (SELECT r.lease {UNCONSUMED})")
+        parts = self._parts(f"lease IN (SELECT r.lease {self._unconsumed})")
         return [
             UnconsumedRow(
                 prompt=row[0], lease=LeaseId(row[1]), reward=row[2], peer=PeerId(row[3]), envelope=row[4],
@@ -205,7 +209,7 @@ class WorkQueries:
             )
             for row in self.db.query(
                 "SELECT l.prompt, r.lease, r.reward, r.peer, r.envelope, r.idx, c.root, c.turn, c.slots"
-                f" {UNCONSUMED}"
+                f" {self._unconsumed}"
                 " ORDER BY coalesce(c.turn, -1), r.received_ms, r.lease, r.idx"
             )
         ]  # fmt: skip
@@ -238,8 +242,10 @@ class WorkQueries:
 
     def counts(self) -> tuple[int, int]:
         """How many leases and records there are; none is ever deleted."""
-        leases = self.db.query("SELECT coalesce(max(rowid), 0) FROM leases")[0][0]
-        return int(leases), int(self.db.query("SELECT coalesce(max(rowid), 0) FROM records")[0][0])
+        leases, records = (
+            self.db.query(f"SELECT coalesce(max({number}), 0) FROM {table}") for table, number in _numbered(self.db)
+        )
+        return int(leases[0][0]), int(records[0][0])
 
     def since(self, leases: int, records: int, decides: str = "") -> tuple[list[int], list[tuple[int, float]]]:
         """Beyond the first so many leases and records, in order: the prompts that were leased, and (prompt, mean
@@ -276,8 +282,8 @@ class WorkQueries:
             "SELECT l.prompt, r.lease, r.tokens FROM records r JOIN leases l USING (lease)"
             " LEFT JOIN continuations c USING (lease) WHERE r.rule = 'admitted' AND c.root IS NULL"
             " AND l.status = 'delivered'"
-            " AND r.rowid > (SELECT coalesce(max(rowid), 0) FROM records) - ? ORDER BY r.rowid",
-            (records,),
+            " AND r.rowid > ? ORDER BY r.rowid",
+            (self.counts()[1] - records,),
         )
         found: dict[bytes, tuple[int, list[int]]] = {}
         for prompt, lease, tokens in rows:
@@ -425,6 +431,20 @@ class WorkQueries:
 
     def _ids(self, sql: str, prefix: str, limit: int) -> list[Any]:
         return [found for (found,) in self.db.query(sql, (len(prefix), prefix.lower(), limit))]
+
+
+def _numbered(db: Queries) -> tuple[tuple[str, str], tuple[str, str]]:
+    """The tables of leases and of records, and the columns by which their rows are numbered as they come."""
+    if db.has_table("lease_rows"):
+        return ("lease_rows", "no"), ("record_rows", "no")
+    return ("leases", "rowid"), ("records", "rowid")
+
+
+def has_payload(db: Queries) -> str:
+    """SQL that is true of `records r` that are there as they were signed: looked up among those, which are few."""
+    return (
+        "r.rowid IN (SELECT no FROM record_payloads)" if db.has_table("record_payloads") else "r.envelope IS NOT NULL"
+    )
 
 
 def dropped(db: Queries) -> str:

@@ -28,8 +28,9 @@ from learner.ledger.sqlite.files import (
     execute_all,
     is_sound,
 )
+from learner.ledger.sqlite.migration import split_work
 from learner.ledger.sqlite.row_sums import Summing, differing
-from learner.ledger.sqlite.schema import LATER_TABLES, READABLE, SCHEMA, SCHEMA_VERSION
+from learner.ledger.sqlite.schema import LATER_TABLES, READABLE, SCHEMA, SCHEMA_VERSION, WITH_PLAIN_TABLES, WORK
 
 BUSY_S = 10.0
 """How long to wait for another writer, of which there should be none: a backup tool may hold the file for a moment."""
@@ -78,17 +79,21 @@ class LedgerFile(SqliteFile):
         db, self._summing = self._db, Summing(self._db)
         if db.execute("SELECT 1 FROM sqlite_master").fetchone():  # asked before anything is changed: it may not be ours
             _require_swarm(self.path, _meta(self.path, db), self._swarm)
-        db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
+        db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF;")
         with self.transaction():
             if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+                execute_all(db, WORK)
                 execute_all(db, SCHEMA)
                 now = str(SCHEMA_VERSION).encode()
                 db.execute("INSERT INTO meta VALUES ('schema', ?), ('swarm', ?)", (now, self._swarm))
             ((schema,),) = db.execute("SELECT value FROM meta WHERE key = 'schema'")
+            if int(schema) in WITH_PLAIN_TABLES:
+                split_work(db)
             for tables in LATER_TABLES:
                 execute_all(db, tables)
             db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(SCHEMA_VERSION).encode(),))
             self._summing.begin(anew=int(schema) != SCHEMA_VERSION)
+        db.execute("PRAGMA foreign_keys = ON")
         self._summing.watch()
         _require_swarm(self.path, _meta(self.path, db), self._swarm)
 

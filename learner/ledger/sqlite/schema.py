@@ -1,23 +1,73 @@
 """The tables of the learner's ledger.
 
-What always holds: times are milliseconds since 1970 on the learner's clock; bulky payloads (`envelope`) are set to NULL
-once no restart can ask for them, and the partial indexes name the rows that still have one, so that finding these does
-not take longer as a run grows old. Verdicts, receipts, those for relaying, steps and versions are kept for good: they
-are the accounts.
+What always holds: times are milliseconds since 1970 on the learner's clock; bulky payloads (`envelope`) have tables of
+their own, from which they are removed once no restart can ask for them, so that their pages are used again. Verdicts,
+receipts, those for relaying, steps and versions are kept for good: they are the accounts.
+
+Leases and records are read through the views `leases` and `records`, which are tables in formats before 8. They are
+written to the tables of WORK (`learner.ledger.work_tables`), in which a peer is a number, and a record's lease is one.
 """
 
 from __future__ import annotations
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """Goes up when an old program could misread a new ledger, or spoil it: one of before episodes takes a turn for a group,
 one of before tallies leaves those of versions that it cuts off; and when evidence is reckoned otherwise, so that what
 was heard of a peer cannot go on, nor be heard again (`tests/learner/ledger/sqlite/test_schema.py`); one of before
 `row_sums` would leave sums that are not those of the rows.
 """
 
-READABLE = frozenset({1, 2, 6, SCHEMA_VERSION})
-"""What this program reads, and makes SCHEMA_VERSION of when it writes: these older formats lack tables, and that is
-all. In formats 3 to 5 evidence was reckoned otherwise."""
+WITH_PLAIN_TABLES = frozenset({1, 2, 6, 7})
+"""Older formats, in which `leases` and `records` are tables; some lack others. In 3 to 5 evidence was reckoned in other
+ways."""
+
+READABLE = WITH_PLAIN_TABLES | {SCHEMA_VERSION}
+"""What this program reads, and makes SCHEMA_VERSION of when it writes (`learner.ledger.sqlite.migration`)."""
+
+LEASE = "REFERENCES lease_rows (lease)"
+"""How tables below refer to a lease by its id."""
+
+WORK = """
+CREATE TABLE peer_numbers (no INTEGER PRIMARY KEY, peer TEXT NOT NULL UNIQUE) STRICT;
+CREATE TABLE lease_rows (
+    no INTEGER PRIMARY KEY, lease BLOB NOT NULL UNIQUE, peer INTEGER NOT NULL REFERENCES peer_numbers,
+    task TEXT NOT NULL, prompt INTEGER NOT NULL, rollouts INTEGER NOT NULL, issued_ms INTEGER NOT NULL,
+    deadline_ms INTEGER NOT NULL, status TEXT NOT NULL DEFAULT 'open'
+    CHECK (status IN ('open', 'delivered', 'expired', 'returned', 'lost')), closed_ms INTEGER, started_version TEXT
+) STRICT;
+CREATE INDEX leases_by_status ON lease_rows (status);
+CREATE INDEX leases_by_peer ON lease_rows (peer);
+CREATE TABLE lease_payloads (no INTEGER PRIMARY KEY REFERENCES lease_rows, envelope BLOB NOT NULL) STRICT;
+CREATE TABLE receipts (no INTEGER PRIMARY KEY REFERENCES lease_rows, receipt BLOB NOT NULL) STRICT;
+CREATE TABLE packed_receipts (no INTEGER PRIMARY KEY REFERENCES lease_rows, receipt BLOB NOT NULL) STRICT;
+CREATE TABLE receipt_certificates (no INTEGER PRIMARY KEY, certificate BLOB NOT NULL UNIQUE) STRICT;
+CREATE TABLE record_rows (
+    no INTEGER PRIMARY KEY, lease INTEGER NOT NULL REFERENCES lease_rows, record BLOB NOT NULL, idx INTEGER NOT NULL,
+    peer INTEGER NOT NULL REFERENCES peer_numbers, rule TEXT NOT NULL, reward REAL, tokens INTEGER NOT NULL,
+    incarnation INTEGER NOT NULL, version INTEGER NOT NULL, lag INTEGER NOT NULL, received_ms INTEGER NOT NULL,
+    generation_ms INTEGER NOT NULL, detail TEXT NOT NULL DEFAULT '', step INTEGER, trained_lag INTEGER
+) STRICT;
+CREATE INDEX records_of_lease ON record_rows (lease);
+CREATE UNIQUE INDEX records_once ON record_rows (lease, idx) WHERE rule = 'admitted';
+CREATE INDEX records_by_step ON record_rows (step) WHERE step IS NOT NULL;
+CREATE INDEX records_trained ON record_rows (peer, step) WHERE step IS NOT NULL;
+CREATE INDEX records_refused ON record_rows (lease, rule, peer) WHERE rule <> 'admitted';
+CREATE TABLE record_payloads (no INTEGER PRIMARY KEY REFERENCES record_rows, envelope BLOB NOT NULL) STRICT;
+CREATE VIEW leases AS
+SELECT l.no AS rowid, l.lease, p.peer, l.task, l.prompt, l.rollouts, l.issued_ms, l.deadline_ms,
+    (SELECT envelope FROM lease_payloads e WHERE e.no = l.no) AS envelope, l.status, l.closed_ms,
+    coalesce((SELECT receipt FROM receipts r WHERE r.no = l.no), (SELECT receipt FROM packed_receipts k
+    WHERE k.no = l.no)) AS receipt, l.started_version
+FROM lease_rows l JOIN peer_numbers p ON p.no = l.peer;
+CREATE VIEW records AS
+SELECT r.no AS rowid, l.lease, r.record, r.idx, p.peer, r.rule, r.reward, r.tokens, r.incarnation, r.version, r.lag,
+    r.received_ms, r.generation_ms, r.detail, (SELECT envelope FROM record_payloads e WHERE e.no = r.no) AS envelope,
+    r.step, r.trained_lag
+FROM record_rows r JOIN lease_rows l ON l.no = r.lease JOIN peer_numbers p ON p.no = r.peer;
+"""
+"""What each lease became, and what was judged of each record and which step trained on it, in rows as small as they can
+be: of those there are millions. A receipt is whole (`receipts`) or packed (`learner.ledger.receipt_packing`), with the
+certificates that packed ones name."""
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
@@ -34,27 +84,8 @@ CREATE TABLE presence (
     reason TEXT NOT NULL DEFAULT '', bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0,
     engine_s REAL NOT NULL DEFAULT 0
 ) STRICT;
-CREATE TABLE leases (
-    lease BLOB PRIMARY KEY, peer TEXT NOT NULL, task TEXT NOT NULL, prompt INTEGER NOT NULL, rollouts INTEGER NOT NULL,
-    issued_ms INTEGER NOT NULL, deadline_ms INTEGER NOT NULL, envelope BLOB,
-    status TEXT NOT NULL DEFAULT 'open' CHECK (status IN ('open', 'delivered', 'expired', 'returned', 'lost')),
-    closed_ms INTEGER, receipt BLOB, started_version TEXT
-) STRICT;
-CREATE INDEX leases_by_status ON leases (status);
-CREATE INDEX leases_by_peer ON leases (peer);
-CREATE INDEX leases_with_envelope ON leases (lease) WHERE envelope IS NOT NULL;
-CREATE TABLE records (
-    lease BLOB NOT NULL REFERENCES leases, record BLOB NOT NULL, idx INTEGER NOT NULL, peer TEXT NOT NULL,
-    rule TEXT NOT NULL, reward REAL, tokens INTEGER NOT NULL, incarnation INTEGER NOT NULL, version INTEGER NOT NULL,
-    lag INTEGER NOT NULL, received_ms INTEGER NOT NULL, generation_ms INTEGER NOT NULL,
-    detail TEXT NOT NULL DEFAULT '', envelope BLOB, step INTEGER, trained_lag INTEGER,
-    PRIMARY KEY (lease, record)
-) STRICT;
-CREATE UNIQUE INDEX records_once ON records (lease, idx) WHERE rule = 'admitted';
-CREATE INDEX records_by_step ON records (step) WHERE step IS NOT NULL;
-CREATE INDEX records_with_envelope ON records (step) WHERE envelope IS NOT NULL;
 CREATE TABLE dropped (
-    lease BLOB PRIMARY KEY REFERENCES leases, step INTEGER NOT NULL, reason TEXT NOT NULL
+    lease BLOB PRIMARY KEY REFERENCES lease_rows (lease), step INTEGER NOT NULL, reason TEXT NOT NULL
 ) STRICT;
 CREATE INDEX dropped_by_step ON dropped (step);
 CREATE TABLE versions (
@@ -75,10 +106,9 @@ CREATE TABLE checkpoints (
     state TEXT NOT NULL
 ) STRICT;
 """
-"""What each lease became (`leases`), what was judged of each record and which step trained on it (`records`), groups
-that no step used (`dropped`); what each step took and made (`steps`), what was published (`versions`) and scored
-(`evaluations`), and what a restart goes on from (`checkpoints`); who was here from when to when (`peers`, `presence`),
-and each start of the learner (`incarnations`)."""
+"""Groups that no step used (`dropped`); what each step took and made (`steps`), what was published (`versions`) and
+scored (`evaluations`), and what a restart goes on from (`checkpoints`); who was here from when to when (`peers`,
+`presence`), and each start of the learner (`incarnations`)."""
 
 PLANS = """
 CREATE TABLE IF NOT EXISTS plans (
@@ -101,15 +131,15 @@ CREATE TABLE IF NOT EXISTS evaluation_scores (
 """What else an evaluation found, such as pass@8, by task; "" is all tasks together. Made like RELAYS."""
 
 RECALLS = """
-CREATE TABLE IF NOT EXISTS recalled (lease BLOB PRIMARY KEY REFERENCES leases) STRICT;
+CREATE TABLE IF NOT EXISTS recalled (lease BLOB PRIMARY KEY REFERENCES lease_rows (lease)) STRICT;
 """
 """Of the leases that were returned, those that the learner had recalled; and those, returned or not, that are held
 against nobody since it was away. Made like RELAYS."""
 
 CONTINUATIONS = """
 CREATE TABLE IF NOT EXISTS continuations (
-    lease BLOB PRIMARY KEY REFERENCES leases, root BLOB NOT NULL REFERENCES leases, turn INTEGER NOT NULL,
-    slots TEXT NOT NULL
+    lease BLOB PRIMARY KEY REFERENCES lease_rows (lease), root BLOB NOT NULL REFERENCES lease_rows (lease),
+    turn INTEGER NOT NULL, slots TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS continuations_by_root ON continuations (root);
 """
@@ -117,7 +147,9 @@ CREATE INDEX IF NOT EXISTS continuations_by_root ON continuations (root);
 `slots` (a JSON list, places in that group) for each seed. `dropped` names a group by its root. Made like RELAYS."""
 
 ORPHANS = """
-CREATE TABLE IF NOT EXISTS orphans (lease BLOB PRIMARY KEY REFERENCES leases, tokens INTEGER NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS orphans (
+    lease BLOB PRIMARY KEY REFERENCES lease_rows (lease), tokens INTEGER NOT NULL
+) STRICT;
 """
 """Of the leases that were delivered, those whose records a restart of the learner orphaned and that count for their
 author all the same: the completion tokens of the group. Made like RELAYS."""
@@ -142,7 +174,6 @@ CREATE TABLE IF NOT EXISTS tallies (
     incarnation INTEGER NOT NULL, version INTEGER NOT NULL, after INTEGER NOT NULL, envelope BLOB NOT NULL,
     PRIMARY KEY (incarnation, version)
 ) STRICT;
-CREATE INDEX IF NOT EXISTS records_trained ON records (peer, step) WHERE step IS NOT NULL;
 CREATE INDEX IF NOT EXISTS relayed_by ON relayed (relay);
 CREATE TABLE IF NOT EXISTS credit_notes (
     manifest BLOB NOT NULL, receiver TEXT NOT NULL, envelope BLOB NOT NULL, PRIMARY KEY (manifest, receiver),
@@ -155,8 +186,9 @@ forgotten, since their records are free again. Made like RELAYS."""
 
 TRUST = """
 CREATE TABLE IF NOT EXISTS audits (
-    lease BLOB PRIMARY KEY REFERENCES leases, peer TEXT NOT NULL, at_ms INTEGER NOT NULL, tokens INTEGER NOT NULL,
-    above TEXT NOT NULL, worst REAL NOT NULL, evidence REAL NOT NULL, passed INTEGER NOT NULL, detail TEXT NOT NULL
+    lease BLOB PRIMARY KEY REFERENCES lease_rows (lease), peer TEXT NOT NULL, at_ms INTEGER NOT NULL,
+    tokens INTEGER NOT NULL, above TEXT NOT NULL,
+    worst REAL NOT NULL, evidence REAL NOT NULL, passed INTEGER NOT NULL, detail TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS audits_by_peer ON audits (peer);
 CREATE TABLE IF NOT EXISTS confidence (
@@ -164,20 +196,20 @@ CREATE TABLE IF NOT EXISTS confidence (
     log_wealth TEXT NOT NULL, banned TEXT NOT NULL, since_ms INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE IF NOT EXISTS revisions (
-    lease BLOB PRIMARY KEY REFERENCES leases, peer TEXT NOT NULL, at_ms INTEGER NOT NULL,
+    lease BLOB PRIMARY KEY REFERENCES lease_rows (lease), peer TEXT NOT NULL, at_ms INTEGER NOT NULL,
     told INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX IF NOT EXISTS revisions_untold ON revisions (peer) WHERE told = 0;
 CREATE TABLE IF NOT EXISTS evidence (
-    lease BLOB PRIMARY KEY REFERENCES leases, envelope BLOB NOT NULL, records BLOB NOT NULL
+    lease BLOB PRIMARY KEY REFERENCES lease_rows (lease), envelope BLOB NOT NULL, records BLOB NOT NULL
 ) STRICT;
 CREATE TABLE IF NOT EXISTS decisions (
     id INTEGER PRIMARY KEY, peer TEXT NOT NULL, at_ms INTEGER NOT NULL, what TEXT NOT NULL, reason TEXT NOT NULL
 ) STRICT;
-CREATE INDEX IF NOT EXISTS records_refused ON records (lease, rule, peer) WHERE rule <> 'admitted';
 CREATE TABLE IF NOT EXISTS choices (
-    lease BLOB PRIMARY KEY REFERENCES leases, peer TEXT NOT NULL, at_ms INTEGER NOT NULL, choice TEXT NOT NULL,
-    withheld REAL NOT NULL, theirs TEXT NOT NULL, ours TEXT NOT NULL, heard INTEGER NOT NULL, log_wealth TEXT NOT NULL
+    lease BLOB PRIMARY KEY REFERENCES lease_rows (lease), peer TEXT NOT NULL, at_ms INTEGER NOT NULL,
+    choice TEXT NOT NULL, withheld REAL NOT NULL, theirs TEXT NOT NULL,
+    ours TEXT NOT NULL, heard INTEGER NOT NULL, log_wealth TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS choices_by_peer ON choices (peer, heard);
 CREATE TABLE IF NOT EXISTS margins (since_ms INTEGER PRIMARY KEY, margins TEXT NOT NULL) STRICT;
@@ -238,7 +270,7 @@ itself. No address is kept. Made like RELAYS."""
 
 CUT_OFF = """
 CREATE TABLE IF NOT EXISTS cut_off (
-    lease BLOB NOT NULL REFERENCES leases, idx INTEGER NOT NULL, PRIMARY KEY (lease, idx)
+    lease BLOB NOT NULL REFERENCES lease_rows (lease), idx INTEGER NOT NULL, PRIMARY KEY (lease, idx)
 ) STRICT;
 """
 """Of the records that were admitted, those with which an episode ended that did not come to its end. Made like
@@ -246,7 +278,7 @@ RELAYS."""
 
 REWARD_PARTS = """
 CREATE TABLE IF NOT EXISTS reward_parts (
-    lease BLOB NOT NULL REFERENCES leases, idx INTEGER NOT NULL, name TEXT NOT NULL, place INTEGER NOT NULL,
+    lease BLOB NOT NULL REFERENCES lease_rows (lease), idx INTEGER NOT NULL, name TEXT NOT NULL, place INTEGER NOT NULL,
     value REAL, weight REAL NOT NULL, PRIMARY KEY (lease, idx, name)
 ) STRICT;
 """
@@ -255,8 +287,8 @@ with its share in the sum, which is the record's reward. NULL: nobody could say 
 
 TEACHER_LEASES = """
 CREATE TABLE IF NOT EXISTS teacher_leases (
-    lease BLOB PRIMARY KEY REFERENCES leases, root BLOB NOT NULL REFERENCES leases, tokens INTEGER NOT NULL,
-    engine_s REAL, margins TEXT
+    lease BLOB PRIMARY KEY REFERENCES lease_rows (lease), root BLOB NOT NULL REFERENCES lease_rows (lease),
+    tokens INTEGER NOT NULL, engine_s REAL, margins TEXT
 ) STRICT;
 CREATE INDEX IF NOT EXISTS teacher_leases_of ON teacher_leases (root);
 """

@@ -23,11 +23,12 @@ from hypothesis import strategies as st
 
 from learner.ledger.evidence import Evidence
 from learner.ledger.ledger import Ledger
+from learner.ledger.queries.work import has_payload
 from learner.ledger.rows import CheckpointRow, LeaseRow, PeerRow, RecordRow, StayRow, StepRow
 from learner.ledger.sqlite import database as module
 from learner.ledger.sqlite.database import LedgerError, snapshot
 from learner.ledger.sqlite.files import execute_all
-from learner.ledger.sqlite.schema import SCHEMA, SCHEMA_VERSION
+from learner.ledger.sqlite.schema import SCHEMA, SCHEMA_VERSION, WORK
 from learner.rollouts.admission import EpisodeSlots
 from learner.rollouts.reward_parts import RewardPart
 from learner.trust.relay_credit import Credit
@@ -37,6 +38,7 @@ from protocol.core.ids import PeerId, PolicyVersion, RecordId
 from protocol.work import Rule
 from tests.support.disks import file_limit
 from tests.support.examples import examples
+from tests.support.plain_ledgers import make_plain
 from tests.support.trainer_fixture import NOW_MS, OTHER, PEER, lease_id, manifest, version
 
 SWARM = digest_of(b"a swarm")
@@ -436,16 +438,17 @@ def test_a_run_of_weeks_keeps_the_payloads_of_its_last_steps_alone(ledger: Ledge
 
 def test_finding_payloads_does_not_read_the_whole_history(ledger: Ledger) -> None:
     statements = [
-        "UPDATE records SET envelope = NULL WHERE envelope IS NOT NULL AND step <= 5",
-        "SELECT * FROM records r WHERE r.rule = 'admitted' AND r.step IS NULL AND r.envelope IS NOT NULL",
-        "UPDATE records SET step = NULL, trained_lag = NULL WHERE step > 5",
+        f"SELECT * FROM records r WHERE r.rule = 'admitted' AND r.step IS NULL AND {has_payload(ledger)}",
+        "SELECT * FROM records WHERE step > 5",
+        "UPDATE record_rows SET step = NULL, trained_lag = NULL WHERE step > 5",
         "SELECT lease FROM leases WHERE status = 'open'",
         "SELECT lease FROM dropped WHERE step <= 5",
     ]
     with sqlite3.connect(ledger.path) as db:
         for statement in statements:
-            (plan,) = db.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
-            assert "USING" in plan[3], f"{statement}: {plan[3]}"
+            plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}")]
+            scanned = [each for each in plan if each.startswith("SCAN") and not each.endswith("record_payloads")]
+            assert scanned == [], f"{statement}: {plan}"
 
 
 def test_a_checkpoint_costs_the_same_after_many_dropped_groups(ledger: Ledger) -> None:
@@ -702,6 +705,7 @@ def test_killed_while_it_is_created(path: Path) -> None:
             db = sqlite3.connect(path, isolation_level=None)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("BEGIN IMMEDIATE")
+            execute_all(db, WORK)
             execute_all(db, SCHEMA)
             db.execute("INSERT INTO meta VALUES ('schema', ?), ('swarm', ?)", (str(SCHEMA_VERSION).encode(), SWARM))
         finally:
@@ -956,7 +960,8 @@ def test_a_group_was_seen_when_its_last_episode_ended(ledger: Ledger) -> None:
 
 def test_a_ledger_of_before_is_taken_over_and_says_so(tmp_path: Path) -> None:
     path = tmp_path / "ledger.sqlite"
-    change_meta(path, "schema", b"1")
+    Ledger(path, swarm=SWARM).close()
+    make_plain(path, 1)
     with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute("DROP TABLE continuations")
     with contextlib.closing(Ledger(path, swarm=SWARM)) as ledger:
@@ -974,7 +979,7 @@ def test_evidence_is_read_from_a_ledger_of_before_there_was_any(ledger: Ledger, 
     with contextlib.closing(sqlite3.connect(path)) as db, db:
         for table in ("continuations", "tallies", "credit_notes", "relayed", "relay_receipts"):
             db.execute(f"DROP TABLE {table}")
-        db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (b"1",))
+    make_plain(path, 1)
     with snapshot(path) as moment:
         evidence = Evidence(moment)
         first, second = (evidence.find(digest_of(b"record %d 0" % number).hex()[:16], 2)[0] for number in (1, 2))

@@ -278,12 +278,15 @@ def test_both_sides_write_the_same_proof(books: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("UPDATE records SET step = NULL WHERE {}", "waits for a batch"),
-        ("UPDATE records SET rule = 'stale', detail = 'lag 9', step = NULL WHERE {}", "was refused (stale: lag 9)"),
+        ("UPDATE record_rows SET step = NULL WHERE {}", "waits for a batch"),
+        ("UPDATE record_rows SET rule = 'stale', detail = 'lag 9', step = NULL WHERE {}", "was refused (stale: lag 9)"),
         ("DELETE FROM tallies", "no tally was signed of that"),
         ("DROP TABLE tallies", "no tally was signed of that"),
-        ("DELETE FROM records WHERE {}", "No record here has an id that begins with"),
-        ("UPDATE records SET peer = '" + OTHER.peer_id + "' WHERE {}", "does not prove it"),
+        ("DELETE FROM record_rows WHERE {}", "No record here has an id that begins with"),
+        (
+            f"UPDATE record_rows SET peer = (SELECT no FROM peer_numbers WHERE peer = '{OTHER.peer_id}') WHERE {{}}",
+            "does not prove it",
+        ),
         ("DELETE FROM steps", "of which too little is kept"),
         (
             "UPDATE tallies SET envelope = CAST(substr(envelope, 1, length(envelope) - 1) || x'00' AS BLOB)",
@@ -294,7 +297,7 @@ def test_both_sides_write_the_same_proof(books: Path) -> None:
 def test_what_cannot_be_proved_is_said_with_the_reason(books: Path, change: str, said: str) -> None:
     record = record_of(books, f"step = 2 AND peer = '{key_of(NODE).peer_id}'")
     with closing(sqlite3.connect(books / "learner" / "ledger.sqlite")) as db, db:
-        db.execute(change.format(f"hex(record) = '{record.upper()}'"))
+        db.executescript(change.format(f"hex(record) = '{record.upper()}'"))
     told = volery("prove", record, books / "learner", "--out", "proof")
     assert told.code == 1
     assert said in told.err
@@ -399,20 +402,23 @@ def test_an_ambiguous_beginning_is_refused(books: Path) -> None:
     assert "Several records" in told.err
 
 
-@pytest.mark.parametrize(("who", "table"), [("learner", "ledger.sqlite:records"), ("node", "receipts.sqlite:verdicts")])
+@pytest.mark.parametrize(
+    ("who", "table"), [("learner", "ledger.sqlite:record_rows"), ("node", "receipts.sqlite:verdicts")]
+)
 def test_a_record_that_came_again_counts_once(books: Path, who: str, table: str) -> None:
     """Its replays may be all that a search sees: then it hides another record, or the lease that admitted it."""
     file, _, table = table.partition(":")
     path, mine = books / who / file, f"step = 2 AND peer = '{key_of(NODE).peer_id}'"
+    number = "no" if who == "learner" else "rowid"
     record = record_of(books, mine)
     other = record_of(books, f"{mine} AND hex(record) <> '{record.upper()}'")
     with closing(sqlite3.connect(path)) as db, db:
-        names = [name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")]
+        names = [name for _, name, *_ in db.execute(f"PRAGMA table_info({table})") if name != number]
         again = {"lease": "l.lease", "rule": "'unknown_lease'", "step": "NULL"}
         columns = ", ".join(again.get(name, f"r.{name}") for name in names)
         db.execute(
-            f"INSERT INTO {table} (rowid, {', '.join(names)}) SELECT -l.rowid, {columns} FROM {table} r,"
-            f" (SELECT rowid, lease FROM {table} GROUP BY lease) l WHERE hex(r.record) = ? AND r.lease <> l.lease",
+            f"INSERT INTO {table} ({number}, {', '.join(names)}) SELECT -l.{number}, {columns} FROM {table} r,"
+            f" (SELECT {number}, lease FROM {table} GROUP BY lease) l WHERE hex(r.record) = ? AND r.lease <> l.lease",
             (record.upper(),),
         )
     assert "trained version 1.2" in volery("prove", record, books / who).out

@@ -136,7 +136,8 @@ def replay_of_one(story: Story, times: int) -> tuple[LeaseId, bytes]:
         story.deliver(other, ALPHA, Rule.UNKNOWN_LEASE, version=V0)
     record = digest_of(lease + bytes([2]))
     with story.ledger.transaction() as db:
-        db.execute("UPDATE records SET record = ?, rowid = -rowid WHERE rule = 'unknown_lease'", (record,))
+        db.execute("DELETE FROM record_payloads")
+        db.execute("UPDATE record_rows SET record = ?, no = -no WHERE rule = 'unknown_lease'", (record,))
     return lease, record
 
 
@@ -161,7 +162,7 @@ def test_a_record_that_was_never_admitted_is_told_by_where_it_came_first(story: 
         story.deliver(lease, ALPHA, Rule.STALE, version=V0)
     record = digest_of(first + b"\0")
     with story.ledger.transaction() as db:
-        db.execute("UPDATE records SET record = ?", (record,))
+        db.execute("UPDATE record_rows SET record = ?", (record,))
     said = why_in_ledger(story.ledger.path, record.hex()).text
     assert said.startswith(f"Lease {first.hex()} of ")
     assert said.endswith(f"The same record came under 1 other lease as well: stale under {second.hex()[:8]}.")
@@ -172,7 +173,7 @@ def test_a_record_is_named_by_its_lease_and_its_place_in_it(story: Story) -> Non
     lease = LeaseId(bytes.fromhex("fc6f3622") + bytes(12))
     old = story.lease(ALPHA)
     with story.ledger.transaction() as db:
-        db.execute("UPDATE leases SET lease = ? WHERE lease = ?", (lease, old))
+        db.execute("UPDATE lease_rows SET lease = ? WHERE lease = ?", (lease, old))
     story.deliver(lease, ALPHA, Rule.ADMITTED, Rule.STALE, version=V0)
     said = why_in_ledger(story.ledger.path, "fc6f3622/1").text
     assert "1 record stale" in said

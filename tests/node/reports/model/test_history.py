@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from learner.ledger.work_tables import NUMBER
 from node.reports import own_report, swarm_report
 from node.reports.model.history import BINS, EVIDENCE_KEPT, RECEIVERS_KEPT, Bins, History, joined, told_of
 from node.state.receipts import Receipts
@@ -82,7 +83,7 @@ def test_rules_that_are_not_known_share_their_evidence(story: Story) -> None:
         story.deliver(lease, ALPHA, Rule.STALE, version=V0)
     with story.ledger.transaction() as db:
         for number, lease in enumerate(leases):
-            db.execute("UPDATE records SET rule = ? WHERE lease = ?", (f"rule-{number % 4}", lease))
+            db.execute(f"UPDATE record_rows SET rule = ? WHERE lease = {NUMBER}", (f"rule-{number % 4}", lease))
     found = history_of(story).peers[ALPHA].evidence
     assert {rule: len(kept) for rule, kept in found.items()} == {Rule.OTHER: EVIDENCE_KEPT}
 

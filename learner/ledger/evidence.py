@@ -11,6 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from learner.ledger.queries.receipts import whole_receipt
 from learner.ledger.queries.work import dropped
 from learner.ledger.rows import TallyRow
 from learner.ledger.sqlite.files import Queries, Row
@@ -99,16 +102,16 @@ class Evidence:
     def receipt_for(self, lease: LeaseId) -> bytes | None:
         """The receipt that was given for a lease."""
         rows = self.db.query("SELECT receipt FROM leases WHERE lease = ?", (lease,))
-        return rows[0][0] if rows else None
+        return whole_receipt(self.db, lease, rows[0][0]) if rows and rows[0][0] is not None else None
 
     def newest_receipts(self, limit: int, peer: PeerId | None = None) -> list[bytes]:
         """The latest `limit` receipts, or those of one peer, newest first."""
         rows = self.db.query(
-            "SELECT receipt FROM leases WHERE receipt IS NOT NULL AND (?1 IS NULL OR peer = ?1)"
+            "SELECT lease, receipt FROM leases WHERE receipt IS NOT NULL AND (?1 IS NULL OR peer = ?1)"
             " ORDER BY closed_ms DESC, rowid DESC LIMIT ?2",
             (peer, limit),
         )
-        return [raw for (raw,) in rows]
+        return [whole_receipt(self.db, LeaseId(lease), raw) for lease, raw in rows]
 
     def trained_of(self, lease: LeaseId) -> dict[RecordId, PolicyVersion]:
         """Of a lease's records those that a surviving step consumed, with the version that it made."""
@@ -141,7 +144,8 @@ class Evidence:
         )
         after = 0
         while found := self.db.rows(GivenReceipt, page, (after, peer, PAGE)):
-            yield from found
+            for one in found:
+                yield msgspec.structs.replace(one, receipt=whole_receipt(self.db, one.lease, one.receipt))
             after = found[-1].rowid
 
     def relays(self, peer: PeerId | None = None) -> Iterator[RelayEvidence]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from learner.ledger.compaction import Compaction
 from learner.ledger.evidence import Evidence
 from learner.ledger.peers import PeerLedger
 from learner.ledger.sqlite.database import LedgerFile
@@ -23,3 +24,4 @@ class Ledger(LedgerFile):
         super().__init__(path, swarm=swarm)
         self.work, self.training, self.peers = WorkLedger(self), TrainingLedger(self), PeerLedger(self)
         self.trust, self.evidence = TrustLedger(self), Evidence(self)
+        self.compaction = Compaction(self)

@@ -3,7 +3,7 @@
 - `demo_commands`: demo, drill
 - `inspect_commands`: invite, identity, status, report, why, samples, export
 - `main`: the program
-- `operator_commands`: ban, pardon, and what else an operator asks
+- `operator_commands`: ban, pardon, compact, and what else an operator asks
 - `options`: options that several commands share, and how an async program is run
 - `owner_commands`: pause, resume, drain
 - `planning_commands`: plan, simulate

@@ -20,7 +20,7 @@ import typer
 
 from node.cli.demo_commands import demo, drill
 from node.cli.inspect_commands import export, identity, invite, report, samples, status, why
-from node.cli.operator_commands import ban, pardon
+from node.cli.operator_commands import ban, compact, pardon
 from node.cli.owner_commands import drain, pause, resume
 from node.cli.planning_commands import plan, simulate
 from node.cli.receipt_commands import prove, receipts, reputation
@@ -75,6 +75,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
         drain,
         ban,
         pardon,
+        compact,
         prove,
         engines,
         invite,

@@ -1,8 +1,8 @@
-"""`volery ban` and `volery pardon`: what an operator decides of a peer, by files in the learner's state.
+"""What an operator does to a learner's state: `volery ban`, `volery pardon` and `volery compact`.
 
-What always holds: which peer is meant is never guessed: it is one that the ledger knows, by its id, the end of it or
-its name, or a whole peer id, and then it is said that nobody of that id has come; a learner that runs does what was
-decided within a second, any other when it starts, and which of the two is said.
+What always holds: which peer is banned or pardoned is never guessed: it is one that the ledger knows, by its id, the
+end of it or its name, or a whole peer id, and then it is said that nobody of that id has come; a learner that runs does
+what was decided within a second, any other when it starts, and which of the two is said.
 """
 
 from __future__ import annotations
@@ -37,6 +37,19 @@ class Meant:
     @property
     def told(self) -> str:
         return f"{self.name}, {self.peer}" if self.name else self.peer
+
+
+def compact(
+    target: Target = None,
+    keep_days: Annotated[
+        float | None,
+        typer.Option(min=0, max=36_500, help="Leave receipts of so many days whole. Default: [swarm] keep_days."),
+    ] = None,
+) -> None:
+    """Make a learner's ledger smaller while it does not run; nothing is lost."""
+    from node.commands.compact.command import compact as made_small
+
+    say(made_small(target, keep_days))
 
 
 def ban(

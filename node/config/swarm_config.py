@@ -77,6 +77,8 @@ class SwarmSection(Section, frozen=True, kw_only=True):
     """Directory of keys, ledger, weights and checkpoints; back up its operator.key."""
     certificate_days: Annotated[float, Meta(gt=0, le=36_500)] = 90.0
     """Days that a new certificate for the learner's key lasts; it is renewed in time."""
+    keep_days: Annotated[float, Meta(ge=0, le=36_500)] = 7.0
+    """Days after the end of a lease until its receipt is packed to an eighth. See [ledger](#the-ledger)."""
 
 
 class NetworkSection(Section, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@
 - `metrics`: what is measured, and where it goes
 - `peers`: sessions with peers
 - `preflight`: what `learn` and its dry run look at first
+- `receipt_packer`: packs old receipts while the learner works
 - `replayed_routing`: how the model routes, where routers are replayed
 - `scheduling`: what each peer is leased, and who is active
 - `services`: builds the services of a run, and says who is given what

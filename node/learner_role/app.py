@@ -251,6 +251,7 @@ class _Learner:
         if services.operator is not None:
             nursery.start_soon(services.operator.run)
             nursery.start_soon(services.reputations.run)
+        nursery.start_soon(services.packer.run)
         nursery.start_soon(services.relays.run)
         nursery.start_soon(services.proofs.run)
         nursery.start_soon(services.energy.run)

@@ -39,6 +39,7 @@ from node.learner_role.peers.join_terms import LearnerTerms
 from node.learner_role.peers.proof_service import ProofService
 from node.learner_role.peers.relay_credits import RelayCreditService
 from node.learner_role.peers.session_service import SessionService
+from node.learner_role.receipt_packer import ReceiptPacker
 from node.learner_role.replayed_routing import audited_experts, replayed_routing
 from node.learner_role.scheduling.lease_service import LeaseService
 from node.learner_role.scheduling.peer_recorder import PeerRecorder
@@ -247,6 +248,7 @@ class LearnerServices:
         witness = PeerRecorder(context=context, recorder=self.recorder, max_new_tokens=config.learn.max_new_tokens)
         self.leases = LeaseService(context=context, witness=witness)
         self.relays = RelayCreditService(context=context)
+        self.packer = ReceiptPacker(context=context, keep_days=config.swarm.keep_days)
         self.proofs = ProofService(context=context, reputations=self.reputations)
         self.sessions = SessionService(
             context=context,

@@ -14,6 +14,8 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -101,6 +103,16 @@ def open_learner_home(root: Path, *, name: str, certificate_days: float, now_ms:
         certificate=certificate,
         secret=secret,
     )
+
+
+@contextmanager
+def held_state(root: Path) -> Iterator[Authority]:
+    """Keep every learner out of a state directory that was founded; whose swarm it is. Raises UsageError, RunError."""
+    lock = _take(root)
+    try:
+        yield genesis_at(root / "genesis")[1]
+    finally:
+        lock.close()
 
 
 def require_home(root: Path, *, now_ms: int) -> Authority | None:

@@ -134,6 +134,7 @@ def _ran(machine: Machine, config: Path, learner: Path, node: Path, node_config:
         "reputation verify": ("reputation", "verify", given / "reputation.jsonl", "--json"),
         "reputation export": ("reputation", "export", config, "--out", out / "reputation.jsonl"),
         "samples": ("samples", config),
+        "compact": ("compact", config),
         "samples --json": ("samples", learner, "--json"),
         "show": ("show", config),
         "tasks show": ("tasks", "show", "--config", config),

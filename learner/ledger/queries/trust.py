@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from learner.ledger.queries.receipts import whole_receipt
 from learner.ledger.queries.work import has_payload
 from learner.ledger.reputation import BAN, PARDON
 from learner.ledger.rows import AdmittedRow, AuditRow, ChoiceRow
@@ -193,7 +194,7 @@ class TrustQueries:
         if not self.db.has_table("teacher_leases"):
             return []
         return [
-            (LeaseId(lease), PeerId(peer), receipt)
+            (LeaseId(lease), PeerId(peer), whole_receipt(self.db, LeaseId(lease), receipt))
             for one in leases
             for lease, peer, receipt in self.db.query(
                 "SELECT lease, peer, receipt FROM leases JOIN teacher_leases USING (lease)"
@@ -236,7 +237,7 @@ class TrustQueries:
             " WHERE v.peer = ? AND v.told = 0 ORDER BY v.at_ms, v.lease LIMIT ?",
             (peer, most),
         )
-        return [(LeaseId(lease), receipt) for lease, receipt in rows]
+        return [(LeaseId(lease), whole_receipt(self.db, LeaseId(lease), receipt)) for lease, receipt in rows]
 
     def margins(self) -> Callable[[AuditRow], Sequence[Margin]]:
         """By which an audit was judged: those that were in force then, or, of a teacher's scores, its own. Before they

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from learner.ledger.queries.receipts import whole_receipt
 from learner.ledger.rows import LeaseRow, TeacherRow, UnconsumedRow
 from learner.ledger.sqlite.column_values import from_json, version_from
 from learner.ledger.sqlite.files import Queries, Row
@@ -398,7 +399,7 @@ class WorkQueries:
     def receipt_of(self, lease: LeaseId, peer: PeerId) -> bytes | None:
         """The receipt already given to `peer` for `lease`, or None."""
         rows = self.db.query("SELECT receipt FROM leases WHERE lease = ? AND peer = ?", (lease, peer))
-        return rows[0][0] if rows else None
+        return whole_receipt(self.db, lease, rows[0][0]) if rows and rows[0][0] is not None else None
 
     def lease_envelope(self, lease: LeaseId) -> bytes | None:
         """The lease as it was signed. None when there is none of that id, or it is of no use any more."""

@@ -75,6 +75,13 @@ class LedgerFile(SqliteFile):
             yield db
             self._summing.write()
 
+    def vacuum(self) -> None:
+        """Write the file anew, without what is free in it. Raises LedgerError."""
+        with self._lock, self._named(Doing.WRITE):
+            self._whereabouts.require()
+            self._db.execute("VACUUM")
+            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def _prepare(self) -> None:
         db, self._summing = self._db, Summing(self._db)
         if db.execute("SELECT 1 FROM sqlite_master").fetchone():  # asked before anything is changed: it may not be ours

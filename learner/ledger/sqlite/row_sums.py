@@ -45,6 +45,8 @@ class Summing:
         db.execute(SUMS)
         known = {name for (name,) in db.execute("SELECT name FROM sums")}
         fresh = [name for name in _tables(db) if anew or name not in known or name == "meta"]
+        for name in known - {*_tables(db), SCHEMA_TABLE} if anew else ():
+            db.execute("DELETE FROM sums WHERE name = ?", (name,))  # of a table that an older format had
         for name in [*fresh, SCHEMA_TABLE]:
             db.execute("INSERT OR REPLACE INTO sums VALUES (?, ?)", (name, _signed(sum_of(db, name))))
 

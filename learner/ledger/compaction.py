@@ -1,0 +1,78 @@
+"""Makes the ledger smaller, and loses nothing: receipts of leases that ended long ago are packed.
+
+A run adds rows as long as it lasts, and almost all of its bytes are receipts: signed, some 200 bytes a rollout, and
+hardly ever asked for once they are old. Packed (`learner.ledger.receipt_packing`) they are an eighth of that, and read
+back byte for byte. Everything else that is large is forgotten by itself once no restart can ask for it
+(`learner.ledger.training`).
+
+Each round is one transaction, so that a kill or a full disk leaves receipts whole or packed, never neither. Their room
+in the file is used again; `shrink` gives it back to the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from learner.ledger.queries.receipts import known_of, whole_receipt
+from learner.ledger.receipt_packing import certificate_in, pack
+from learner.ledger.sqlite.database import LedgerError, LedgerFile
+from protocol.core.ids import LeaseId
+
+ROUND = 500
+"""Receipts that are packed in one transaction: some 50 ms, for which nobody else can write."""
+
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """See the module's paragraph. Raises LedgerError."""
+
+    db: LedgerFile
+
+    def pack_receipts(self, before_ms: int, most: int = ROUND) -> int:
+        """Pack receipts of leases that ended before then, `most` at most; return how many were."""
+        rows = self.db.query(
+            "SELECT r.no, l.lease, r.receipt FROM receipts r JOIN lease_rows l USING (no) WHERE l.closed_ms < ?"
+            " ORDER BY r.no LIMIT ?",
+            (before_ms, most),
+        )
+        if not rows:
+            return 0
+        with self.db.transaction() as db:
+            for number, lease, receipt in rows:
+                packed = self._packed(db, LeaseId(lease), receipt)
+                # It may have been revised since it was read: then another round has the new one.
+                gone = db.execute("DELETE FROM receipts WHERE no = ? AND receipt = ?", (number, receipt))
+                if gone.rowcount:
+                    db.execute("INSERT OR REPLACE INTO packed_receipts VALUES (?, ?)", (number, packed))
+        return len(rows)
+
+    def shrink(self) -> None:
+        """Give the disk back what is free in the file. Needs as much room as the file has, for a while, and nobody who
+        reads it."""
+        free = os.statvfs(self.db.path.parent)
+        size = self.db.path.stat().st_size
+        if free.f_bavail * free.f_frsize < size:
+            raise LedgerError(
+                f"{self.db.path} has {size} bytes, and to make it smaller the disk needs as many for a while; "
+                f"{free.f_bavail * free.f_frsize} are free. Receipts are packed, and the room within the file is used "
+                "again. Free the disk, then do this again."
+            )
+        self.db.vacuum()
+
+    def _packed(self, db: sqlite3.Connection, lease: LeaseId, receipt: bytes) -> bytes:
+        """The receipt, packed, or as it is where it would not read back."""
+        certificate = certificate_in(receipt)
+        db.execute("INSERT INTO receipt_certificates (certificate) VALUES (?) ON CONFLICT DO NOTHING", (certificate,))
+        ((number,),) = db.execute("SELECT no FROM receipt_certificates WHERE certificate = ?", (certificate,))
+        packed = pack(receipt, number, known_of(self.db, lease, certificate))
+        return packed if whole_receipt(self.db, lease, packed) == receipt else receipt
+
+
+def size_of(path: Path) -> int:
+    """Bytes of the ledger's file and of its log."""
+    return sum(each.stat().st_size for each in (path, path.with_name(path.name + "-wal")) if each.exists())

@@ -1,0 +1,43 @@
+"""Receipts as they were signed, whether the ledger has them whole or packed."""
+
+from __future__ import annotations
+
+from learner.ledger.receipt_packing import Known, NotPacked, is_packed, needed, unpack
+from learner.ledger.sqlite.database import DamagedValue
+from learner.ledger.sqlite.files import Queries
+from protocol.core.ids import LeaseId
+
+
+def whole_receipt(db: Queries, lease: LeaseId, receipt: bytes) -> bytes:
+    """The receipt of `lease`, of which the ledger has `receipt`. Raises DamagedValue."""
+    if not is_packed(receipt):
+        return receipt
+    try:
+        number, records = needed(receipt)
+        return unpack(receipt, known_of(db, lease, _certificate(db, number), records))
+    except NotPacked as error:
+        raise DamagedValue(
+            f"packed_receipts.receipt has a value that no learner writes ({receipt[:8].hex()}: {error}). Nothing was "
+            "changed. Restore the ledger from a copy."
+        ) from error
+
+
+def known_of(db: Queries, lease: LeaseId, certificate: bytes, records: int = -1) -> Known:
+    """What the rows say of a lease, for the dictionary of its receipt: of its first so many records, below 0 of all."""
+    rows = db.query(
+        "SELECT l.no, p.peer FROM lease_rows l JOIN peer_numbers p ON p.no = l.peer WHERE l.lease = ?", (lease,)
+    )
+    if not rows:
+        raise NotPacked("its lease is gone")
+    ((number, peer),) = rows
+    found = db.query(
+        "SELECT record, idx, reward FROM record_rows WHERE lease = ? ORDER BY no LIMIT ?", (number, records)
+    )
+    return Known(lease=lease, peer=peer, certificate=certificate, records=found)
+
+
+def _certificate(db: Queries, number: int) -> bytes:
+    rows = db.query("SELECT certificate FROM receipt_certificates WHERE no = ?", (number,))
+    if not rows:
+        raise NotPacked(f"there is no certificate {number}")
+    return bytes(rows[0][0])

@@ -510,3 +510,38 @@ def test_an_export_that_states_nothing_is_in_nobodys_way(books: Path) -> None:
     assert shapes_of(Path("all")) == frozenset(Shape)
     Path("torn").write_bytes(Path("all").read_bytes().split(b"\n")[0])
     assert not shapes_of(Path("torn"))
+
+
+def test_what_was_compacted_says_the_same(books: Path) -> None:
+    """Why, proofs, lists and exports, of a ledger whose receipts are packed."""
+    state = books / "learner"
+    record = record_of(books, f"step = 3 AND peer = '{key_of(NODE).peer_id}'")
+    ((lease,),) = rows(
+        state / "ledger.sqlite", "SELECT lower(hex(lease)) FROM leases WHERE receipt IS NOT NULL LIMIT 1"
+    )
+
+    def told() -> list[Ended]:
+        answers = [
+            volery("why", record, state),
+            volery("why", lease, state),
+            volery("receipts", "list", state, "--records", "--last", 1000),
+            volery("receipts", "export", state, "--out", "all.jsonl", "--proofs"),
+            volery("receipts", "verify", "all.jsonl", "--json"),
+            volery("prove", record, state, "--out", "proof.jsonl"),
+            volery("receipts", "verify", "proof.jsonl", "--json"),
+            volery("report", state, "--json"),
+        ]
+        for name in ("all.jsonl", "proof.jsonl"):
+            answers.append(Ended(code=0, out=Path(name).read_text(encoding="utf-8"), err=""))
+            Path(name).unlink()
+        return answers
+
+    before = told()
+    assert [one.code for one in before] == [0] * len(before)
+    compacted = volery("compact", state, "--keep-days", 0)
+    assert compacted.code == 0, compacted
+    ((whole, packed),) = rows(
+        state / "ledger.sqlite", "SELECT (SELECT count(*) FROM receipts), (SELECT count(*) FROM packed_receipts)"
+    )
+    assert (whole, packed > 5) == (0, True)
+    assert told() == before

@@ -92,8 +92,8 @@ class Writer:
             RecordRow(
                 record=RecordId(self.rng.randbytes(32)), lease=lease.lease, index=index, peer=lease.peer,
                 rule=Rule.ADMITTED, reward=self.rng.choice((0.0, 1.0)), tokens=TOKENS,
-                version=PolicyVersion(1, max(0, step - 1)), lag=1, received_ms=now_ms + index, generation_ms=480, detail="",
-                envelope=self.rng.randbytes(RECORD_BYTES),
+                version=PolicyVersion(1, max(0, step - 1)), lag=1, received_ms=now_ms + index, generation_ms=480,
+                detail="", envelope=self.rng.randbytes(RECORD_BYTES),
             )
             for index in range(GROUP)
         ]  # fmt: skip

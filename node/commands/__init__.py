@@ -1,6 +1,7 @@
 """Commands that are no role, a folder each.
 
 - `chat`: `volery chat`
+- `compact`: `volery compact`
 - `demo`: `volery demo`
 - `doctor`: `volery doctor`: how this machine is connected, and what it can do for a swarm
 - `drill`: `volery drill`

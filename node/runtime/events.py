@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,18 @@ Listener = Callable[[str, Fields], None]
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
 """Then the file is rotated once to `.1`: two files, 128 MiB, weeks of a busy learner."""
+
+
+class Unwritten:
+    """Tells listeners of events, and nobody else."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = listeners
+
+    def emit(self, event: str, **fields: Field) -> None:
+        """Call every listener."""
+        for listener in self._listeners:
+            listener(event, fields)
 
 
 class EventLog:
@@ -43,14 +55,14 @@ class EventLog:
         self.close()
         self._path = path
 
-    def show(self, event: str, **fields: Field) -> None:
-        """Tell listeners of an event that is not worth a line of the file."""
-        for listener in self._listeners:
-            listener(event, fields)
+    @property
+    def unwritten(self) -> Unwritten:
+        """For events that are not worth a line of the file: listeners alone are told."""
+        return Unwritten(self._listeners)
 
     def emit(self, event: str, **fields: Field) -> None:
         """Tell listeners, and write a line."""
-        self.show(event, **fields)
+        self.unwritten.emit(event, **fields)
         line = json.dumps({"at": round(time.time(), 3), "event": event, **fields}, default=str).encode() + b"\n"
         try:
             self._write(line)

@@ -205,8 +205,8 @@ class SessionService(Service):
             self.signals.peers_changed.emit(None)
         if not self._beats.of(peer).admit(trio.current_time()):
             return
-        record = self.events.emit if self._all_beats.admit(trio.current_time()) else self.events.show
-        record(
+        log = self.events if self._all_beats.admit(trio.current_time()) else self.events.unwritten
+        log.emit(
             "heartbeat",
             peer=peer,
             name=presence.name,

@@ -25,10 +25,13 @@ class ReceiptPacker(Service):
     """See the module's paragraph. `keep_days`: how old a lease is when its receipt is packed."""
 
     keep_days: float
+    looked: int = 0
+    """Rounds that are over."""
 
     async def run(self) -> None:
         """Pack until cancelled. Raises LedgerError."""
         while True:
             before_ms = self.context.now_ms() - round(self.keep_days * DAY_MS)
             packed = await trio.to_thread.run_sync(self.ledger.compaction.pack_receipts, before_ms)
+            self.looked += 1
             await trio.sleep(PAUSE_S if packed else LOOK_S)

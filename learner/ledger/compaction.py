@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,8 @@ ROUND = 500
 
 DAY_MS = 86_400_000
 
+PAGES = ("page_count", "freelist_count", "page_size")
+
 
 @dataclass(frozen=True)
 class Compaction:
@@ -36,9 +39,9 @@ class Compaction:
     def pack_receipts(self, before_ms: int, most: int = ROUND) -> int:
         """Pack receipts of leases that ended before then, `most` at most; return how many were."""
         rows = self.db.query(
-            "SELECT r.no, l.lease, r.receipt FROM receipts r JOIN lease_rows l USING (no) WHERE l.closed_ms < ?"
-            " ORDER BY r.no LIMIT ?",
-            (before_ms, most),
+            "SELECT r.no, l.lease, r.receipt FROM receipts r JOIN lease_rows l USING (no)"
+            " WHERE r.no < ? AND l.closed_ms < ? ORDER BY r.no LIMIT ?",
+            (self._first_issued(before_ms), before_ms, most),
         )
         if not rows:
             return 0
@@ -51,17 +54,32 @@ class Compaction:
                     db.execute("INSERT OR REPLACE INTO packed_receipts VALUES (?, ?)", (number, packed))
         return len(rows)
 
+    def _first_issued(self, since_ms: int) -> int:
+        """The number of the first lease that was issued then or later. Leases are numbered as they are issued, so what
+        lies beyond has not ended before, and need not be looked at: it is all that is whole."""
+        low, high = 1, int(self.db.query("SELECT coalesce(max(no), 0) FROM lease_rows")[0][0]) + 1
+        while low < high:
+            middle = (low + high) // 2
+            rows = self.db.query("SELECT issued_ms FROM lease_rows WHERE no >= ? ORDER BY no LIMIT 1", (middle,))
+            if rows and rows[0][0] < since_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def shrink(self) -> None:
-        """Give the disk back what is free in the file. Needs as much room as the file has, for a while, and nobody who
-        reads it."""
-        free = os.statvfs(self.db.path.parent)
-        size = self.db.path.stat().st_size
-        if free.f_bavail * free.f_frsize < size:
-            raise LedgerError(
-                f"{self.db.path} has {size} bytes, and to make it smaller the disk needs as many for a while; "
-                f"{free.f_bavail * free.f_frsize} are free. Receipts are packed, and the room within the file is used "
-                "again. Free the disk, then do this again."
-            )
+        """Give the disk back what is free in the file. Needs nobody who reads it, and room: SQLite writes what is not
+        free into a temporary file, and from there into its log."""
+        pages, free, size = (int(self.db.query(f"PRAGMA {name}")[0][0]) for name in PAGES)
+        needed = (pages - free) * size
+        for place, times in ((self.db.path.parent, 2), (Path(tempfile.gettempdir()), 1)):
+            status = os.statvfs(place)
+            if (left := status.f_bavail * status.f_frsize) < times * needed:
+                raise LedgerError(
+                    f"To make {self.db.path} smaller takes {times * needed} bytes in {place} for a while, and {left} "
+                    "are free there. Receipts are packed, and their room in the file is used again. Free the disk, "
+                    "then do this again."
+                )
         self.db.vacuum()
 
     def _packed(self, db: sqlite3.Connection, lease: LeaseId, receipt: bytes) -> bytes:

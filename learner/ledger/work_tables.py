@@ -60,14 +60,14 @@ def add_records(db: sqlite3.Connection, rows: Sequence[RecordRow]) -> None:
 
 
 def put_receipt(db: sqlite3.Connection, lease: LeaseId, receipt: bytes) -> None:
-    """Write the receipt of a lease, instead of the one that it has, if any."""
+    """Write the receipt of a lease, instead of the one that it has, if any. Of a lease that is not there: nothing."""
     db.execute(f"DELETE FROM packed_receipts WHERE no = {NUMBER}", (lease,))
-    db.execute(f"INSERT OR REPLACE INTO receipts VALUES ({NUMBER}, ?)", (lease, receipt))
+    db.execute("INSERT OR REPLACE INTO receipts SELECT no, ? FROM lease_rows WHERE lease = ?", (receipt, lease))
 
 
 def put_lease_payload(db: sqlite3.Connection, lease: LeaseId, envelope: bytes) -> None:
-    """Keep a lease as it was signed."""
-    db.execute(f"INSERT OR REPLACE INTO lease_payloads VALUES ({NUMBER}, ?)", (lease, envelope))
+    """Keep a lease as it was signed, if it is there."""
+    db.execute("INSERT OR REPLACE INTO lease_payloads SELECT no, ? FROM lease_rows WHERE lease = ?", (envelope, lease))
 
 
 def _number_peers(db: sqlite3.Connection, peers: Iterable[str]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import trio
 
-from learner.ledger.compaction import DAY_MS
+from learner.ledger.compaction import DAY_MS, ROUND
 from node.learner_role.shared.context import Service
 
 LOOK_S = 600.0
@@ -34,4 +34,4 @@ class ReceiptPacker(Service):
             before_ms = self.context.now_ms() - round(self.keep_days * DAY_MS)
             packed = await trio.to_thread.run_sync(self.ledger.compaction.pack_receipts, before_ms)
             self.looked += 1
-            await trio.sleep(PAUSE_S if packed else LOOK_S)
+            await trio.sleep(PAUSE_S if packed == ROUND else LOOK_S)

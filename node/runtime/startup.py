@@ -120,9 +120,11 @@ def open_many_files() -> None:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        with suppress(OSError, ValueError):  # macOS has a lower limit of its own, which it does not tell
+    while soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            return
+        most //= 2  # macOS has a lower limit of its own, which it does not tell
 
 
 def share_arenas() -> None:

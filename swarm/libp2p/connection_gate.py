@@ -43,9 +43,14 @@ SETTLE_S = {Claim.UNKNOWN: 3.0, Claim.KNOWN: 8.0, Claim.AWAITED: 8.0}
 """How long a stranger has its place for sure against its like, to greet us and be welcomed: on a busy machine a join
 takes seconds. 64 unknown ones that only sit there let 21 others a second in."""
 
-MAX_RETURNING = 32
-"""Known ones that shake hands or wait to be welcomed, at once, and as many for whom work waits. Were there more, each
-would take longer, until none is done in time. With round trips of 200 ms this lets 30 a second in."""
+MAX_RETURNING, MAX_RETURNING_OF_ORIGIN, RETURNING_S = 32, 8, 2.0
+"""Known ones that shake hands or wait to be welcomed, at once, in all and of one origin, and as many for whom work
+waits; each counts for so long at most. Were there more, each would take longer, until none is done in time. With round
+trips of 200 ms this lets 30 a second in; those who only sit there leave 16."""
+
+WAIT_S = 5.0
+"""How long an inbound connection waits for its turn. Then it is closed, and its node comes again, at a moment of its
+own."""
 
 ORIGIN_HANDSHAKES = Rate(per_s=5.0, burst=128.0)
 """Handshakes of one origin. A laboratory of 100 nodes behind one address that all come back at once is within it."""
@@ -164,13 +169,16 @@ class Door:
     _peers: _Memory = field(default_factory=_Memory)
     _awaited: Counter[str] = field(default_factory=Counter)
     _names: dict[int, str] = field(default_factory=dict)
-    _begun: set[int] = field(default_factory=set)
-    _returning: dict[Claim, dict[int, float]] = field(default_factory=lambda: {claim: {} for claim in Claim})
-    """When those who are on their way in began, by their kind, in that order."""
+    _inside: set[int] = field(default_factory=set)
+    """Strangers whose connection stands."""
+    _returning: dict[Claim, dict[int, tuple[str, float]]] = field(
+        default_factory=lambda: {claim: {} for claim in Claim}
+    )
+    """Whence those came who are on their way in, and when they began, by their kind, in that order."""
 
     @property
     def num_strangers(self) -> int:
-        return len(self._strangers)
+        return len(self._inside)
 
     def expect(self, peers: Iterable[PeerId], origins: Iterable[str]) -> None:
         """These were members before, or are: their like goes before those who are unknown."""
@@ -190,19 +198,25 @@ class Door:
             return Claim.AWAITED
         return Claim.KNOWN if origin in self._origins or (peer or "") in self._peers else Claim.UNKNOWN
 
-    def may_begin(self, origin: str, now: float) -> bool:
+    def has_share(self, origin: str, now: float) -> bool:
+        """Whether few enough of this origin are on their way in that one more may be."""
+        claim = self.claim_of(origin)
+        return not claim.is_known or self._num_returning(claim, now, origin) < MAX_RETURNING_OF_ORIGIN
+
+    def has_place(self, origin: str, now: float) -> bool:
         """Whether there is a place for one more stranger of this origin, or one that can be taken from another who had
         SETTLE_S to be welcomed; and whether fewer than MAX_RETURNING of its kind are on their way in."""
         claim = self.claim_of(origin)
         if claim.is_known and self._num_returning(claim, now) >= MAX_RETURNING:
             return False
-        return self._strangers.since(origin, now, claim, coming=len(self._begun)) + SETTLE_S[claim] <= now
+        return self._strangers.since(origin, now, claim) + SETTLE_S[claim] <= now
 
-    def begin(self, number: int, now: float) -> None:
-        """Its handshake begins: it will need a stranger's place."""
-        self._begun.add(number)
-        if (claim := self.claim_of(self._names[number])).is_known:
-            self._returning[claim][number] = now
+    def begin(self, number: int, origin: str, now: float) -> int | None:
+        """Its handshake begins, and it has a stranger's place from now on; return the number of whoever loses his."""
+        claim = self.claim_of(origin)
+        if claim.is_known:
+            self._returning[claim][number] = origin, now
+        return self._give_way(self._strangers.enter(number, origin, now, claim))
 
     def knock(self, number: int, origin: str, now: float) -> int | None:
         """A connection was accepted; return the number of the one to close instead, if there is no place left."""
@@ -223,40 +237,50 @@ class Door:
         self._handshakes.note_progress(number, now)
 
     def admit(self, number: int, origin: str, peer: PeerId, now: float) -> int | None:
-        """A stranger has shown who it is; return the number of the stranger to close instead, if any."""
+        """A stranger has shown who it is; return the number of whoever loses his place for it, if it had none."""
         self._names[number] = origin
-        return self._refused(STRANGERS, self._strangers.enter(number, origin, now, self.claim_of(origin, peer)))
+        self._inside.add(number)
+        if number in self._strangers:
+            self._strangers.note_progress(number, now)
+            self._strangers.change(number, self.claim_of(origin, peer))
+            return None
+        return self._give_way(self._strangers.enter(number, origin, now, self.claim_of(origin, peer)))
 
     def note_trusted(self, number: int) -> None:
         """It takes none of the strangers' places any more."""
-        self._strangers.leave(number)
-        self._note_arrival(number)
+        self._leave(number)
         if self._awaited[origin := self._names.get(number, "")] > 0:
             self._awaited[origin] -= 1
 
     def note_handshake_end(self, number: int) -> None:
         """The handshake is over, well or not."""
-        self._begun.discard(number)
         self._handshakes.leave(number)
 
     def note_closed(self, number: int) -> None:
         """The connection is gone."""
         self._handshakes.leave(number)
-        self._strangers.leave(number)
-        self._note_arrival(number)
+        self._leave(number)
         self._names.pop(number, None)
 
-    def _num_returning(self, claim: Claim, now: float) -> int:
-        """Those of this kind that are on their way in; who takes longer than SETTLE_S does not count."""
+    def _num_returning(self, claim: Claim, now: float, origin: str | None = None) -> int:
+        """Those of this kind, or of this origin alone, that are on their way in: of those who began lately."""
         returning = self._returning[claim]
-        while (first := next(iter(returning), None)) is not None and returning[first] + SETTLE_S[claim] <= now:
+        while (first := next(iter(returning), None)) is not None and returning[first][1] + RETURNING_S <= now:
             del returning[first]
-        return len(returning)
+        return len(returning) if origin is None else sum(origin == other for other, _ in returning.values())
 
-    def _note_arrival(self, number: int) -> None:
-        """It is no longer on its way in."""
+    def _leave(self, number: int) -> None:
+        """It takes no stranger's place any more, and is not on its way in."""
+        self._strangers.leave(number)
+        self._inside.discard(number)
         for returning in self._returning.values():
             returning.pop(number, None)
+
+    def _give_way(self, victim: int | None) -> int | None:
+        if victim is not None:
+            self.refusals.note(STRANGERS, self._names.get(victim, ""))
+            self._leave(victim)
+        return victim
 
     def _refused(self, budget: str, victim: int | None) -> int | None:
         if victim is not None:

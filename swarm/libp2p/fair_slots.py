@@ -78,30 +78,31 @@ class FairRoom:
 
     def enter(self, number: int, origin: str, now: float, claim: Claim) -> int | None:
         """Let in guest `number`; return the number of whoever leaves instead, if the room was full."""
-        self._guests[number] = _Guest(origin=origin, claim=claim, moved_at=now)
-        self._places[claim.is_known, origin] += 1
-        self._unknown += not claim.is_known
+        self._add(number, _Guest(origin=origin, claim=claim, moved_at=now))
         if len(self._guests) <= self.size:
             return None
         victim = self._victim(now)
         self.leave(victim)
         return victim
 
-    def since(self, origin: str, now: float, claim: Claim, *, coming: int) -> float:
-        """Since when whoever would leave for such a newcomer has made no progress, if `coming` others enter before it.
+    def since(self, origin: str, now: float, claim: Claim) -> float:
+        """Since when whoever would leave for such a newcomer has made no progress.
 
-        Minus infinity where nobody would leave, or one with less claim to the place; `now` where it would be the
-        newcomer itself.
+        Minus infinity where nobody would leave, or one with another claim; `now` where it would be the newcomer itself.
         """
-        if len(self._guests) + coming < self.size:
+        if len(self._guests) < self.size:
             return -math.inf
-        newcomer = max(self._guests, default=0) + 1
-        self._guests[newcomer] = _Guest(origin=origin, claim=claim, moved_at=now)
-        self._places[claim.is_known, origin] += 1
-        self._unknown += not claim.is_known
+        newcomer = max(self._guests) + 1
+        self._add(newcomer, _Guest(origin=origin, claim=claim, moved_at=now))
         victim = self._guests[self._victim(now)]
         self.leave(newcomer)
         return victim.moved_at if victim.claim is claim else -math.inf
+
+    def change(self, number: int, claim: Claim) -> None:
+        """More is known of a guest than when it came. Quiet when it is not there."""
+        if (guest := self._guests.get(number)) is not None:
+            self.leave(number)
+            self._add(number, _Guest(origin=guest.origin, claim=claim, moved_at=guest.moved_at))
 
     def note_progress(self, number: int, now: float) -> None:
         """The guest made progress."""
@@ -117,6 +118,11 @@ class FairRoom:
         if not self._places[place]:
             del self._places[place]
         self._unknown -= not guest.claim.is_known
+
+    def _add(self, number: int, guest: _Guest) -> None:
+        self._guests[number] = guest
+        self._places[guest.claim.is_known, guest.origin] += 1
+        self._unknown += not guest.claim.is_known
 
     def _victim(self, now: float) -> int:
         """The longest idle guest of the origins that have most places, in the class that has too many; of those who are

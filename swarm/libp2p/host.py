@@ -29,7 +29,16 @@ from protocol.core.errors import PeerError
 from protocol.core.ids import PeerId
 from protocol.reach import Reach, Way
 from swarm.libp2p.connection import Connection, Route
-from swarm.libp2p.connection_gate import BYTES, CONNECTIONS, FIRST_BYTES_S, HANDSHAKE_S, MAX_HANDSHAKES, Door
+from swarm.libp2p.connection_gate import (
+    BYTES,
+    CONNECTIONS,
+    FIRST_BYTES_S,
+    HANDSHAKE_S,
+    HANDSHAKES,
+    MAX_HANDSHAKES,
+    WAIT_S,
+    Door,
+)
 from swarm.libp2p.dialler import Dialler
 from swarm.libp2p.fair_slots import origin_of
 from swarm.libp2p.handshake_turns import HandshakeTurns
@@ -98,7 +107,9 @@ log = logging.getLogger(__name__)
 
 def most_members(open_files: int) -> int:
     """How many connections of members there may be in a process that may open so many files; -1 is no limit."""
-    return MAX_CONNECTIONS if open_files < 0 else max(1, min(MAX_CONNECTIONS, open_files - OTHER_FILES))
+    if open_files < 0:
+        return MAX_CONNECTIONS
+    return min(MAX_CONNECTIONS, max(1, open_files // 2, open_files - OTHER_FILES))
 
 
 class Host(Flooding):
@@ -121,7 +132,7 @@ class Host(Flooding):
         self.listeners: tuple[trio.SocketListener, ...] = ()
         self._numbers = count()
         self.door, self.budget = Door(), Budget()
-        self._turns = HandshakeTurns()
+        self._turns = HandshakeTurns(self.door)
         self._most_members = most_members(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         self._shaking: dict[int, trio.CancelScope] = {}
         self._by_number: dict[int, Connection] = {}
@@ -430,10 +441,12 @@ class Host(Flooding):
                     await raw.wait_first()
                 if not self.door.note_first_bytes(number, origin, trio.current_time()):
                     return None
-                await self._turns.wait(
-                    lambda: self.door.may_begin(origin, trio.current_time()), self.door.claim_of(origin)
-                )
-                self.door.begin(number, trio.current_time())
+                with trio.move_on_after(WAIT_S) as waiting:
+                    await self._turns.wait(origin)
+                if waiting.cancelled_caught:
+                    self.door.refusals.note(HANDSHAKES, origin)
+                    return None
+                self._make_way(self.door.begin(number, origin, trio.current_time()))
                 channel = await secure_inbound(
                     raw, self.security, YAMUX_PROTOCOL, lambda: self.door.note_progress(number, trio.current_time())
                 )
@@ -476,8 +489,17 @@ class Host(Flooding):
 
     def _lodge(self, connection: Connection) -> None:
         """Give a stranger's connection a place, which may cost another its own."""
-        victim = self.door.admit(connection.number, connection.route.origin, connection.peer, trio.current_time())
-        if victim is not None and (other := self._by_number.get(victim)) is not None:
+        self._make_way(
+            self.door.admit(connection.number, connection.route.origin, connection.peer, trio.current_time())
+        )
+
+    def _make_way(self, victim: int | None) -> None:
+        """End what has lost its stranger's place: a handshake, or a connection."""
+        if victim is None:
+            return
+        if (scope := self._shaking.get(victim)) is not None:
+            scope.cancel()
+        elif (other := self._by_number.get(victim)) is not None:
             other.muxer.break_off("others have more right to one of the places of strangers")
             self.budget.close(victim)
 
@@ -491,6 +513,7 @@ class Host(Flooding):
         if not connection.is_member:
             self._lodge(connection)
         elif not connection.dialled:
+            self.door.note_trusted(connection.number)
             self.door.expect([connection.peer], [connection.route.origin])
         siblings = self._connections.setdefault(connection.peer, [])
         siblings.append(connection)

@@ -30,7 +30,10 @@ BREAK_GRACE_S = 0.5
 
 REOPEN_DELAY_S = 1.0
 """Before a control stream is opened again: short enough for a version. Twice as long after each refusal in a row, up to
-FAULT_PAUSE_S: a peer may exchange no chunks at all."""
+REFUSED_MOST_S: a peer may exchange no chunks at all."""
+
+REFUSED_MOST_S = 8.0
+"""Shorter than a fetch is patient (`swarm.transfer.exchange.STARVED_S`): a peer may only have begun to serve."""
 
 FAULT_PAUSE_S = 30.0
 """The same after the peer broke the protocol: it will again, and each time is reported."""
@@ -147,7 +150,7 @@ class PeerLink:
                 except StreamBroken:
                     refused_s = REOPEN_DELAY_S
                 except StreamRefused:
-                    pause, refused_s = refused_s, min(2 * refused_s, FAULT_PAUSE_S)
+                    pause, refused_s = refused_s, min(2 * refused_s, REFUSED_MOST_S)
                 except PeerError as error:
                     self.owner.report(self.peer, error.fault, error.detail)
                     pause = FAULT_PAUSE_S

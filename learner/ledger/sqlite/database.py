@@ -30,7 +30,7 @@ from learner.ledger.sqlite.files import (
 )
 from learner.ledger.sqlite.migration import split_work
 from learner.ledger.sqlite.row_sums import Summing, differing
-from learner.ledger.sqlite.schema import LATER_TABLES, READABLE, SCHEMA, SCHEMA_VERSION, WITH_PLAIN_TABLES, WORK
+from learner.ledger.sqlite.schema import LATER_TABLES, READABLE, SCHEMA, SCHEMA_VERSION, SUMMED, WITH_PLAIN_TABLES, WORK
 
 BUSY_S = 10.0
 """How long to wait for another writer, of which there should be none: a backup tool may hold the file for a moment."""
@@ -235,7 +235,7 @@ def require_sound(path: Path, swarm: bytes) -> None:
 def what_ails(db: sqlite3.Connection) -> str:
     """What is wrong with the file, read through; "" if nothing is found. Raises SQLITE_ERRORS."""
     (schema,) = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() or (b"",)
-    return is_sound(db) or ("" if schema != str(SCHEMA_VERSION).encode() else differing(db))
+    return is_sound(db) or (differing(db) if schema in [str(one).encode() for one in SUMMED] else "")
 
 
 def _damaged(path: Path, found: str) -> LedgerError:

@@ -21,6 +21,9 @@ WITH_PLAIN_TABLES = frozenset({1, 2, 6, 7})
 """Older formats, in which `leases` and `records` are tables; some lack others. In 3 to 5 evidence was reckoned in other
 ways."""
 
+SUMMED = frozenset({7, SCHEMA_VERSION})
+"""Formats whose rows are summed (`learner.ledger.sqlite.row_sums`)."""
+
 READABLE = WITH_PLAIN_TABLES | {SCHEMA_VERSION}
 """What this program reads, and makes SCHEMA_VERSION of when it writes (`learner.ledger.sqlite.migration`)."""
 

@@ -54,12 +54,11 @@ class Introducer(Service):
                 self._concerned |= self._graph.put(peer, meets_of(session.reach, carries_bulk=self.carries_bulk))
                 self._concerned |= {peer, *self._graph.beside(peer)}
         self._moved.update(peers)
-        if trio.current_time() >= self._told_s + EVERY_S:
-            self.tell_late()
+        self.tell_late()
 
     def tell_late(self) -> None:
-        """Tell what was noted since the last time."""
-        if not self._moved:
+        """Tell what was noted since the last time, if that is EVERY_S ago."""
+        if not self._moved or trio.current_time() < self._told_s + EVERY_S:
             return
         own, self._own = self._own, tuple(self.addresses())
         if own != self._own:

@@ -116,6 +116,7 @@ class SessionService(Service):
     """The newest word of peers that are present on how they are reached, until it is taken."""
     _over: bool = False
     _stays_written: int = 0
+    _stays_s: float = -math.inf
     _reach_said: str = ""
     _reach_said_s: float = -math.inf
 
@@ -398,7 +399,10 @@ class SessionService(Service):
 
     def _next_here(self) -> list[PeerSession]:
         """Those present whose stay is written now: all of them where they are few, else the next in turn."""
-        here = list(self.state.present.values())
+        here, now_s = list(self.state.present.values()), trio.current_time()
+        if now_s < self._stays_s + TICK_S:
+            return []  # leases were withdrawn, and are written at once; stays have time
+        self._stays_s = now_s
         count = max(STAYS_AT_ONCE, math.ceil(len(here) * TICK_S / STAY_WRITTEN_S))
         first = self._stays_written % len(here) if len(here) > count else 0
         self._stays_written = first + count

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from protocol.core.ids import PeerId
 from swarm.libp2p.connection_gate import (
     FRESH_UNITS,
@@ -11,7 +14,9 @@ from swarm.libp2p.connection_gate import (
     MAX_HANDSHAKES,
     MAX_NAMED,
     MAX_RETURNING,
+    MAX_RETURNING_OF_ORIGIN,
     ORIGIN_HANDSHAKES,
+    RETURNING_S,
     SETTLE_S,
     STRANGER_UNITS,
     STRANGERS,
@@ -75,61 +80,6 @@ def test_a_member_of_before_is_known_wherever_it_comes_from() -> None:
     assert {one.budget for one in door.refusals.take()} == {STRANGERS}
 
 
-def test_who_comes_while_all_places_are_being_used_waits_before_its_handshake() -> None:
-    door = Door()
-    for number in range(MAX_STRANGERS - 1):
-        door.admit(number, address(number), PeerId(str(number)), 0.0)
-    assert door.may_begin(address(500), 1.0)
-    door.knock(500, address(500), 1.0)
-    door.begin(500, 1.0)
-    assert not door.may_begin(address(501), 1.0), "the one that has begun will need the last place"
-    assert door.may_begin(address(501), SETTLE_S[Claim.UNKNOWN]), "whoever had time enough to be welcomed gives way"
-    door.note_trusted(7)
-    assert door.may_begin(address(501), 1.0)
-    door.knock(501, address(501), 1.0)
-    door.begin(501, 1.0)
-    assert not door.may_begin(address(502), 1.0)
-    door.note_handshake_end(501)
-    assert door.may_begin(address(502), 1.0)
-
-
-def test_known_ones_wait_for_no_unknown_ones() -> None:
-    door = Door()
-    door.expect([ME], ["198.51.100.1"])
-    for number in range(MAX_STRANGERS):
-        door.admit(number, address(number), PeerId(str(number)), 0.0)
-    assert door.may_begin("198.51.100.1", 0.1)
-    assert not door.may_begin(address(500), 0.1)
-
-
-def test_no_more_come_back_at_once_than_can_be_welcomed_in_time() -> None:
-    door = Door()
-    door.expect([], map(address, range(200)))
-    for number in range(MAX_RETURNING):
-        assert door.may_begin(address(number), 0.0)
-        door.knock(number, address(number), 0.0)
-        door.begin(number, 0.0)
-    assert not door.may_begin(address(100), 1.0)
-    door.await_from(map(address, range(100, 100 + MAX_RETURNING + 1)))
-    for number in range(100, 100 + MAX_RETURNING):
-        assert door.may_begin(address(number), 1.0), "work waits for it"
-        door.knock(number, address(number), 1.0)
-        door.begin(number, 1.0)
-    assert not door.may_begin(address(100 + MAX_RETURNING), 1.0)
-    assert door.may_begin("198.51.100.1", 1.0), "unknown ones have a rate of their own"
-    assert not door.may_begin(address(50), 1.0)
-    door.note_trusted(3)
-    assert door.may_begin(address(50), 1.0)
-    door.knock(50, address(50), 1.0)
-    door.begin(50, 1.0)
-    assert not door.may_begin(address(51), 2.0)
-    door.note_closed(50)
-    assert door.may_begin(address(51), 2.0)
-    door.knock(51, address(51), 2.0)
-    door.begin(51, 2.0)
-    assert door.may_begin(address(52), SETTLE_S[Claim.KNOWN]), "who only sits there keeps nobody out for longer"
-
-
 def test_those_for_whom_work_waits_go_first_until_they_are_here() -> None:
     door = Door()
     door.await_from(["198.51.100.1", "198.51.100.1"])
@@ -173,3 +123,113 @@ def test_a_newcomer_does_not_stand_behind_those_who_flood_us() -> None:
     newcomer = Pace(is_member=False)
     assert newcomer.charge(FRESH_UNITS, together, 0.0) == 0
     assert newcomer.charge(1, together, 0.0) > 0
+
+
+def begin(door: Door, number: int, origin: str, now: float) -> int | None:
+    """A connection that knocks, speaks, and whose handshake begins."""
+    door.knock(number, origin, now)
+    return door.begin(number, origin, now)
+
+
+def test_who_comes_while_all_places_are_being_used_waits_before_its_handshake() -> None:
+    door = Door()
+    for number in range(MAX_STRANGERS):
+        assert door.has_place(address(number), 0.0)
+        assert begin(door, number, address(number), 0.0) is None
+    assert not door.has_place(address(500), 1.0), "handshakes that have begun need their places"
+    assert door.num_strangers == 0
+    door.note_closed(7)
+    assert door.has_place(address(500), 1.0)
+    assert begin(door, 500, address(500), 1.0) is None
+    assert door.admit(500, address(500), PeerId("500"), 1.1) is None
+    assert door.num_strangers == 1
+    assert door.has_place(address(501), SETTLE_S[Claim.UNKNOWN]), "whoever had time enough gives way"
+    assert begin(door, 501, address(501), SETTLE_S[Claim.UNKNOWN]) == 0
+    door.note_trusted(500)
+    assert door.num_strangers == 0
+    assert begin(door, 502, address(502), 3.0) is None
+
+
+def test_unknown_ones_that_stall_shut_nobody_out() -> None:
+    """Handshakes that begin and go no further, of as many addresses as there are places, and of one."""
+    for origins in (map(address, range(MAX_STRANGERS)), ["192.0.2.66"] * MAX_STRANGERS):
+        door = Door()
+        door.expect([ME], ["198.51.100.1"])
+        door.await_from(["198.51.100.2"])
+        for number, origin in enumerate(origins):
+            begin(door, number, origin, 0.0)
+        for number, origin in ((1000, "198.51.100.1"), (1001, "198.51.100.2")):
+            assert door.has_share(origin, 0.1)
+            assert door.has_place(origin, 0.1)
+            assert begin(door, number, origin, 0.1) in range(MAX_STRANGERS)
+        assert door.has_place("203.0.113.5", SETTLE_S[Claim.UNKNOWN])
+
+
+def test_no_more_come_back_at_once_than_can_be_welcomed_in_time() -> None:
+    door = Door()
+    door.expect([], map(address, range(200)))
+    for number in range(MAX_RETURNING):
+        assert door.has_place(address(number), 0.0)
+        begin(door, number, address(number), 0.0)
+    assert not door.has_place(address(100), 1.0)
+    door.await_from(map(address, range(100, 100 + MAX_RETURNING + 1)))
+    for number in range(100, 100 + MAX_RETURNING):
+        assert door.has_place(address(number), 1.0), "work waits for it"
+        begin(door, number, address(number), 1.0)
+    assert not door.has_place(address(100 + MAX_RETURNING), 1.0)
+    assert door.has_place("198.51.100.1", 1.0), "unknown ones have a rate of their own"
+    assert not door.has_place(address(50), 1.0)
+    door.note_trusted(3)
+    begin(door, 50, address(50), 1.0)
+    assert not door.has_place(address(51), 1.5)
+    door.note_closed(50)
+    begin(door, 51, address(51), 1.5)
+    assert door.has_place(address(52), RETURNING_S), "who only sits there keeps nobody out for longer"
+
+
+def test_of_one_address_only_some_come_back_at_once() -> None:
+    door = Door()
+    door.expect([], ["198.51.100.1", "198.51.100.2"])
+    for number in range(MAX_RETURNING_OF_ORIGIN):
+        assert door.has_share("198.51.100.1", 0.0)
+        begin(door, number, "198.51.100.1", 0.0)
+    assert not door.has_share("198.51.100.1", 0.0)
+    assert door.has_share("198.51.100.2", 0.0)
+    assert door.has_share("203.0.113.5", 0.0)
+    door.note_trusted(0)
+    assert door.has_share("198.51.100.1", 0.0)
+
+
+moves = st.sampled_from(["begin", "admit", "trust", "close"])
+
+
+@given(st.lists(st.tuples(moves, st.integers(0, 30), st.integers(0, 4), st.floats(0, 3)), max_size=150))
+def test_whatever_comes_nobody_is_shut_out_and_nothing_is_left(steps: list[tuple[str, int, int, float]]) -> None:
+    door, now, open_ones = Door(), 0.0, set[int]()
+    door._strangers.size = 6
+    door.expect([], [address(0), address(1)])
+    door.await_from([address(1)] * 3)
+    for what, number, origin, pause in steps:
+        now += pause
+        if what == "begin" and number not in open_ones:
+            door.knock(number, address(origin), now)
+            open_ones.add(number)
+            if door.has_share(address(origin), now) and door.has_place(address(origin), now):
+                assert door.begin(number, address(origin), now) != number
+        elif number in open_ones:
+            if what == "admit":
+                door.admit(number, address(origin), PeerId(str(number)), now)
+            elif what == "trust":
+                door.note_trusted(number)
+            elif what == "close":
+                door.note_closed(number)
+                open_ones.discard(number)
+        assert len(door._strangers) <= 6
+        assert all(n in door._strangers or n not in one for one in door._returning.values() for n in one)
+        for other in range(8):
+            later = now + 2 * SETTLE_S[Claim.KNOWN]
+            assert door.has_place(address(other), later), "whoever only sits there gives way in time"
+    for number in open_ones:
+        door.note_closed(number)
+    assert (len(door._strangers), door.num_strangers) == (0, 0)
+    assert not any(door._returning.values())

@@ -86,14 +86,22 @@ def test_known_ones_may_take_more_than_half_when_nobody_else_asks() -> None:
 
 def test_since_when_the_one_to_leave_made_no_progress() -> None:
     room = FairRoom(size=4, kept_s=KEPT_S)
-    assert room.since(LAB, 9.0, Claim.UNKNOWN, coming=3) == -math.inf, "there is room"
     for number in range(3):
         room.enter(number, STRANGER, float(number), Claim.UNKNOWN)
-    assert room.since(LAB, 9.0, Claim.UNKNOWN, coming=0) == -math.inf
-    assert room.since(LAB, 9.0, Claim.UNKNOWN, coming=1) == 0.0
+    assert room.since(LAB, 9.0, Claim.UNKNOWN) == -math.inf, "there is room"
     room.enter(3, LAB, 0.5, Claim.UNKNOWN)
-    assert room.since(LAB, 9.0, Claim.UNKNOWN, coming=0) == 0.0, "of the origin that has most places"
-    assert room.since(LAB, 9.0, Claim.KNOWN, coming=0) == -math.inf, "it has more claim to the place"
+    assert room.since(LAB, 9.0, Claim.UNKNOWN) == 0.0, "of the origin that has most places"
+    assert room.since(LAB, 9.0, Claim.KNOWN) == -math.inf, "it has more claim to the place"
+
+
+def test_more_may_become_known_of_a_guest() -> None:
+    room = FairRoom(size=4, kept_s=KEPT_S)
+    for number in range(4):
+        room.enter(number, STRANGER, float(number), Claim.UNKNOWN)
+    for number in (0, 1):
+        room.change(number, Claim.KNOWN)
+    room.change(9, Claim.KNOWN)
+    assert room.enter(4, LAB, 5.0, Claim.UNKNOWN) == 2
 
 
 claims = st.sampled_from(list(Claim))
@@ -105,7 +113,7 @@ def test_since_is_of_the_one_who_leaves(guests: list[tuple[int, Claim]], size: i
     room, entered = FairRoom(size=size, kept_s=KEPT_S), dict[int, tuple[float, Claim]]()
     for number, (origin, claim) in enumerate(guests):
         before = repr(room)
-        since = room.since(str(origin), float(number), claim, coming=0)
+        since = room.since(str(origin), float(number), claim)
         assert repr(room) == before
         entered[number] = float(number), claim
         victim = room.enter(number, str(origin), float(number), claim)

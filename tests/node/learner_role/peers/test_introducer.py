@@ -38,7 +38,7 @@ def told_anew(learner: Learner, own: list[str]) -> dict[PeerId, list[PeerAddress
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_what_is_told_bit_by_bit_is_what_would_be_told_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock, seed: int
 ) -> None:
     monkeypatch.setattr(neighbour_graph, "FULL_MESH", 6)
     rng, own = random.Random(seed), ["/ip4/9.9.9.9/tcp/1"]
@@ -60,11 +60,13 @@ async def test_what_is_told_bit_by_bit_is_what_would_be_told_at_once(
                 own[0] = f"/ip4/9.9.9.{rng.randrange(9)}/tcp/1"
             lines.said.clear()
             introducer.note(peer)
+            mock_clock.jump(EVERY_S)
             introducer.tell_late()
             for to, said in lines.said:
                 assert isinstance(said, Introduction)
                 assert heard.get(to) != said.peers, "nobody is told twice"
                 heard[to] = said.peers
+            mock_clock.jump(EVERY_S)
             assert heard == told_anew(learner, own)
 
 

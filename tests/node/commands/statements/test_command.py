@@ -101,7 +101,8 @@ def _has_all_of_its_own(root: Path) -> bool:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """State directories of a learner and a node, as after a run in which records of the node trained the versions that
-    tests ask for. On a busy machine the other peer may have made all of one: then it is run again."""
+    tests ask for, and both peers were credited for relaying. On a busy machine one peer may have made all of a version,
+    or nothing with what the other relayed: then it is run again."""
     for _ in range(ATTEMPTS):
         root = tmp_path_factory.mktemp("books")
         for name in ("learner", "node"):
@@ -110,7 +111,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             patch.setattr(proof_desk, "PAUSE_S", 0.0)
             trio.run(_run, root)
         trained = "SELECT DISTINCT step FROM records WHERE peer = ?"
-        if {(2,), (3,)} <= {*rows(root / "learner" / "ledger.sqlite", trained, key_of(NODE).peer_id)}:
+        ledger = root / "learner" / "ledger.sqlite"
+        credited = {peer for (peer,) in rows(ledger, "SELECT DISTINCT relay FROM relayed")}
+        made_both = {(2,), (3,)} <= {*rows(ledger, trained, key_of(NODE).peer_id)}
+        if made_both and {key_of(NODE).peer_id, OTHER.peer_id} <= credited:
             break
     for path in (root / "learner" / "ledger.sqlite", root / "node" / "receipts.sqlite"):
         rows(path, "PRAGMA wal_checkpoint(TRUNCATE)")  # so that a copy of the file is a copy of all that is in it

@@ -3,8 +3,8 @@
 hub_2000_core_pct, at most 50: the share of a core that the learner's process takes while 2000 members are there that
 have nothing to do, and nobody trains.
 hub_join_cpu_ms, at most 15: what one join costs it, when the learner was killed and started again and all 2000 come
-back at once, training going on: its processor's time from when it listens until all are there, less what it takes over
-as long a time afterwards.
+back at once, training going on: its processor's time from when it listens until all are there, less what it takes in as
+long a time at the rate of 20 s afterwards.
 hub_pause_s, at most 2: the longest time between two training steps while they come, beyond the usual one.
 
 The learner is the program that operators run, but for a trainer that sleeps (`benchmarks/live/trainer.py`). Members
@@ -17,7 +17,6 @@ repetitions, of the pause as well.
 from __future__ import annotations
 
 import json
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,12 +28,10 @@ from pathlib import Path
 import psutil
 
 from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, median, number, say, scratch, table
-from benchmarks.live.swarm import Plant, fake_node_toml, open_program
-from benchmarks.network.payload import write_payload
+from benchmarks.live.loopback import LoopbackSwarm, listens
+from benchmarks.live.swarm import Plant, open_program
 from learner.provisioning.estimation.recording import FILE
 from node.learner_role.command import EVENTS_FILE
-from node.network.invites import found_swarm
-from node.tasks.tokenizer import write_character_tokenizer
 
 CORE_PCT_AT_MOST, JOIN_MS_AT_MOST, PAUSE_AT_MOST_S = 50.0, 15.0, 2.0
 REPS = 3
@@ -51,37 +48,7 @@ SPAN_S = 20.0
 USUAL_STEPS = 8
 POLL_S = 0.25
 
-PLANT = Plant(train_s=1.0, prompts=4, group=4, generation_s=0.3, size_bytes=1 << 16)
-STEPS = 100_000
-
-SWARM_TOML = """\
-[swarm]
-name = "hub"
-state = "state"
-
-[network]
-listen = ["/ip4/127.0.0.1/tcp/{port}"]
-
-[model]
-directory = "model"
-weights_dtype = "bfloat16"
-
-[task]
-spec = "reverse:letters=6"
-held_out = 0
-
-[learn]
-steps = {steps}
-staleness = 3
-publish_every = 3
-prompts_per_step = {plant.prompts}
-group_size = {plant.group}
-max_new_tokens = {plant.tokens}
-lease_timeout_s = 60.0
-
-[trust]
-audits = false
-"""
+PLANT = Plant(train_s=1.0, prompts=4, group=4, generation_s=0.3, size_bytes=1 << 16, heartbeat_s=5.0)
 
 
 @dataclass(kw_only=True)
@@ -122,24 +89,17 @@ class Hub:
     """One learner, killed and started again, with all its members."""
 
     def __init__(self, out: Path, members: int) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
-        self.out, self.state, self.members = out, out / "state", members
-        write_character_tokenizer(out / "model")
-        (out / "model" / "config.json").write_text("{}", encoding="ascii")
-        write_payload(out / "model", 1 << 16, seed=0)
-        toml = SWARM_TOML.format(port=self.port, steps=STEPS, plant=PLANT)
-        (out / "swarm.toml").write_text(toml, encoding="utf-8")
-        self.invite = found_swarm(out / "swarm.toml")
-        self.events, self.recording = Tail(path=self.state / EVENTS_FILE), Tail(path=self.state / FILE)
+        self.swarm = LoopbackSwarm(name="hub", out=out, plant=PLANT, kappa=3)
+        self.out, self.members = out, members
+        state = self.swarm.state
+        self.events, self.recording = Tail(path=state / EVENTS_FILE), Tail(path=state / FILE)
 
     def run(self, reps: int) -> tuple[list[float], list[Return], float]:
         """Return the shares of a core in percent, what restarts showed, and the MiB that the process held."""
         with ExitStack() as everything:
             learner = ExitStack()
             everything.callback(lambda: learner.close())
-            process = learner.enter_context(self._learner(0))
+            process = learner.enter_context(self.swarm.learner(0))
             for first in range(PROCESSES):
                 everything.enter_context(self._members(first))
             self._wait("all members", lambda: self.events.count("peer_joined") >= self.members)
@@ -149,16 +109,16 @@ class Hub:
             say(f"idle: {', '.join(f'{share:.1f} %' for share in shares)} of a core, {rss_mib:.0f} MiB")
             if left := self.events.count("peer_left"):
                 say(f"{left} members left meanwhile")
-            (self.out / "begin").touch()
+            self.swarm.begin.touch()
             for number_ in range(NODES):
-                everything.enter_context(self._node(number_))
+                everything.enter_context(self.swarm.node(f"n{number_}", f"127.78.0.{1 + number_}"))
             returns = []
             for rep in range(reps):
                 self._wait_steps()
                 process.kill()
                 process.wait()
                 learner.close()
-                process = learner.enter_context(self._learner(rep + 1))
+                process = learner.enter_context(self.swarm.learner(rep + 1))
                 returns.append(self._watch_return(process))
                 say(f"restart {rep + 1}: {returns[-1]}")
             return shares, returns, rss_mib
@@ -166,7 +126,7 @@ class Hub:
     def _watch_return(self, process: psutil.Process) -> Return:
         """Wait until all are back, and then as long again."""
         before, everybody = self.events.count("peer_joined"), self.members + NODES
-        while not any(one.status == psutil.CONN_LISTEN for one in process.net_connections(kind="tcp")):
+        while not listens(process):
             time.sleep(POLL_S / 10)
         began, used = time.time(), _used(process)
         self._wait("all members again", lambda: self.events.count("peer_joined") >= before + everybody)
@@ -198,28 +158,10 @@ class Hub:
             time.sleep(POLL_S)
 
     @contextmanager
-    def _learner(self, number_: int) -> Iterator[psutil.Process]:
-        trainer = [str(PLANT.train_s), str(PLANT.size_bytes), str(self.out / "begin")]
-        argv = [sys.executable, "-m", "benchmarks.live.learner", str(self.out / "swarm.toml"), *trainer]
-        with open_program(f"learner{number_}", argv, self.out) as program:
-            yield psutil.Process(program.process.pid)
-
-    @contextmanager
     def _members(self, number_: int) -> Iterator[None]:
         each = self.members // PROCESSES
-        argv = [sys.executable, "-m", "benchmarks.live.members", self.invite, str(number_ * each), str(each)]
+        argv = [sys.executable, "-m", "benchmarks.live.members", self.swarm.invite, str(number_ * each), str(each)]
         with open_program(f"members{number_}", argv, self.out):
-            yield
-
-    @contextmanager
-    def _node(self, number_: int) -> Iterator[None]:
-        name = f"n{number_}"
-        config = self.out / f"{name}.toml"
-        token_s = PLANT.generation_s / PLANT.tokens
-        told = fake_node_toml(name, group=PLANT.group, token_s=token_s, address=f"127.78.0.{1 + number_}")
-        config.write_text(told, encoding="utf-8")
-        options = ["--config", str(config), "--state", str(self.out / name), "--plain"]
-        with open_program(name, [sys.executable, "-m", "node", "join", self.invite, *options], self.out):
             yield
 
 

@@ -13,7 +13,6 @@ besieged times follow each other; figures are medians over the repetitions.
 
 from __future__ import annotations
 
-import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -23,14 +22,13 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.harness import Bar, BenchmarkError, arguments, conclude, main, median, number, say, scratch, table
-from benchmarks.live.swarm import Plant, count_events, fake_node_toml, open_program, wait_until
-from benchmarks.network.payload import write_payload
+from benchmarks.harness import Bar, arguments, conclude, main, median, number, say, scratch, table
+from benchmarks.live.loopback import LoopbackSwarm, listens
+from benchmarks.live.swarm import Plant, count_events, open_program, wait_until
 from learner.provisioning.estimation.recording import FILE
 from node.config.invite_text import INVITE_FILE
 from node.learner_role.command import EVENTS_FILE
 from node.runtime.events import Clock
-from node.tasks.tokenizer import write_character_tokenizer
 from protocol.core.invite import read_invite
 
 MEMBER_BACK_AT_MOST_S, RSS_AT_MOST_MIB, PACE_AT_LEAST = 30.0, 300.0, 0.5
@@ -40,42 +38,11 @@ PHASE_S = 20.0
 """Of quiet, and of siege: some twenty steps."""
 
 PLANT = Plant(train_s=0.5, prompts=4, group=4, generation_s=0.3, size_bytes=1 << 20)
-STEPS = 100_000
 MANY = 200
 """Connections of the learner with which the idle strangers are there."""
 
 POLL_S = 0.1
 MIB = 1 << 20
-
-SWARM_TOML = """\
-[swarm]
-name = "siege"
-state = "state"
-
-[network]
-listen = ["/ip4/127.0.0.1/tcp/{port}"]
-heartbeat_s = 2.0
-
-[model]
-directory = "model"
-weights_dtype = "bfloat16"
-
-[task]
-spec = "reverse:letters=6"
-held_out = 0
-
-[learn]
-steps = {steps}
-staleness = 3
-publish_every = 1
-prompts_per_step = {plant.prompts}
-group_size = {plant.group}
-max_new_tokens = {plant.tokens}
-lease_timeout_s = 60.0
-
-[trust]
-audits = false
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,27 +58,20 @@ class Siege:
     """One learner, killed and started again now and then, and its nodes."""
 
     def __init__(self, out: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
-        self.out, self.state = out, out / "state"
-        write_character_tokenizer(out / "model")
-        (out / "model" / "config.json").write_text("{}", encoding="ascii")
-        write_payload(out / "model", 1 << 16, seed=0)
-        (out / "begin").touch()
-        toml = SWARM_TOML.format(port=self.port, steps=STEPS, plant=PLANT)
-        (out / "swarm.toml").write_text(toml, encoding="utf-8")
+        self.swarm = LoopbackSwarm(name="siege", out=out, plant=PLANT)
+        self.out, self.state = out, self.swarm.state
+        self.swarm.begin.touch()
 
     def run(self, reps: int) -> tuple[list[Phase], list[Phase], list[float]]:
         """Return what quiet and besieged times showed, and after how long members were back."""
         quiet, besieged, back = list[Phase](), list[Phase](), list[float]()
         with ExitStack() as everything:
             learner = ExitStack()
-            process = learner.enter_context(self._learner(0))
+            process = learner.enter_context(self.swarm.learner(0))
             everything.callback(lambda: learner.close())
             wait_until("an invite", (self.state / INVITE_FILE).exists, [])
             for number_ in range(NODES):
-                everything.enter_context(self._node(f"n{number_}"))
+                everything.enter_context(self.swarm.node(f"n{number_}"))
             self._wait_joined(NODES)
             for rep in range(reps):
                 quiet.append(self._watch(process))
@@ -124,8 +84,8 @@ class Siege:
                     process.wait()
                     learner.close()
                     joined = count_events(self.state / EVENTS_FILE, "peer_joined")
-                    process = learner.enter_context(self._learner(rep + 1))
-                    while not self._listens(process):
+                    process = learner.enter_context(self.swarm.learner(rep + 1))
+                    while not listens(process):
                         time.sleep(POLL_S)
                     began = time.monotonic()
                     self._wait_joined(joined + NODES)
@@ -151,40 +111,15 @@ class Siege:
     def _wait_besieged(self, process: psutil.Process) -> None:
         wait_until("idle strangers", lambda: len(process.net_connections(kind="tcp")) > MANY, [])
 
-    def _listens(self, process: psutil.Process) -> bool:
-        if not process.is_running():
-            raise BenchmarkError("The learner ended when it was started again.")
-        return any(one.status == psutil.CONN_LISTEN for one in process.net_connections(kind="tcp"))
-
     def _wait_joined(self, times: int) -> None:
         wait_until("all nodes", lambda: count_events(self.state / EVENTS_FILE, "peer_joined") >= times, [])
 
     @contextmanager
-    def _learner(self, number_: int) -> Iterator[psutil.Process]:
-        trainer = [str(PLANT.train_s), str(PLANT.size_bytes), str(self.out / "begin")]
-        argv = [sys.executable, "-m", "benchmarks.live.learner", str(self.out / "swarm.toml"), *trainer]
-        with open_program(f"learner{number_}", argv, self.out) as program:
-            yield psutil.Process(program.process.pid)
-
-    @contextmanager
-    def _node(self, name: str) -> Iterator[None]:
-        config = self.out / f"{name}.toml"
-        token_s = PLANT.generation_s / PLANT.tokens
-        config.write_text(fake_node_toml(name, group=PLANT.group, token_s=token_s), encoding="utf-8")
-        options = ["--config", str(config), "--state", str(self.out / name), "--plain"]
-        argv = [sys.executable, "-m", "node", "join", self._invite(), *options]
-        with open_program(name, argv, self.out):
-            yield
-
-    @contextmanager
     def _besieger(self, kind: str, rep: int) -> Iterator[None]:
-        address = read_invite(self._invite(), now_ms=Clock.now_ms()).addresses[0]
+        address = read_invite(self.swarm.invite, now_ms=Clock.now_ms()).addresses[0]
         argv = [sys.executable, "-m", "benchmarks.live.besieger", kind, address]
         with open_program(f"{kind}{rep}", argv, self.out):
             yield
-
-    def _invite(self) -> str:
-        return (self.state / INVITE_FILE).read_text(encoding="ascii").strip()
 
 
 def benchmark() -> int:

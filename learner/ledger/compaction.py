@@ -17,15 +17,13 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from learner.ledger.queries.receipts import known_of, whole_receipt
-from learner.ledger.receipt_packing import certificate_in, pack
+from learner.ledger.queries.receipts import known_of
+from learner.ledger.receipt_packing import certificate_in, is_packed, pack, unpack
 from learner.ledger.sqlite.database import LedgerError, LedgerFile
 from protocol.core.ids import LeaseId
 
 ROUND = 500
 """Receipts that are packed in one transaction: some 50 ms, for which nobody else can write."""
-
-DAY_MS = 86_400_000
 
 PAGES = ("page_count", "freelist_count", "page_size")
 
@@ -38,20 +36,16 @@ class Compaction:
 
     def pack_receipts(self, before_ms: int, most: int = ROUND) -> int:
         """Pack receipts of leases that ended before then, `most` at most; return how many were."""
-        rows = self.db.query(
-            "SELECT r.no, l.lease, r.receipt FROM receipts r JOIN lease_rows l USING (no)"
-            " WHERE r.no < ? AND l.closed_ms < ? ORDER BY r.no LIMIT ?",
-            (self._first_issued(before_ms), before_ms, most),
-        )
-        if not rows:
-            return 0
         with self.db.transaction() as db:
+            rows = db.execute(
+                "SELECT r.no, l.lease, r.receipt FROM receipts r JOIN lease_rows l USING (no)"
+                " WHERE r.no < ? AND l.closed_ms < ? ORDER BY r.no LIMIT ?",
+                (self._first_issued(before_ms), before_ms, most),
+            ).fetchall()
             for number, lease, receipt in rows:
                 packed = self._packed(db, LeaseId(lease), receipt)
-                # It may have been revised since it was read: then another round has the new one.
-                gone = db.execute("DELETE FROM receipts WHERE no = ? AND receipt = ?", (number, receipt))
-                if gone.rowcount:
-                    db.execute("INSERT OR REPLACE INTO packed_receipts VALUES (?, ?)", (number, packed))
+                db.execute("DELETE FROM receipts WHERE no = ?", (number,))
+                db.execute("INSERT INTO packed_receipts VALUES (?, ?)", (number, packed))
         return len(rows)
 
     def _first_issued(self, since_ms: int) -> int:
@@ -87,8 +81,9 @@ class Compaction:
         certificate = certificate_in(receipt)
         db.execute("INSERT INTO receipt_certificates (certificate) VALUES (?) ON CONFLICT DO NOTHING", (certificate,))
         ((number,),) = db.execute("SELECT no FROM receipt_certificates WHERE certificate = ?", (certificate,))
-        packed = pack(receipt, number, known_of(self.db, lease, certificate))
-        return packed if whole_receipt(self.db, lease, packed) == receipt else receipt
+        known = known_of(self.db, lease, certificate)
+        packed = pack(receipt, number, known)
+        return packed if is_packed(packed) and unpack(packed, known) == receipt else receipt
 
 
 def size_of(path: Path) -> int:

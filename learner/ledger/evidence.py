@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from learner.ledger.queries.receipts import whole_receipt
+from learner.ledger.queries.receipts import stored_receipt, whole_receipt
 from learner.ledger.queries.work import dropped
 from learner.ledger.rows import TallyRow
 from learner.ledger.sqlite.files import Queries, Row
@@ -101,8 +101,7 @@ class Evidence:
 
     def receipt_for(self, lease: LeaseId) -> bytes | None:
         """The receipt that was given for a lease."""
-        rows = self.db.query("SELECT receipt FROM leases WHERE lease = ?", (lease,))
-        return whole_receipt(self.db, lease, rows[0][0]) if rows and rows[0][0] is not None else None
+        return stored_receipt(self.db, lease)
 
     def newest_receipts(self, limit: int, peer: PeerId | None = None) -> list[bytes]:
         """The latest `limit` receipts, or those of one peer, newest first."""

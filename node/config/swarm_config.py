@@ -68,6 +68,10 @@ MAX_SAMPLES = 1024
 """Of a held-out prompt in one evaluation: pass@1024 is the furthest that anybody reports."""
 
 
+KEEP_DAYS = 7.0
+"""Unless the operator says otherwise."""
+
+
 class SwarmSection(Section, frozen=True, kw_only=True):
     """Who the swarm is, and where this learner keeps its state."""
 
@@ -77,7 +81,7 @@ class SwarmSection(Section, frozen=True, kw_only=True):
     """Directory of keys, ledger, weights and checkpoints; back up its operator.key."""
     certificate_days: Annotated[float, Meta(gt=0, le=36_500)] = 90.0
     """Days that a new certificate for the learner's key lasts; it is renewed in time."""
-    keep_days: Annotated[float, Meta(ge=0, le=36_500)] = 7.0
+    keep_days: Annotated[float, Meta(ge=0, le=36_500)] = KEEP_DAYS
     """Days after the end of a lease until its receipt is packed to an eighth. See [ledger](#the-ledger)."""
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import trio
 
-from learner.ledger.compaction import DAY_MS, ROUND
+from learner.ledger.compaction import ROUND
 from node.learner_role.shared.context import Service
+from protocol.core.dates import DAY_MS
 
 LOOK_S = 600.0
 """Between two looks at what has become old enough."""
@@ -25,13 +26,13 @@ class ReceiptPacker(Service):
     """See the module's paragraph. `keep_days`: how old a lease is when its receipt is packed."""
 
     keep_days: float
-    looked: int = 0
-    """Rounds that are over."""
 
     async def run(self) -> None:
         """Pack until cancelled. Raises LedgerError."""
         while True:
-            before_ms = self.context.now_ms() - round(self.keep_days * DAY_MS)
-            packed = await trio.to_thread.run_sync(self.ledger.compaction.pack_receipts, before_ms)
-            self.looked += 1
-            await trio.sleep(PAUSE_S if packed == ROUND else LOOK_S)
+            await trio.sleep(PAUSE_S if await self.pack() == ROUND else LOOK_S)
+
+    async def pack(self) -> int:
+        """One round; return how many were packed, ROUND at most. Raises LedgerError."""
+        before_ms = self.context.now_ms() - round(self.keep_days * DAY_MS)
+        return await trio.to_thread.run_sync(self.ledger.compaction.pack_receipts, before_ms)

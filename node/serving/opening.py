@@ -20,7 +20,6 @@ from node.runtime.events import EventLog, Fields
 from node.serving.kept_versions import VersionGone, open_kept
 from node.serving.served_model import ServedModel
 from node.serving.sources import Candidate, Source, StoreSource, find_source
-from node.state.stored_versions import about_damaged_manifests
 from swarm.transport.error_groups import first_cause
 
 FIRST_TRIES = 5
@@ -59,7 +58,7 @@ def prepare(
 ) -> Opening:
     """Look at what is there, and start nothing. `tell` hears of versions that are passed over. Raises NodeError."""
     source = find_source(target, name)
-    if isinstance(source, StoreSource) and (damaged := about_damaged_manifests(source.store)):
+    if isinstance(source, StoreSource) and (damaged := source.look().about_damaged):
         tell(damaged)
     settings = read_node_config(config)
     section = settings.engine

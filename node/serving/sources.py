@@ -11,7 +11,6 @@ Invariants:
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -21,7 +20,7 @@ from node.engine.interface import InstalledVersion
 from node.runtime.errors import RunError, UsageError
 from node.runtime.formatting import plain_name
 from node.state.locate import StateLocation, find_place
-from node.state.stored_versions import complete_versions
+from node.state.stored_versions import StoredVersions, stored_versions
 from node.tasks.ways.model_ways import ModelWays, read_ways
 from protocol.core.ids import ManifestHash, PolicyVersion
 from protocol.versions.manifest import SignedManifest
@@ -91,7 +90,7 @@ class StoreSource:
     name: str
     ways: ModelWays = field(default_factory=ModelWays)
     _seen: frozenset[str] = frozenset()
-    _held: Sequence[SignedManifest] = ()
+    _stored: StoredVersions = field(default_factory=StoredVersions)
 
     @property
     def keeps(self) -> Path | None:
@@ -102,11 +101,11 @@ class StoreSource:
         return self.place.state / "store"
 
     def newest(self) -> Candidate | None:
-        held = self._versions()
+        held = self.look().complete
         return self._candidate(held[-1]) if held else None
 
     def find(self, wanted: str) -> Candidate:
-        held = self._versions()
+        held = self.look().complete
         for one in reversed(held):
             if wanted in (str(one.version), str(one.version.version)):
                 return self._candidate(one)
@@ -116,18 +115,19 @@ class StoreSource:
             "older versions of a learner again, of a checkpoint."
         )
 
-    def _versions(self) -> Sequence[SignedManifest]:
+    def look(self) -> StoredVersions:
+        """What the store has now. Raises RunError."""
         try:
             names = frozenset(os.listdir(self.store / "versions"))
         except OSError:
             names = frozenset()
         if names != self._seen:
             try:
-                self._held = complete_versions(self.store) if names else ()
+                self._stored = stored_versions(self.store) if names else StoredVersions()
             except OSError as error:  # the store appears or goes at this very moment
                 raise RunError(f"{self.store} cannot be read: {error.strerror}. Try again.") from error
             self._seen = names
-        return self._held
+        return self._stored
 
     def _candidate(self, signed: SignedManifest) -> Candidate:
         return Candidate(

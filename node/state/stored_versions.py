@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from learner.artifacts.regular_file import read_file
@@ -10,39 +12,47 @@ from protocol.core.errors import PeerError
 from protocol.versions.manifest import SignedManifest, open_manifest
 
 
-def complete_versions(store: Path) -> list[SignedManifest]:
-    """Complete versions in a store that may be in use, oldest first. Those of damaged manifests are passed over."""
-    return sorted((one for one in _opened(store).values() if one is not None), key=lambda signed: signed.version)
+@dataclass(frozen=True, kw_only=True)
+class StoredVersions:
+    """Versions whose files are complete: those whose manifests could be read, oldest first, and the files of the other
+    manifests."""
+
+    complete: Sequence[SignedManifest] = ()
+    damaged: Sequence[Path] = ()
+
+    @property
+    def about_damaged(self) -> str:
+        """A sentence that names the manifests whose versions are passed over, "" if there are none."""
+        if not self.damaged:
+            return ""
+        versions = "its version is" if len(self.damaged) == 1 else "their versions are"
+        return (
+            f"{' and '.join(map(str, self.damaged))} cannot be read, so {versions} passed over. Start the learner or "
+            "node once, which mends its store."
+        )
 
 
-def about_damaged_manifests(store: Path) -> str:
-    """A sentence that names the manifests whose versions `complete_versions` passes over, "" if there are none."""
-    damaged = [str(path) for path, signed in _opened(store).items() if signed is None]
-    if not damaged:
-        return ""
-    versions = "its version is" if len(damaged) == 1 else "their versions are"
-    return (
-        f"{' and '.join(damaged)} cannot be read, so {versions} passed over. Start the learner or node once, which "
-        "mends its store."
-    )
-
-
-def _opened(store: Path) -> dict[Path, SignedManifest | None]:
-    """By the file of its manifest every version whose files are complete; None where the manifest is damaged."""
+def stored_versions(store: Path) -> StoredVersions:
+    """What is in a store that may be in use."""
     genesis = store / "genesis"
     if not genesis.exists():
-        return {}
+        return StoredVersions()
     authority = genesis_at(genesis)[1]
-    found: dict[Path, SignedManifest | None] = {}
+    complete, damaged = list[SignedManifest](), list[Path]()
     for path in sorted((store / "manifests").iterdir()):
         if (store / "versions" / path.name).is_dir():
             try:
-                found[path] = open_manifest(read_file(path, MAX_MANIFEST_FILE_BYTES), authority)
+                complete.append(open_manifest(read_file(path, MAX_MANIFEST_FILE_BYTES), authority))
             except FileNotFoundError:  # evicted at this moment
                 continue
             except (PeerError, OSError):
-                found[path] = None
-    return found
+                damaged.append(path)
+    return StoredVersions(complete=sorted(complete, key=lambda signed: signed.version), damaged=damaged)
+
+
+def complete_versions(store: Path) -> Sequence[SignedManifest]:
+    """Complete versions in a store that may be in use, oldest first. Those of damaged manifests are passed over."""
+    return stored_versions(store).complete
 
 
 def newest_complete(store: Path) -> SignedManifest | None:

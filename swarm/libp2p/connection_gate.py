@@ -278,9 +278,8 @@ class Door:
 
     def _give_way(self, victim: int | None) -> int | None:
         if victim is not None:
-            self.refusals.note(STRANGERS, self._names.get(victim, ""))
             self._leave(victim)
-        return victim
+        return self._refused(STRANGERS, victim)
 
     def _refused(self, budget: str, victim: int | None) -> int | None:
         if victim is not None:

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from learner.ledger.sqlite.files import execute_all
+from learner.ledger.sqlite.migration import REFERS, rebuild
 from learner.ledger.sqlite.schema import LEASE
 
 PLAIN = """
@@ -61,17 +62,7 @@ def make_plain(path: Path, schema: int = 7) -> None:
         _insert(db, "leases", LEASE_COLUMNS, leases)
         _insert(db, "records", RECORD_COLUMNS, records)
         for name, sql in db.execute("SELECT name, sql FROM sqlite_master WHERE sql LIKE ?", (f"%{LEASE}%",)).fetchall():
-            indexes = db.execute(
-                "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL", (name,)
-            ).fetchall()
-            for index, _ in indexes:
-                db.execute(f"DROP INDEX {index}")
-            db.execute(f"ALTER TABLE {name} RENAME TO new_{name}")
-            db.execute(sql.replace(LEASE, "REFERENCES leases"))
-            db.execute(f"INSERT INTO {name} SELECT * FROM new_{name}")
-            db.execute(f"DROP TABLE new_{name}")
-            for _, made in indexes:
-                db.execute(made)
+            rebuild(db, name, sql.replace(LEASE, REFERS))
         db.execute("DROP TABLE IF EXISTS sums")
         db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (str(schema).encode(),))
         db.execute("COMMIT")

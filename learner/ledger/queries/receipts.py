@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from learner.ledger.receipt_packing import Known, NotPacked, is_packed, needed, unpack
-from learner.ledger.sqlite.database import DamagedValue
+from learner.ledger.sqlite.column_values import damaged_value
 from learner.ledger.sqlite.files import Queries
-from protocol.core.ids import LeaseId
+from protocol.core.ids import LeaseId, PeerId
+
+
+def stored_receipt(db: Queries, lease: LeaseId, peer: PeerId | None = None) -> bytes | None:
+    """The receipt that was given for a lease, of that peer if one is named; None if there is none."""
+    rows = db.query("SELECT receipt FROM leases WHERE lease = ?1 AND (?2 IS NULL OR peer = ?2)", (lease, peer))
+    return None if not rows or rows[0][0] is None else whole_receipt(db, lease, rows[0][0])
 
 
 def whole_receipt(db: Queries, lease: LeaseId, receipt: bytes) -> bytes:
@@ -16,10 +22,7 @@ def whole_receipt(db: Queries, lease: LeaseId, receipt: bytes) -> bytes:
         number, records = needed(receipt)
         return unpack(receipt, known_of(db, lease, _certificate(db, number), records))
     except NotPacked as error:
-        raise DamagedValue(
-            f"packed_receipts.receipt has a value that no learner writes ({receipt[:8].hex()}: {error}). Nothing was "
-            "changed. Restore the ledger from a copy."
-        ) from error
+        raise damaged_value("packed_receipts.receipt", receipt, str(error)) from error
 
 
 def known_of(db: Queries, lease: LeaseId, certificate: bytes, records: int = -1) -> Known:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from learner.ledger.queries.receipts import whole_receipt
+from learner.ledger.queries.receipts import stored_receipt
 from learner.ledger.rows import LeaseRow, TeacherRow, UnconsumedRow
 from learner.ledger.sqlite.column_values import from_json, version_from
 from learner.ledger.sqlite.files import Queries, Row
@@ -22,7 +22,6 @@ from protocol.core.ids import LeaseId, PeerId, RecordId
 from protocol.work import Rule
 
 OPEN = "status = 'open' AND receipt IS NULL"
-
 
 ENDS = {"returned": End.RETURNED, "expired": End.EXPIRED, "lost": End.LOST}
 
@@ -398,8 +397,7 @@ class WorkQueries:
 
     def receipt_of(self, lease: LeaseId, peer: PeerId) -> bytes | None:
         """The receipt already given to `peer` for `lease`, or None."""
-        rows = self.db.query("SELECT receipt FROM leases WHERE lease = ? AND peer = ?", (lease, peer))
-        return whole_receipt(self.db, lease, rows[0][0]) if rows and rows[0][0] is not None else None
+        return stored_receipt(self.db, lease, peer)
 
     def lease_envelope(self, lease: LeaseId) -> bytes | None:
         """The lease as it was signed. None when there is none of that id, or it is of no use any more."""

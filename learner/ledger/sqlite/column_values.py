@@ -34,16 +34,16 @@ def from_json(column: str, text: str | bytes, kind: Any) -> Any:
     try:
         return msgspec.convert(json.loads(text), ready(kind))
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError) as error:
-        raise _damaged(column, text, str(error)) from error
+        raise damaged_value(column, text, str(error)) from error
 
 
 def wealth_from(column: str, text: str, bets: int | None = None) -> tuple[float, ...]:
     """The evidence, bet by bet, that `column` has: of so many `bets` if it has any. Raises DamagedValue."""
     found = from_json(column, text, list[float])
     if not all(value < math.inf for value in found):  # minus infinity: what was lost for good
-        raise _damaged(column, text, "so much evidence cannot be")
+        raise damaged_value(column, text, "so much evidence cannot be")
     if bets is not None and len(found) not in (0, bets):
-        raise _damaged(column, text, f"{len(found)} bets instead of {bets}")
+        raise damaged_value(column, text, f"{len(found)} bets instead of {bets}")
     return tuple(found)
 
 
@@ -63,14 +63,14 @@ def choice_from(column: str, text: str) -> DeliveryOutcome:
     try:
         return DeliveryOutcome(text)
     except ValueError as error:
-        raise _damaged(column, text, str(error)) from error
+        raise damaged_value(column, text, str(error)) from error
 
 
 def counts_from(column: str, text: str) -> tuple[Counted, ...]:
     """What an audit counted, margin by margin, that `column` has. Raises DamagedValue."""
     pairs = from_json(column, text, list[tuple[int, int]])
     if not all(0 <= above <= trials <= MAX_COUNTED for above, trials in pairs):
-        raise _damaged(column, text, "so many of so many cannot be")
+        raise damaged_value(column, text, "so many of so many cannot be")
     return tuple(Counted(above=above, trials=trials) for above, trials in pairs)
 
 
@@ -89,7 +89,7 @@ def margins_from(column: str, text: str) -> tuple[Margin, ...]:
             for measure, above, rate, over, upto in rows
         )
     except ValueError as error:
-        raise _damaged(column, text, str(error)) from error
+        raise damaged_value(column, text, str(error)) from error
 
 
 def packed_in(column: str, raw: bytes, kind: Any) -> Any:
@@ -97,7 +97,7 @@ def packed_in(column: str, raw: bytes, kind: Any) -> Any:
     try:
         return msgspec.msgpack.decode(raw, type=ready(kind))
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise _damaged(column, raw, str(error)) from error
+        raise damaged_value(column, raw, str(error)) from error
 
 
 def version_from(column: str, name: str) -> PolicyVersion:
@@ -105,21 +105,22 @@ def version_from(column: str, name: str) -> PolicyVersion:
     try:
         incarnation, version = map(int, name.split("."))
     except ValueError as error:
-        raise _damaged(column, name, "no version") from error
+        raise damaged_value(column, name, "no version") from error
     return PolicyVersion(incarnation, version)
 
 
 def signed_in(column: str, raw: bytes | None, read: Callable[[bytes], T]) -> T:
     """What `read` makes of the envelope in `column`. Raises DamagedValue where there is none, or `read` a PeerError."""
     if raw is None:
-        raise _damaged(column, b"", "it was forgotten, and is asked for")
+        raise damaged_value(column, b"", "it was forgotten, and is asked for")
     try:
         return read(raw)
     except PeerError as error:
-        raise _damaged(column, raw, str(error)) from error
+        raise damaged_value(column, raw, str(error)) from error
 
 
-def _damaged(column: str, value: str | bytes, why: str) -> DamagedValue:
+def damaged_value(column: str, value: str | bytes, why: str) -> DamagedValue:
+    """What to raise where `column` has a value that is none, and why it is none."""
     shown = repr(value[:SHOWN_CHARS])
     return DamagedValue(
         f"{column} has a value that no learner writes ({shown}: {why[:200]}). Nothing was changed. Restore the ledger "

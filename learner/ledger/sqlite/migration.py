@@ -42,13 +42,18 @@ def split_work(db: sqlite3.Connection) -> None:
     execute_all(db, WORK)
     execute_all(db, MOVED)
     for name, sql in referring:
-        indexes = _rename(db, name)
-        db.execute(sql.replace(REFERS, LEASE))
-        db.execute(f'INSERT INTO "{name}" SELECT * FROM "old_{name}"')
-        db.execute(f'DROP TABLE "old_{name}"')
-        for index in indexes:
-            db.execute(index)
+        rebuild(db, name, sql.replace(REFERS, LEASE))
     db.execute("PRAGMA legacy_alter_table = OFF")
+
+
+def rebuild(db: sqlite3.Connection, name: str, sql: str) -> None:
+    """Make a table anew by another statement, with its rows and indexes; with `legacy_alter_table`."""
+    indexes = _rename(db, name)
+    db.execute(sql)
+    db.execute(f'INSERT INTO "{name}" SELECT * FROM "old_{name}"')
+    db.execute(f'DROP TABLE "old_{name}"')
+    for index in indexes:
+        db.execute(index)
 
 
 def _rename(db: sqlite3.Connection, name: str) -> list[str]:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from learner.ledger.compaction import DAY_MS, size_of
+from learner.ledger.compaction import size_of
 from learner.ledger.ledger import Ledger
 from learner.ledger.sqlite.database import LedgerError
-from node.config.swarm_config import SwarmSection
+from node.config.swarm_config import KEEP_DAYS
 from node.runtime.errors import RunError, UsageError, as_run_error
 from node.runtime.events import Clock
-from node.runtime.formatting import size
+from node.runtime.formatting import counted, size
 from node.state.learner_state import held_state
 from node.state.locate import find_place
-
-LEDGER = "ledger.sqlite"
+from protocol.core.dates import DAY_MS
 
 
 def compact(target: Path | None, keep_days: float | None) -> str:
@@ -26,11 +25,11 @@ def compact(target: Path | None, keep_days: float | None) -> str:
     place = find_place(target)
     if not place.is_learner:
         raise UsageError(f"{place.state} is a rollout node's: only a learner keeps a ledger. Name a swarm.toml.")
-    path = place.state / LEDGER
+    path = place.books
     if not path.exists():
         raise RunError(f"{path}: there is no ledger yet. Start the learner first.")
     if keep_days is None:
-        keep_days = SwarmSection(name="x").keep_days if place.config is None else place.config.swarm.keep_days
+        keep_days = KEEP_DAYS if place.config is None else place.config.swarm.keep_days
     before_ms = Clock.now_ms() - round(keep_days * DAY_MS)
     with held_state(place.state) as authority, as_run_error(LedgerError):
         before = size_of(path)
@@ -40,8 +39,7 @@ def compact(target: Path | None, keep_days: float | None) -> str:
                 packed += found
             ledger.compaction.shrink()
         after = size_of(path)
-    receipts = f"{packed} receipts" if packed != 1 else "1 receipt"
     return (
-        f"Packed {receipts} of leases that ended more than {keep_days:g} days ago. {path} has {size(after)}, and "
-        f"had {size(before)}. Nothing was lost: receipts read as they were signed."
+        f"Packed {counted(packed, 'receipt')} of leases that ended more than {keep_days:g} days ago. {path} has "
+        f"{size(after)}, and had {size(before)}. Nothing was lost: receipts read as they were signed."
     )

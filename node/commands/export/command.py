@@ -34,7 +34,7 @@ from node.runtime.atomic_files import writing
 from node.runtime.errors import RunError, UsageError
 from node.runtime.formatting import counted
 from node.state.locate import StateLocation, find_place
-from node.state.stored_versions import about_damaged_manifests, complete_versions
+from node.state.stored_versions import StoredVersions, stored_versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,8 @@ def export_version(
     _require_gguf(wishes, directory, again=again)
     place = find_place(source)
     story = read_story(place)
-    chosen = _chosen(place, story, wanted)
+    stored = stored_versions(place.state / "store")
+    chosen = _chosen(place, story, stored, wanted)
     if target is not None and again:
         pushing.require_same(directory, chosen, "adapter" if wishes.adapter else "", target)
         licence = pushing.license_card(directory, licence, target, ask)
@@ -93,21 +94,20 @@ def export_version(
             pushing.require_licence(licence, target)
         export = _Export(source, place, story, chosen, base, licence, tuple(trainer))
         said = export.write(directory, wishes)
-    damaged = about_damaged_manifests(place.state / "store")
-    lines = [said, *(note for note in (chosen.note, damaged) if note)]
+    lines = [said, *(note for note in (chosen.note, stored.about_damaged) if note)]
     if target is not None:
         lines.append(pushing.push(directory, target))
     return "\n".join(lines)
 
 
-def _chosen(place: StateLocation, story: RunStory, wanted: str) -> Chosen:
+def _chosen(place: StateLocation, story: RunStory, stored: StoredVersions, wanted: str) -> Chosen:
     """Raises UsageError, RunError."""
     if wanted == BEST and not story.is_learner:
         raise UsageError(
             f"--version best: {place.state} is a volunteer's node, and evaluations are in the learner's ledger. Ask "
             "the operator which version is the best."
         )
-    held = complete_versions(place.state / "store")
+    held = stored.complete
     if story.trouble and wanted == BEST:
         raise RunError(story.trouble)
     if (chosen := choose(wanted, held, story.rows, story.evaluations)) is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,17 @@ from typing import Any
 import pytest
 
 from learner.ledger import compaction
-from learner.ledger.compaction import DAY_MS
 from learner.ledger.ledger import Ledger
 from learner.ledger.queries.reader import read_ledger
 from learner.ledger.sqlite.database import LedgerError
 from learner.ledger.sqlite.row_sums import Summing
 from learner.ledger.work_tables import put_lease_payload, put_receipt
 from learner.trust.relay_credit import Credit
+from protocol.core.dates import DAY_MS
 from protocol.core.envelope import sign
 from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion
 from protocol.work import Receipt, Rule, Verdict
+from tests.support.dying_ledgers import killed_at
 from tests.support.ledgers import ALPHA, BETA, START_MS, SWARM, demo_run
 from tests.support.plain_ledgers import LEASE_COLUMNS, RECORD_COLUMNS, make_plain
 from tests.support.store_fixture import small_swarm
@@ -156,23 +156,6 @@ def test_without_room_nothing_is_shrunk_and_nothing_lost(path: Path, monkeypatch
 # Killed at every statement.
 
 
-def killed_at(path: Path, statement: int, work: Callable[[Ledger], object]) -> bool:
-    """Do `work` in a child that dies before it runs its SQL statement of that number; whether it died."""
-    if (child := os.fork()) == 0:
-        code = 1
-        try:
-            ledger = Ledger(path, swarm=SWARM)
-            left = iter(range(statement))
-            ledger._db.set_trace_callback(lambda sql: None if next(left, None) is not None else os._exit(9))
-            work(ledger)
-            code = 0
-        finally:
-            os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, 9)
-    return code == 9
-
-
 @pytest.mark.rest
 def test_killed_at_any_statement_of_a_compaction_nothing_is_lost(path: Path, tmp_path: Path) -> None:
     before, died = told(path), 0
@@ -184,7 +167,7 @@ def test_killed_at_any_statement_of_a_compaction_nothing_is_lost(path: Path, tmp
     for statement in range(1, 1000):
         copy = tmp_path / f"killed-{statement}.sqlite"
         shutil.copyfile(path, copy)
-        if not killed_at(copy, statement, work):
+        if not killed_at(copy, SWARM, statement, work):
             break
         died += 1
         assert told(copy) == before, f"killed at statement {statement}"

@@ -37,6 +37,7 @@ from protocol.core.errors import LocalProtocolError
 from protocol.core.ids import PeerId, PolicyVersion, RecordId
 from protocol.work import Rule
 from tests.support.disks import file_limit
+from tests.support.dying_ledgers import killed_at
 from tests.support.examples import examples
 from tests.support.plain_ledgers import make_plain
 from tests.support.trainer_fixture import NOW_MS, OTHER, PEER, lease_id, manifest, version
@@ -660,24 +661,16 @@ def live_until(path: Path, statement: int) -> int | None:
     or None when it lived to the end.
     """
     reader, writer = os.pipe()
-    if (child := os.fork()) == 0:
-        code = 1
-        try:
-            ledger = Ledger(path, swarm=SWARM)
-            left = iter(range(statement))
-            ledger._db.set_trace_callback(lambda sql: None if next(left, None) is not None else os._exit(9))
-            for call in life(ledger):
-                call()
-                os.write(writer, b".")
-            code = 0
-        finally:
-            os._exit(code)
+
+    def live(ledger: Ledger) -> None:
+        for call in life(ledger):
+            call()
+            os.write(writer, b".")
+
+    died = killed_at(path, SWARM, statement, live)
     os.close(writer)
     with open(reader, "rb") as reports:
-        done = len(reports.read())
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, 9)
-    return done if code == 9 else None
+        return len(reports.read()) if died else None
 
 
 @pytest.mark.rest

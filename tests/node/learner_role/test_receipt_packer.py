@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import trio
-
-from learner.ledger.compaction import DAY_MS
 from learner.ledger.sqlite.database import snapshot
 from node.learner_role.receipt_packer import ReceiptPacker
-from tests.support.learner_fixture import FakePeer, Learner, Settings, open_learner, until
+from protocol.core.dates import DAY_MS
+from tests.support.learner_fixture import FakePeer, Learner, Settings, open_learner
 
 
 def counted(learner: Learner) -> tuple[int, int]:
@@ -25,10 +23,7 @@ async def test_receipts_are_packed_once_they_are_old_enough(tmp_path: Path) -> N
         ended_ms, given = learner.wall.ms, [one.receipt for one in learner.ledger.evidence.receipts()]
         for days, left in ((6.9, len(given)), (7.1, 0)):
             learner.wall.ms = ended_ms + round(days * DAY_MS)
-            async with trio.open_nursery() as nursery:
-                packer = ReceiptPacker(context=learner.context, keep_days=7.0)
-                nursery.start_soon(packer.run)
-                await until(lambda packer=packer: packer.looked > 0)
-                nursery.cancel_scope.cancel()
+            packer = ReceiptPacker(context=learner.context, keep_days=7.0)
+            assert await packer.pack() == len(given) - left
             assert counted(learner) == (left, len(given) - left)
         assert [one.receipt for one in learner.ledger.evidence.receipts()] == given

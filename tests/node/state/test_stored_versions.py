@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.state.stored_versions import about_damaged_manifests, complete_versions, newest_complete
+from node.state.stored_versions import complete_versions, newest_complete, stored_versions
 from protocol.versions.manifest import SignedManifest
 from swarm.store import ChunkStore
 from tests.support.store_fixture import fill, small_model, small_swarm
@@ -31,7 +31,7 @@ def manifest(store: Path, signed: SignedManifest) -> Path:
 
 def test_sound_ones_are_told_oldest_first(tmp_path: Path, held: list[SignedManifest]) -> None:
     assert [one.hash for one in complete_versions(tmp_path / "store")] == [one.hash for one in held]
-    assert about_damaged_manifests(tmp_path / "store") == ""
+    assert stored_versions(tmp_path / "store").about_damaged == ""
 
 
 @pytest.mark.parametrize("byte", [0, 61, -1])
@@ -43,7 +43,7 @@ def test_a_damaged_manifest_is_passed_over_and_named(tmp_path: Path, held: list[
     newest = newest_complete(tmp_path / "store")
     assert newest is not None
     assert newest.hash == held[1].hash
-    assert about_damaged_manifests(tmp_path / "store") == (
+    assert stored_versions(tmp_path / "store").about_damaged == (
         f"{path} cannot be read, so its version is passed over. Start the learner or node once, which mends its store."
     )
 
@@ -52,11 +52,11 @@ def test_two_of_them_are_both_named(tmp_path: Path, held: list[SignedManifest]) 
     paths = sorted(manifest(tmp_path / "store", one) for one in held[1:])
     for path in paths:
         path.write_bytes(b"")
-    said = about_damaged_manifests(tmp_path / "store")
+    said = stored_versions(tmp_path / "store").about_damaged
     assert said.startswith(f"{paths[0]} and {paths[1]} cannot be read, so their versions are passed over.")
 
 
 def test_what_was_evicted_is_not_damaged(tmp_path: Path, held: list[SignedManifest]) -> None:
     manifest(tmp_path / "store", held[-1]).unlink()
-    assert about_damaged_manifests(tmp_path / "store") == ""
-    assert about_damaged_manifests(tmp_path / "nothing") == ""
+    assert stored_versions(tmp_path / "store").about_damaged == ""
+    assert stored_versions(tmp_path / "nothing").about_damaged == ""

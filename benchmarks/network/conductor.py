@@ -8,6 +8,7 @@ of that node's output; routers are looked at before a node starts; when this ret
 from __future__ import annotations
 
 import filecmp
+import mmap
 import os
 import signal
 import subprocess
@@ -36,6 +37,9 @@ from swarm.transport.error_groups import first_cause
 
 PROGRAMS = {"volery": "benchmarks.network.node_volery", "libtorrent": "benchmarks.network.node_libtorrent"}
 """The systems that are measured, and the modules that are their nodes."""
+
+LOOPBACK_PROGRAMS = {"volery": PROGRAMS["volery"], "raw": "benchmarks.network.node_raw"}
+"""Those of one peer without links: ours, and a bare copy."""
 
 UNPUNCHED = "unpunched"
 HOME_PROGRAMS = dict.fromkeys(["volery", UNPUNCHED], "benchmarks.network.node_member")
@@ -147,11 +151,27 @@ class Place(Protocol):
     def inside(self, name: str, argv: Sequence[str]) -> list[str]: ...
 
 
+class Loopback:
+    """This machine itself; each node has an address of its own."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._addresses = {name: f"127.0.0.{number}" for number, name in enumerate(names, 2)}
+
+    def address(self, name: str) -> str:
+        return self._addresses[name]
+
+    def inside(self, name: str, argv: Sequence[str]) -> list[str]:
+        return list(argv)
+
+
 @contextmanager
 def open_place(scenario: Scenario) -> Iterator[Place]:
     """The links of a scenario, and its routers, each of which is looked at first. Raises NetworkUnavailable,
     ProbeFailed.
     """
+    if scenario.on_loopback:
+        yield Loopback([node.name for node in scenario.nodes])
+        return
     if not scenario.kinds:
         with open_network(scenario.nodes) as network:
             yield network
@@ -182,12 +202,28 @@ def run_once(scenario: Scenario, system: str, out: Path, *, seed: int, profile: 
     return ran
 
 
+def programs_in(scenario: Scenario) -> Mapping[str, str]:
+    """The systems that can be run there, and their modules."""
+    if scenario.on_loopback:
+        return LOOPBACK_PROGRAMS
+    return HOME_PROGRAMS if scenario.kinds else PROGRAMS
+
+
+def touch_memory(size_bytes: int) -> None:
+    """Use so much memory for a moment, and give it back. A host that lends memory takes seconds to hand out what was
+    free for long, and whoever writes files first pays for it: up to two seconds of the processor a GiB.
+    """
+    with mmap.mmap(-1, size_bytes) as memory:
+        for start in range(0, size_bytes, mmap.PAGESIZE):
+            memory[start] = 1
+
+
 async def _conduct(
     place: Place, scenario: Scenario, system: str, payload: Path, out: Path, profile: Path | None
 ) -> Ran:
     names = [node.name for node in scenario.nodes]
     addresses = [place.address(name) for name in names]
-    module = (HOME_PROGRAMS if scenario.kinds else PROGRAMS)[system]
+    module = programs_in(scenario)[system]
     punches = bool(scenario.kinds) and system != UNPUNCHED
     with first_cause():
         async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
@@ -226,6 +262,7 @@ async def _stop_when_told() -> None:
 async def _perform(scenario: Scenario, members: Sequence[_Member]) -> Ran:
     peers = members[1:]
     await _all(members, lambda member: member.hear("READY"), READY_S)
+    touch_memory(scenario.size_bytes * len(peers))
     await trio.sleep(SETTLE_S)
     machine, began = machine_seconds(), time.monotonic()
     await _all(members, lambda member: member.say("GO\n"), REPORT_S)

@@ -4,23 +4,40 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 FILE_NAME = "model.safetensors"
 HEADER_BYTES = 4096
 TENSOR_BYTES = 4 << 20
-"""A matrix of 1024 x 2048."""
+"""A matrix of 1024 x 2048. Where more than MAX_TENSORS of them lie in a file, matrices are twice as large, and so on."""
+
+MAX_TENSORS = 32
+"""So many are described in HEADER_BYTES."""
+
+PIECE_BYTES = 64 << 20
+"""Made at a time."""
 
 
 def write_payload(directory: Path, size_bytes: int, *, seed: int) -> Path:
     """Write a model of exactly `size_bytes` into `directory`, and return its path. A function of size and seed."""
     path = directory / FILE_NAME
-    path.write_bytes(_header(size_bytes - HEADER_BYTES) + random.Random(seed).randbytes(size_bytes - HEADER_BYTES))
+    with path.open("wb") as file:
+        file.write(_header(size_bytes - HEADER_BYTES))
+        file.writelines(_weights(size_bytes - HEADER_BYTES, random.Random(seed)))
     return path
 
 
+def _weights(size: int, rng: random.Random) -> Iterator[bytes]:
+    for start in range(0, size, PIECE_BYTES):
+        yield rng.randbytes(min(PIECE_BYTES, size - start))
+
+
 def _header(size: int) -> bytes:
-    ends = [*range(TENSOR_BYTES, size, TENSOR_BYTES), size]
+    tensor_bytes = TENSOR_BYTES
+    while size > MAX_TENSORS * tensor_bytes:
+        tensor_bytes *= 2
+    ends = [*range(tensor_bytes, size, tensor_bytes), size]
     table = {
         f"layers.{number}.weight": {"dtype": "BF16", "shape": [(end - start) // 2], "data_offsets": [start, end]}
         for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False))

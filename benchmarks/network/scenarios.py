@@ -17,11 +17,15 @@ MIB = 1 << 20
 HALF_TRIP_MS = 7.5
 """Added on the way into the switch and out of it, at both ends: a round trip of 30 ms."""
 
+FASTEST = 10_000.0
+"""Mbit/s, where there are no links: faster than two ends on one machine."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
     """Who is there, and how many bytes they are to have. `kinds` are the routers of the peers; empty: nobody has one,
-    and all of them are in one network with the source, which is in the open internet otherwise.
+    and all of them are in one network with the source, which is in the open internet otherwise. `on_loopback`: there
+    are no links, and nothing but the machine is the limit.
     """
 
     name: str
@@ -29,6 +33,7 @@ class Scenario:
     peers: tuple[Node, ...]
     size_bytes: int
     kinds: tuple[Kind, ...] = ()
+    on_loopback: bool = False
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -113,3 +118,13 @@ SCENARIOS = {
 """Equal links, few and many; with latency; fast downlinks behind slow uplinks, as homes have; everything mixed, where
 the slowest downlink is the bound and the mean over peers tells more; behind home routers, which all can be punched, or
 half of them. n2 is for a quick look."""
+
+LARGE_MIB = 3072
+LARGE = Scenario(
+    name="large",
+    source=Node(name="s", up=FASTEST, down=FASTEST),
+    peers=(Node(name="p1", up=FASTEST, down=FASTEST),),
+    size_bytes=LARGE_MIB * MIB,
+    on_loopback=True,
+)
+"""One peer and a model of 3 GiB, as fast as the machine is: the cost of a byte, and nothing else."""

@@ -21,9 +21,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from protocol.core.codec import Address, Bytes32, Bytes36, Count, Message, Millis, Name, PeerText, Reason
+from protocol.core.codec import Address, Bytes32, Bytes36, Count, Message, Millis, Name, PeerText, Reason, encode
 from protocol.core.envelope import OVERHEAD_BYTES
 from protocol.core.genesis import MAX_CERTIFICATE_BYTES, MAX_GENESIS_BYTES
+from protocol.core.ids import CID_BYTES, Cid
 from protocol.core.limits import (
     MANIFEST_PIECE_BYTES,
     MAX_ADDRESSES,
@@ -222,6 +223,23 @@ class Chunk(Message, frozen=True, kw_only=True, tag="chunk"):
     data: Annotated[bytes, Meta(max_length=MAX_CHUNK_BYTES)]
 
 
+def chunk_head(cid: Cid, size: int) -> bytes:
+    """The encoding of a Chunk up to its data: what is sent before `size` bytes that need not be copied for it."""
+    mark, num_bytes = next(known for limit, known in _BIN_MARKS if size < limit)
+    return _CHUNK_START + cid + _DATA_START + mark + size.to_bytes(num_bytes, "big")
+
+
+def split_chunk(body: bytes) -> tuple[Cid, memoryview] | None:
+    """Content id and data of a Chunk that was encoded as we do it, without a copy; None for whatever else `body` is."""
+    end = len(_CHUNK_START) + CID_BYTES
+    start = end + len(_DATA_START) + 5
+    if not body.startswith(_CHUNK_START) or body[end : start - 4] != _DATA_START + _BIN32:
+        return None
+    if not len(body) - start == int.from_bytes(body[start - 4 : start], "big") <= MAX_CHUNK_BYTES:
+        return None
+    return Cid(body[end - CID_BYTES : end]), memoryview(body)[start:]
+
+
 class Busy(Message, frozen=True, kw_only=True, tag="busy"):
     """Server: held, but too many uploads are under way; ask elsewhere, or again after `retry_after_ms`."""
 
@@ -237,3 +255,14 @@ class Missing(Message, frozen=True, kw_only=True, tag="missing"):
 
 ChunkRequest = Request | Cancel
 ChunkAnswer = Chunk | Busy | Missing
+
+_BIN32 = b"\xc6"
+"""MessagePack's mark of bytes whose number takes 32 bits, as that of most chunks does."""
+
+_BIN_MARKS = ((1 << 8, (b"\xc4", 1)), (1 << 16, (b"\xc5", 2)), (1 << 32, (_BIN32, 4)))
+"""Below so many bytes, the mark before them, and how many bytes their number takes."""
+
+_CHUNK_START, _DATA_START = encode(Chunk(cid=bytes(CID_BYTES), data=bytes(1 << 16)))[: -(1 << 16) - 5].split(
+    bytes(CID_BYTES)
+)
+"""What stands before the content id, and between it and the data."""

@@ -35,6 +35,7 @@ class Libp2pStream:
         self.remote = connection.peer
         self.protocol = protocol
         self.send_all = stream.send_all
+        self.post = stream.post
         self.receive_some = stream.receive_some
         self.take_arrived = stream.take_arrived
         self.expect = stream.expect

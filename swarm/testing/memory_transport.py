@@ -118,6 +118,10 @@ class MemoryNetwork:
 
     # For the transports.
 
+    def has_fault(self, source: PeerId, target: PeerId) -> bool:
+        """Whether what `source` sends to `target` passes through a hook, which may take its time."""
+        return (source, target) in self._faults
+
     async def pass_through(self, transfer: Transfer) -> bytes:
         """Return what arrives of `transfer`."""
         hook = self._faults.get((transfer.source, transfer.target))
@@ -315,21 +319,33 @@ class _Pipe:
         self._abandoned = False
         self._changed = trio.Event()
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, data: bytes, note_progress: Callable[[int], None] | None = None) -> None:
         """Put `data` in, waiting for room. Raises StreamBroken."""
         view = memoryview(data)
         while view:
-            self._require_whole()
-            if self.ended:
-                raise StreamBroken("this side has already sent its end")
+            self._require_sendable()
             room = len(view) if self._abandoned else WINDOW_BYTES - len(self._buffer)
             if not self._abandoned:
                 self._buffer += view[:room]
+            taken = len(view[:room])
             view = view[room:]
             self._tell()
             if view:
+                if note_progress is not None and taken:
+                    note_progress(taken)
                 await self._changed.wait()
         self._require_whole()
+
+    def post(self, data: bytes) -> bool:
+        """Put `data` in if there is room. Raises StreamBroken."""
+        self._require_sendable()
+        if self._abandoned:
+            return True
+        if len(data) > WINDOW_BYTES - len(self._buffer):
+            return False
+        self._buffer += data
+        self._tell()
+        return True
 
     async def receive(self, max_bytes: int) -> bytes:
         """Take up to `max_bytes` out; b"" at the end. Raises StreamBroken."""
@@ -363,6 +379,11 @@ class _Pipe:
             self._buffer.clear()
         self._tell()
 
+    def _require_sendable(self) -> None:
+        self._require_whole()
+        if self.ended:
+            raise StreamBroken("this side has already sent its end")
+
     def _require_whole(self) -> None:
         if self._broken is not None:
             raise StreamBroken(self._broken)
@@ -392,17 +413,30 @@ class MemoryStream:
         self._outgoing = outgoing
         self._incoming = incoming
         self._closed = False
+        self._sends = False
 
-    async def send_all(self, data: bytes) -> None:
+    async def send_all(self, *parts: bytes | memoryview, note_progress: Callable[[int], None] | None = None) -> None:
         await trio.lowlevel.checkpoint()
+        data = b"".join(parts)
         transfer = Transfer(source=self._owner.peer_id, target=self.remote, protocol=self.protocol, data=data)
+        self._sends = True
         try:
             arriving = await self._owner.network.pass_through(transfer)
+            await self._outgoing.send(arriving, note_progress)
         except StreamBroken as error:
             self.break_both(str(error))
             raise
-        await self._outgoing.send(arriving)
+        finally:
+            self._sends = False
         self._owner.count(self.remote, sent=len(data))
+
+    def post(self, data: bytes) -> bool:
+        if self._sends or self._owner.network.has_fault(self._owner.peer_id, self.remote):
+            return False
+        if not self._outgoing.post(data):
+            return False
+        self._owner.count(self.remote, sent=len(data))
+        return True
 
     async def receive_some(self, max_bytes: int) -> bytes:
         if max_bytes < 1:

@@ -5,6 +5,7 @@ Cores decide which chunk is asked of which peer and whose request is answered ne
 - `chunk_cache`: chunks stored a moment ago, still in memory
 - `chunk_picker`: which chunk is asked of which peer next: rarest first, in bounded windows
 - `chunk_server`: the chunks that other peers request
+- `disk_turns`: where the disk is asked: small chunks in the turn in which they come, large ones in a thread
 - `exchange`: fetches one version at a time, and seeds the versions that begin here
 - `fetch`: one version on its way here
 - `link`: the conversation with one peer

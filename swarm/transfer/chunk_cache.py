@@ -18,10 +18,10 @@ class RecentChunks:
     """See the module's paragraph."""
 
     def __init__(self) -> None:
-        self._chunks: dict[Cid, bytes] = {}
+        self._chunks: dict[Cid, bytes | memoryview] = {}
         self._size = 0
 
-    def add(self, cid: Cid, data: bytes) -> None:
+    def add(self, cid: Cid, data: bytes | memoryview) -> None:
         """Keep a verified chunk for a while."""
         if cid not in self._chunks and len(data) <= RECENT_BYTES:
             self._chunks[cid] = data
@@ -29,6 +29,6 @@ class RecentChunks:
         while self._size > RECENT_BYTES:
             self._size -= len(self._chunks.pop(next(iter(self._chunks))))
 
-    def get(self, cid: Cid) -> bytes | None:
+    def get(self, cid: Cid) -> bytes | memoryview | None:
         """Return the chunk if it is still here."""
         return self._chunks.get(cid)

@@ -23,6 +23,7 @@ from swarm.store import ChunkStore, StoreError
 from swarm.transfer import upload_queue as uploads
 from swarm.transfer.audience import Asked, Begun, ExchangeView, Idle, Note, Sent
 from swarm.transfer.chunk_cache import RecentChunks
+from swarm.transfer.disk_turns import DiskTurns
 from swarm.transfer.question_rates import RateLimit
 from swarm.transfer.upload_queue import Begin, Drop, Event, Moved, Refuse, Requested, Tick, UploadQueue, Withdrawn
 from swarm.transport.error_groups import first_cause
@@ -109,6 +110,7 @@ class ChunkServer:
     _outlets: dict[tuple[PeerId, Cid], _Outlet] = field(default_factory=dict)
     _uploads: UploadQueue = field(init=False)
     _rates: RateLimit = field(init=False)
+    _disk: DiskTurns = field(default_factory=DiskTurns)
 
     def __post_init__(self) -> None:
         self._uploads = UploadQueue(
@@ -208,8 +210,9 @@ class ChunkServer:
             outlet.answer(exchange.Missing(cid=cid))
             return
         with trio.move_on_after(UPLOAD_TIMEOUT_S) as patience:
-            await outlet.frames.send(
-                exchange.Chunk(cid=cid, data=data),
+            await outlet.frames.send_bytes(
+                exchange.chunk_head(cid, len(data)),
+                data,
                 note_progress=lambda size: self._queue(Moved(peer=outlet.peer, size=size)),
             )
         if patience.cancelled_caught:
@@ -240,11 +243,11 @@ class ChunkServer:
         if outlet.upload is not None:
             self._uploaded(outlet, outlet.upload)
 
-    async def _read(self, cid: Cid) -> bytes | None:
+    async def _read(self, cid: Cid) -> bytes | memoryview | None:
         if (data := self.recent.get(cid)) is not None:
             return data
         try:
-            return await trio.to_thread.run_sync(self.store.get, cid)
+            return await self._disk.run(self.store.size_of(cid) or 0, self.store.get, cid)
         except (StoreError, OSError) as error:
             self.trouble(f"A chunk that the store holds cannot be read: {error}")
             return None

@@ -36,6 +36,7 @@ from swarm.transfer.chunk_picker import (
     Recall,
     Tick,
 )
+from swarm.transfer.disk_turns import DiskTurns
 from swarm.transfer.fetch import Fetched, Starved, VersionFetch
 from swarm.transfer.link import PeerLink
 from swarm.transfer.seed import VersionSeed
@@ -91,6 +92,7 @@ class ChunkExchange:
     _begun: trio.Event = field(default_factory=trio.Event)
     """Something is fetched or seeded since the last tick."""
     _news: trio.Event = field(default_factory=trio.Event)
+    _disk: DiskTurns = field(default_factory=DiskTurns)
     _enough: trio.Event = field(default_factory=trio.Event)
 
     @property
@@ -179,14 +181,18 @@ class ChunkExchange:
         """Give `event` to the plan of `of`, if that is still what is fetched, and perform what follows."""
         if of is None or of is not self.fetching:
             return
+        spoken_to: set[PeerLink] = set()
         for effect in of.plan.handle(event, trio.current_time()):
             match effect:
                 case Ask(peer=peer, chunk=chunk):
                     self._links[peer].request(of, chunk)
+                    spoken_to.add(self._links[peer])
                 case Cancel(peer=peer, chunk=chunk):
                     self._links[peer].cancel(of.chunk(chunk).name, wanted=False)
+                    spoken_to.add(self._links[peer])
                 case Recall(peer=peer, chunk=chunk):
                     self._links[peer].cancel(of.chunk(chunk).name, wanted=True)
+                    spoken_to.add(self._links[peer])
                 case GiveUp(peer=peer):
                     self._links[peer].break_off()
                 case Ignore(peer=peer, corrupt=corrupt):
@@ -195,6 +201,8 @@ class ChunkExchange:
                     self._links[peer].break_off()
                 case Complete():
                     of.done.set()
+        for link in spoken_to:
+            link.flush()
         if not of.plan.starved:
             of.fed_at = trio.current_time()
 
@@ -270,11 +278,11 @@ class ChunkExchange:
             for seed in self._seeds.values():
                 seed.feed(PeerGone(peer=link.peer))
 
-    async def store_chunk(self, fetch: VersionFetch, chunk: int, data: bytes, peer: PeerId) -> Event | None:
+    async def store_chunk(self, fetch: VersionFetch, chunk: int, data: memoryview, peer: PeerId) -> Event | None:
         """Keep a chunk that came from `peer`; return what the plan is to hear of it."""
         is_new = fetch.plan.lacks(chunk)
         try:
-            await trio.to_thread.run_sync(self.store.put, fetch.hash, chunk, data)
+            await self._disk.run(len(data), self.store.put, fetch.hash, chunk, data)
         except PeerError as error:
             if error.fault is Fault.CORRUPT_CHUNK:
                 return Corrupt(peer=peer, chunk=chunk)

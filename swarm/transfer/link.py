@@ -9,11 +9,13 @@ something else is wanted, `_carry` when something is to be requested, and `_exch
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
 
+from protocol.core.codec import decode
 from protocol.core.errors import Fault, PeerError
 from protocol.core.ids import Cid, ManifestHash, PeerId
 from protocol.core.limits import MAX_CHUNKS
@@ -67,7 +69,7 @@ class LinkOwner(Protocol):
     def forget_peer(self, link: PeerLink) -> None:
         """Nothing is known any more of what this peer holds."""
 
-    async def store_chunk(self, fetch: VersionFetch, chunk: int, data: bytes, peer: PeerId) -> Event | None:
+    async def store_chunk(self, fetch: VersionFetch, chunk: int, data: memoryview, peer: PeerId) -> Event | None:
         """Keep a chunk that came from `peer`; return what the plan is to hear of it."""
 
 
@@ -100,20 +102,30 @@ class PeerLink:
     heard_bytes: int = 0
 
     def request(self, fetch: VersionFetch, chunk: int) -> None:
+        """Ask for a chunk, at the next `flush`."""
         cid = fetch.chunk(chunk).name
         if (owed := self.owed.get(cid)) is not None:  # cancelled a moment ago: its one answer is still to come
             owed.wanted = True
             return
         self.owed[cid] = _Owed(fetch=fetch, chunk=chunk)
-        self._say(exchange.Request(cid=cid))
+        self.outbox.append(exchange.Request(cid=cid))
 
     def cancel(self, cid: Cid, *, wanted: bool) -> None:
-        """Ask for a request back; `wanted` says whether the chunk may come all the same."""
+        """Ask for a request back, at the next `flush`; `wanted` says whether the chunk may come all the same."""
         if (owed := self.owed.get(cid)) is not None:
             owed.wanted = wanted
             if not owed.cancelled:
                 owed.cancelled = True
-                self._say(exchange.Cancel(cid=cid))
+                self.outbox.append(exchange.Cancel(cid=cid))
+
+    def flush(self) -> None:
+        """Send what is to be said of requests: at once where there is a stream with room, else when there is."""
+        if self.outbox and self.data is not None:
+            with suppress(StreamBroken):  # which ends the conversation elsewhere
+                if self.data.post(self.outbox):
+                    self.outbox = []
+        if self.outbox:
+            self.asking.set()
 
     def break_off(self) -> None:
         """Nothing is owed any more, and what carried it is torn down."""
@@ -224,9 +236,16 @@ class PeerLink:
         stream = await self.owner.transport.open_stream(self.peer, exchange.CHUNKS)
         async with open_frames(stream, exchange.MAX_CHUNK_FRAME_BYTES) as frames, trio.open_nursery() as nursery:
             self.data, self.heard_bytes = frames, 0
+            self.flush()
             nursery.start_soon(self._send_requests, frames)
-            while (answer := await frames.receive(exchange.ChunkAnswer)) is not None:
-                await self._take_answer(answer)
+            try:
+                while (answer := await frames.receive_bytes()) is not None:
+                    if (chunk := exchange.split_chunk(answer)) is not None:
+                        await self._take_chunk(*chunk)
+                    else:
+                        await self._take_answer(decode(exchange.ChunkAnswer, answer, frames.limit))
+            finally:
+                self.data = None
             if self.owed:
                 raise StreamBroken(f"{self.peer} ended a data stream without answering")
             nursery.cancel_scope.cancel()
@@ -240,14 +259,18 @@ class PeerLink:
                 self.asking = trio.Event()
                 await self.asking.wait()
 
+    async def _take_chunk(self, cid: Cid, data: memoryview) -> None:
+        owed = self._settle(cid)
+        if (event := await self.owner.store_chunk(owed.fetch, owed.chunk, data, self.peer)) is not None:
+            self.owner.feed(event, owed.fetch)
+
     async def _take_answer(self, answer: exchange.ChunkAnswer) -> None:
-        owed = self.owed.pop(Cid(answer.cid), None)
-        if owed is None:
-            raise PeerError(Fault.BROKEN_PROMISE, "answered a request that was not made")
+        if isinstance(answer, exchange.Chunk):
+            await self._take_chunk(Cid(answer.cid), memoryview(answer.data))
+            return
+        owed = self._settle(Cid(answer.cid))
         event: Event | None = None
         match answer:
-            case exchange.Chunk(data=data):
-                event = await self.owner.store_chunk(owed.fetch, owed.chunk, data, self.peer)
             case exchange.Busy(retry_after_ms=retry) if owed.wanted:
                 event = Refused(peer=self.peer, chunk=owed.chunk, retry_at=trio.current_time() + retry / 1000)
             case exchange.Missing() if owed.wanted:
@@ -255,9 +278,11 @@ class PeerLink:
         if event is not None:
             self.owner.feed(event, owed.fetch)
 
-    def _say(self, message: exchange.ChunkRequest) -> None:
-        self.outbox.append(message)
-        self.asking.set()
+    def _settle(self, cid: Cid) -> _Owed:
+        """A request was answered."""
+        if (owed := self.owed.pop(cid, None)) is None:
+            raise PeerError(Fault.BROKEN_PROMISE, "answered a request that was not made")
+        return owed
 
 
 def _indices(bitmap: bytes, count: int) -> frozenset[int]:

@@ -8,4 +8,5 @@ implementation lies here.
 - `framing`: messages on a stream, each behind its length
 - `interface`: the port, and `Report`, by which it is said that a peer did something wrong
 - `reach_evidence`: what a node knows of how it is reached, piece by piece
+- `receive_buffer`: bytes of one stream that have arrived and were not read yet
 """

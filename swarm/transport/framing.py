@@ -2,8 +2,8 @@
 
 What always holds: a length over the limit is refused before anything is allocated; what we send is within the bounds of
 its type, or a LocalProtocolError; a stream that ends inside a frame is broken, never a short message; a send that is
-cancelled aborts the stream, since half a frame may be under way; receiving is a checkpoint even when the frame was here
-already, so a peer that writes fast cannot hold the turn.
+cancelled aborts the stream, since half a frame may be under way; receiving can always be cancelled, and gives up its
+turn for every IN_A_ROW frames that were here already, so a peer that writes fast cannot hold it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ import trio
 from protocol.core.codec import decode, encode, require_bounds
 from protocol.core.errors import Fault, LocalProtocolError, PeerError
 from swarm.transport.interface import Stream, StreamBroken
+from swarm.transport.receive_buffer import Arrivals
 
 PREFIX = struct.Struct(">I")
 MAX_LENGTH = (1 << 32) - 1
-PIECE_BYTES = 64 * 1024
-"""Of a large message, what is handed to the stream at once if its sender wants to know how it goes on."""
+IN_A_ROW = 16
+"""Frames received in one turn. A turn of the scheduler costs as much as a small message, and most come in twos."""
 
 READ_BYTES = 256 * 1024
 """Asked for in one read, or one frame of the largest size where that is less; a transport may return less."""
@@ -60,34 +61,36 @@ class FrameStream:
         self.stream = stream
         self.limit = limit
         self.received_bytes = 0
-        self._buffer = bytearray()
+        self._arrived = Arrivals()
+        self._in_a_row = 0
 
-    async def send(self, message: msgspec.Struct, note_progress: Callable[[int], None] | None = None) -> None:
+    async def send(self, message: msgspec.Struct) -> None:
         """Send one message. Raises StreamBroken, or LocalProtocolError when a field is out of bounds; aborts the stream
         when cancelled.
-
-        `note_progress` is told how many bytes have left, after every PIECE_BYTES of a large one but the last.
         """
-        if note_progress is None:
-            await self.send_bytes(encode(require_bounds(message)))
-            return
-        frame = _frame(encode(require_bounds(message)))
-        for start in range(0, len(frame), PIECE_BYTES):
-            if start:
-                note_progress(PIECE_BYTES)
-            await self._write(frame[start : start + PIECE_BYTES])
+        await self.send_bytes(encode(require_bounds(message)))
+
+    def post(self, messages: Sequence[msgspec.Struct]) -> bool:
+        """Send several small messages without waiting; False, and nothing is sent, when the stream is full.
+
+        Raises StreamBroken, or LocalProtocolError when a field is out of bounds.
+        """
+        return self.stream.post(b"".join(_frame(encode(require_bounds(message))) for message in messages))
 
     async def send_together(self, messages: Sequence[msgspec.Struct]) -> None:
         """Send several messages in one write. Raises StreamBroken; aborts the stream when cancelled."""
         await self._write(b"".join(_frame(encode(require_bounds(message))) for message in messages))
 
-    async def send_bytes(self, body: bytes) -> None:
-        """Send one message that is encoded already. Raises StreamBroken; aborts the stream when cancelled."""
-        await self._write(_frame(body))
+    async def send_bytes(self, *parts: bytes | memoryview, note_progress: Callable[[int], None] | None = None) -> None:
+        """Send one message that is encoded already, in parts. Raises StreamBroken; aborts the stream when cancelled.
 
-    async def _write(self, data: bytes) -> None:
+        `note_progress` is told how many bytes of a large one have left, whenever some have, but for the last.
+        """
+        await self._write(PREFIX.pack(_checked(sum(map(len, parts)))), *parts, note_progress=note_progress)
+
+    async def _write(self, *parts: bytes | memoryview, note_progress: Callable[[int], None] | None = None) -> None:
         try:
-            await self.stream.send_all(data)
+            await self.stream.send_all(*parts, note_progress=note_progress)
         except trio.Cancelled:
             await abort(self.stream)
             raise
@@ -105,37 +108,48 @@ class FrameStream:
 
         Cancelling loses nothing. Raises StreamBroken or PeerError(OVERSIZED).
         """
-        await trio.lowlevel.checkpoint()
-        if not await self._fill(PREFIX.size):
+        self._in_a_row += 1
+        if self._in_a_row < IN_A_ROW:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            self._in_a_row = 0
+            await trio.lowlevel.checkpoint()
+        arrived = self._arrived
+        if len(arrived) < PREFIX.size and not await self._fill(PREFIX.size):
             return None
-        (size,) = PREFIX.unpack_from(self._buffer)
+        (size,) = PREFIX.unpack(arrived.peek(PREFIX.size))
         if size > self.limit:
             raise PeerError(
                 Fault.OVERSIZED, f"a frame of {size} bytes on {self.stream.protocol}, at most {self.limit} allowed"
             )
-        await self._fill(PREFIX.size + size)
-        body = bytes(self._buffer[PREFIX.size : PREFIX.size + size])
-        del self._buffer[: PREFIX.size + size]
-        self.stream.retain(len(self._buffer))
+        if len(arrived) < PREFIX.size + size:
+            await self._fill(PREFIX.size + size)
+        arrived.take(PREFIX.size)
+        body = arrived.take(size)
+        self.stream.retain(len(arrived))
         return body
 
     async def _fill(self, size: int) -> bool:
         """Read until `size` bytes are here; False when the stream ended between two frames."""
-        while len(self._buffer) < size:
-            self.stream.expect(size - len(self._buffer))
-            at_once = min(READ_BYTES, self.limit + PREFIX.size)
-            data = await self.stream.receive_some(max(at_once, size - len(self._buffer)))
+        arrived = self._arrived
+        while (lacking := size - len(arrived)) > 0:
+            self.stream.expect(lacking)
+            data = await self.stream.receive_some(max(min(READ_BYTES, self.limit + PREFIX.size), lacking))
             if not data:
-                if self._buffer:
+                if arrived:
                     raise StreamBroken(f"{self.stream.remote} ended {self.stream.protocol} inside a frame")
                 return False
             self.received_bytes += len(data)
-            self._buffer += data
-            self.stream.retain(len(self._buffer))
+            arrived.put(data)
+            self.stream.retain(len(arrived))
         return True
 
 
 def _frame(body: bytes) -> bytes:
-    if len(body) > MAX_LENGTH:
-        raise LocalProtocolError(f"a frame of {len(body)} bytes does not fit its length field")
-    return PREFIX.pack(len(body)) + body
+    return PREFIX.pack(_checked(len(body))) + body
+
+
+def _checked(size: int) -> int:
+    if size > MAX_LENGTH:
+        raise LocalProtocolError(f"a frame of {size} bytes does not fit its length field")
+    return size

@@ -60,8 +60,18 @@ class Stream(Protocol):
     @property
     def protocol(self) -> str: ...
 
-    async def send_all(self, data: bytes) -> None:
-        """Send all of `data`; waits while the other side's window is full. Raises StreamBroken."""
+    async def send_all(self, *parts: bytes | memoryview, note_progress: Callable[[int], None] | None = None) -> None:
+        """Send all of `parts`, one behind the other; waits while the other side's window is full, but for a little.
+
+        `note_progress` is told how many bytes have left, whenever some have and more are to. Raises StreamBroken.
+        """
+
+    def post(self, data: bytes) -> bool:
+        """Send a small message without waiting; False, and nothing is sent, when too much waits already.
+
+        Not while a task is in `send_all`, which may be in the middle of a message: then False as well. Raises
+        StreamBroken.
+        """
 
     async def receive_some(self, max_bytes: int) -> bytes:
         """Wait for at least one byte, return up to `max_bytes`; b"" after the other side's `send_eof`.

@@ -358,9 +358,10 @@ async def test_a_stream_that_is_alone_sends_longer_frames(mock_clock: trio.testi
         for stream in (one, other):
             stream.on_window(100_000_000)
         nursery.start_soon(one.send_all, bytes(50_000_000))
-        assert await longest_after(8) == MAX_WRITE_BYTES - HEADER.size
+        most = MAX_WRITE_BYTES - HEADER.size
+        assert most * 0.99 < await longest_after(8) <= most
         nursery.start_soon(other.send_all, bytes(50_000_000))
-        assert await longest_after(8) == FRAME_PAYLOAD
+        assert FRAME_PAYLOAD * 0.99 < await longest_after(8) <= FRAME_PAYLOAD
         nursery.cancel_scope.cancel()
 
 
@@ -378,8 +379,8 @@ async def test_a_slow_connection_is_given_less_at_once(mock_clock: trio.testing.
 
         fast = [await next_size(0) for _ in range(8)]
         slow = [await next_size(2 * WRITE_S) for _ in range(8)]
-        assert fast[-1] == MAX_WRITE_BYTES
-        assert MIN_WRITE_BYTES - HEADER.size <= slow[-1] <= MIN_WRITE_BYTES
+        assert MAX_WRITE_BYTES * 0.99 < fast[-1] <= MAX_WRITE_BYTES
+        assert MIN_WRITE_BYTES * 0.99 < slow[-1] <= MIN_WRITE_BYTES
         nursery.cancel_scope.cancel()
 
 

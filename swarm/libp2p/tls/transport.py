@@ -43,10 +43,10 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from OpenSSL import SSL, crypto
 
 from protocol.core.ids import PublicKey
-from swarm.libp2p.sockets.receive_buffer import Arrivals
 from swarm.libp2p.tls.bulk_read import MAX_RECORDS, RECORD_BYTES, read_records
 from swarm.libp2p.tls.certificate import CertificateRefused, issue, verify
 from swarm.libp2p.tls.records import RecordTracker
+from swarm.transport.receive_buffer import Arrivals
 
 TLS_PROTOCOL = TProtocol("/tls/1.0.0")
 

@@ -22,13 +22,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 import trio
 
 from swarm.libp2p.sockets.line_rate import Pace
-from swarm.libp2p.sockets.receive_buffer import Arrivals
 from swarm.libp2p.yamux.frames import (
     FIN,
     HEADER,
@@ -43,6 +42,7 @@ from swarm.libp2p.yamux.frames import (
     encode_header,
 )
 from swarm.transport.interface import StreamBroken
+from swarm.transport.receive_buffer import Arrivals
 
 YAMUX_PROTOCOL = "/yamux/1.0.0"
 
@@ -54,9 +54,13 @@ FRAME_PAYLOAD = 65_507
 """With its 12-byte header, exactly one noise message (65,519 bytes of plaintext)."""
 
 TAIL_BYTES = 1024
-"""The rest of a send that would make a frame shorter than this goes with the frame before it."""
+"""So much more goes into the frames of a send than they are meant to hold, if there is one less for it."""
 
 FULL_FRAME = FRAME_PAYLOAD + HEADER.size
+
+POSTED_BYTES = 16 * 1024
+"""So much may wait on a stream without anybody who waits for it to be taken: small messages, whose senders would be
+woken for nothing."""
 
 MAX_WRITE_BYTES = 4 * FULL_FRAME
 """Handed to the connection at once where it is fast: more would not fit the cache of a core."""
@@ -103,6 +107,9 @@ SILENCE_S = 35.0
 
 MAX_WANTED_BYTES = INITIAL_WINDOW // 2
 """A reader's wishes end here. Unread bytes and window together are never less, or both ends would wait for ever."""
+
+IN_A_ROW = 16
+"""Times that a reader gets what was here already, before others have their turn."""
 
 LINGER_S = 30.0
 """How long a stream that we closed waits for the other side to close as well, before it is reset."""
@@ -197,42 +204,57 @@ class YamuxStream:
         self._wanted = 1
         self._consumed = 0
         self._discarded = 0
-        self._outgoing: memoryview | None = None
-        self._taken = trio.Event()
+        self._outgoing: deque[bytes | memoryview] = deque()
+        self._unsent = 0
+        self._taken: trio.Event | None = None
+        self._note_progress: Callable[[int], None] | None = None
         self._send_window = INITIAL_WINDOW
         self._fin_queued = False
         self._fin_sent = False
         self._sending = self._retained = self._held = 0
+        self._in_a_row = 0
 
-    async def send_all(self, data: bytes) -> None:
-        """Return when the writer has taken all of `data`. Raises StreamBroken."""
-        if self._outgoing is not None:
+    async def send_all(self, *parts: bytes | memoryview, note_progress: Callable[[int], None] | None = None) -> None:
+        """Return when the writer has taken all of `parts`; at once where they are few bytes. Raises StreamBroken."""
+        if self._taken is not None:
             raise trio.BusyResourceError("another task is sending on this stream")
         self._require_sendable()
-        if not data:
-            await trio.lowlevel.checkpoint()
+        size = sum(map(len, parts))
+        if self._unsent + size <= POSTED_BYTES:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            self._put(parts, size)
             return
-        self._outgoing = memoryview(data)
-        self._sending = len(data)
-        self._taken = trio.Event()
-        self._count()
-        self._connection.enqueue(self)
+        self._taken, self._note_progress = trio.Event(), note_progress
+        self._put(parts, size)
         try:
             if self._broken is None:
                 await self._taken.wait()
         finally:
-            self._outgoing = None
-            self._sending = 0
-            self._count()
+            self._taken = self._note_progress = None
+            if self._unsent:  # cancelled: what is left is of no use
+                self._drop_unsent()
         if self._broken is not None:
             raise StreamBroken(self._broken)
+
+    def post(self, data: bytes) -> bool:
+        """Let `data` wait for the writer, if there is room for it; False otherwise. Raises StreamBroken."""
+        self._require_sendable()
+        if self._unsent + len(data) > POSTED_BYTES:
+            return False
+        self._put((data,), len(data))
+        return True
 
     async def receive_some(self, max_bytes: int) -> bytes:
         """Return 1 to `max_bytes` bytes, or b"" at the end. Cancelling loses nothing. Raises StreamBroken."""
         if max_bytes < 1:
             raise ValueError("max_bytes must be at least 1")
         if self._receivable():
-            await trio.lowlevel.checkpoint()
+            self._in_a_row += 1
+            if self._in_a_row < IN_A_ROW:
+                await trio.lowlevel.checkpoint_if_cancelled()
+            else:
+                self._in_a_row = 0
+                await trio.lowlevel.checkpoint()
         while not self._receivable():
             self._received = trio.Event()
             await self._received.wait()
@@ -291,10 +313,11 @@ class YamuxStream:
         if not keep_received or not self._fin_received:
             self._fin_received = False
             self._buffer.clear()
-        self._sending = self._retained = 0
-        self._count()
+        self._retained = 0
+        self._drop_unsent()
         self._received.set()
-        self._taken.set()
+        if self._taken is not None:
+            self._taken.set()
 
     # Called by the connection's reader and writer.
 
@@ -318,7 +341,7 @@ class YamuxStream:
         self._send_window += delta
         if self._send_window > MAX_SEND_WINDOW:
             raise FrameError(f"stream {self.id} was granted {self._send_window} bytes")
-        if self._outgoing:
+        if self._unsent:
             self._connection.enqueue(self)
 
     def on_fin(self) -> None:
@@ -328,19 +351,25 @@ class YamuxStream:
         self._forget_if_finished()
 
     def take(self, parts: list[bytes | memoryview], payload: int) -> int:
-        """Append our next frame, of about `payload` bytes at most, if one may go; return its size in bytes."""
-        outgoing = self._outgoing
-        if outgoing:
-            size = len(outgoing) if len(outgoing) < payload + TAIL_BYTES else payload
-            size = min(size, self._send_window)
+        """Append our next frame, of about `payload` bytes at most, if one may go; return its size in bytes.
+
+        The frames of a send are equally long: whoever measures a line by its progress would be misled by a short one.
+        """
+        if unsent := self._unsent:
+            num_frames = max(1, -(-(unsent - TAIL_BYTES) // payload))
+            size = min(-(-unsent // num_frames), self._send_window)
             if not size:
                 return 0
-            parts += (encode_header(FrameType.DATA, 0, self.id, size), outgoing[:size])
-            self._outgoing = outgoing[size:]
+            parts.append(encode_header(FrameType.DATA, 0, self.id, size))
+            self._take_unsent(parts, size)
             self._send_window -= size
-            self.meter.sent += size
-            if not self._outgoing:
-                self._taken.set()
+            if self._unsent:
+                if self._note_progress is not None:
+                    self._note_progress(size)
+            else:
+                self._drop_unsent()
+                if self._taken is not None:
+                    self._taken.set()
             return HEADER.size + size
         if self._fin_queued and not self._fin_sent:
             parts.append(encode_header(FrameType.DATA, Flag.FIN, self.id, 0))
@@ -356,6 +385,35 @@ class YamuxStream:
     @property
     def _is_over(self) -> bool:
         return self._broken is not None or self._closed_at != math.inf
+
+    def _put(self, parts: Iterable[bytes | memoryview], size: int) -> None:
+        """Let the writer know of more to send."""
+        if size:
+            self._outgoing += parts
+            self._unsent += size
+            self._sending += size
+            self.meter.sent += size
+            self._count()
+            self._connection.enqueue(self)
+
+    def _take_unsent(self, parts: list[bytes | memoryview], size: int) -> None:
+        """Append the next `size` bytes to `parts`, where there are so many."""
+        self._unsent -= size
+        while size:
+            piece = self._outgoing.popleft()
+            if len(piece) > size:
+                piece = memoryview(piece)
+                self._outgoing.appendleft(piece[size:])
+                piece = piece[:size]
+            parts.append(piece)
+            size -= len(piece)
+
+    def _drop_unsent(self) -> None:
+        """Nothing waits any more, and nothing of it is in memory."""
+        self._outgoing.clear()
+        self.meter.sent -= self._unsent
+        self._unsent = self._sending = 0
+        self._count()
 
     def _count(self) -> None:
         """Tell the account what this stream holds now."""
@@ -596,7 +654,7 @@ class YamuxConnection:
         payload = self._write_bytes - HEADER.size
         if len(self._fresh) + len(self._turns) > 1:
             payload = min(payload, FRAME_PAYLOAD)
-        while size < self._write_bytes and (line := self._fresh or self._turns):
+        while size + payload // 2 < self._write_bytes and (line := self._fresh or self._turns):
             stream = next(iter(line))
             del line[stream]
             if taken := stream.take(parts, payload):

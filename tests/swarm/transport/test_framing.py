@@ -17,7 +17,7 @@ from protocol.core.errors import Fault, LocalProtocolError, PeerError
 from protocol.core.ids import PeerId
 from protocol.versions.exchange import AskNewest, Question
 from swarm.testing.memory_transport import WINDOW_BYTES, MemoryNetwork
-from swarm.transport.framing import PREFIX, FrameStream, open_frames
+from swarm.transport.framing import IN_A_ROW, PREFIX, FrameStream, open_frames
 from swarm.transport.interface import Stream, StreamBroken
 from tests.support.swarm_fixture import peer_of
 
@@ -122,7 +122,7 @@ async def test_a_stream_is_told_how_much_is_lacking() -> None:
 
 
 async def test_receiving_gives_others_a_turn_even_when_all_is_here() -> None:
-    frames = FrameStream(Pieces([frame(b"a") * 100]), LIMIT)
+    frames = FrameStream(Pieces([frame(b"a") * 10 * IN_A_ROW]), LIMIT)
     turns = 0
 
     async def count() -> None:
@@ -133,10 +133,10 @@ async def test_receiving_gives_others_a_turn_even_when_all_is_here() -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(count)
-        for _ in range(100):
+        for _ in range(10 * IN_A_ROW):
             await frames.receive_bytes()
         nursery.cancel_scope.cancel()
-    assert turns >= 50
+    assert turns >= 10
 
 
 @dataclass

@@ -165,6 +165,7 @@ async def test_what_the_learner_repeats_is_not_passed_on(swarm: Swarm, autojump_
     heard = await beyond.transport.subscribe(TOPIC, lambda broadcast: True)
     await node.dial(learner)
     await beyond.dial(node)
+    await trio.testing.wait_all_tasks_blocked()
     first, files = version(1)
     second, more = version(2)
     for _ in range(3):

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 from libp2p.io.exceptions import ConnectionClosedError
 
+from protocol.core.codec import encode
 from protocol.core.ids import Cid, PeerId
 from protocol.versions import exchange
 from swarm.libp2p import open_libp2p
@@ -226,7 +227,7 @@ async def take_a_piece(pacer: Pacer) -> None:
 async def test_a_host_keeps_to_its_caps_and_who_serves_finds_its_uplink_as_fast_as_that(
     jumping_clock: trio.testing.MockClock,
 ) -> None:
-    chunk, num_chunks = exchange.Chunk(cid=bytes(36), data=os.urandom(256 * 1024)), 12
+    chunk, num_chunks = exchange.Chunk(cid=bytes(36), data=os.urandom(256 * 1024)), 16
     uploads, peer = UploadQueue(), PeerId("peer")
 
     def request(number: int) -> Requested:
@@ -249,7 +250,9 @@ async def test_a_host_keeps_to_its_caps_and_who_serves_finds_its_uplink_as_fast_
         began = trio.current_time()
         tell(request(0))
         for number in range(num_chunks):
-            await FrameStream(stream, 1 << 20).send(chunk, note_progress=lambda size: tell(Moved(peer=peer, size=size)))
+            await FrameStream(stream, 1 << 20).send_bytes(
+                encode(chunk), note_progress=lambda size: tell(Moved(peer=peer, size=size))
+            )
             if number + 1 < num_chunks:  # without a break, as when more requests wait
                 tell(request(number + 1))
             tell(Sent(peer=peer))

@@ -31,6 +31,17 @@ class Arrivals:
             self._pieces.append(data)
         self._size += len(data)
 
+    def peek(self, size: int) -> bytes:
+        """Return the first `size` bytes, fewer where there are no more, and leave them."""
+        if self._pieces and len(self._pieces[0]) - self._start >= size:
+            return self._pieces[0][self._start : self._start + size]
+        data = self.take(size)
+        if data:
+            self._pieces.appendleft(data if not self._start else data + self._pieces.popleft()[self._start :])
+            self._start = 0
+            self._size += len(data)
+        return data
+
     def take(self, max_bytes: int) -> bytes:
         """Remove and return the first bytes, as many as there are, up to `max_bytes`."""
         taken: list[bytes] = []

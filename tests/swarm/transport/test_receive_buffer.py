@@ -7,7 +7,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.libp2p.sockets.receive_buffer import SMALL_BYTES, Arrivals
+from swarm.transport.receive_buffer import SMALL_BYTES, Arrivals
 
 steps = st.lists(
     st.one_of(

@@ -10,7 +10,7 @@ from pathlib import Path
 FILE_NAME = "model.safetensors"
 HEADER_BYTES = 4096
 TENSOR_BYTES = 4 << 20
-"""A matrix of 1024 x 2048. Where more than MAX_TENSORS of them lie in a file, matrices are twice as large, and so on."""
+"""A matrix of 1024 x 2048. Where more than MAX_TENSORS of them lie in a file, matrices are twice as large, or more."""
 
 MAX_TENSORS = 32
 """So many are described in HEADER_BYTES."""

@@ -21,7 +21,8 @@ from swarm.libp2p.multistream import encode_message
 from swarm.libp2p.security import TLS, HandshakeFailed, Identity, secure_outbound, security_table
 from swarm.libp2p.sockets.addresses import Address, parse_address
 from swarm.libp2p.sockets.tcp import TcpConnection
-from swarm.libp2p.yamux.connection import YAMUX_PROTOCOL, ConnectionLost
+from swarm.libp2p.yamux.connection import YAMUX_PROTOCOL
+from swarm.libp2p.yamux.driving import ConnectionLost
 from swarm.libp2p.yamux.frames import INITIAL_WINDOW, Flag, FrameType, encode_header
 
 IDLE, GREEDY, STREAMS = 300, 40, 256

@@ -8,7 +8,7 @@ What always holds: all bytes that it holds are in the host's budget; whoever doe
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -20,8 +20,11 @@ from protocol.reach import Way
 from swarm.libp2p.connection_gate import STREAM_RATE, Door, Pace
 from swarm.libp2p.memory_budget import STRANGER_STREAMS, Budget, Over
 from swarm.libp2p.security import RawConnection, SecureChannel
+from swarm.libp2p.sockets.readiness import Readiness
 from swarm.libp2p.sockets.tcp import RECEIVE_BYTES, STRANGER_RECEIVE_BYTES
-from swarm.libp2p.yamux.connection import MAX_INBOUND_STREAMS, YamuxConnection, YamuxStream
+from swarm.libp2p.yamux.connection import MAX_INBOUND_STREAMS, YamuxConnection
+from swarm.libp2p.yamux.driving import AtOnce, Driver, Muxer
+from swarm.libp2p.yamux.stream import YamuxStream
 
 
 class Hosting(Protocol):
@@ -29,6 +32,7 @@ class Hosting(Protocol):
 
     door: Door
     budget: Budget
+    readiness: Readiness | None
 
     def end_over(self, over: Iterable[Over]) -> None: ...
 
@@ -74,7 +78,11 @@ class Connection:
         self._pace = Pace(is_member=is_member)
         self.change(is_member=is_member)
         self.muxer = YamuxConnection(
-            channel, initiator=is_initiator, accept=partial(host.serve_stream, self), account=self
+            channel,
+            initiator=is_initiator,
+            accept=partial(host.serve_stream, self),
+            account=self,
+            drive=_driver_on(channel, host.readiness),
         )
         self.gone = trio.Event()
         self.agent = ""
@@ -113,3 +121,10 @@ class Connection:
         """Say good-bye, and wait until the host has forgotten us; about FLUSH_S at most."""
         await self.muxer.aclose()
         await self.gone.wait()
+
+
+def _driver_on(channel: SecureChannel, readiness: Readiness | None) -> Callable[[Muxer], Driver] | None:
+    """How bytes travel over `channel`: when its socket is ready, if there is one of its own and somebody who tells."""
+    if readiness is None or (socket := channel.socket) is None:
+        return None
+    return lambda muxer: AtOnce(muxer, channel, socket, readiness)

@@ -70,9 +70,11 @@ from swarm.libp2p.sockets.addresses import (
 )
 from swarm.libp2p.sockets.port_reuse import Leaves, connect_from, listen_on
 from swarm.libp2p.sockets.rate_limiter import Caps, Pacer
+from swarm.libp2p.sockets.readiness import Readiness, open_readiness
 from swarm.libp2p.sockets.tcp import STRANGER_RECEIVE_BYTES, TcpConnection
 from swarm.libp2p.stream import Libp2pStream, StreamWire
-from swarm.libp2p.yamux.connection import YAMUX_PROTOCOL, Meter, YamuxStream
+from swarm.libp2p.yamux.connection import YAMUX_PROTOCOL
+from swarm.libp2p.yamux.stream import Meter, YamuxStream
 from swarm.transport.flood import Flooding
 from swarm.transport.interface import (
     STREAM_OPEN_TIMEOUT_S,
@@ -115,9 +117,17 @@ def most_members(open_files: int) -> int:
 class Host(Flooding):
     """See `swarm.transport.interface.Transport`; obtained from `open_libp2p`."""
 
-    def __init__(self, identity: Identity, security: SecurityTable, caps: Caps, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        security: SecurityTable,
+        caps: Caps,
+        readiness: Readiness | None,
+        nursery: trio.Nursery,
+    ) -> None:
         super().__init__(nursery)
         self.identity = identity
+        self.readiness = readiness
         self.security = security
         self.haste = Haste()
         self._caps = caps
@@ -604,11 +614,11 @@ async def open_libp2p(
     announced = [_parse_own(address) for address in announce]
     listeners = await _bind([_parse_own(address) for address in listen])
     try:
-        async with trio.open_nursery() as nursery:
+        async with open_readiness() as readiness, trio.open_nursery() as nursery:
             caps = Caps(
                 upload=_start_pacer(upload_bits_per_s, nursery), download=_start_pacer(download_bits_per_s, nursery)
             )
-            host = Host(identity, security_table(identity, security), caps, nursery)
+            host = Host(identity, security_table(identity, security), caps, readiness, nursery)
             if relay_bits_per_s is not None:
                 host.reaching.allow_bulk(_start_pacer(relay_bits_per_s, nursery))
             host.listen(listeners, announced)

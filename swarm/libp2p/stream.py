@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarm.libp2p.connection import Connection
-from swarm.libp2p.yamux.connection import Meter, YamuxStream
+from swarm.libp2p.yamux.stream import Meter, YamuxStream
 from swarm.transport.interface import StreamBroken
 
 

@@ -38,10 +38,9 @@ from swarm.libp2p.yamux.connection import (
     MIN_WRITE_BYTES,
     SILENCE_S,
     WRITE_S,
-    ConnectionLost,
     YamuxConnection,
-    YamuxStream,
 )
+from swarm.libp2p.yamux.driving import ConnectionLost
 from swarm.libp2p.yamux.frames import (
     HEADER,
     INITIAL_WINDOW,
@@ -52,6 +51,7 @@ from swarm.libp2p.yamux.frames import (
     FrameType,
     encode_header,
 )
+from swarm.libp2p.yamux.stream import YamuxStream
 from swarm.testing.transport_conformance import ECHO, echo, read_exactly
 from swarm.transport.interface import (
     DialFailed,

@@ -19,7 +19,8 @@ from swarm.libp2p.multistream import encode_message
 from swarm.libp2p.security import TLS, Identity, SecureChannel, secure_outbound, security_table
 from swarm.libp2p.sockets.addresses import parse_address
 from swarm.libp2p.sockets.tcp import TcpConnection
-from swarm.libp2p.yamux.connection import STRANGER_CONTROL_FRAMES, ConnectionLost
+from swarm.libp2p.yamux.connection import STRANGER_CONTROL_FRAMES
+from swarm.libp2p.yamux.driving import ConnectionLost
 from swarm.libp2p.yamux.frames import INITIAL_WINDOW, Flag, FrameParser, FrameType, encode_header
 from swarm.testing.transport_conformance import ECHO, HOLD, echo, hold, read_exactly
 from swarm.transport.interface import Stream

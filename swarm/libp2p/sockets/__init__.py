@@ -6,5 +6,6 @@ No cryptography here.
 - `line_rate`: how fast a connection takes what it is given, measured while it is kept busy
 - `port_reuse`: listening sockets whose ports connections leave from
 - `rate_limiter`: waits until the cap allows a write or a read
+- `readiness`: the sockets of all connections, waited for together
 - `tcp`: a TCP connection that wakes its reader once per message
 """

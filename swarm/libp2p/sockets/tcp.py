@@ -73,6 +73,9 @@ class TcpConnection(IRawConnection):
         self._low_water = 1
         self._pace = Pace()
         self._not_sent = 0
+        self._rest: memoryview | None = None
+        self._began_at = self._moved_at = 0.0
+        self._written = 0
         self._limit_not_sent(NOT_SENT_BYTES)
         if sys.platform == "linux":
             with suppress(OSError):
@@ -120,7 +123,77 @@ class TcpConnection(IRawConnection):
                 await self._wait_to_write()
             except OSError as error:
                 raise ConnectionClosedError(f"the connection was reset: {error}", transport="tcp") from error
-        if self._pace.wrote(sent, began, trio.current_time()):
+        self._note_written(sent, began, trio.current_time())
+
+    # Without waiting: for who is told when the socket is ready.
+
+    def fileno(self) -> int:
+        """The socket's number; -1 once it is closed."""
+        return self._stream.socket.fileno()
+
+    def read_into(self, memory: memoryview) -> int:
+        """Fill `memory` with what has come, as far as one read may go; return its size. Raises ConnectionClosedError."""
+        if self._buffer:  # what came with the handshake
+            size = min(len(self._buffer), len(memory))
+            memory[:size] = self._buffer[:size]
+            del self._buffer[:size]
+            return size
+        try:
+            size = os.readv(self._stream.socket.fileno(), [memory[: self.receive_bytes]])
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise ConnectionClosedError(f"the connection was reset: {error}", transport="tcp") from error
+        if not size:
+            raise ConnectionClosedError("the peer hung up", transport="tcp")
+        return size
+
+    def await_more(self, size: int) -> None:
+        """Let the socket be ready to read when `size` bytes are there, or many of them."""
+        self._set_low_water(min(size, MAX_EXPECTED_BYTES) if size >= MIN_EXPECTED_BYTES else 1)
+
+    def write_now(self, data: memoryview) -> bool:
+        """Send `data`; False when some of it, which is kept, waits for `write_rest`. Raises ConnectionClosedError."""
+        assert self._rest is None
+        self._began_at = self._moved_at = trio.current_time()
+        self._written = len(data)
+        if sent := self._send(data):
+            data = data[sent:]
+        if data:
+            self._rest = memoryview(bytes(data))
+            return False
+        self._note_written(self._written, self._began_at, self._began_at)
+        return True
+
+    def write_rest(self) -> bool:
+        """Go on when there is room; False while there is still something left. Raises ConnectionClosedError."""
+        if self._rest is None:
+            return True
+        if sent := self._send(self._rest):
+            self._moved_at = trio.current_time()
+            self._rest = self._rest[sent:]
+        if self._rest:
+            return False
+        self._rest = None
+        self._note_written(self._written, self._began_at, self._moved_at)
+        return True
+
+    @property
+    def takes_nothing(self) -> bool:
+        """Whether bytes have waited for so long that the connection is as good as dead."""
+        return self._rest is not None and trio.current_time() - self._moved_at > WRITE_DEADLINE_S
+
+    def _send(self, data: memoryview) -> int:
+        try:
+            return os.write(self._stream.socket.fileno(), data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise ConnectionClosedError(f"the connection was reset: {error}", transport="tcp") from error
+
+    def _note_written(self, size: int, began: float, ended: float) -> None:
+        """Let unsent bytes wait in the kernel for as long as they should."""
+        if self._pace.wrote(size, began, ended):
             wanted = self._pace.within(NOT_SENT_S, MIN_NOT_SENT_BYTES, NOT_SENT_BYTES)
             if not wanted / 2 < self._not_sent < wanted * 2:
                 self._limit_not_sent(wanted)
@@ -143,10 +216,12 @@ class TcpConnection(IRawConnection):
         try:
             while True:
                 size = await self._wait_for(expected)
-                with suppress(BlockingIOError):  # nobody ever said that a readable socket has bytes
+                try:
                     # Not by way of trio: that would be another turn of its scheduler, of which we have just had one.
                     data = os.read(self._stream.socket.fileno(), size)
                     break
+                except BlockingIOError:  # nobody ever said that a readable socket has bytes
+                    pass
         except (OSError, trio.ClosedResourceError) as error:
             raise ConnectionClosedError(f"the connection was reset: {error}", transport="tcp") from error
         if not data:
@@ -164,7 +239,7 @@ class TcpConnection(IRawConnection):
 
     async def _wait_for(self, size: int) -> int:
         """Wait until `size` bytes can be read, the peer hung up, or somebody is in a hurry; return how many to read."""
-        self._set_low_water(min(size, MAX_EXPECTED_BYTES) if size >= MIN_EXPECTED_BYTES else 1)
+        self.await_more(size)
         await trio.lowlevel.wait_readable(self._stream.socket)
         return self.receive_bytes
 

@@ -1,8 +1,8 @@
 """libp2p's TLS 1.3 security transport, `/tls/1.0.0`, on OpenSSL in memory. `certificate` decides which peer a
 certificate stands for.
 
-- `bulk_read`: several TLS records decrypted in one go
 - `certificate`: certificates that say which host key stands behind a TLS key
+- `record_io`: TLS records through OpenSSL, many in one go
 - `records`: where TLS records end in a stream of bytes
 - `transport`: the handshake, and the connection that comes of it
 """

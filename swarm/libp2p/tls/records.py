@@ -28,7 +28,7 @@ class RecordTracker:
         """Records that have arrived whole."""
         return self._num_begun - (self._missing > 0)
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Take note of bytes that have arrived."""
         if self._header:
             data = self._header + data
@@ -37,7 +37,7 @@ class RecordTracker:
             self._length = data[at + 3] << 8 | data[at + 4]
             self._num_begun += 1
             at += HEADER_BYTES + self._length
-        self._header = data[at:]
+        self._header = bytes(data[at:])
         self._missing = max(0, at - len(data))
 
     def before(self, plaintext: int) -> int:

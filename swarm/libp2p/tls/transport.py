@@ -43,8 +43,9 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from OpenSSL import SSL, crypto
 
 from protocol.core.ids import PublicKey
-from swarm.libp2p.tls.bulk_read import MAX_RECORDS, RECORD_BYTES, read_records
+from swarm.libp2p.sockets.tcp import TcpConnection
 from swarm.libp2p.tls.certificate import CertificateRefused, issue, verify
+from swarm.libp2p.tls.record_io import MAX_RECORDS, RECORD_BYTES, WRITE_BYTES, Scratch
 from swarm.libp2p.tls.records import RecordTracker
 from swarm.transport.receive_buffer import Arrivals
 
@@ -62,12 +63,6 @@ PARTIAL_WRITE = 0x1
 MAX_OTHER_RECORDS = 1000
 """Of one connection, without data in them: the handshake's, and changes of keys, of which honest peers make one in 2^24
 records or none. To each change OpenSSL makes an answer, which waits in memory until we write."""
-
-WRITE_BYTES = 512 * 1024
-"""Encrypted at once: what waits in memory beside the plaintext, however much is written."""
-
-FLUSH_BYTES = WRITE_BYTES + WRITE_BYTES // 512
-"""Asked of OpenSSL in one go: the same encrypted, at 22 bytes a record."""
 
 CLIENT_HELLO = re.compile(rb"\x16....\x01", re.DOTALL)
 """A record of the handshake, its version and length, and a client's first message."""
@@ -98,6 +93,7 @@ class TlsTransport(ISecureTransport):
         self._key_pair = key_pair
         self._above = [*(muxer.encode() for muxer in muxers), ALPN]
         self._context = _context(key_pair, self._above)
+        self._scratch = Scratch()
 
     async def secure_inbound(self, conn: IRawConnection) -> ISecureConn:
         """Shake hands with whoever dialled us. Raises TlsHandshakeFailed, and what `conn` raises."""
@@ -134,7 +130,14 @@ class TlsTransport(ISecureTransport):
             raise TlsHandshakeFailed(f"{found.to_base58()} answered instead of {wanted.to_base58()}")
         await _flush(tls, conn.write)
         return TlsConnection(
-            conn, tls, records, key_pair=self._key_pair, remote=remote, is_initiator=wanted is not None, muxer=muxer
+            conn,
+            tls,
+            records,
+            scratch=self._scratch,
+            key_pair=self._key_pair,
+            remote=remote,
+            is_initiator=wanted is not None,
+            muxer=muxer,
         )
 
     def _muxer(self, tls: SSL.Connection) -> str:
@@ -154,6 +157,7 @@ class TlsConnection(BaseSession):
         tls: SSL.Connection,
         records: RecordTracker,
         *,
+        scratch: Scratch,
         key_pair: KeyPair,
         remote: Ed25519PublicKey,
         is_initiator: bool,
@@ -171,6 +175,7 @@ class TlsConnection(BaseSession):
         self._conn = conn
         self._tls = tls
         self._records = records
+        self._scratch = scratch
         self._arrived = Arrivals()
         self._ended = ""
         self._num_taken = self._num_other = 0
@@ -190,11 +195,57 @@ class TlsConnection(BaseSession):
         """Send all of `data`. Cancelling it ends the connection's use. Raises ConnectionClosedError."""
         view = memoryview(data)
         for start in range(0, len(view), WRITE_BYTES):
-            try:
-                self._tls.sendall(view[start : start + WRITE_BYTES])
-            except SSL.Error as error:
-                raise ConnectionClosedError(_reason(error), transport="tls") from error
-            await _flush(self._tls, self._conn.write)
+            await self._conn.write(bytes(self._encrypt(view[start : start + WRITE_BYTES])))
+
+    # Without waiting, over a TCP connection of our own.
+
+    @property
+    def socket(self) -> TcpConnection | None:
+        """The connection below, if these may be used."""
+        return self._conn if type(self._conn) is TcpConnection else None
+
+    @property
+    def holds_more(self) -> bool:
+        """Whether `read_now` need not ask the socket."""
+        return bool(self._arrived) or bool(self._ended) or self._num_taken < self._records.num_complete
+
+    def read_now(self) -> bytes:
+        """Return what has arrived, b"" when that completes no record. Raises ConnectionClosedError."""
+        if self._arrived:
+            return self._arrived.take(len(self._arrived))
+        if not self.holds_more:
+            assert type(self._conn) is TcpConnection
+            size = self._conn.read_into(self._scratch.secret)
+            if not size:
+                return b""
+            self._records.feed(self._scratch.secret[:size])
+            self._scratch.take_in(self._tls, size)
+            if self._num_taken == self._records.num_complete:
+                return b""
+        return self._decrypt()
+
+    def await_more(self, plaintext: int) -> None:
+        """Let the socket be ready when so much more may be read, or a part of it."""
+        assert type(self._conn) is TcpConnection
+        self._conn.await_more(self._records.before(plaintext))
+
+    def write_now(self, data: bytes) -> bool:
+        """Send `data`; False when some of it waits for room: then `TcpConnection.write_rest`.
+
+        Raises ConnectionClosedError.
+        """
+        assert type(self._conn) is TcpConnection
+        if len(data) <= WRITE_BYTES:
+            return self._conn.write_now(self._encrypt(data))
+        view = memoryview(data)
+        pieces = [bytes(self._encrypt(view[at : at + WRITE_BYTES])) for at in range(0, len(view), WRITE_BYTES)]
+        return self._conn.write_now(memoryview(b"".join(pieces)))
+
+    def _encrypt(self, data: bytes | memoryview) -> memoryview:
+        try:
+            return self._scratch.encrypt(self._tls, data)
+        except SSL.Error as error:
+            raise ConnectionClosedError(_reason(error), transport="tls") from error
 
     async def close(self) -> None:
         """Say good-bye if there is room and somebody to hear it, and close."""
@@ -239,7 +290,7 @@ class TlsConnection(BaseSession):
             raise ConnectionClosedError(self._ended, transport="tls")
         num_complete = self._records.num_complete - self._num_taken
         num_wanted = min(num_complete, MAX_RECORDS)
-        plaintext, num_read = read_records(self._tls, num_wanted)
+        plaintext, num_read = self._scratch.read_records(self._tls, num_wanted)
         num_taken = num_read
         if num_read < max(num_wanted, 1):
             try:
@@ -335,11 +386,10 @@ async def _receive(conn: IRawConnection) -> bytes:
 
 
 async def _flush(tls: SSL.Connection, send: Send) -> None:
-    """Send what OpenSSL has ready."""
-    data = b""
-    while not data or len(data) == FLUSH_BYTES:
+    """Send what OpenSSL has ready: of a handshake, or an alert."""
+    while True:
         try:
-            data = tls.bio_read(FLUSH_BYTES)
+            data = tls.bio_read(RECORD_BYTES)
         except SSL.WantReadError:
             return
         await send(data)

@@ -1,0 +1,275 @@
+"""Bytes between a muxer and the secure connection below it, in either of two ways.
+
+`InTurns` has a task that reads and never writes, and one that writes and does nothing else: for connections on anything
+that is a stream. `AtOnce` is called when a socket of the system is ready, and has no turns of its own while all goes
+well: for connections that can be read and written without waiting. A task stands by for what does not go well.
+
+What always holds, in both: reading goes on whatever writing waits for; one write is under way at a time; what a peer
+may not do as fast as it does is read when it may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Protocol
+
+import trio
+
+from swarm.libp2p.sockets.readiness import Readiness, Watch
+from swarm.libp2p.yamux.frames import Frame, FrameError, FrameParser
+
+READS_AT_ONCE = 8
+"""Times that a connection takes what came in one read, if that is records with little in them, before others have their
+turn."""
+
+WRITES_AT_ONCE = 4
+"""Writes of a connection that takes all it is given, before others have a turn: a MiB."""
+
+
+class ConnectionLost(Exception):
+    """The connection below ended or cannot be believed any more. The message says why."""
+
+
+class SecureConnection(Protocol):
+    """What is needed of the connection below. Its methods raise ConnectionLost and nothing else."""
+
+    async def receive(self, expected: int) -> bytes:
+        """Wait for at least one byte. So many, `expected`, are on their way, which may be worth a short wait."""
+
+    async def send(self, data: bytes) -> None:
+        """Send all of `data`; bounded in time."""
+
+    def hurry(self) -> None:
+        """Let `receive` return what there is, whatever was expected."""
+
+    async def aclose(self) -> None:
+        """Close at once."""
+
+
+class Socket(Protocol):
+    """The system's socket below a connection."""
+
+    def fileno(self) -> int: ...
+
+    @property
+    def takes_nothing(self) -> bool:
+        """Whether it has taken nothing for so long that it is as good as dead."""
+
+
+class SocketConnection(SecureConnection, Protocol):
+    """A connection that can do without waiting, because a socket is below. Its methods raise ConnectionLost."""
+
+    def receive_now(self) -> bytes:
+        """What has come, b"" when that is nothing."""
+
+    def await_more(self, expected: int) -> bool:
+        """Let the socket be ready when `expected` bytes are there, or many of them; False: there are bytes already."""
+
+    def send_now(self, data: bytes) -> bool:
+        """Send `data`; False when some of it waits until there is room."""
+
+    def send_rest(self) -> bool:
+        """Go on when there is room; False while something still waits."""
+
+
+class Muxer(Protocol):
+    """The streams of one connection, as its driver sees them."""
+
+    peer_left: bool
+    """The peer has said good-bye."""
+
+    def take(self, frames: Iterator[Frame]) -> float | None:
+        """Act on `frames` until the peer must pause, and return for how many seconds; None when there are no more.
+
+        Raises FrameError.
+        """
+
+    def next_write(self) -> bytes:
+        """What is to be written next, b"" when that is nothing."""
+
+    def note_written(self, size: int, began: float) -> None:
+        """All of a write that began then has been taken."""
+
+
+UntilEnd = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
+"""Runs a task and, when it is over, ends the connection."""
+
+
+class Driver(Protocol):
+    """Either of the two."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether bytes have waited to be written for so long that the connection is as good as dead."""
+
+    def flush_soon(self) -> None:
+        """There is something to write."""
+
+    async def serve(self, until_end: UntilEnd) -> None:
+        """Read and write `until_end`."""
+
+
+class InTurns:
+    """See the module's paragraph."""
+
+    is_stuck = False
+    """`SecureConnection.send` is bounded in time."""
+
+    def __init__(self, muxer: Muxer, connection: SecureConnection) -> None:
+        self._muxer, self._connection = muxer, connection
+        self._wake = trio.Event()
+
+    def flush_soon(self) -> None:
+        """There is something to write."""
+        self._wake.set()
+
+    async def serve(self, until_end: UntilEnd) -> None:
+        """Read and write, each in a task `until_end`."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(until_end, self._read)
+            nursery.start_soon(until_end, self._write)
+
+    async def _read(self) -> None:
+        """Until the peer says good-bye. Raises FrameError, ConnectionLost."""
+        parser = FrameParser()
+        while not self._muxer.peer_left:
+            frames = parser.feed(await self._connection.receive(parser.expected))
+            while (pause_s := self._muxer.take(frames)) is not None:
+                await trio.sleep(pause_s)
+
+    async def _write(self) -> None:
+        """For ever: after our good-bye the peer hangs up. Raises ConnectionLost."""
+        while True:
+            if data := self._muxer.next_write():
+                began = trio.current_time()
+                await self._connection.send(data)
+                self._muxer.note_written(len(data), began)
+            else:
+                self._wake = trio.Event()
+                await self._wake.wait()
+
+
+class AtOnce:
+    """See the module's paragraph."""
+
+    def __init__(self, muxer: Muxer, connection: SocketConnection, socket: Socket, readiness: Readiness) -> None:
+        self._muxer, self._connection, self._socket = muxer, connection, socket
+        self._readiness = readiness
+        self._watch: Watch | None = None
+        self._parser = FrameParser()
+        self._frames: Iterator[Frame] = iter(())
+        self._turn = trio.Event()
+        self._pause_s = 0.0
+        self._failure: Exception | None = None
+        self._size, self._began = 0, 0.0
+
+    def flush_soon(self) -> None:
+        """There is something to write."""
+        if self._watch is not None:
+            self._readiness.flush_soon(self)
+
+    @property
+    def is_stuck(self) -> bool:
+        return self._socket.takes_nothing
+
+    async def serve(self, until_end: UntilEnd) -> None:
+        """Read and write when the socket is ready, while a task stands by `until_end`."""
+        with self._readiness.watch(self._socket.fileno(), self) as self._watch:
+            self._read()
+            self.flush()
+            try:
+                await until_end(self._stand_by)
+            finally:
+                self._watch = None
+
+    async def _stand_by(self) -> None:
+        """Until the peer says good-bye. Raises FrameError, ConnectionLost."""
+        while True:
+            await self._turn.wait()
+            self._turn = trio.Event()
+            if self._failure is not None:
+                raise self._failure
+            if self._muxer.peer_left:
+                return
+            await trio.sleep(self._pause_s)
+            self._go_on()
+
+    # When the socket is ready.
+
+    def on_readable(self) -> None:
+        if self._failure is None:
+            self._read()
+
+    def on_writable(self) -> None:
+        try:
+            if not self._connection.send_rest():
+                return
+        except ConnectionLost as error:
+            self._fail(error)
+            return
+        self._want(writing=False)
+        self._muxer.note_written(self._size, self._began)
+        self.flush()
+
+    def flush(self) -> None:
+        if self._watch is None or self._watch.writing or isinstance(self._failure, ConnectionLost):
+            return
+        try:
+            for _ in range(WRITES_AT_ONCE):
+                if not (data := self._muxer.next_write()):
+                    return
+                self._size, self._began = len(data), trio.current_time()
+                if not self._connection.send_now(data):
+                    self._want(writing=True)
+                    return
+                self._muxer.note_written(self._size, self._began)
+            self._readiness.flush_soon(self)
+        except ConnectionLost as error:
+            self._fail(error)
+
+    def _go_on(self) -> None:
+        """Read again after a pause."""
+        try:
+            pause_s = self._muxer.take(self._frames)
+        except FrameError as error:
+            self._fail(error)
+            return
+        if pause_s is not None or self._muxer.peer_left:
+            self._hand_over(pause_s or 0.0)
+        else:
+            self._want(reading=True)
+            self._read()
+
+    def _read(self) -> None:
+        """Take what has come, until there is no more or the peer must pause."""
+        pause_s: float | None = None
+        try:
+            for _ in range(READS_AT_ONCE):
+                self._frames = self._parser.feed(self._connection.receive_now())
+                pause_s = self._muxer.take(self._frames)
+                if pause_s is not None or self._muxer.peer_left:
+                    break
+                if self._connection.await_more(self._parser.expected):
+                    return
+            self._hand_over(pause_s or 0.0)
+        except (FrameError, ConnectionLost) as error:
+            self._fail(error)
+
+    def _hand_over(self, pause_s: float) -> None:
+        """Let the task go on, after a pause."""
+        self._want(reading=False)
+        self._pause_s = pause_s
+        self._turn.set()
+
+    def _fail(self, error: Exception) -> None:
+        """Let the task raise `error`; nothing more is read, and nothing written if the connection is gone."""
+        self._failure = self._failure or error
+        self._want(reading=False, writing=False if isinstance(error, ConnectionLost) else None)
+        self._turn.set()
+
+    def _want(self, *, reading: bool | None = None, writing: bool | None = None) -> None:
+        if (watch := self._watch) is not None:
+            watch.want(
+                reading=watch.reading if reading is None else reading,
+                writing=watch.writing if writing is None else writing,
+            )

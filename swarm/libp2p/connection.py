@@ -103,7 +103,8 @@ class Connection:
 
     def hold(self, delta: int) -> None:
         """Count bytes that are in memory for this connection; whoever holds too much is cut off."""
-        self._host.end_over(self._host.budget.change(self.number, delta))
+        if over := self._host.budget.change(self.number, delta):
+            self._host.end_over(over)
 
     def charge(self, cost: float) -> float:
         """Count what the peer did; return how long to wait before reading on."""
@@ -125,6 +126,6 @@ class Connection:
 
 def _driver_on(channel: SecureChannel, readiness: Readiness | None) -> Callable[[Muxer], Driver] | None:
     """How bytes travel over `channel`: when its socket is ready, if there is one of its own and somebody who tells."""
-    if readiness is None or (socket := channel.socket) is None:
+    if readiness is None or (at_once := channel.at_once) is None or (socket := at_once.socket) is None:
         return None
-    return lambda muxer: AtOnce(muxer, channel, socket, readiness)
+    return lambda muxer: AtOnce(muxer, at_once, socket, readiness)

@@ -91,9 +91,11 @@ class Budget:
         """An account holds `delta` bytes more, or less; return whose connection must end."""
         if (account := self._accounts.get(number)) is None:
             return []
-        account.held += delta
-        self._held[account.is_member] += delta
-        return self._exceeded(number, account) if delta > 0 else []
+        held = account.held = account.held + delta
+        of_all = self._held[account.is_member] = self._held[account.is_member] + delta
+        if delta < 0 or (held <= self.stranger_bytes and of_all <= self.strangers_bytes):  # as good as always
+            return []
+        return self._exceeded(number, account)
 
     def promote(self, number: int, *, is_member: bool) -> list[Over]:
         """An account changes its class, with what it holds; return whose connection must end."""

@@ -107,8 +107,8 @@ class SecureChannel:
         self.remote = PeerId(connection.get_remote_peer().to_base58())
         self.muxer: str = getattr(connection, "muxer", "")
         """Agreed upon already; "": it is to be negotiated."""
-        self.socket: TcpConnection | None = getattr(connection, "socket", None)
-        """If there is one, `receive_now`, `await_more` and `send_now` may be used in place of `receive` and `send`."""
+        self.at_once = connection if isinstance(connection, TlsConnection) and connection.socket is not None else None
+        """The same, if it can be read and written without waiting."""
         self._connection = connection
         self._errors = errors
         self._expect: Callable[[int], None] = getattr(connection, "expect", lambda size: None)
@@ -127,40 +127,6 @@ class SecureChannel:
             await self._connection.write(data)
         except self._errors as error:
             raise ConnectionLost(_reason(error)) from error
-
-    def receive_now(self) -> bytes:
-        """What has come, b"" when that is nothing. Raises ConnectionLost."""
-        try:
-            return self._at_once.read_now()
-        except ConnectionClosedError as error:
-            raise ConnectionLost(_reason(error)) from error
-
-    def await_more(self, expected: int) -> bool:
-        """Let the socket be ready when `expected` bytes are there, or many of them; False: there are bytes already."""
-        if self._at_once.holds_more:
-            return False
-        self._at_once.await_more(expected)
-        return True
-
-    def send_now(self, data: bytes) -> bool:
-        """Send `data`; False when some of it waits until there is room. Raises ConnectionLost."""
-        try:
-            return self._at_once.write_now(data)
-        except ConnectionClosedError as error:
-            raise ConnectionLost(_reason(error)) from error
-
-    def send_rest(self) -> bool:
-        """Go on when there is room; False while something still waits. Raises ConnectionLost."""
-        assert self.socket is not None
-        try:
-            return self.socket.write_rest()
-        except ConnectionClosedError as error:
-            raise ConnectionLost(_reason(error)) from error
-
-    @property
-    def _at_once(self) -> TlsConnection:
-        assert isinstance(self._connection, TlsConnection)
-        return self._connection
 
 
 async def secure_outbound(

@@ -31,6 +31,7 @@ class Libp2pStream:
 
     def __init__(self, stream: YamuxStream, *, connection: Connection, protocol: str, meter: Meter) -> None:
         stream.meter = meter
+        self._stream = stream
         self.connection = connection
         self.remote = connection.peer
         self.protocol = protocol
@@ -43,3 +44,7 @@ class Libp2pStream:
         self.send_eof = stream.send_eof
         self.aclose = stream.aclose
         self.abort = stream.abort
+
+    @property
+    def num_arrived(self) -> int:
+        return self._stream.num_arrived

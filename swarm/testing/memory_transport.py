@@ -314,6 +314,7 @@ class _Pipe:
 
     def __init__(self) -> None:
         self.ended = False
+        self.num_arrived = 0
         self._buffer = bytearray()
         self._broken: str | None = None
         self._abandoned = False
@@ -328,6 +329,7 @@ class _Pipe:
             if not self._abandoned:
                 self._buffer += view[:room]
             taken = len(view[:room])
+            self.num_arrived += taken
             view = view[room:]
             self._tell()
             if view:
@@ -344,6 +346,7 @@ class _Pipe:
         if len(data) > WINDOW_BYTES - len(self._buffer):
             return False
         self._buffer += data
+        self.num_arrived += len(data)
         self._tell()
         return True
 
@@ -429,6 +432,10 @@ class MemoryStream:
         finally:
             self._sends = False
         self._owner.count(self.remote, sent=len(data))
+
+    @property
+    def num_arrived(self) -> int:
+        return self._incoming.num_arrived
 
     def post(self, data: bytes) -> bool:
         if self._sends or self._owner.network.has_fault(self._owner.peer_id, self.remote):

@@ -22,6 +22,7 @@ from swarm.transport.interface import Stream, StreamBroken
 from swarm.transport.receive_buffer import Arrivals
 
 PREFIX = struct.Struct(">I")
+PREFIX_BYTES = PREFIX.size
 MAX_LENGTH = (1 << 32) - 1
 IN_A_ROW = 16
 """Frames received in one turn. A turn of the scheduler costs as much as a small message, and most come in twos."""
@@ -54,15 +55,19 @@ class FrameStream:
         stream: what carries the bytes; closing it stays with its owner.
         limit: most bytes of one incoming frame; may be changed between two frames.
 
-    `received_bytes` grows with every read, also inside a frame: who waits for a large one sees that it is coming.
+    `received_bytes` grows inside a frame as well: who waits for a large one sees that it is coming.
     """
 
     def __init__(self, stream: Stream, limit: int) -> None:
         self.stream = stream
         self.limit = limit
-        self.received_bytes = 0
         self._arrived = Arrivals()
         self._in_a_row = 0
+
+    @property
+    def received_bytes(self) -> int:
+        """All that have come."""
+        return self.stream.num_arrived
 
     async def send(self, message: msgspec.Struct) -> None:
         """Send one message. Raises StreamBroken, or LocalProtocolError when a field is out of bounds; aborts the stream
@@ -115,33 +120,32 @@ class FrameStream:
             self._in_a_row = 0
             await trio.lowlevel.checkpoint()
         arrived = self._arrived
-        if len(arrived) < PREFIX.size and not await self._fill(PREFIX.size):
+        if arrived.size < PREFIX_BYTES and not await self._fill(PREFIX_BYTES):
             return None
-        (size,) = PREFIX.unpack(arrived.peek(PREFIX.size))
+        (size,) = PREFIX.unpack(arrived.peek(PREFIX_BYTES))
         if size > self.limit:
             raise PeerError(
                 Fault.OVERSIZED, f"a frame of {size} bytes on {self.stream.protocol}, at most {self.limit} allowed"
             )
-        if len(arrived) < PREFIX.size + size:
-            await self._fill(PREFIX.size + size)
-        arrived.take(PREFIX.size)
+        if arrived.size < PREFIX_BYTES + size:
+            await self._fill(PREFIX_BYTES + size)
+        arrived.take(PREFIX_BYTES)
         body = arrived.take(size)
-        self.stream.retain(len(arrived))
+        self.stream.retain(arrived.size)
         return body
 
     async def _fill(self, size: int) -> bool:
         """Read until `size` bytes are here; False when the stream ended between two frames."""
         arrived = self._arrived
-        while (lacking := size - len(arrived)) > 0:
+        while (lacking := size - arrived.size) > 0:
             self.stream.expect(lacking)
-            data = await self.stream.receive_some(max(min(READ_BYTES, self.limit + PREFIX.size), lacking))
+            data = await self.stream.receive_some(max(min(READ_BYTES, self.limit + PREFIX_BYTES), lacking))
             if not data:
-                if arrived:
+                if arrived.size:
                     raise StreamBroken(f"{self.stream.remote} ended {self.stream.protocol} inside a frame")
                 return False
-            self.received_bytes += len(data)
             arrived.put(data)
-            self.stream.retain(len(arrived))
+            self.stream.retain(arrived.size)
         return True
 
 

@@ -60,6 +60,10 @@ class Stream(Protocol):
     @property
     def protocol(self) -> str: ...
 
+    @property
+    def num_arrived(self) -> int:
+        """Bytes that have come so far, whether they were received or wait for that."""
+
     async def send_all(self, *parts: bytes | memoryview, note_progress: Callable[[int], None] | None = None) -> None:
         """Send all of `parts`, one behind the other; waits while the other side's window is full, but for a little.
 

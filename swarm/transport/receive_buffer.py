@@ -13,53 +13,72 @@ SMALL_BYTES = 4096
 
 
 class Arrivals:
-    """A queue of bytes. `len` is how many wait."""
+    """A queue of bytes. `size` is how many wait."""
+
+    __slots__ = ("_pieces", "_start", "size")
 
     def __init__(self) -> None:
         self._pieces: deque[bytes] = deque()
         self._start = 0
-        self._size = 0
-
-    def __len__(self) -> int:
-        return self._size
+        self.size = 0
 
     def put(self, data: bytes) -> None:
         """Append `data`."""
-        if self._pieces and len(self._pieces[-1]) + len(data) <= SMALL_BYTES:
-            self._pieces[-1] += data
-        elif data:
-            self._pieces.append(data)
-        self._size += len(data)
+        if not data:
+            return
+        pieces = self._pieces
+        if pieces and len(data) < SMALL_BYTES and len(pieces[-1]) + len(data) <= SMALL_BYTES:
+            pieces[-1] += data
+        else:
+            pieces.append(data)
+        self.size += len(data)
 
     def peek(self, size: int) -> bytes:
         """Return the first `size` bytes, fewer where there are no more, and leave them."""
-        if self._pieces and len(self._pieces[0]) - self._start >= size:
-            return self._pieces[0][self._start : self._start + size]
+        start = self._start
+        if self._pieces and len(self._pieces[0]) - start >= size:
+            return self._pieces[0][start : start + size]
         data = self.take(size)
         if data:
             self._pieces.appendleft(data if not self._start else data + self._pieces.popleft()[self._start :])
             self._start = 0
-            self._size += len(data)
+            self.size += len(data)
         return data
 
     def take(self, max_bytes: int) -> bytes:
         """Remove and return the first bytes, as many as there are, up to `max_bytes`."""
-        taken: list[bytes] = []
-        while self._pieces and max_bytes:
-            end = self._start + max_bytes
-            piece = self._pieces[0][self._start : end]
-            if end < len(self._pieces[0]):
-                self._start = end
-            else:
-                self._pieces.popleft()
-                self._start = 0
-            taken.append(piece)
-            max_bytes -= len(piece)
-        data = taken[0] if len(taken) == 1 else b"".join(taken)
-        self._size -= len(data)
-        return data
+        pieces, start = self._pieces, self._start
+        if not pieces:
+            return b""
+        first = pieces[0]
+        if not start and len(first) <= max_bytes and (len(first) == max_bytes or len(pieces) == 1):
+            pieces.popleft()
+            self.size -= len(first)
+            return first
+        if start + max_bytes < len(first):
+            self._start = start + max_bytes
+            self.size -= max_bytes
+            return first[start : self._start]
+        return self._join(min(max_bytes, self.size))
 
     def clear(self) -> None:
         """Throw all of it away."""
         self._pieces.clear()
-        self._start = self._size = 0
+        self._start = self.size = 0
+
+    def _join(self, size: int) -> bytes:
+        """Take `size` bytes, where there are so many."""
+        self.size -= size
+        taken: list[bytes | memoryview] = []
+        while size:
+            piece, start = self._pieces[0], self._start
+            left = len(piece) - start
+            if left > size:
+                taken.append(memoryview(piece)[start : start + size])
+                self._start += size
+                break
+            taken.append(memoryview(piece)[start:] if start else piece)
+            self._pieces.popleft()
+            self._start = 0
+            size -= left
+        return b"".join(taken)

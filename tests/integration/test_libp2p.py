@@ -252,7 +252,7 @@ def test_any_frames_are_borne_within_bounds_or_end_the_connection_with_a_reason(
             for data in attack:
                 wire.to_muxer.send_nowait(data)
             await trio.testing.wait_all_tasks_blocked()
-            assert all(len(stream._buffer) <= INITIAL_WINDOW for stream in accepted)
+            assert all(stream._buffer.size <= INITIAL_WINDOW for stream in accepted)
             if connection.is_open:
                 wire.to_muxer.send_nowait(bytes(70_000) + encode_header(FrameType.PING, Flag.SYN, 0, 77))
                 await trio.testing.wait_all_tasks_blocked()

@@ -21,6 +21,7 @@ from typing import Protocol
 import trio
 
 HAS_EPOLL = hasattr(select, "epoll")
+READABLE, WRITABLE = (select.EPOLLIN, select.EPOLLOUT) if HAS_EPOLL else (1, 4)
 
 MAX_READY = 64
 """Sockets served in one turn; the others are served in the next. Each may bring a quarter of a MiB."""
@@ -78,13 +79,15 @@ class Readiness:
             for fd, events in self._epoll.poll(0, MAX_READY):
                 if (watch := self._watches.get(fd)) is not None:
                     watch.call(events)
-            self._flush_due()
+            if self._due:
+                self._flush_due()
 
     async def _flush(self) -> None:
         while True:
             await self._asked.wait()
             self._asked = trio.Event()
-            self._flush_due()
+            if self._due:
+                self._flush_due()
 
     def _flush_due(self) -> None:
         due, self._due = self._due, {}
@@ -104,16 +107,16 @@ class Watch:
     @property
     def reading(self) -> bool:
         """Whether bytes are waited for."""
-        return bool(self._mask & select.EPOLLIN)
+        return bool(self._mask & READABLE)
 
     @property
     def writing(self) -> bool:
         """Whether room is waited for."""
-        return bool(self._mask & select.EPOLLOUT)
+        return bool(self._mask & WRITABLE)
 
     def want(self, *, reading: bool, writing: bool) -> None:
         """Say what is waited for. Of a socket for which nobody waits, not even its end is told."""
-        mask = (select.EPOLLIN if reading else 0) | (select.EPOLLOUT if writing else 0)
+        mask = (READABLE if reading else 0) | (WRITABLE if writing else 0)
         if mask == self._mask:
             return
         if not self._mask:
@@ -126,10 +129,9 @@ class Watch:
 
     def call(self, events: int) -> None:
         """Tell the owner; an error is told to whoever of both waits, since it shows at the next read or write."""
-        others = events & ~(select.EPOLLIN | select.EPOLLOUT)
-        if (self.reading and events & select.EPOLLIN) or others:
+        if self._mask & READABLE and events & ~WRITABLE:
             self._owner.on_readable()
-        if self.writing and (events & select.EPOLLOUT or others):
+        if self._mask & WRITABLE and events & ~READABLE:
             self._owner.on_writable()
 
 

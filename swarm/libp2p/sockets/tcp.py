@@ -68,10 +68,12 @@ class TcpConnection(IRawConnection):
         self.remote = from_socket(stream.socket.getpeername())
         self.local = from_socket(stream.socket.getsockname())
         self._stream = stream
+        self._fd = stream.socket.fileno()
         self._buffer = bytearray()
         self._expected = 1
         self._low_water = 1
-        self._pace = Pace()
+        self.pace = Pace()
+        """How fast the line takes what it is given."""
         self._not_sent = 0
         self._rest: memoryview | None = None
         self._began_at = self._moved_at = 0.0
@@ -129,17 +131,17 @@ class TcpConnection(IRawConnection):
 
     def fileno(self) -> int:
         """The socket's number; -1 once it is closed."""
-        return self._stream.socket.fileno()
+        return self._fd
 
     def read_into(self, memory: memoryview) -> int:
-        """Fill `memory` with what has come, as far as one read may go; return its size. Raises ConnectionClosedError."""
+        """Fill `memory` with what has come, as far as one read goes; return its size. Raises ConnectionClosedError."""
         if self._buffer:  # what came with the handshake
             size = min(len(self._buffer), len(memory))
             memory[:size] = self._buffer[:size]
             del self._buffer[:size]
             return size
         try:
-            size = os.readv(self._stream.socket.fileno(), [memory[: self.receive_bytes]])
+            size = os.readv(self._fd, [memory[: self.receive_bytes]])
         except BlockingIOError:
             return 0
         except OSError as error:
@@ -185,7 +187,7 @@ class TcpConnection(IRawConnection):
 
     def _send(self, data: memoryview) -> int:
         try:
-            return os.write(self._stream.socket.fileno(), data)
+            return os.write(self._fd, data)
         except BlockingIOError:
             return 0
         except OSError as error:
@@ -193,13 +195,14 @@ class TcpConnection(IRawConnection):
 
     def _note_written(self, size: int, began: float, ended: float) -> None:
         """Let unsent bytes wait in the kernel for as long as they should."""
-        if self._pace.wrote(size, began, ended):
-            wanted = self._pace.within(NOT_SENT_S, MIN_NOT_SENT_BYTES, NOT_SENT_BYTES)
+        if self.pace.wrote(size, began, ended):
+            wanted = self.pace.within(NOT_SENT_S, MIN_NOT_SENT_BYTES, NOT_SENT_BYTES)
             if not wanted / 2 < self._not_sent < wanted * 2:
                 self._limit_not_sent(wanted)
 
     async def close(self) -> None:
         """Close at once."""
+        self._fd = -1  # which may be another's at once
         await trio.aclose_forcefully(self._stream)
 
     def get_remote_address(self) -> tuple[str, int]:

@@ -15,30 +15,31 @@ OVERHEAD_BYTES = 17
 
 
 class RecordTracker:
-    """Follows the records of one direction of one connection."""
+    """Follows the records of one direction of one connection. `num_complete` is how many have arrived whole."""
+
+    __slots__ = ("_header", "_length", "_missing", "num_complete")
 
     def __init__(self) -> None:
-        self._num_begun = 0
+        self.num_complete = 0
         self._header = b""
         self._length = 0
         self._missing = 0
-
-    @property
-    def num_complete(self) -> int:
-        """Records that have arrived whole."""
-        return self._num_begun - (self._missing > 0)
 
     def feed(self, data: bytes | memoryview) -> None:
         """Take note of bytes that have arrived."""
         if self._header:
             data = self._header + data
-        at, last_header = self._missing, len(data) - HEADER_BYTES
-        while at <= last_header:
+        at, size = self._missing, len(data)
+        num_begun = self.num_complete + (at > 0)
+        while at <= size - HEADER_BYTES:
             self._length = data[at + 3] << 8 | data[at + 4]
-            self._num_begun += 1
+            num_begun += 1
             at += HEADER_BYTES + self._length
-        self._header = bytes(data[at:])
-        self._missing = max(0, at - len(data))
+        if at < size:
+            self._header, self._missing = bytes(data[at:]), 0
+        else:
+            self._header, self._missing = b"", at - size
+        self.num_complete = num_begun - (self._missing > 0)
 
     def before(self, plaintext: int) -> int:
         """Return how many bytes must arrive, at least, before `plaintext` more bytes, one or more, can be decrypted."""

@@ -172,6 +172,8 @@ class TlsConnection(BaseSession):
         )
         self.muxer = muxer
         """Agreed upon in the handshake; "": it is to be negotiated."""
+        self.socket = conn if type(conn) is TcpConnection else None
+        """The connection below, if these bytes may be read and written without waiting."""
         self._conn = conn
         self._tls = tls
         self._records = records
@@ -187,9 +189,9 @@ class TlsConnection(BaseSession):
 
         Raises ConnectionClosedError when the connection ends or its bytes do not decrypt.
         """
-        while len(self._arrived) < (1 if n is None else n):
+        while self._arrived.size < (1 if n is None else n):
             self._arrived.put(await self._more())
-        return self._arrived.take(len(self._arrived) if n is None else n)
+        return self._arrived.take(self._arrived.size if n is None else n)
 
     async def write(self, data: bytes) -> None:
         """Send all of `data`. Cancelling it ends the connection's use. Raises ConnectionClosedError."""
@@ -197,49 +199,45 @@ class TlsConnection(BaseSession):
         for start in range(0, len(view), WRITE_BYTES):
             await self._conn.write(bytes(self._encrypt(view[start : start + WRITE_BYTES])))
 
-    # Without waiting, over a TCP connection of our own.
+    # Without waiting, over a TCP connection of our own (`socket`).
 
-    @property
-    def socket(self) -> TcpConnection | None:
-        """The connection below, if these may be used."""
-        return self._conn if type(self._conn) is TcpConnection else None
-
-    @property
-    def holds_more(self) -> bool:
-        """Whether `read_now` need not ask the socket."""
-        return bool(self._arrived) or bool(self._ended) or self._num_taken < self._records.num_complete
-
-    def read_now(self) -> bytes:
+    def receive_now(self) -> bytes:
         """Return what has arrived, b"" when that completes no record. Raises ConnectionClosedError."""
-        if self._arrived:
-            return self._arrived.take(len(self._arrived))
-        if not self.holds_more:
-            assert type(self._conn) is TcpConnection
-            size = self._conn.read_into(self._scratch.secret)
+        if self._arrived.size:
+            return self._arrived.take(self._arrived.size)
+        if not self._ended and self._num_taken == self._records.num_complete:
+            assert self.socket is not None
+            scratch = self._scratch
+            size = self.socket.read_into(scratch.secret)
             if not size:
                 return b""
-            self._records.feed(self._scratch.secret[:size])
-            self._scratch.take_in(self._tls, size)
+            self._records.feed(scratch.secret[:size])
+            scratch.take_in(self._tls, size)
             if self._num_taken == self._records.num_complete:
                 return b""
         return self._decrypt()
 
-    def await_more(self, plaintext: int) -> None:
-        """Let the socket be ready when so much more may be read, or a part of it."""
-        assert type(self._conn) is TcpConnection
-        self._conn.await_more(self._records.before(plaintext))
+    def await_more(self, plaintext: int) -> bool:
+        """Let the socket be ready when so much more may be read, or a part of it; False: there is some already."""
+        if self._ended or self._num_taken < self._records.num_complete or self._arrived.size:
+            return False
+        assert self.socket is not None
+        self.socket.await_more(self._records.before(plaintext))
+        return True
 
-    def write_now(self, data: bytes) -> bool:
-        """Send `data`; False when some of it waits for room: then `TcpConnection.write_rest`.
-
-        Raises ConnectionClosedError.
-        """
-        assert type(self._conn) is TcpConnection
+    def send_now(self, data: bytes) -> bool:
+        """Send `data`; False when some of it waits for room. Raises ConnectionClosedError."""
+        assert self.socket is not None
         if len(data) <= WRITE_BYTES:
-            return self._conn.write_now(self._encrypt(data))
+            return self.socket.write_now(self._encrypt(data))
         view = memoryview(data)
         pieces = [bytes(self._encrypt(view[at : at + WRITE_BYTES])) for at in range(0, len(view), WRITE_BYTES)]
-        return self._conn.write_now(memoryview(b"".join(pieces)))
+        return self.socket.write_now(memoryview(b"".join(pieces)))
+
+    def send_rest(self) -> bool:
+        """Go on when there is room; False while something still waits. Raises ConnectionClosedError."""
+        assert self.socket is not None
+        return self.socket.write_rest()
 
     def _encrypt(self, data: bytes | memoryview) -> memoryview:
         try:

@@ -81,6 +81,8 @@ SILENCE_S = 35.0
 FLUSH_S = 0.5
 """How long closing a connection waits for what was already sent to reach the socket."""
 
+_DATA = FrameType.DATA
+
 GO_AWAY_NORMAL = 0
 GO_AWAY_PROTOCOL_ERROR = 1
 
@@ -134,7 +136,6 @@ class YamuxConnection:
         self._fresh: dict[YamuxStream, None] = {}
         self._turns: dict[YamuxStream, None] = {}
         self._write_bytes = MAX_WRITE_BYTES // 4
-        self._pace = Pace()
         self._driver = drive(self) if drive is not None else InTurns(self, connection)
         self._said_good_bye = False
         self.peer_left = False
@@ -216,11 +217,21 @@ class YamuxConnection:
         Raises FrameError.
         """
         self._heard_at = trio.current_time()
+        streams, account = self._streams, self.account
         for frame in frames:
+            if (
+                frame.type is _DATA
+                and not frame.flags
+                and frame.length >= SMALL_FRAME_BYTES
+                and (account.is_member or self._is_ours(frame.stream_id))
+            ):  # bulk, which is most of what comes, and is paid for by its size alone
+                if (stream := streams.get(frame.stream_id)) is not None:
+                    stream.on_data(frame.payload)
+                continue
             if self._on_frame(frame):
                 self.peer_left = True
                 return None
-            if (cost := self._cost(frame)) and (wait_s := self.account.charge(cost)) > 0:
+            if (cost := self._cost(frame)) and (wait_s := account.charge(cost)) > 0:
                 return wait_s
         return None
 
@@ -233,11 +244,10 @@ class YamuxConnection:
             return encode_header(FrameType.GO_AWAY, Flag.NONE, 0, self._leaving)
         return b""
 
-    def note_written(self, size: int, began: float) -> None:
-        """All of a write that began then has been taken: see how fast the line is."""
-        if self._pace.wrote(size, began, trio.current_time()):
-            most = MAX_WRITE_BYTES if self.account.is_member else FULL_FRAME
-            self._write_bytes = whole_frames(self._pace.within(WRITE_S, MIN_WRITE_BYTES, most))
+    def note_pace(self, pace: Pace) -> None:
+        """The line was measured anew: write so much at once that it takes no longer than it should."""
+        most = MAX_WRITE_BYTES if self.account.is_member else FULL_FRAME
+        self._write_bytes = whole_frames(pace.within(WRITE_S, MIN_WRITE_BYTES, most))
 
     # Until the end.
 

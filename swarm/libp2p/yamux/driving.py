@@ -11,10 +11,13 @@ may not do as fast as it does is read when it may.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from math import inf
 from typing import Protocol
 
 import trio
+from libp2p.io.exceptions import ConnectionClosedError
 
+from swarm.libp2p.sockets.line_rate import Pace
 from swarm.libp2p.sockets.readiness import Readiness, Watch
 from swarm.libp2p.yamux.frames import Frame, FrameError, FrameParser
 
@@ -49,6 +52,8 @@ class SecureConnection(Protocol):
 class Socket(Protocol):
     """The system's socket below a connection."""
 
+    pace: Pace
+
     def fileno(self) -> int: ...
 
     @property
@@ -56,14 +61,14 @@ class Socket(Protocol):
         """Whether it has taken nothing for so long that it is as good as dead."""
 
 
-class SocketConnection(SecureConnection, Protocol):
-    """A connection that can do without waiting, because a socket is below. Its methods raise ConnectionLost."""
+class InstantConnection(Protocol):
+    """A connection that can do without waiting, because a socket is below. Its methods raise ConnectionClosedError."""
 
     def receive_now(self) -> bytes:
         """What has come, b"" when that is nothing."""
 
-    def await_more(self, expected: int) -> bool:
-        """Let the socket be ready when `expected` bytes are there, or many of them; False: there are bytes already."""
+    def await_more(self, plaintext: int) -> bool:
+        """Let the socket be ready when so much is there, or many of it; False: there are bytes already."""
 
     def send_now(self, data: bytes) -> bool:
         """Send `data`; False when some of it waits until there is room."""
@@ -87,8 +92,8 @@ class Muxer(Protocol):
     def next_write(self) -> bytes:
         """What is to be written next, b"" when that is nothing."""
 
-    def note_written(self, size: int, began: float) -> None:
-        """All of a write that began then has been taken."""
+    def note_pace(self, pace: Pace) -> None:
+        """How fast the line takes what it is given has been measured anew."""
 
 
 UntilEnd = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
@@ -118,6 +123,7 @@ class InTurns:
     def __init__(self, muxer: Muxer, connection: SecureConnection) -> None:
         self._muxer, self._connection = muxer, connection
         self._wake = trio.Event()
+        self._pace = Pace()
 
     def flush_soon(self) -> None:
         """There is something to write."""
@@ -143,7 +149,8 @@ class InTurns:
             if data := self._muxer.next_write():
                 began = trio.current_time()
                 await self._connection.send(data)
-                self._muxer.note_written(len(data), began)
+                if self._pace.wrote(len(data), began, trio.current_time()):
+                    self._muxer.note_pace(self._pace)
             else:
                 self._wake = trio.Event()
                 await self._wake.wait()
@@ -152,7 +159,7 @@ class InTurns:
 class AtOnce:
     """See the module's paragraph."""
 
-    def __init__(self, muxer: Muxer, connection: SocketConnection, socket: Socket, readiness: Readiness) -> None:
+    def __init__(self, muxer: Muxer, connection: InstantConnection, socket: Socket, readiness: Readiness) -> None:
         self._muxer, self._connection, self._socket = muxer, connection, socket
         self._readiness = readiness
         self._watch: Watch | None = None
@@ -161,16 +168,17 @@ class AtOnce:
         self._turn = trio.Event()
         self._pause_s = 0.0
         self._failure: Exception | None = None
-        self._size, self._began = 0, 0.0
-
-    def flush_soon(self) -> None:
-        """There is something to write."""
-        if self._watch is not None:
-            self._readiness.flush_soon(self)
+        self._is_blocked = False
+        self._told_bytes_per_s = inf
 
     @property
     def is_stuck(self) -> bool:
         return self._socket.takes_nothing
+
+    def flush_soon(self) -> None:
+        """There is something to write."""
+        if self._watch is not None and not self._is_blocked:
+            self._readiness.flush_soon(self)
 
     async def serve(self, until_end: UntilEnd) -> None:
         """Read and write when the socket is ready, while a task stands by `until_end`."""
@@ -204,28 +212,30 @@ class AtOnce:
         try:
             if not self._connection.send_rest():
                 return
-        except ConnectionLost as error:
-            self._fail(error)
+        except ConnectionClosedError as error:
+            self._fail(ConnectionLost(str(error)))
             return
+        self._is_blocked = False
         self._want(writing=False)
-        self._muxer.note_written(self._size, self._began)
         self.flush()
 
     def flush(self) -> None:
-        if self._watch is None or self._watch.writing or isinstance(self._failure, ConnectionLost):
+        if self._watch is None or self._is_blocked:
             return
+        if self._socket.pace.bytes_per_s != self._told_bytes_per_s:
+            self._told_bytes_per_s = self._socket.pace.bytes_per_s
+            self._muxer.note_pace(self._socket.pace)
         try:
             for _ in range(WRITES_AT_ONCE):
                 if not (data := self._muxer.next_write()):
                     return
-                self._size, self._began = len(data), trio.current_time()
                 if not self._connection.send_now(data):
+                    self._is_blocked = True
                     self._want(writing=True)
                     return
-                self._muxer.note_written(self._size, self._began)
             self._readiness.flush_soon(self)
-        except ConnectionLost as error:
-            self._fail(error)
+        except ConnectionClosedError as error:
+            self._fail(ConnectionLost(str(error)))
 
     def _go_on(self) -> None:
         """Read again after a pause."""
@@ -242,18 +252,22 @@ class AtOnce:
 
     def _read(self) -> None:
         """Take what has come, until there is no more or the peer must pause."""
+        muxer, parser, connection = self._muxer, self._parser, self._connection
         pause_s: float | None = None
         try:
             for _ in range(READS_AT_ONCE):
-                self._frames = self._parser.feed(self._connection.receive_now())
-                pause_s = self._muxer.take(self._frames)
-                if pause_s is not None or self._muxer.peer_left:
-                    break
-                if self._connection.await_more(self._parser.expected):
+                if data := connection.receive_now():
+                    self._frames = parser.feed(data)
+                    pause_s = muxer.take(self._frames)
+                    if pause_s is not None or muxer.peer_left:
+                        break
+                if connection.await_more(parser.expected):
                     return
             self._hand_over(pause_s or 0.0)
-        except (FrameError, ConnectionLost) as error:
+        except FrameError as error:
             self._fail(error)
+        except ConnectionClosedError as error:
+            self._fail(ConnectionLost(str(error)))
 
     def _hand_over(self, pause_s: float) -> None:
         """Let the task go on, after a pause."""
@@ -261,10 +275,14 @@ class AtOnce:
         self._pause_s = pause_s
         self._turn.set()
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: FrameError | ConnectionLost) -> None:
         """Let the task raise `error`; nothing more is read, and nothing written if the connection is gone."""
         self._failure = self._failure or error
-        self._want(reading=False, writing=False if isinstance(error, ConnectionLost) else None)
+        if isinstance(error, ConnectionLost):
+            self._is_blocked = True
+            self._want(reading=False, writing=False)
+        else:
+            self._want(reading=False)
         self._turn.set()
 
     def _want(self, *, reading: bool | None = None, writing: bool | None = None) -> None:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum, IntFlag
+from typing import NamedTuple
 
 HEADER = struct.Struct("!BBHII")
+HEADER_BYTES = HEADER.size
 VERSION = 0
 
 INITIAL_WINDOW = 256 * 1024
@@ -43,14 +44,14 @@ OPENING = SYN | ACK
 CLOSING = FIN | RST
 ALL_FLAGS = OPENING | CLOSING
 TYPES = tuple(FrameType)
+_DATA = FrameType.DATA
 
 
 class FrameError(Exception):
     """The peer does not speak yamux; the connection is beyond use. The message says which field was wrong."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One frame, or one piece of a DATA frame.
 
     Attributes:
@@ -86,26 +87,27 @@ class FrameParser:
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Yield the frames, and pieces of DATA frames, that `data` completes. Raises FrameError."""
-        view = memoryview(self._partial + data if self._partial else data)
-        self._partial = b""
-        offset = 0
-        while offset < len(view):
-            if self._missing:
-                piece = bytes(view[offset : offset + self._missing])
+        if self._partial:
+            data = self._partial + data
+            self._partial = b""
+        offset, size = 0, len(data)
+        while offset < size:
+            if missing := self._missing:
+                piece = data[offset : offset + missing]
                 offset += len(piece)
                 yield self._piece(piece)
-            elif len(view) - offset < HEADER.size:
-                self._partial = bytes(view[offset:])
+            elif size - offset < HEADER_BYTES:
+                self._partial = data[offset:]
                 return
             else:
-                frame = self._header(view, offset)
-                offset += HEADER.size
+                frame = self._header(data, offset)
+                offset += HEADER_BYTES
                 if frame is not None:
                     yield frame
 
-    def _header(self, view: memoryview, offset: int) -> Frame | None:
+    def _header(self, data: bytes, offset: int) -> Frame | None:
         """Parse a header; None when it opens a DATA payload, whose pieces follow."""
-        version, kind, flags, stream_id, length = HEADER.unpack_from(view, offset)
+        version, kind, flags, stream_id, length = HEADER.unpack_from(data, offset)
         if version != VERSION:
             raise FrameError(f"yamux version {version}, expected {VERSION}")
         if kind >= len(TYPES):
@@ -117,10 +119,13 @@ class FrameParser:
         if kind == FrameType.DATA and length:
             self._stream_id, self._flags, self._missing = stream_id, flags, length
             return None
-        return Frame(type=TYPES[kind], flags=flags, stream_id=stream_id, length=length)
+        return Frame(TYPES[kind], flags, stream_id, length)
 
     def _piece(self, piece: bytes) -> Frame:
-        self._missing -= len(piece)
+        size = len(piece)
+        self._missing -= size
+        if not self._flags:
+            return Frame(_DATA, 0, self._stream_id, size, piece)
         flags = self._flags if self._missing == 0 else self._flags & OPENING
         self._flags &= CLOSING
-        return Frame(type=FrameType.DATA, flags=flags, stream_id=self._stream_id, length=len(piece), payload=piece)
+        return Frame(_DATA, flags, self._stream_id, size, piece)

@@ -34,6 +34,9 @@ MAX_SEND_WINDOW = 1 << 32
 MAX_WANTED_BYTES = INITIAL_WINDOW // 2
 """A reader's wishes end here. Unread bytes and window together are never less, or both ends would wait for ever."""
 
+MAX_WANTED_WIDE_BYTES = RECEIVE_WINDOW // 2
+"""The same on a stream whose window is large: a chunk of up to 2 MiB wakes its reader once."""
+
 IN_A_ROW = 16
 """Times that a reader gets what was here already, before others have their turn."""
 
@@ -114,6 +117,8 @@ class YamuxStream:
         self._fin_sent = False
         self._sending = self._retained = self._held = 0
         self._in_a_row = 0
+        self._is_wide = False
+        self.num_arrived = 0
 
     async def send_all(self, *parts: bytes | memoryview, note_progress: Callable[[int], None] | None = None) -> None:
         """Return when the writer has taken all of `parts`; at once where they are few bytes. Raises StreamBroken."""
@@ -153,9 +158,9 @@ class YamuxStream:
             self._in_a_row += 1
             if self._in_a_row < IN_A_ROW:
                 await trio.lowlevel.checkpoint_if_cancelled()
-            else:
-                self._in_a_row = 0
-                await trio.lowlevel.checkpoint()
+                return self._take_received(max_bytes)
+            self._in_a_row = 0
+            await trio.lowlevel.checkpoint()
         while not self._receivable():
             self._received = trio.Event()
             await self._received.wait()
@@ -169,13 +174,15 @@ class YamuxStream:
         return self._take_received(max_bytes) if self._receivable() else b""
 
     def expect(self, size: int) -> None:
-        """Let the next `receive_some` wait until `size` bytes are there, or MAX_WANTED_BYTES."""
-        self._wanted = min(size, MAX_WANTED_BYTES)
+        """Let the next `receive_some` wait until `size` bytes are there, or as many as are granted for sure."""
+        most = MAX_WANTED_WIDE_BYTES if self._is_wide else MAX_WANTED_BYTES
+        self._wanted = size if size < most else most
 
     def retain(self, size: int) -> None:
         """Say that so many bytes of what was received are still held by whoever reads."""
-        self._retained = 0 if self._is_over else size
-        self._count()
+        if size != self._retained and not self._is_over:
+            self._retained = size
+            self._count()
 
     async def send_eof(self) -> None:
         """Queue the end of this direction behind what was sent. Raises StreamBroken."""
@@ -224,18 +231,20 @@ class YamuxStream:
 
     def on_data(self, data: bytes) -> None:
         """Accept one piece from the peer. Raises FrameError when it is over the window or after the end."""
+        size = len(data)
         if self._fin_received:
             raise FrameError(f"data after FIN on stream {self.id}")
-        if len(data) > self._receive_window:
-            raise FrameError(f"stream {self.id} was sent {len(data) - self._receive_window} bytes over its window")
-        self._receive_window -= len(data)
+        if size > self._receive_window:
+            raise FrameError(f"stream {self.id} was sent {size - self._receive_window} bytes over its window")
+        self._receive_window -= size
+        self.num_arrived += size
         if self._closed_at == math.inf:
             self._buffer.put(data)
             self._count()
-            if len(self._buffer) >= self._wanted:
+            if self._buffer.size >= self._wanted:
                 self._received.set()
         else:
-            self._discard(len(data))
+            self._discard(size)
 
     def on_window(self, delta: int) -> None:
         """Accept credit. Raises FrameError when it adds up to nonsense."""
@@ -257,8 +266,12 @@ class YamuxStream:
         The frames of a send are equally long: whoever measures a line by its progress would be misled by a short one.
         """
         if unsent := self._unsent:
-            num_frames = max(1, -(-(unsent - TAIL_BYTES) // payload))
-            size = min(-(-unsent // num_frames), self._send_window)
+            size = unsent
+            if unsent > payload + TAIL_BYTES:
+                num_frames = -(-(unsent - TAIL_BYTES) // payload)
+                size = -(-unsent // num_frames)
+            if size > self._send_window:
+                size = self._send_window
             if not size:
                 return 0
             parts.append(encode_header(FrameType.DATA, 0, self.id, size))
@@ -318,7 +331,7 @@ class YamuxStream:
 
     def _count(self) -> None:
         """Tell the account what this stream holds now."""
-        held = len(self._buffer) + self._sending + self._retained
+        held = self._buffer.size + self._sending + self._retained
         if delta := held - self._held:
             self._held = held
             self._connection.account.hold(delta)
@@ -329,8 +342,10 @@ class YamuxStream:
         self.meter.received += len(data)
         self._consumed += len(data)
         self._count()
-        is_wide = self._consumed >= INITIAL_WINDOW // 2 and self._connection.widens(self.id)
-        self._grant(RECEIVE_WINDOW if is_wide else INITIAL_WINDOW)
+        half = (RECEIVE_WINDOW if self._is_wide else INITIAL_WINDOW) // 2
+        if self._receive_window + self._buffer.size <= half:
+            self._is_wide = self._consumed >= INITIAL_WINDOW // 2 and self._connection.widens(self.id)
+            self._grant(RECEIVE_WINDOW if self._is_wide else INITIAL_WINDOW)
         return data
 
     def _receivable(self) -> bool:
@@ -338,7 +353,7 @@ class YamuxStream:
             raise StreamBroken("the stream was closed here")
         if self._broken is not None and not self._fin_received:
             raise StreamBroken(self._broken)
-        return len(self._buffer) >= self._wanted or self._fin_received
+        return self._buffer.size >= self._wanted or self._fin_received
 
     def _require_sendable(self) -> None:
         if self._broken is not None:
@@ -357,7 +372,7 @@ class YamuxStream:
 
     def _grant(self, target: int) -> None:
         """Give credit back once half of `target` is free: few updates, and the window does not run dry."""
-        free = target - self._receive_window - len(self._buffer)
+        free = target - self._receive_window - self._buffer.size
         if free >= target // 2 and not self._fin_received and self._broken is None:
             self._receive_window += free
             self._connection.control(FrameType.WINDOW_UPDATE, 0, self.id, free)

@@ -29,7 +29,8 @@ def test_what_comes_out_is_what_came_in(steps: list[bytes | int]) -> None:
         else:
             assert arrivals.take(step) == waiting[:step]
             waiting = waiting[step:]
-        assert len(arrivals) == len(waiting)
+        assert arrivals.size == len(waiting)
+        assert arrivals.peek(5) == waiting[:5]
 
 
 def test_nothing_is_left_after_clear() -> None:
@@ -38,7 +39,7 @@ def test_nothing_is_left_after_clear() -> None:
     arrivals.take(3)
     arrivals.clear()
     arrivals.put(b"y")
-    assert (len(arrivals), arrivals.take(10)) == (1, b"y")
+    assert (arrivals.size, arrivals.take(10)) == (1, b"y")
 
 
 def test_a_piece_that_is_read_whole_is_not_copied() -> None:

@@ -45,6 +45,7 @@ from swarm.store.errors import (
     is_full,
     readable,
     translate_errors,
+    translated,
 )
 from swarm.store.eviction import NoRoom, Tenant, dispensable, make_room
 from swarm.store.patching import rebuild
@@ -161,8 +162,12 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
             raise PeerError(Fault.CORRUPT_CHUNK, f"{len(data)} bytes are not chunk {index} of {version.signed.version}")
         if len(data) != chunk.size:
             raise PeerError(Fault.MALFORMED, f"manifest: chunk {index} has {len(data)} bytes, not {chunk.size}")
-        with translate_errors(self.root):
+        try:
             return version.write(index, data)
+        except OSError as error:
+            if (other := translated(error, self.root)) is error:
+                raise
+            raise other from error
 
     def finish(self, manifest: ManifestHash) -> Path:
         """Make a version of which nothing is missing complete, on the disk; return its directory.

@@ -95,8 +95,11 @@ def write_at(path: Path | str, offset: int, *parts: bytes | memoryview) -> None:
     """Write all of `parts`, one behind the other, into an existing file. Raises OSError; then any part of it may have
     been written.
     """
-    with opened_to_write(path) as handle:
+    handle = os.open(path, os.O_WRONLY)
+    try:
         write_pieces(handle, [(offset, parts)])
+    finally:
+        os.close(handle)
 
 
 def write_pieces(handle: int, pieces: Iterable[tuple[int, Sequence[bytes | memoryview]]]) -> None:

@@ -140,7 +140,24 @@ class Version:
         That is when it was there already, or belongs to patches alone of which none was begun. In a complete version
         this repairs a chunk that the disk had lost.
         """
-        return bool(self.write_all({index: parts}))
+        with self._lock:
+            self._require_here()
+            places = self._places_here(index)
+            is_simple = len(places) == 1 and self.stage is Stage.PARTIAL and not self._holds(index)
+            handle = os.open(self._path(places[0]), os.O_WRONLY) if is_simple else -1
+        if handle < 0:
+            return bool(self.write_all({index: parts}))
+        try:
+            write_pieces(handle, [(places[0].offset, parts)])
+        finally:
+            os.close(handle)
+        with self._lock:
+            self._require_here()
+            if places == self._places_here(index):
+                is_new = not self._holds(index)
+                self._mark([index] if is_new else [])
+                return is_new
+        return bool(self.write_all({index: parts}))  # it has one more place since
 
     def write_all(self, chunks: Mapping[int, Sequence[bytes | memoryview]]) -> list[int]:
         """Do what `write` does for several chunks, by their numbers; return those that were put.
@@ -266,6 +283,8 @@ class Version:
 
     def _places_here(self, index: int) -> list[ChunkLocation]:
         """The places of a chunk that there are: those in files, and in patches that were begun."""
+        if not self._patches and not self.manifest.patches:
+            return self._places[index]
         num_files = len(self.manifest.files)
         return [p for p in self._places[index] if p.file < num_files or p.file - num_files in self._patches]
 

@@ -182,7 +182,8 @@ class ChunkExchange:
         if of is None or of is not self.fetching:
             return
         spoken_to: set[PeerLink] = set()
-        for effect in of.plan.handle(event, trio.current_time()):
+        now = trio.current_time()
+        for effect in of.plan.handle(event, now):
             match effect:
                 case Ask(peer=peer, chunk=chunk):
                     self._links[peer].request(of, chunk)
@@ -204,7 +205,7 @@ class ChunkExchange:
         for link in spoken_to:
             link.flush()
         if not of.plan.starved:
-            of.fed_at = trio.current_time()
+            of.fed_at = now
 
     @property
     def _is_busy(self) -> bool:

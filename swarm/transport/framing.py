@@ -63,6 +63,7 @@ class FrameStream:
         self.limit = limit
         self._arrived = Arrivals()
         self._in_a_row = 0
+        stream.retain(0)
 
     @property
     def received_bytes(self) -> int:
@@ -145,7 +146,6 @@ class FrameStream:
                     raise StreamBroken(f"{self.stream.remote} ended {self.stream.protocol} inside a frame")
                 return False
             arrived.put(data)
-            self.stream.retain(arrived.size)
         return True
 
 

@@ -84,7 +84,10 @@ class Stream(Protocol):
         """
 
     def retain(self, size: int) -> None:
-        """Say how many bytes of what was received are still held here, so that they count for the peer."""
+        """Say how many bytes of what was received are still held here, so that they count for the peer.
+
+        Whoever has said so once says so again when it has let go of some: until then, all that it received counts.
+        """
 
     def expect(self, size: int) -> None:
         """Say that fewer than `size` bytes are of no use: the next `receive_some` may wait for them, or for a part.

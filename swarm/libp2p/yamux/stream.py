@@ -117,7 +117,7 @@ class YamuxStream:
         self._fin_sent = False
         self._sending = self._retained = self._held = 0
         self._in_a_row = 0
-        self._is_wide = False
+        self._is_wide = self._retains = False
         self.num_arrived = 0
 
     async def send_all(self, *parts: bytes | memoryview, note_progress: Callable[[int], None] | None = None) -> None:
@@ -179,8 +179,11 @@ class YamuxStream:
         self._wanted = size if size < most else most
 
     def retain(self, size: int) -> None:
-        """Say that so many bytes of what was received are still held by whoever reads."""
-        if size != self._retained and not self._is_over:
+        """Say that so many bytes of what was received are still held by whoever reads, who says so after each read
+        from now on: until then, all that was read counts.
+        """
+        self._retains = True
+        if size != self._retained and self._broken is None and self._closed_at == math.inf:
             self._retained = size
             self._count()
 
@@ -296,10 +299,6 @@ class YamuxStream:
         """Whether we closed it long ago and the peer has not."""
         return now - self._closed_at > LINGER_S
 
-    @property
-    def _is_over(self) -> bool:
-        return self._broken is not None or self._closed_at != math.inf
-
     def _put(self, parts: Iterable[bytes | memoryview], size: int) -> None:
         """Let the writer know of more to send."""
         if size:
@@ -339,9 +338,13 @@ class YamuxStream:
     def _take_received(self, max_bytes: int) -> bytes:
         self._wanted = 1
         data = self._buffer.take(max_bytes)
-        self.meter.received += len(data)
-        self._consumed += len(data)
-        self._count()
+        size = len(data)
+        self.meter.received += size
+        self._consumed += size
+        if self._retains:
+            self._retained += size
+        else:
+            self._count()
         half = (RECEIVE_WINDOW if self._is_wide else INITIAL_WINDOW) // 2
         if self._receive_window + self._buffer.size <= half:
             self._is_wide = self._consumed >= INITIAL_WINDOW // 2 and self._connection.widens(self.id)

@@ -3,8 +3,12 @@
 A source and its peers, each in a network namespace with links of its own (`benchmarks/network/`); nodes of ours with
 the real transport, store and distribution (encrypted, verified, written to disk and synced) take turns with libtorrent
 on the same links and bytes. Bars: last peer's time over the lower bound, by scenario; the mean peer's seconds in mix4;
-bytes received beyond the payload; processor seconds of all nodes for each GiB delivered (the worse of n4 and n8, at
-full rates); and our time over libtorrent's where no downlink is the bound.
+bytes received beyond the payload; processor seconds of all nodes for each GiB delivered, and the same over libtorrent's
+(the worse of n4 and n8, at full rates); and our time over libtorrent's where no downlink is the bound.
+
+In large there is one peer and no link: a version of 3 GiB, as fast as the machine is, in turns with a bare copy (TCP,
+SHA-256, a file, nothing encrypted, nothing synced). Bars: processor seconds of both ends for each GiB, and bytes a
+second over those of the bare copy.
 
 In nat8 and nat8mix peers sit behind home routers (`benchmarks/network/homes.py`), know nobody but the source, and are
 introduced to each other. The bound is that of the pairs that can meet. Ours take turns with ours where nobody says how
@@ -41,7 +45,7 @@ from benchmarks.harness import (
     table,
 )
 from benchmarks.live.idle import FEWEST_MET_PCT, Idle, measure_idle
-from benchmarks.network.conductor import HOME_PROGRAMS, PROGRAMS, UNPUNCHED, Ran, RunFailed, run_once
+from benchmarks.network.conductor import PROGRAMS, RAW, UNPUNCHED, Ran, RunFailed, programs_in, run_once
 from benchmarks.network.homes import CONGESTION
 from benchmarks.network.ports import ProbeFailed
 from benchmarks.network.profiles import (
@@ -51,18 +55,20 @@ from benchmarks.network.profiles import (
     within_module,
 )
 from benchmarks.network.requirements import NetworkUnavailable, require_network
-from benchmarks.network.scenarios import MIB, SCENARIOS, Scenario
+from benchmarks.network.scenarios import LARGE, MIB, SCENARIOS, Scenario
 
 OURS, THEIRS = "volery", "libtorrent"
 REPS = 3
-MEASURED = ("n4", "n8", "n8rtt30", "up8", "mix4", "nat8", "nat8mix")
+MEASURED = ("n4", "n8", "n8rtt30", "up8", "mix4", "nat8", "nat8mix", LARGE)
 IDLE = "idle"
 """The swarm that has nothing to do, by the name under which it is asked for."""
 
-RATIO_AT_MOST = {"n4": 1.08, "n8": 1.12, "n8rtt30": 1.15, "up8": 1.15, "nat8": 1.15, "nat8mix": 1.30}
+RATIO_AT_MOST = {"n4": 1.08, "n8": 1.08, "n8rtt30": 1.12, "up8": 1.12, "nat8": 1.15, "nat8mix": 1.30}
 MIX4_MEAN_S_AT_MOST = 13.6
 DUPLICATES_PCT_AT_MOST = 1.0
 CPU_S_PER_GIB_AT_MOST = 20.0
+CPU_VS_LIBTORRENT_AT_MOST = 1.3
+CPU_S_PER_GIB_LARGE_AT_MOST, LARGE_OF_RAW_AT_LEAST = 4.5, 0.5
 VS_LIBTORRENT_AT_MOST = 0.85
 CIRCUITS_PCT_AT_MOST = 0.1
 IDLE_BYTES_PER_S_AT_MOST = 1024
@@ -156,7 +162,7 @@ def benchmark() -> int:
     scenarios = [SCENARIOS[name] for name in names if name != IDLE]
     if options.mib:
         scenarios = [scenario.sized(round(options.mib * MIB)) for scenario in scenarios]
-    systems = [OURS] if options.profile else options.system or [*PROGRAMS, UNPUNCHED]
+    systems = [OURS] if options.profile else options.system or [*PROGRAMS, UNPUNCHED, RAW]
     prepare(scenarios, systems, with_homes=IDLE in names)
     idle: Idle | None = None
     with scratch(options.keep) as out:
@@ -175,7 +181,7 @@ def benchmark() -> int:
 
 def systems_in(scenario: Scenario, systems: Sequence[str]) -> list[str]:
     """Those of the systems that can be run there."""
-    return [system for system in systems if system in (HOME_PROGRAMS if scenario.kinds else PROGRAMS)]
+    return [system for system in systems if system in programs_in(scenario)]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -183,7 +189,8 @@ def parser() -> argparse.ArgumentParser:
     parser = arguments(__doc__ or "", reps=REPS)
     choices = [*SCENARIOS, IDLE]
     parser.add_argument("--scenario", action="append", choices=choices, help=f"only this one; else {MEASURED}, {IDLE}")
-    parser.add_argument("--system", action="append", choices=[*PROGRAMS, UNPUNCHED], help="only this one; else all")
+    choices = [*PROGRAMS, UNPUNCHED, RAW]
+    parser.add_argument("--system", action="append", choices=choices, help="only this one; else all")
     parser.add_argument("--scale", type=float, metavar="X", help="all rates times X, and no second run")
     parser.add_argument("--mib", type=float, metavar="N", help="size of what is sent, else that of the scenario")
     parser.add_argument(
@@ -202,7 +209,8 @@ def prepare(scenarios: Sequence[Scenario], systems: Iterable[str], *, with_homes
         )
     except NetworkUnavailable as error:
         raise BenchmarkError(str(error)) from error
-    if THEIRS in systems and any(not scenario.kinds for scenario in scenarios) and find_spec("libtorrent") is None:
+    contests = [scenario for scenario in scenarios if THEIRS in systems_in(scenario, systems)]
+    if contests and find_spec("libtorrent") is None:
         raise BenchmarkError(
             f"libtorrent is not installed; it has wheels for CPython up to 3.13. --system {OURS} measures without it."
         )
@@ -212,7 +220,7 @@ def measure(scenario: Scenario, systems: Sequence[str], options: argparse.Namesp
     """Run a scenario with all systems, and once more with slower links where the processor was the limit of ours."""
     cells = compare(scenario, options.scale or 1.0, systems, options, out)
     ours = next((cell for cell in cells if cell.system == OURS), None)
-    if options.scale is None and ours is not None and ours.processor_limited:
+    if options.scale is None and not scenario.on_loopback and ours is not None and ours.processor_limited:
         say(f"{scenario.name}: the processor was the limit; again, with rates times {SLOWER}")
         slow = [system for system in systems if system != UNPUNCHED]  # many times as long, and it is no contest
         cells += compare(scenario, SLOWER, slow, options, out)
@@ -249,8 +257,10 @@ def attempt(scenario: Scenario, system: str, directory: Path, *, seed: int, prof
 def tell(scenario: Scenario, factor: float, system: str, ran: Ran | None) -> None:
     """Progress, for whoever watches."""
     if ran is not None:
+        mb_per_s = scenario.size_bytes / ran.last_s / 1e6
+        how_fast = f"{mb_per_s:.0f} MB/s" if scenario.on_loopback else f"{ran.over_bound:.3f} of the bound"
         say(
-            f"{scenario.name} x{factor:g} {system}: {ran.last_s:.2f} s, {ran.over_bound:.3f} of the bound; "
+            f"{scenario.name} x{factor:g} {system}: {ran.last_s:.2f} s, {how_fast}; "
             f"processor {ran.nodes_share:.0%}, others {ran.others_share:.0%}"
         )
 
@@ -271,8 +281,8 @@ def row(cell: Cell) -> list[str]:
         f"x{cell.factor:g}",
         cell.system,
         number(cell.last_s),
-        number(cell.scenario.bound_s),
-        number(cell.over_bound, 3),
+        "-" if cell.scenario.on_loopback else number(cell.scenario.bound_s),
+        "-" if cell.scenario.on_loopback else number(cell.over_bound, 3),
         cell.spread,
         number(cell.mean_s),
         number(cell.source_copies),
@@ -331,6 +341,17 @@ def bars(cells: Sequence[Cell]) -> list[Bar]:
     at_full_rates = first_measured(cells, OURS)
     if costs := [at_full_rates[name].cpu_s_per_gib for name in ("n4", "n8") if name in at_full_rates]:
         found.append(Bar(name="cpu_s_per_gib", value=worst(costs), at_most=CPU_S_PER_GIB_AT_MOST))
+    theirs_at_full_rates = first_measured(cells, THEIRS)
+    if costs := [
+        cost_over(at_full_rates[name], theirs_at_full_rates[name])
+        for name in ("n4", "n8")
+        if name in at_full_rates and name in theirs_at_full_rates
+    ]:
+        found.append(Bar(name="cpu_vs_libtorrent", value=worst(costs), at_most=CPU_VS_LIBTORRENT_AT_MOST))
+    if (large := ours.get(LARGE)) is not None:
+        found.append(Bar(name="cpu_s_per_gib_large", value=large.cpu_s_per_gib, at_most=CPU_S_PER_GIB_LARGE_AT_MOST))
+        if (raw := judged(cells, RAW).get(LARGE)) is not None:
+            found.append(Bar(name="large_of_raw", value=rate_over(large, raw), at_least=LARGE_OF_RAW_AT_LEAST))
     if contests := [versus(ours[name], theirs[name]) for name in RATIO_AT_MOST if name in ours and name in theirs]:
         found.append(Bar(name="vs_libtorrent", value=worst(contests), at_most=VS_LIBTORRENT_AT_MOST))
     return found
@@ -352,6 +373,21 @@ def versus(ours: Cell, theirs: Cell) -> float | None:
     return 0.0 if theirs.last_s is None else ours.last_s / theirs.last_s
 
 
+def cost_over(ours: Cell, theirs: Cell) -> float | None:
+    """Our processor seconds over theirs, run by run: the median."""
+    return median([mine.cpu_s_per_gib / other.cpu_s_per_gib for mine, other in pairs(ours, theirs)] or [None])
+
+
+def rate_over(ours: Cell, theirs: Cell) -> float | None:
+    """Our bytes a second over theirs, run by run: the median."""
+    return median([other.last_s / mine.last_s for mine, other in pairs(ours, theirs)] or [None])
+
+
+def pairs(ours: Cell, theirs: Cell) -> list[tuple[Ran, Ran]]:
+    """Runs of one repetition, one after the other, of which none failed."""
+    return [(mine, other) for mine, other in zip(ours.runs, theirs.runs, strict=True) if mine and other]
+
+
 def worst(values: Iterable[float | None]) -> float | None:
     """The largest, where None stands for never."""
     found = list(values)
@@ -365,7 +401,8 @@ def figures(cells: Iterable[Cell]) -> Mapping[str, Any]:
     for cell in cells:
         name = f"{cell.scenario.name}_{cell.system}" + ("" if cell.factor == 1 else f"_x{cell.factor:g}")
         found[f"{name}_s"] = cell.last_s
-        found[f"{name}_ratio"] = cell.over_bound
+        if not cell.scenario.on_loopback:
+            found[f"{name}_ratio"] = cell.over_bound
         found[f"{name}_mean_s"] = cell.mean_s
         found[f"{name}_cpu_s_per_gib"] = cell.cpu_s_per_gib
         found[f"{name}_cpu_system_part"] = cell.system_part

@@ -38,7 +38,8 @@ from swarm.transport.error_groups import first_cause
 PROGRAMS = {"volery": "benchmarks.network.node_volery", "libtorrent": "benchmarks.network.node_libtorrent"}
 """The systems that are measured, and the modules that are their nodes."""
 
-LOOPBACK_PROGRAMS = {"volery": PROGRAMS["volery"], "raw": "benchmarks.network.node_raw"}
+RAW = "raw"
+LOOPBACK_PROGRAMS = {"volery": PROGRAMS["volery"], RAW: "benchmarks.network.node_raw"}
 """Those of one peer without links: ours, and a bare copy."""
 
 UNPUNCHED = "unpunched"

@@ -119,12 +119,12 @@ SCENARIOS = {
 the slowest downlink is the bound and the mean over peers tells more; behind home routers, which all can be punched, or
 half of them. n2 is for a quick look."""
 
-LARGE_MIB = 3072
-LARGE = Scenario(
-    name="large",
+LARGE = "large"
+SCENARIOS[LARGE] = Scenario(
+    name=LARGE,
     source=Node(name="s", up=FASTEST, down=FASTEST),
     peers=(Node(name="p1", up=FASTEST, down=FASTEST),),
-    size_bytes=LARGE_MIB * MIB,
+    size_bytes=3072 * MIB,
     on_loopback=True,
 )
 """One peer and a model of 3 GiB, as fast as the machine is: the cost of a byte, and nothing else."""

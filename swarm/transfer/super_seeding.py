@@ -23,8 +23,10 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from heapq import merge
+from itertools import islice
 from math import ceil
 
 from protocol.core.ids import PeerId
@@ -68,6 +70,9 @@ SHOWN_PER_S = 100
 """Followers told so a second at most: one message each, every ten seconds to a thousand. Ten times a second to each,
 these were an eighth of a version of 102 MiB."""
 
+MAX_KEPT_LOOKED_AT = 256
+"""Of what peers keep, the oldest, when a second copy is to be given. A peer that keeps all of a large model, since it
+is alone, would have each chunk cost as much as all before it."""
 
 Event = PeerHas | PeerGained | PeerGone | Note | Tick
 
@@ -376,19 +381,14 @@ class SuperSeeder:
 
     def _second(self, ready: list[_Relay], now: float) -> Offer | None:
         """A second copy of what has been kept longest, to the relay with the least in hand that lacks it."""
-        kept = [
-            (since, chunk, relay.peer)
-            for relay in self._relays.values()
-            for chunk, since in relay.kept.items()
-            if chunk not in self._seconds
-        ]
-        for _, chunk, first in sorted(kept):
+        others = [relay for relay in self._relays.values() if len(ready) > 1 or relay is not ready[0]]
+        for _, chunk, first in islice(merge(*map(_oldest, others)), MAX_KEPT_LOOKED_AT):
             lacking = [
                 relay
                 for relay in ready
                 if relay.peer != first and chunk not in relay.holds and chunk not in relay.offered
             ]
-            if lacking:
+            if lacking and chunk not in self._seconds:
                 relay = min(lacking, key=lambda relay: (len(relay.offered), relay.cost(now)))
                 relay.offered[chunk] = now
                 self._seconds[chunk] = relay.peer
@@ -402,3 +402,8 @@ class SuperSeeder:
             return CREDIT
         pace = (len(self._sent_at) - 1) / max(self._sent_at[-1] - self._sent_at[0], 1e-6)
         return min(max(CREDIT, ceil(2 * pace * min(lags) / len(self._relays)) + 1), MAX_CREDIT)
+
+
+def _oldest(relay: _Relay) -> Iterator[tuple[float, int, PeerId]]:
+    """What is kept, by when it was sent, ascending."""
+    return ((since, chunk, relay.peer) for chunk, since in relay.kept.items())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import trio
 
 from learner.artifacts.model_digest import model_digest
 from node.config.common import GB
-from node.config.node_config import NodeConfig
+from node.config.node_config import NodeConfig, NodeNetworkSection
 from node.config.preflight import require_model
 from node.engine.cheating import CheatingEngine
 from node.engine.factory import open_engine
@@ -62,6 +62,9 @@ VERSION_WAIT_S = 600.0
 LOOK_S = 2.0
 """Between two questions for it."""
 
+OpenTransport = Callable[[bytes, NodeNetworkSection, EventLog], AbstractAsyncContextManager[Transport]]
+"""Makes the presence among others of a key."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutOutcome:
@@ -81,10 +84,12 @@ async def run_rollout(
     wait_s: float,
     on_ready: Callable[[RolloutStateDir, NodeWorker], None],
     signals: OwnerSignals,
+    transport: OpenTransport = open_transport,
 ) -> RolloutOutcome:
     """Play the rollout role until the learner says that the run is over, or its owner has it drained.
 
-    Raises UsageError or RunError; cancel to stop. `wait_s` is how long to try to reach the learner for the first time.
+    `wait_s` is how long to try to reach the learner for the first time; `transport` makes the presence among others, of
+    the node's key. Raises UsageError or RunError; cancel to stop.
     """
     if config.teacher.directory:  # which the engine on transformers alone can score with
         config = msgspec.structs.replace(config, engine=msgspec.structs.replace(config.engine, kind="transformers"))
@@ -105,7 +110,7 @@ async def run_rollout(
                 stack.callback(home.lock.close)
                 opening = _Opening(
                     stack=stack, invite=invite, config=config, events=events, home=home, keypair=keypair,
-                    wait_s=wait_s, signals=signals,
+                    wait_s=wait_s, signals=signals, transport=transport,
                 )  # fmt: skip
                 node = await (_open_teaching if config.teacher.directory else _open)(opening)
                 _write_about(home, config)
@@ -141,6 +146,7 @@ class _Opening:
     keypair: Keypair
     wait_s: float
     signals: OwnerSignals
+    transport: OpenTransport
 
     async def engine(self, config: NodeConfig) -> PolicyEngine:
         """The engine that `config` names, opened."""
@@ -173,7 +179,7 @@ async def _reach(opening: _Opening) -> _Reached:
     receipts = Receipts(opening.home.receipts)
     stack.callback(receipts.close)
     loop = stack.enter_context(watched_loop(events))
-    transport = await stack.enter_async_context(open_transport(opening.keypair.seed, opening.config.network, events))
+    transport = await stack.enter_async_context(opening.transport(opening.keypair.seed, opening.config.network, events))
     learner, told = await find_swarm(transport, invite, opening.wait_s)
     if (terms := await ask_terms(transport, learner, told, invite)) is not None:
         require_certified(terms, learner, invite, now_ms=Clock.now_ms())

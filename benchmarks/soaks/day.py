@@ -113,7 +113,7 @@ class Day:
     troubles: list[str] = field(default_factory=list)
     _network: MemoryNetwork = field(default_factory=MemoryNetwork)
     _invite: Invite | None = None
-    _numbers: "count[int]" = field(default_factory=count)
+    _numbers: count[int] = field(default_factory=count)
     _rng: random.Random = field(default_factory=lambda: random.Random(0))
 
     def live(self) -> Sequence[Usage]:

@@ -140,6 +140,62 @@ async def _send_pieces(stream: Stream, data: bytes) -> None:
     await stream.send_eof()
 
 
+async def check_what_is_posted_arrives_in_order(harness: Harness) -> None:
+    async with pair(harness) as (a, b):
+        stream = await b.open_stream(a.peer_id, ECHO)
+        sent = b""
+        async with trio.open_nursery() as nursery:
+
+            async def write() -> None:
+                nonlocal sent
+                for number in range(200):
+                    piece = pattern(number + 1, number)
+                    sent += piece
+                    if not stream.post(piece):
+                        await stream.send_all(piece)
+                await stream.send_eof()
+
+            nursery.start_soon(write)
+            got = await read_all(stream)
+        assert got == sent
+        with raises(StreamBroken, ""):
+            stream.post(b"after the end")
+
+
+async def check_what_nobody_reads_is_posted_within_bounds(harness: Harness) -> None:
+    async with pair(harness) as (a, b):
+        stream = await b.open_stream(a.peer_id, HOLD)
+        posted = 0
+        while stream.post(bytes(1000)):
+            posted += 1000
+            await trio.lowlevel.checkpoint()
+            assert posted < 4 * MIB, "nothing bounds what is posted"
+        assert posted, "a small message is taken at once"
+        await _echo_once(b, a.peer_id, pattern(1000))
+
+
+async def check_parts_are_one_message_and_progress_is_told(harness: Harness) -> None:
+    async with pair(harness) as (a, b):
+        stream = await b.open_stream(a.peer_id, COUNT)
+        told: list[int] = []
+        parts = [b"", pattern(7), memoryview(pattern(2 * MIB)), b"", pattern(1)]
+        await stream.send_all(*parts, note_progress=told.append)
+        await stream.send_eof()
+        assert await read_all(stream) == str(2 * MIB + 8).encode()
+        assert 0 < sum(told) < 2 * MIB + 8
+        assert min(told) > 0
+
+
+async def check_arrivals_are_counted_before_they_are_read(harness: Harness) -> None:
+    async with pair(harness) as (a, b):
+        stream = await b.open_stream(a.peer_id, ECHO)
+        await stream.send_all(pattern(5000))
+        while stream.num_arrived < 5000:
+            await trio.lowlevel.checkpoint()
+        assert await read_exactly(stream, 5000) == pattern(5000)
+        assert stream.num_arrived == 5000
+
+
 async def check_many_streams_at_once(harness: Harness) -> None:
     async with pair(harness) as (a, b), trio.open_nursery() as nursery:
         a.trust(b.peer_id)  # a stranger may open fewer

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, get_args
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from protocol import work
 from protocol.core.codec import decode, encode
 from protocol.core.digest import cid_of
 from protocol.core.errors import PeerError
+from protocol.core.ids import Cid
 from protocol.core.limits import (
     MANIFEST_PIECE_BYTES,
     MAX_ADDRESS_CHARS,
@@ -42,6 +46,8 @@ from protocol.versions.exchange import (
     TellManifest,
     TellPeers,
     Want,
+    chunk_head,
+    split_chunk,
 )
 
 PEER = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
@@ -124,3 +130,44 @@ TOO_MUCH: dict[str, tuple[Any, msgspec.Struct]] = {
 def test_a_value_beyond_its_bound_is_refused(union: Any, message: msgspec.Struct) -> None:
     with pytest.raises(PeerError):
         decode(union, encode(message), 1 << 30)
+
+
+CID = bytes([1, 0x55, 0x12, 0x20]) + bytes(range(32))
+SIZES = st.one_of(st.integers(0, 300), st.integers(65_000, 70_000), st.just(MAX_CHUNK_BYTES))
+
+
+@given(SIZES)
+def test_a_chunk_that_is_sent_in_parts_is_a_chunk(size: int) -> None:
+    data = os.urandom(size)
+    assert chunk_head(Cid(CID), size) + data == encode(Chunk(cid=CID, data=data))
+
+
+@given(SIZES)
+def test_a_chunk_is_split_as_it_is_decoded(size: int) -> None:
+    data = os.urandom(size)
+    body = encode(Chunk(cid=CID, data=data))
+    found = split_chunk(body)
+    assert found is None if size < 1 << 16 else found == (CID, data)
+
+
+LARGE = encode(Chunk(cid=CID, data=bytes(1 << 16)))
+
+
+@given(st.integers(0, 70), st.integers(1, 255), st.integers(-2, 2))
+def test_what_is_not_encoded_as_we_do_it_is_left_to_the_decoder(at: int, change: int, longer: int) -> None:
+    """Of anything else nothing is believed: not a byte of the head, not a length that is not its own."""
+    changed = bytearray(LARGE + bytes(longer) if longer > 0 else LARGE[: len(LARGE) + longer])
+    if at < len(LARGE) - (1 << 16):
+        changed[at] ^= change
+    body = bytes(changed)
+    if (found := split_chunk(body)) is not None:
+        assert decode(Chunk, body, len(body)) == Chunk(cid=found[0], data=bytes(found[1]))
+    elif body == LARGE:
+        raise AssertionError("a chunk as we encode it was not split")
+
+
+def test_more_than_a_chunk_may_have_is_left_to_the_decoder_which_refuses_it() -> None:
+    body = encode(Chunk(cid=CID, data=bytes(MAX_CHUNK_BYTES + 1)))
+    assert split_chunk(body) is None
+    with pytest.raises(PeerError):
+        decode(Chunk, body, len(body))

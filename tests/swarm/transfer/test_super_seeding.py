@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import ItemsView
 
 import pytest
 from hypothesis import given, settings
@@ -137,6 +138,25 @@ def test_a_single_follower_is_given_everything() -> None:
         num_given += 1
         in_hand += give(scatter, in_hand.pop(0), now)
     assert num_given == 40
+
+
+def test_a_single_follower_costs_no_more_for_each_chunk_however_many_it_keeps() -> None:
+    scatter, now, looked_at = scatter_of(500), 0.0, 0
+
+    class Counted(dict[int, float]):
+        def items(self) -> ItemsView[int, float]:
+            nonlocal looked_at
+            looked_at += len(self)
+            return super().items()
+
+    in_hand = following(scatter, A)
+    scatter._relays[A].kept = Counted()
+    while not scatter.opened:
+        now += 0.1
+        in_hand += offers(scatter.handle(Idle(), now))
+        in_hand += give(scatter, in_hand.pop(0), now)
+    assert len(scatter._relays[A].kept) > 400, "nobody else announces anything"
+    assert looked_at == 0, "who alone is ready needs no second copy of what it keeps"
 
 
 @pytest.mark.parametrize("leaving", [Unfollowed, PeerGone])

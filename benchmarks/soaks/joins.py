@@ -1,0 +1,69 @@
+"""Thousands of joins over real connections: hosts that come, ask a question and are gone, each with a key of its own.
+
+What always holds: whoever comes shakes hands as nodes do (TLS, yamux, identify) and is answered; nobody of them is left
+when usage is looked at. The first WARM_UP joins are not looked at: of so many peers a host remembers that they were
+here, and then forgets the oldest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import trio
+
+from benchmarks.soaks.usage import Usage, usage
+from protocol.core.identity import Keypair
+from swarm.libp2p import open_libp2p
+from swarm.libp2p.connection_gate import MAX_EXPECTED
+from swarm.transport.interface import Stream, Transport
+
+WARM_UP = MAX_EXPECTED + 500
+EACH = 250
+"""Joins between two looks."""
+
+AT_ONCE = 4
+QUESTION = "/soak/question/1"
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+
+
+async def _answer(stream: Stream) -> None:
+    await stream.send_all(await stream.receive_some(64))
+
+
+async def _join(host: Transport) -> None:
+    """Come, be trusted, ask, and go."""
+    keypair = Keypair(os.urandom(32))
+    async with open_libp2p(keypair.seed, []) as guest:
+        peer = await guest.dial(host.addresses())
+        host.trust(keypair.peer_id)
+        stream = await guest.open_stream(peer, QUESTION)
+        await stream.send_all(b"hello")
+        if await stream.receive_some(64) != b"hello":
+            raise AssertionError("the host did not answer")
+        await stream.aclose()
+    host.distrust(keypair.peer_id)
+
+
+async def join(times: int, directory: Path, tell: Callable[[Usage], None]) -> Sequence[Usage]:
+    """Let so many join after those of the warm-up; return what was used, every EACH joins, in thousands of them."""
+    looks: list[Usage] = []
+    async with open_libp2p(os.urandom(32), [LOOPBACK]) as host:
+        host.handle(QUESTION, _answer)
+        for done in range(0, WARM_UP + times, EACH):
+            if done >= WARM_UP:
+                looks.append(usage(done / 1000, directory))
+                tell(looks[-1])
+            limit = trio.CapacityLimiter(AT_ONCE)
+
+            async def one(limit: trio.CapacityLimiter = limit) -> None:
+                async with limit:
+                    await _join(host)
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(EACH):
+                    nursery.start_soon(one)
+            while host.connected_peers():
+                await trio.sleep(0.05)
+    return looks

@@ -1,0 +1,296 @@
+"""Connections that are read and written when their sockets are ready: bulk both ways, readers that pause, peers that must
+pause, and every way to end."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+import trio.testing
+from libp2p.io.exceptions import ConnectionClosedError
+
+from swarm.libp2p.sockets.line_rate import Pace
+from swarm.libp2p.sockets.readiness import HAS_EPOLL, Readiness, open_readiness
+from swarm.libp2p.yamux.connection import YamuxConnection
+from swarm.libp2p.yamux.driving import READS_AT_ONCE, AtOnce
+from swarm.libp2p.yamux.frames import HEADER, Flag, Frame, FrameParser, FrameType, encode_header
+from swarm.libp2p.yamux.stream import YamuxStream
+from swarm.transport.interface import StreamBroken
+
+pytestmark = [pytest.mark.trio, pytest.mark.skipif(not HAS_EPOLL, reason="no epoll here")]
+
+MIB = 1 << 20
+SLOW_S = 5.0
+
+
+@dataclass(eq=False)
+class Plain:
+    """A connection without encryption: what `AtOnce` and the muxer need of one. `piece` is what one read hands on, of
+    up to 64 KiB that it takes from the socket, and holds."""
+
+    socket: socket.socket
+    piece: int = 65_536
+    pace: Pace = field(default_factory=Pace)
+    takes_nothing: bool = False
+    held: bytes = b""
+    rest: bytes = b""
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def receive_now(self) -> bytes:
+        if not self.held:
+            try:
+                self.held = self.socket.recv(65_536)
+            except BlockingIOError:
+                return b""
+            except OSError as error:
+                raise ConnectionClosedError(str(error)) from error
+            if not self.held:
+                raise ConnectionClosedError("the peer hung up")
+        data, self.held = self.held[: self.piece], self.held[self.piece :]
+        return data
+
+    def await_more(self, plaintext: int) -> bool:
+        return not self.held
+
+    def send_now(self, data: bytes) -> bool:
+        assert not self.rest
+        try:
+            sent = self.socket.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            raise ConnectionClosedError(str(error)) from error
+        self.rest = data[sent:]
+        return not self.rest
+
+    def send_rest(self) -> bool:
+        rest, self.rest = self.rest, b""
+        return self.send_now(rest)
+
+    async def receive(self, expected: int) -> bytes:
+        raise AssertionError("nobody waits here")
+
+    async def send(self, data: bytes) -> None:
+        raise AssertionError("nobody waits here")
+
+    def hurry(self) -> None: ...
+
+    async def aclose(self) -> None:
+        self.socket.close()
+
+
+@dataclass
+class Strict:
+    """An account for which every small frame but the first costs a pause."""
+
+    is_member: bool = True
+    max_streams: int = 100
+    pause_s: float = 0.02
+    charged: list[float] = field(default_factory=list)
+
+    def hold(self, delta: int) -> None: ...
+
+    def charge(self, cost: float) -> float:
+        self.charged.append(trio.current_time())
+        return self.pause_s if len(self.charged) > 1 else 0.0
+
+
+@dataclass
+class End:
+    """One end, and the streams that the other one opened."""
+
+    muxer: YamuxConnection
+    plain: Plain
+    accepted: list[YamuxStream]
+
+
+def end_on(near: socket.socket, readiness: Readiness, *, initiator: bool = False, **options: object) -> End:
+    near.setblocking(False)
+    plain, accepted = Plain(near), list[YamuxStream]()
+    muxer = YamuxConnection(
+        plain,
+        initiator=initiator,
+        accept=accepted.append,
+        drive=lambda muxer: AtOnce(muxer, plain, plain, readiness),
+        **options,  # type: ignore[arg-type]
+    )
+    return End(muxer, plain, accepted)
+
+
+@asynccontextmanager
+async def one_end(**options: object) -> AsyncIterator[tuple[End, socket.socket]]:
+    """An end of ours, and the other end's socket, which blocks."""
+    near, far = socket.socketpair()
+    async with open_readiness() as readiness, trio.open_nursery() as nursery:
+        assert readiness is not None
+        end = end_on(near, readiness, **options)
+        nursery.start_soon(end.muxer.run)
+        yield end, far
+        nursery.cancel_scope.cancel()
+    far.close()
+
+
+@asynccontextmanager
+async def both_ends() -> AsyncIterator[tuple[End, End]]:
+    near, far = socket.socketpair()
+    async with open_readiness() as readiness, trio.open_nursery() as nursery:
+        assert readiness is not None
+        ends = end_on(near, readiness, initiator=True), end_on(far, readiness)
+        for end in ends:
+            nursery.start_soon(end.muxer.run)
+        with trio.fail_after(SLOW_S):
+            yield ends
+        nursery.cancel_scope.cancel()
+
+
+async def read(stream: YamuxStream, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        data += await stream.receive_some(size)
+    return data
+
+
+async def accepted_by(end: End, number: int = 1) -> YamuxStream:
+    while len(end.accepted) < number:
+        await trio.sleep(0.001)
+    return end.accepted[number - 1]
+
+
+def frames_from(far: socket.socket) -> list[Frame]:
+    """What our end has written, to its end."""
+    far.settimeout(SLOW_S)
+    data = b""
+    while piece := far.recv(65_536):
+        data += piece
+    return list(FrameParser().feed(data))
+
+
+async def test_bulk_goes_both_ways_at_once() -> None:
+    one_way, other_way = bytes(range(256)) * 8192, bytes(reversed(range(256))) * 8192
+    got: dict[str, bytes] = {}
+
+    async def take(name: str, stream: YamuxStream) -> None:
+        got[name] = await read(stream, 2 * MIB)
+
+    async with both_ends() as (near, far):
+        stream = near.muxer.open_stream()
+        await stream.send_all(b"")
+        other = await accepted_by(far)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take, "there", other)
+            nursery.start_soon(take, "back", stream)
+            nursery.start_soon(stream.send_all, one_way)
+            nursery.start_soon(other.send_all, other_way)
+    assert got == {"there": one_way, "back": other_way}
+
+
+async def test_while_one_reader_pauses_all_else_goes_on() -> None:
+    async with both_ends() as (near, far), trio.open_nursery() as nursery:
+        stuck, moving = near.muxer.open_stream(), near.muxer.open_stream()
+        nursery.start_soon(stuck.send_all, bytes(MIB))
+        nursery.start_soon(moving.send_all, b"x" * MIB)
+        assert await read(await accepted_by(far, 2), MIB) == b"x" * MIB
+        assert await read(await accepted_by(far, 1), MIB) == bytes(MIB)
+
+
+async def test_what_a_socket_does_not_take_goes_when_it_does() -> None:
+    async with one_end(initiator=True) as (end, far):
+        stream = end.muxer.open_stream()
+        stream.on_window(100 * MIB)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.send_all, bytes(4 * MIB))
+            nursery.start_soon(trio.to_thread.run_sync, drain, far, 4 * MIB)
+        assert not end.plain.rest
+
+
+def drain(far: socket.socket, payload: int) -> None:
+    """Read until so much payload of DATA frames has come."""
+    parser = FrameParser()
+    far.settimeout(SLOW_S)
+    while payload > 0:
+        payload -= sum(frame.length for frame in parser.feed(far.recv(65_536)) if frame.type is FrameType.DATA)
+
+
+async def test_what_breaks_the_protocol_is_answered_and_ends_it() -> None:
+    async with one_end() as (end, far):
+        far.sendall(bytes([9]) + bytes(11))
+        frames = await trio.to_thread.run_sync(frames_from, far)
+    assert frames[-1] == Frame(FrameType.GO_AWAY, 0, 0, 1)
+    assert "yamux version 9" in end.muxer.end_reason
+
+
+async def test_a_peer_that_hangs_up_ends_it() -> None:
+    async with one_end() as (end, far):
+        stream = end.muxer.open_stream()
+        far.close()
+        with pytest.raises(StreamBroken, match="connection was lost"):
+            await stream.receive_some(1)
+
+
+async def test_a_peer_that_hangs_up_while_we_write_ends_it() -> None:
+    async with one_end(initiator=True) as (end, far):
+        stream = end.muxer.open_stream()
+        stream.on_window(100 * MIB)
+        async with trio.open_nursery() as nursery:
+
+            async def send() -> None:
+                with pytest.raises(StreamBroken, match="connection was lost"):
+                    await stream.send_all(bytes(50 * MIB))
+
+            nursery.start_soon(send)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            far.close()
+
+
+async def test_our_good_bye_comes_last_and_theirs_ends_it() -> None:
+    async with one_end(initiator=True) as (end, far):
+        stream = end.muxer.open_stream()
+        await stream.send_all(b"last words")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end.muxer.aclose)
+            kinds = [frame.type for frame in await trio.to_thread.run_sync(frames_from, far)]
+    assert kinds == [FrameType.WINDOW_UPDATE, FrameType.DATA, FrameType.GO_AWAY]
+    async with one_end() as (end, far):
+        far.sendall(encode_header(FrameType.GO_AWAY, Flag.NONE, 0, 0))
+        await trio.to_thread.run_sync(frames_from, far)
+    assert "the peer closed the connection" in end.muxer.end_reason
+
+
+@pytest.mark.parametrize("piece", [1, 7, HEADER.size, 65_536])
+async def test_a_peer_that_must_pause_is_read_later_and_in_order(piece: int) -> None:
+    account = Strict()
+    async with one_end(account=account) as (end, far):
+        end.plain.piece = piece
+        ping = encode_header(FrameType.PING, Flag.SYN, 0, 0)
+        far.sendall(b"".join(ping[:-1] + bytes([number]) for number in range(5)))
+        while len(account.charged) < 5:
+            await trio.sleep(0.001)
+        far.sendall(encode_header(FrameType.GO_AWAY, Flag.NONE, 0, 0))
+        answers = await trio.to_thread.run_sync(frames_from, far)
+    assert [frame.length for frame in answers if frame.type is FrameType.PING] == list(range(5))
+    apart = [later - sooner for sooner, later in zip(account.charged[1:], account.charged[2:], strict=False)]
+    assert min(apart) >= account.pause_s
+
+
+async def test_a_connection_that_holds_much_lets_others_have_their_turn() -> None:
+    """Single bytes, of which it holds thousands: the scheduler comes round more often than the bytes are few."""
+    async with one_end() as (end, far):
+        end.plain.piece = 1
+        pings = 40 * READS_AT_ONCE
+        far.sendall(encode_header(FrameType.PING, Flag.SYN, 0, 1) * pings)
+        turns, seen = 0, b""
+        far.setblocking(False)
+        while seen.count(encode_header(FrameType.PING, Flag.ACK, 0, 1)) < pings:
+            turns += 1
+            await trio.sleep(0)
+            try:
+                seen += far.recv(65_536)
+            except BlockingIOError:
+                continue
+        assert turns >= pings * HEADER.size // READS_AT_ONCE

@@ -32,6 +32,7 @@ class Libp2pStream:
     def __init__(self, stream: YamuxStream, *, connection: Connection, protocol: str, meter: Meter) -> None:
         stream.meter = meter
         self._stream = stream
+        self._negotiated = stream.num_received
         self.connection = connection
         self.remote = connection.peer
         self.protocol = protocol
@@ -47,4 +48,4 @@ class Libp2pStream:
 
     @property
     def num_arrived(self) -> int:
-        return self._stream.num_arrived
+        return self._stream.num_arrived - self._negotiated

@@ -178,7 +178,7 @@ async def check_parts_are_one_message_and_progress_is_told(harness: Harness) -> 
     async with pair(harness) as (a, b):
         stream = await b.open_stream(a.peer_id, COUNT)
         told: list[int] = []
-        parts = [b"", pattern(7), memoryview(pattern(2 * MIB)), b"", pattern(1)]
+        parts: list[bytes | memoryview] = [b"", pattern(7), memoryview(pattern(2 * MIB)), b"", pattern(1)]
         await stream.send_all(*parts, note_progress=told.append)
         await stream.send_eof()
         assert await read_all(stream) == str(2 * MIB + 8).encode()

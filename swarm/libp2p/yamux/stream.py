@@ -106,7 +106,7 @@ class YamuxStream:
         self._receive_window = INITIAL_WINDOW
         self._fin_received = False
         self._wanted = 1
-        self._consumed = 0
+        self.num_received = 0
         self._discarded = 0
         self._outgoing: deque[bytes | memoryview] = deque()
         self._unsent = 0
@@ -340,14 +340,14 @@ class YamuxStream:
         data = self._buffer.take(max_bytes)
         size = len(data)
         self.meter.received += size
-        self._consumed += size
+        self.num_received += size
         if self._retains:
             self._retained += size
         else:
             self._count()
         half = (RECEIVE_WINDOW if self._is_wide else INITIAL_WINDOW) // 2
         if self._receive_window + self._buffer.size <= half:
-            self._is_wide = self._consumed >= INITIAL_WINDOW // 2 and self._connection.widens(self.id)
+            self._is_wide = self.num_received >= INITIAL_WINDOW // 2 and self._connection.widens(self.id)
             self._grant(RECEIVE_WINDOW if self._is_wide else INITIAL_WINDOW)
         return data
 

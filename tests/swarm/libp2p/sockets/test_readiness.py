@@ -1,4 +1,4 @@
-"""Sockets that are waited for together: who is called when, and that nobody is called any more when his watch is over."""
+"""Sockets that are waited for together: who is called when, and that nobody is called when his watch is over."""
 
 from __future__ import annotations
 

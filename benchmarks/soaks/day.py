@@ -50,7 +50,9 @@ STAY_S = 4800.0
 """How long a node stays, in the mean: 72 leave in a day."""
 
 TRAIN_S = 240.0
-SIZE_BYTES = 1 << 20
+SIZE_BYTES = 1 << 17
+"""Of a version: small, so that what nodes keep of versions in memory, which is bounded, does not hide what is not."""
+
 LOOK_S = 1800.0
 
 SWARM_TOML = """\
@@ -176,6 +178,8 @@ class Day:
         match event, fields:
             case "version_published", _:
                 self.num_versions += 1
+            case "delivery_judged", {"admitted": int(admitted)}:
+                self.num_admitted += admitted
             case "trouble", {"text": text}:
                 self.troubles.append(str(text))
 

@@ -11,7 +11,7 @@ import trio
 
 from protocol.core.ids import PeerId
 from swarm.libp2p import open_libp2p
-from swarm.libp2p.connection_gate import BYTES, HANDSHAKES, STRANGERS, STREAM_RATE
+from swarm.libp2p.connection_gate import BYTES, HANDSHAKE_RATE, HANDSHAKES, ORIGIN_HANDSHAKES, STRANGERS, STREAM_RATE
 from swarm.libp2p.host import Host
 from swarm.libp2p.identify import IDENTIFY_PROTOCOL, PING_PROTOCOL
 from swarm.libp2p.memory_budget import MAX_STRANGERS, STRANGER_STREAMS, STRANGERS_BYTES, Over
@@ -23,7 +23,7 @@ from swarm.libp2p.yamux.connection import STRANGER_CONTROL_FRAMES
 from swarm.libp2p.yamux.driving import ConnectionLost
 from swarm.libp2p.yamux.frames import INITIAL_WINDOW, Flag, FrameParser, FrameType, encode_header
 from swarm.testing.transport_conformance import ECHO, HOLD, echo, hold, read_exactly
-from swarm.transport.interface import Stream
+from swarm.transport.interface import DialFailed, PeerConnected, Stream
 from tests.support.memory_budgets import held_by_all
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -134,6 +134,42 @@ async def test_more_than_there_are_places_for_all_get_in_and_nobody_is_sent_away
             await trio.sleep(0.05)
         assert learner.connected_peers() == frozenset(names)
         assert STRANGERS not in {refusal.budget for refusal in learner.refusals()}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_member_that_comes_and_goes_as_fast_as_it_can_shakes_hands_no_more_often_than_its_origin_may() -> None:
+    """Beside a member that stays, and is answered all the while. Whom it refuses, the host refuses for nothing."""
+    tries = round(ORIGIN_HANDSHAKES.burst) + 150
+    async with (
+        host() as learner,
+        open_libp2p(SEED_B, ["/ip4/127.9.0.1/tcp/0"]) as restless,
+        open_libp2p(bytes([3]) * 32, []) as steady,
+        trio.open_nursery() as nursery,
+    ):
+        learner.trust(restless.peer_id)
+        came = 0
+
+        async def listen() -> None:
+            nonlocal came
+            async for event in learner.events():
+                came += isinstance(event, PeerConnected) and event.peer == restless.peer_id
+
+        nursery.start_soon(listen)
+        await steady.dial(learner.addresses())
+        stream = await steady.open_stream(learner.peer_id, ECHO)
+        began = trio.current_time()
+        for number in range(tries):
+            with suppress(DialFailed):
+                await restless.dial(learner.addresses())
+            await restless.disconnect(learner.peer_id)
+            if not number % 10:
+                await stream.send_all(b"still here")
+                assert await read_exactly(stream, 10) == b"still here"
+        took_s = trio.current_time() - began
+        refused = {refusal.budget: refusal.times for refusal in learner.refusals()}
+        assert came <= ORIGIN_HANDSHAKES.burst + ORIGIN_HANDSHAKES.per_s * took_s + 1
+        assert came + refused[HANDSHAKE_RATE] >= tries - 1
+        assert learner.is_trusted(restless.peer_id)
         nursery.cancel_scope.cancel()
 
 

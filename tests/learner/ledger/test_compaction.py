@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from protocol.core.dates import DAY_MS
 from protocol.core.envelope import sign
 from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion
 from protocol.work import Receipt, Rule, Verdict
+from tests.support.disks import file_limit
 from tests.support.dying_ledgers import killed_at
 from tests.support.ledgers import ALPHA, BETA, START_MS, SWARM, demo_run
 from tests.support.plain_ledgers import LEASE_COLUMNS, RECORD_COLUMNS, make_plain
@@ -151,6 +152,27 @@ def test_without_room_nothing_is_shrunk_and_nothing_lost(path: Path, monkeypatch
         compacted(path)
     assert told(path) == before
     assert count(path, "receipts") == 0, "they are packed"
+
+
+def test_a_disk_that_is_full_at_any_point_of_a_compaction_costs_nothing(path: Path, tmp_path: Path) -> None:
+    """No file may grow beyond so many bytes; then there is room again, and the same goes on from there."""
+    before, size = told(path), path.stat().st_size
+    failed, room = 0, 0
+    while True:
+        here = tmp_path / str(room) / path.name
+        here.parent.mkdir()
+        shutil.copyfile(path, here)
+        with suppress(LedgerError), file_limit(max(room, 1)):
+            compacted(here)
+            break
+        failed += 1
+        assert told(here) == before
+        compacted(here)
+        assert told(here) == before
+        assert count(here, "receipts") == 0
+        room += size // 12
+    assert failed >= 5
+    assert told(here) == before
 
 
 # Killed at every statement.

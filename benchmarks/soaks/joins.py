@@ -32,10 +32,13 @@ async def _answer(stream: Stream) -> None:
     await stream.send_all(await stream.receive_some(64))
 
 
-async def _join(host: Transport) -> None:
-    """Come, be trusted, ask, and go."""
-    keypair = Keypair(os.urandom(32))
-    async with open_libp2p(keypair.seed, []) as guest:
+async def _join(host: Transport, number: int) -> None:
+    """Come, be trusted, ask, and go. Each was here before, at an address of its own: strangers come no faster than
+    UNKNOWN_HANDSHAKES, and one origin no faster than ORIGIN_HANDSHAKES.
+    """
+    keypair, address = Keypair(os.urandom(32)), f"127.88.{number // 250 % 250}.{1 + number % 250}"
+    host.expect({keypair.peer_id: address})
+    async with open_libp2p(keypair.seed, [f"/ip4/{address}/tcp/0"]) as guest:
         peer = await guest.dial(host.addresses())
         host.trust(keypair.peer_id)
         stream = await guest.open_stream(peer, QUESTION)
@@ -57,13 +60,13 @@ async def join(times: int, directory: Path, tell: Callable[[Usage], None]) -> Se
                 tell(looks[-1])
             limit = trio.CapacityLimiter(AT_ONCE)
 
-            async def one(limit: trio.CapacityLimiter = limit) -> None:
+            async def one(number: int, limit: trio.CapacityLimiter = limit) -> None:
                 async with limit:
-                    await _join(host)
+                    await _join(host, number)
 
             async with trio.open_nursery() as nursery:
-                for _ in range(EACH):
-                    nursery.start_soon(one)
+                for number in range(done, done + EACH):
+                    nursery.start_soon(one, number)
             while host.connected_peers():
                 await trio.sleep(0.05)
     return looks

@@ -613,26 +613,29 @@ async def open_libp2p(
     identity = Identity.from_seed(private_key)
     announced = [_parse_own(address) for address in announce]
     listeners = await _bind([_parse_own(address) for address in listen])
-    try:
-        async with open_readiness() as readiness, trio.open_nursery() as nursery:
-            caps = Caps(
-                upload=_start_pacer(upload_bits_per_s, nursery), download=_start_pacer(download_bits_per_s, nursery)
-            )
-            host = Host(identity, security_table(identity, security), caps, readiness, nursery)
-            if relay_bits_per_s is not None:
-                host.reaching.allow_bulk(_start_pacer(relay_bits_per_s, nursery))
-            host.listen(listeners, announced)
-            host.reaching.map_ports(map_ports, tell_port)
-            try:
-                yield host
-            finally:
-                with trio.CancelScope(shield=True):
-                    await host.aclose()
-                nursery.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        if len(group.exceptions) == 1:
-            raise group.exceptions[0] from None
-        raise
+    with open_readiness() as readiness:
+        try:
+            async with trio.open_nursery() as nursery:
+                if readiness is not None:
+                    nursery.start_soon(readiness.run)
+                caps = Caps(
+                    upload=_start_pacer(upload_bits_per_s, nursery), download=_start_pacer(download_bits_per_s, nursery)
+                )
+                host = Host(identity, security_table(identity, security), caps, readiness, nursery)
+                if relay_bits_per_s is not None:
+                    host.reaching.allow_bulk(_start_pacer(relay_bits_per_s, nursery))
+                host.listen(listeners, announced)
+                host.reaching.map_ports(map_ports, tell_port)
+                try:
+                    yield host
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await host.aclose()
+                    nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            if len(group.exceptions) == 1:
+                raise group.exceptions[0] from None
+            raise
 
 
 def _start_pacer(bits_per_s: float | None, nursery: trio.Nursery) -> Pacer | None:

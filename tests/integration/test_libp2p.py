@@ -853,3 +853,10 @@ async def test_nobody_is_contacted_but_who_was_dialled() -> None:
         dialled = [one for one in contacted if "127.0.0.1" in one and str(port) in one]
         assert dialled
         assert len(dialled) + len(own_listener) == len(contacted), contacted
+
+
+@pytest.mark.trio
+async def test_what_is_raised_in_a_hosts_scope_leaves_it_as_it_is() -> None:
+    with pytest.raises(DialFailed):
+        async with open_libp2p(bytes(32), []) as host:
+            await host.dial([f"/ip4/127.0.0.1/tcp/1/p2p/{Identity.from_seed(bytes([1]) * 32).peer_id}"])

@@ -14,8 +14,8 @@ Loops: `_wait` sleeps until a socket is ready; `_flush` until somebody asks for 
 from __future__ import annotations
 
 import select
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import trio
@@ -66,6 +66,10 @@ class Readiness:
         if not self._due:
             self._asked.set()
         self._due[owner] = None
+
+    def close(self) -> None:
+        """Nobody is watched any more, and nothing runs."""
+        self._epoll.close()
 
     async def run(self) -> None:
         """Serve all who are watched, until cancelled."""
@@ -135,16 +139,14 @@ class Watch:
             self._owner.on_writable()
 
 
-@asynccontextmanager
-async def open_readiness() -> AsyncIterator[Readiness | None]:
-    """Serve sockets while the block lasts."""
+@contextmanager
+def open_readiness() -> Iterator[Readiness | None]:
+    """Somebody who tells when sockets are ready, and whose `run` must have ended when the block does."""
     if not HAS_EPOLL:
         yield None
         return
     readiness = Readiness()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(readiness.run)
-        try:
-            yield readiness
-        finally:
-            nursery.cancel_scope.cancel()
+    try:
+        yield readiness
+    finally:
+        readiness.close()

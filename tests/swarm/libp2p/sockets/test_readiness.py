@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -43,10 +43,14 @@ def pair() -> Iterator[tuple[Owner, socket.socket]]:
         yield Owner(near), far
 
 
-@contextmanager
-def fresh(readiness: Readiness | None) -> Iterator[Readiness]:
-    assert readiness is not None
-    yield readiness
+@asynccontextmanager
+async def running() -> AsyncIterator[Readiness]:
+    with open_readiness() as readiness:
+        assert readiness is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(readiness.run)
+            yield readiness
+            nursery.cancel_scope.cancel()
 
 
 async def turns() -> None:
@@ -56,8 +60,8 @@ async def turns() -> None:
 
 
 async def test_who_can_read_is_called_until_nothing_is_left() -> None:
-    async with open_readiness() as opened:
-        with fresh(opened) as readiness, pair() as (owner, far), readiness.watch(owner.near.fileno(), owner):
+    async with running() as readiness:
+        with pair() as (owner, far), readiness.watch(owner.near.fileno(), owner):
             await turns()
             assert owner.called == []
             far.send(b"x")
@@ -71,8 +75,8 @@ async def test_who_can_read_is_called_until_nothing_is_left() -> None:
 
 
 async def test_nobody_is_called_for_what_he_does_not_wait_for() -> None:
-    async with open_readiness() as opened:
-        with fresh(opened) as readiness, pair() as (owner, far):
+    async with running() as readiness:
+        with pair() as (owner, far):
             with readiness.watch(owner.near.fileno(), owner) as watch:
                 watch.want(reading=False, writing=False)
                 far.send(b"x")
@@ -93,8 +97,8 @@ async def test_nobody_is_called_for_what_he_does_not_wait_for() -> None:
 
 
 async def test_whoever_asks_is_flushed_once_and_in_turn() -> None:
-    async with open_readiness() as opened:
-        with fresh(opened) as readiness, pair() as (owner, _), readiness.watch(owner.near.fileno(), owner):
+    async with running() as readiness:
+        with pair() as (owner, _), readiness.watch(owner.near.fileno(), owner):
             for _ in range(3):
                 readiness.flush_soon(owner)
             assert owner.called == []
@@ -106,8 +110,8 @@ async def test_whoever_asks_is_flushed_once_and_in_turn() -> None:
 
 
 async def test_who_asks_while_others_are_called_is_flushed_in_the_same_turn() -> None:
-    async with open_readiness() as opened:
-        with fresh(opened) as readiness, pair() as (owner, far):
+    async with running() as readiness:
+        with pair() as (owner, far):
 
             @dataclass(eq=False)
             class Asking(Owner):
@@ -124,8 +128,8 @@ async def test_who_asks_while_others_are_called_is_flushed_in_the_same_turn() ->
 
 
 async def test_what_was_asked_for_is_forgotten_with_the_watch() -> None:
-    async with open_readiness() as opened:
-        with fresh(opened) as readiness, pair() as (owner, _):
+    async with running() as readiness:
+        with pair() as (owner, _):
             with readiness.watch(owner.near.fileno(), owner):
                 readiness.flush_soon(owner)
             await turns()
@@ -133,19 +137,18 @@ async def test_what_was_asked_for_is_forgotten_with_the_watch() -> None:
 
 
 async def test_more_sockets_than_are_served_in_one_turn_are_served_in_several() -> None:
-    async with open_readiness() as opened:
-        with fresh(opened) as readiness:
-            pairs = [socket.socketpair() for _ in range(2 * MAX_READY + 1)]
-            owners = [Owner(near) for near, _ in pairs]
-            watches = [readiness.watch(owner.near.fileno(), owner) for owner in owners]
-            for watch in watches:
-                watch.__enter__()
-            for _, far in pairs:
-                far.send(b"x")
-            await turns()
-            assert [owner.called for owner in owners] == [["readable"]] * len(owners)
-            for watch in watches:
-                watch.__exit__(None, None, None)
-            for near, far in pairs:
-                near.close()
-                far.close()
+    async with running() as readiness:
+        pairs = [socket.socketpair() for _ in range(2 * MAX_READY + 1)]
+        owners = [Owner(near) for near, _ in pairs]
+        watches = [readiness.watch(owner.near.fileno(), owner) for owner in owners]
+        for watch in watches:
+            watch.__enter__()
+        for _, far in pairs:
+            far.send(b"x")
+        await turns()
+        assert [owner.called for owner in owners] == [["readable"]] * len(owners)
+        for watch in watches:
+            watch.__exit__(None, None, None)
+        for near, far in pairs:
+            near.close()
+            far.close()

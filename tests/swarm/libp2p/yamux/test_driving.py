@@ -124,11 +124,20 @@ def end_on(near: socket.socket, readiness: Readiness, *, initiator: bool = False
 
 
 @asynccontextmanager
+async def running() -> AsyncIterator[Readiness]:
+    with open_readiness() as readiness:
+        assert readiness is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(readiness.run)
+            yield readiness
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
 async def one_end(**options: object) -> AsyncIterator[tuple[End, socket.socket]]:
     """An end of ours, and the other end's socket, which blocks."""
     near, far = socket.socketpair()
-    async with open_readiness() as readiness, trio.open_nursery() as nursery:
-        assert readiness is not None
+    async with running() as readiness, trio.open_nursery() as nursery:
         end = end_on(near, readiness, **options)
         nursery.start_soon(end.muxer.run)
         yield end, far
@@ -139,8 +148,7 @@ async def one_end(**options: object) -> AsyncIterator[tuple[End, socket.socket]]
 @asynccontextmanager
 async def both_ends() -> AsyncIterator[tuple[End, End]]:
     near, far = socket.socketpair()
-    async with open_readiness() as readiness, trio.open_nursery() as nursery:
-        assert readiness is not None
+    async with running() as readiness, trio.open_nursery() as nursery:
         ends = end_on(near, readiness, initiator=True), end_on(far, readiness)
         for end in ends:
             nursery.start_soon(end.muxer.run)

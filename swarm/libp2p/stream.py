@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from swarm.libp2p.connection import Connection
 from swarm.libp2p.yamux.stream import Meter, YamuxStream
 from swarm.transport.interface import StreamBroken
@@ -49,3 +51,11 @@ class Libp2pStream:
     @property
     def num_arrived(self) -> int:
         return self._stream.num_arrived - self._negotiated
+
+    @property
+    def on_arrival(self) -> Callable[[], bool] | None:
+        return self._stream.on_arrival
+
+    @on_arrival.setter
+    def on_arrival(self, called: Callable[[], bool] | None) -> None:
+        self._stream.on_arrival = called

@@ -351,9 +351,13 @@ class _Pipe:
         return True
 
     async def receive(self, max_bytes: int) -> bytes:
-        """Take up to `max_bytes` out; b"" at the end. Raises StreamBroken."""
+        """Wait for up to `max_bytes` and take them out; b"" at the end. Raises StreamBroken."""
         while not self._buffer and not self.ended and self._broken is None and not self._abandoned:
             await self._changed.wait()
+        return self.take(max_bytes)
+
+    def take(self, max_bytes: int) -> bytes:
+        """Take up to `max_bytes` out of what is here. Raises StreamBroken."""
         if self._abandoned:
             raise StreamBroken("the stream was closed here")
         if not self.ended:
@@ -417,6 +421,8 @@ class MemoryStream:
         self._incoming = incoming
         self._closed = False
         self._sends = False
+        self.on_arrival: Callable[[], bool] | None = None
+        """Nobody calls it: who waits is woken, as always."""
 
     async def send_all(self, *parts: bytes | memoryview, note_progress: Callable[[int], None] | None = None) -> None:
         await trio.lowlevel.checkpoint()
@@ -436,6 +442,11 @@ class MemoryStream:
     @property
     def num_arrived(self) -> int:
         return self._incoming.num_arrived
+
+    def take_arrived(self, max_bytes: int) -> bytes:
+        data = self._incoming.take(max_bytes)
+        self._owner.count(self.remote, received=len(data))
+        return data
 
     def post(self, data: bytes) -> bool:
         if self._sends or self._owner.network.has_fault(self._owner.peer_id, self.remote):

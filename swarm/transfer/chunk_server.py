@@ -16,6 +16,7 @@ from functools import partial
 
 import trio
 
+from protocol.core.codec import decode
 from protocol.core.digest import as_cid
 from protocol.core.ids import Cid, ManifestHash, PeerId
 from protocol.versions import exchange
@@ -135,12 +136,20 @@ class ChunkServer:
             with first_cause():
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._keep_answering, outlet)
-                    while (request := await frames.receive(exchange.ChunkRequest)) is not None:
+                    while (body := await frames.receive_each(partial(self._take_at_once, outlet))) is not None:
                         await self._rates.keep_to(frames)
-                        self._take(outlet, request)
+                        self._take(outlet, decode(exchange.ChunkRequest, body, frames.limit))
                     outlet.end()
         finally:
             self._forget(outlet)
+
+    def _take_at_once(self, outlet: _Outlet, body: bytes) -> bool:
+        """Take a request, unless its peer asks too often."""
+        request = decode(exchange.ChunkRequest, body, outlet.frames.limit)
+        if not self._rates.admits(outlet.peer):
+            return False
+        self._take(outlet, request)
+        return True
 
     def _take(self, outlet: _Outlet, request: exchange.ChunkRequest) -> None:
         cid = as_cid(request.cid)

@@ -38,10 +38,18 @@ class DiskTurns:
 
     async def run(self, size: int, job: Callable[..., T], *arguments: object) -> T:
         """Return what `job` does with `arguments`, which are `size` bytes; raise what it raises."""
-        began = self._clock()
-        if size > SMALL_BYTES or began < self._slow_until:
+        if not self.is_quick(size):
             return await trio.to_thread.run_sync(job, *arguments)
         await trio.lowlevel.checkpoint_if_cancelled()
+        return self.run_here(job, *arguments)
+
+    def is_quick(self, size: int) -> bool:
+        """Whether a job on `size` bytes may be done in this turn."""
+        return size <= SMALL_BYTES and self._clock() >= self._slow_until
+
+    def run_here(self, job: Callable[..., T], *arguments: object) -> T:
+        """Do it in this turn, and see how long it takes."""
+        began = self._clock()
         try:
             return job(*arguments)
         finally:

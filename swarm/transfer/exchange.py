@@ -279,19 +279,37 @@ class ChunkExchange:
             for seed in self._seeds.values():
                 seed.feed(PeerGone(peer=link.peer))
 
-    async def store_chunk(self, fetch: VersionFetch, chunk: int, data: memoryview, peer: PeerId) -> Event | None:
-        """Keep a chunk that came from `peer`; return what the plan is to hear of it."""
+    async def store_chunk(self, fetch: VersionFetch, chunk: int, data: memoryview, peer: PeerId) -> None:
+        """Keep a chunk that came from `peer`, and let the plan hear what came of it."""
         is_new = fetch.plan.lacks(chunk)
+        event: Event | None
         try:
             await self._disk.run(len(data), self.store.put, fetch.hash, chunk, data)
-        except PeerError as error:
-            if error.fault is Fault.CORRUPT_CHUNK:
-                return Corrupt(peer=peer, chunk=chunk)
-            fetch.fail(error)  # the right bytes, of which the manifest is wrong: not this peer's fault
-            return None
-        except (StoreError, OSError) as error:
-            fetch.fail(error)
-            return None
+        except (PeerError, StoreError, OSError) as error:
+            event = _failed(fetch, chunk, peer, error)
+        else:
+            event = self._stored(fetch, chunk, data, peer, is_new=is_new)
+        if event is not None:
+            self.feed(event, fetch)
+
+    def store_now(self, fetch: VersionFetch, chunk: int, data: memoryview, peer: PeerId) -> None:
+        """The same in this turn, which is for `can_store_now` to allow."""
+        is_new = fetch.plan.lacks(chunk)
+        event: Event | None
+        try:
+            self._disk.run_here(self.store.put, fetch.hash, chunk, data)
+        except (PeerError, StoreError, OSError) as error:
+            event = _failed(fetch, chunk, peer, error)
+        else:
+            event = self._stored(fetch, chunk, data, peer, is_new=is_new)
+        if event is not None:
+            self.feed(event, fetch)
+
+    def can_store_now(self, size: int) -> bool:
+        """Whether the disk takes so many bytes in no time."""
+        return self._disk.is_quick(size)
+
+    def _stored(self, fetch: VersionFetch, chunk: int, data: memoryview, peer: PeerId, *, is_new: bool) -> Event:
         if is_new:
             self.fetched_from[peer] += len(data)
             fetch.by_peer[peer] = fetch.by_peer.get(peer, 0) + len(data)
@@ -302,3 +320,11 @@ class ChunkExchange:
         else:
             self.duplicate_bytes += len(data)
         return Arrived(peer=peer, chunk=chunk)
+
+
+def _failed(fetch: VersionFetch, chunk: int, peer: PeerId, error: Exception) -> Event | None:
+    """A chunk was not kept: because of the peer, or else the fetch is over."""
+    if isinstance(error, PeerError) and error.fault is Fault.CORRUPT_CHUNK:
+        return Corrupt(peer=peer, chunk=chunk)
+    fetch.fail(error)  # a disk, or the right bytes, of which the manifest is wrong: not this peer's fault
+    return None

@@ -69,8 +69,14 @@ class LinkOwner(Protocol):
     def forget_peer(self, link: PeerLink) -> None:
         """Nothing is known any more of what this peer holds."""
 
-    async def store_chunk(self, fetch: VersionFetch, chunk: int, data: memoryview, peer: PeerId) -> Event | None:
-        """Keep a chunk that came from `peer`; return what the plan is to hear of it."""
+    async def store_chunk(self, fetch: VersionFetch, chunk: int, data: memoryview, peer: PeerId) -> None:
+        """Keep a chunk that came from `peer`, and let the plan hear what came of it."""
+
+    def store_now(self, fetch: VersionFetch, chunk: int, data: memoryview, peer: PeerId) -> None:
+        """The same in this turn, which is for `can_store_now` to allow."""
+
+    def can_store_now(self, size: int) -> bool:
+        """Whether the disk takes so many bytes in no time."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -193,9 +199,12 @@ class PeerLink:
 
     async def _hear_holdings(self, frames: FrameStream) -> None:
         about: ExchangedVersion | None = None
-        while (frame := await frames.receive(exchange.ExchangeFrame)) is not None:
+
+        def hear(body: bytes) -> bool:
+            nonlocal about
+            frame = decode(exchange.ExchangeFrame, body, frames.limit)
             if not self.talks:  # unlinked in the moment in which this frame came
-                return
+                return False
             match frame:
                 case exchange.Have(manifest=manifest, bitmap=bitmap):
                     about = self.owner.version_named(ManifestHash(manifest))
@@ -212,6 +221,9 @@ class PeerLink:
                         about.hear(PeerGained(peer=self.peer, chunks=known))
             if self.haves_left < 0 or self.gains_left < 0:
                 raise PeerError(Fault.OVERSIZED, "says what it holds again and again, unasked")
+            return True
+
+        await frames.receive_each(hear)
 
     async def _carry(self) -> None:
         """Keep a data stream while there is something to request; one that broke is replaced when there is again."""
@@ -239,7 +251,7 @@ class PeerLink:
             self.flush()
             nursery.start_soon(self._send_requests, frames)
             try:
-                while (answer := await frames.receive_bytes()) is not None:
+                while (answer := await frames.receive_each(self._take_at_once)) is not None:
                     if (chunk := exchange.split_chunk(answer)) is not None:
                         await self._take_chunk(*chunk)
                     else:
@@ -259,10 +271,17 @@ class PeerLink:
                 self.asking = trio.Event()
                 await self.asking.wait()
 
+    def _take_at_once(self, answer: bytes) -> bool:
+        """Take a chunk that need not wait for the disk."""
+        if (chunk := exchange.split_chunk(answer)) is None or not self.owner.can_store_now(len(chunk[1])):
+            return False
+        owed = self._settle(chunk[0])
+        self.owner.store_now(owed.fetch, owed.chunk, chunk[1], self.peer)
+        return True
+
     async def _take_chunk(self, cid: Cid, data: memoryview) -> None:
         owed = self._settle(cid)
-        if (event := await self.owner.store_chunk(owed.fetch, owed.chunk, data, self.peer)) is not None:
-            self.owner.feed(event, owed.fetch)
+        await self.owner.store_chunk(owed.fetch, owed.chunk, data, self.peer)
 
     async def _take_answer(self, answer: exchange.ChunkAnswer) -> None:
         if isinstance(answer, exchange.Chunk):

@@ -18,6 +18,10 @@ class RateLimit:
         self._budget = budget
         self._rates = Graded[PeerId](member=member, stranger=stranger, strangers=strangers)
 
+    def admits(self, peer: PeerId) -> bool:
+        """Count what was read from `peer` if that may be answered at once; else count nothing, and return False."""
+        return self._rates.admit(peer, trio.current_time(), is_member=self._transport.is_trusted(peer))
+
     async def keep_to(self, frames: FrameStream) -> None:
         """Count what was read from `frames`, and wait before it is answered if its peer asks too often."""
         peer = frames.stream.remote

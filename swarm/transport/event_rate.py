@@ -48,6 +48,11 @@ class Bucket:
         self._spent += cost
         return True
 
+    def has_room(self, now: float, cost: float = 1.0) -> bool:
+        """Whether `admit` would spend so much."""
+        self._refill(now)
+        return self._spent + cost <= self.rate.burst
+
     def is_full(self, now: float) -> bool:
         """Whether nothing is spent, so that a new bucket would do as well."""
         self._refill(now)
@@ -98,6 +103,13 @@ class Graded(Generic[Key]):
     def __post_init__(self) -> None:
         self._members, self._strangers = Buckets(rate=self.member), Buckets(rate=self.stranger)
         self._together = Bucket(rate=self.strangers)
+
+    def admit(self, peer: Key, now: float, *, is_member: bool) -> bool:
+        """Count one thing that `peer` did, if it need not wait; else count nothing, and return False."""
+        if is_member:
+            return self._members.of(peer).admit(now)
+        own = self._strangers.of(peer)
+        return own.has_room(now) and self._together.admit(now) and own.admit(now)
 
     def charge(self, peer: Key, now: float, *, is_member: bool) -> float:
         """Count one thing that `peer` did; return how long to wait before it may do the next."""

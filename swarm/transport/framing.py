@@ -62,7 +62,11 @@ class FrameStream:
         self.stream = stream
         self.limit = limit
         self._arrived = Arrivals()
+        self._at_once = PREFIX_BYTES
         self._in_a_row = 0
+        self._take: Callable[[bytes], bool] = lambda body: False
+        self._left: bytes | None = None
+        self._failure: Exception | None = None
         stream.retain(0)
 
     @property
@@ -120,33 +124,71 @@ class FrameStream:
         else:
             self._in_a_row = 0
             await trio.lowlevel.checkpoint()
+        while True:
+            left, self._left = self._left, None
+            if (body := self._next() if left is None else left) is not None:
+                return body
+            data = await self.stream.receive_some(self._at_once)
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            if data:
+                self._arrived.put(data)
+            elif self._left is None:
+                if self._arrived.size:
+                    raise StreamBroken(f"{self.stream.remote} ended {self.stream.protocol} inside a frame")
+                return None
+
+    async def receive_each(self, take: Callable[[bytes], bool]) -> bytes | None:
+        """Give each frame to `take` until it does not take one, and return that one; None after the end of stream.
+
+        Where the transport can, `take` is called in the turn in which a frame comes, and nobody is woken. So it must
+        not wait, and when it returns False it has changed nothing. What it raises is raised here. Otherwise as
+        `receive_bytes`.
+        """
+        self._take = take
+        self.stream.on_arrival = self._on_arrival
+        try:
+            while (body := await self.receive_bytes()) is not None:
+                if not take(body):
+                    break
+            return body
+        finally:
+            self.stream.on_arrival = None
+
+    def _on_arrival(self) -> bool:
+        """Take what has come, while somebody waits in `receive_each`; False when that one has to be woken."""
+        self._arrived.put(self.stream.take_arrived(self._at_once))
+        try:
+            while (body := self._next()) is not None:
+                if not self._take(body):
+                    self._left = body
+                    return False
+        except Exception as error:  # where nobody could handle it
+            self._failure = error
+            return False
+        return True
+
+    def _next(self) -> bytes | None:
+        """Return the next frame; None, and say how much of it is lacking, while it is not here. Raises PeerError."""
         arrived = self._arrived
-        if arrived.size < PREFIX_BYTES and not await self._fill(PREFIX_BYTES):
+        size = -1
+        if arrived.size >= PREFIX_BYTES:
+            (size,) = PREFIX.unpack(arrived.peek(PREFIX_BYTES))
+            if size > self.limit:
+                raise PeerError(
+                    Fault.OVERSIZED, f"a frame of {size} bytes on {self.stream.protocol}, at most {self.limit} allowed"
+                )
+        lacking = PREFIX_BYTES + max(size, 0) - arrived.size
+        if lacking > 0:
+            self._at_once = max(min(READ_BYTES, self.limit + PREFIX_BYTES), lacking)
+            self.stream.retain(arrived.size)
+            self.stream.expect(lacking)
             return None
-        (size,) = PREFIX.unpack(arrived.peek(PREFIX_BYTES))
-        if size > self.limit:
-            raise PeerError(
-                Fault.OVERSIZED, f"a frame of {size} bytes on {self.stream.protocol}, at most {self.limit} allowed"
-            )
-        if arrived.size < PREFIX_BYTES + size:
-            await self._fill(PREFIX_BYTES + size)
         arrived.take(PREFIX_BYTES)
         body = arrived.take(size)
         self.stream.retain(arrived.size)
         return body
-
-    async def _fill(self, size: int) -> bool:
-        """Read until `size` bytes are here; False when the stream ended between two frames."""
-        arrived = self._arrived
-        while (lacking := size - arrived.size) > 0:
-            self.stream.expect(lacking)
-            data = await self.stream.receive_some(max(min(READ_BYTES, self.limit + PREFIX_BYTES), lacking))
-            if not data:
-                if arrived.size:
-                    raise StreamBroken(f"{self.stream.remote} ended {self.stream.protocol} inside a frame")
-                return False
-            arrived.put(data)
-        return True
 
 
 def _frame(body: bytes) -> bytes:

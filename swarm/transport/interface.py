@@ -78,7 +78,18 @@ class Stream(Protocol):
         """
 
     async def receive_some(self, max_bytes: int) -> bytes:
-        """Wait for at least one byte, return up to `max_bytes`; b"" after the other side's `send_eof`.
+        """Wait for at least one byte, return up to `max_bytes`; b"" after the other side's `send_eof`, or after
+        `on_arrival` returned False.
+
+        Raises StreamBroken.
+        """
+
+    on_arrival: Callable[[], bool] | None
+    """If set, this may be called when what was expected has come, in place of waking who waits in `receive_some`: it
+    takes that with `take_arrived`, and returns whether to let him sleep. It must not wait, and not raise."""
+
+    def take_arrived(self, max_bytes: int) -> bytes:
+        """Return up to `max_bytes` bytes of what has arrived, without waiting; b"" where that is nothing.
 
         Raises StreamBroken.
         """

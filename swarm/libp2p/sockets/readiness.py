@@ -48,6 +48,8 @@ class Readiness:
         self._watches: dict[int, Watch] = {}
         self._due: dict[Watched, None] = {}
         self._asked = trio.Event()
+        self.is_calling = False
+        """Somebody is being called, or flushed: what is to be flushed is better asked for than done."""
 
     @contextmanager
     def watch(self, fd: int, owner: Watched) -> Iterator[Watch]:
@@ -80,18 +82,22 @@ class Readiness:
     async def _wait(self) -> None:
         while True:
             await trio.lowlevel.wait_readable(self._epoll.fileno())
+            self.is_calling = True
             for fd, events in self._epoll.poll(0, MAX_READY):
                 if (watch := self._watches.get(fd)) is not None:
                     watch.call(events)
             if self._due:
                 self._flush_due()
+            self.is_calling = False
 
     async def _flush(self) -> None:
         while True:
             await self._asked.wait()
             self._asked = trio.Event()
+            self.is_calling = True
             if self._due:
                 self._flush_due()
+            self.is_calling = False
 
     def _flush_due(self) -> None:
         due, self._due = self._due, {}

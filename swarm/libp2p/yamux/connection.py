@@ -191,11 +191,14 @@ class YamuxConnection:
         """Whether a stream that is being read gets a large window: a member's, or one that we opened."""
         return self.account.is_member or self._is_ours(stream_id)
 
-    def enqueue(self, stream: YamuxStream) -> None:
-        """Give `stream` a turn, if it has not one coming."""
+    def enqueue(self, stream: YamuxStream, *, at_once: bool = False) -> None:
+        """Give `stream` a turn, if it has not one coming; `at_once`, if it is its turn and there is room."""
         if stream not in self._turns:
             self._fresh[stream] = None
-        self._driver.flush_soon()
+        if at_once:
+            self._driver.flush_now()
+        else:
+            self._driver.flush_soon()
 
     def control(self, frame_type: FrameType, flags: int, stream_id: int, length: int) -> None:
         """Queue a control frame ahead of all bulk."""

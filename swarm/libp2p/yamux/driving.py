@@ -108,7 +108,10 @@ class Driver(Protocol):
         """Whether bytes have waited to be written for so long that the connection is as good as dead."""
 
     def flush_soon(self) -> None:
-        """There is something to write."""
+        """There is something to write, and perhaps more in a moment."""
+
+    def flush_now(self) -> None:
+        """There is something to write that is worth a write of its own."""
 
     async def serve(self, until_end: UntilEnd) -> None:
         """Read and write `until_end`."""
@@ -128,6 +131,8 @@ class InTurns:
     def flush_soon(self) -> None:
         """There is something to write."""
         self._wake.set()
+
+    flush_now = flush_soon
 
     async def serve(self, until_end: UntilEnd) -> None:
         """Read and write, each in a task `until_end`."""
@@ -176,9 +181,18 @@ class AtOnce:
         return self._socket.takes_nothing
 
     def flush_soon(self) -> None:
-        """There is something to write."""
+        """There is something to write, and perhaps more in this turn."""
         if self._watch is not None and not self._is_blocked:
             self._readiness.flush_soon(self)
+
+    def flush_now(self) -> None:
+        """There is something to write, and whoever has it waits for no turn but this."""
+        if self._readiness.is_calling:
+            self.flush_soon()
+        else:
+            self._readiness.is_calling = True
+            self.flush()
+            self._readiness.is_calling = False
 
     async def serve(self, until_end: UntilEnd) -> None:
         """Read and write when the socket is ready, while a task stands by `until_end`."""

@@ -72,8 +72,8 @@ class StreamOwner(Protocol):
     def widens(self, stream_id: int) -> bool:
         """Whether a stream that is being read gets a large window: a member's, or one that we opened."""
 
-    def enqueue(self, stream: YamuxStream) -> None:
-        """Give `stream` a turn to write, if it has not one coming."""
+    def enqueue(self, stream: YamuxStream, *, at_once: bool = False) -> None:
+        """Give `stream` a turn to write, if it has not one coming; `at_once`, if it is its turn and there is room."""
 
     def control(self, frame_type: FrameType, flags: int, stream_id: int, length: int) -> None:
         """Queue a control frame ahead of all bulk."""
@@ -119,6 +119,8 @@ class YamuxStream:
         self._in_a_row = 0
         self._is_wide = self._retains = False
         self.num_arrived = 0
+        self.on_arrival: Callable[[], bool] | None = None
+        self._waits = self._nudged = False
 
     async def send_all(self, *parts: bytes | memoryview, note_progress: Callable[[int], None] | None = None) -> None:
         """Return when the writer has taken all of `parts`; at once where they are few bytes. Raises StreamBroken."""
@@ -162,8 +164,11 @@ class YamuxStream:
             self._in_a_row = 0
             await trio.lowlevel.checkpoint()
         while not self._receivable():
-            self._received = trio.Event()
-            await self._received.wait()
+            self._received, self._waits = trio.Event(), True
+            try:
+                await self._received.wait()
+            finally:
+                self._waits = False
         return self._take_received(max_bytes)
 
     def take_arrived(self, max_bytes: int) -> bytes:
@@ -245,6 +250,11 @@ class YamuxStream:
             self._buffer.put(data)
             self._count()
             if self._buffer.size >= self._wanted:
+                if self._waits and self.on_arrival is not None:
+                    if self.on_arrival():
+                        return
+                    self._nudged = True
+                self._waits = False
                 self._received.set()
         else:
             self._discard(size)
@@ -307,7 +317,7 @@ class YamuxStream:
             self._sending += size
             self.meter.sent += size
             self._count()
-            self._connection.enqueue(self)
+            self._connection.enqueue(self, at_once=True)
 
     def _take_unsent(self, parts: list[bytes | memoryview], size: int) -> None:
         """Append the next `size` bytes to `parts`, where there are so many."""
@@ -337,6 +347,7 @@ class YamuxStream:
 
     def _take_received(self, max_bytes: int) -> bytes:
         self._wanted = 1
+        self._nudged = False
         data = self._buffer.take(max_bytes)
         size = len(data)
         self.meter.received += size
@@ -356,7 +367,7 @@ class YamuxStream:
             raise StreamBroken("the stream was closed here")
         if self._broken is not None and not self._fin_received:
             raise StreamBroken(self._broken)
-        return self._buffer.size >= self._wanted or self._fin_received
+        return self._buffer.size >= self._wanted or self._fin_received or self._nudged
 
     def _require_sendable(self) -> None:
         if self._broken is not None:

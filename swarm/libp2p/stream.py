@@ -40,6 +40,7 @@ class Libp2pStream:
         self.protocol = protocol
         self.send_all = stream.send_all
         self.post = stream.post
+        self.start = stream.start
         self.receive_some = stream.receive_some
         self.take_arrived = stream.take_arrived
         self.expect = stream.expect

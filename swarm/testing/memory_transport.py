@@ -448,6 +448,11 @@ class MemoryStream:
         self._owner.count(self.remote, received=len(data))
         return data
 
+    def start(
+        self, parts: Sequence[bytes | memoryview], note_progress: Callable[[int], None], done: Callable[[], None]
+    ) -> bool:
+        return False
+
     def post(self, data: bytes) -> bool:
         if self._sends or self._owner.network.has_fault(self._owner.peer_id, self.remote):
             return False

@@ -9,8 +9,10 @@ Loops: one task per stream consumes what the peer requests; a second one sends a
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -73,12 +75,14 @@ class _Outlet:
     requested: set[Cid] = field(default_factory=set)
     answers: deque[exchange.ChunkAnswer] = field(default_factory=deque)
     upload: Cid | None = None
+    upload_ends_at: float = math.inf
+    """Of an upload that no task waits for: the latest."""
     ended: bool = False
     wake: trio.Event = field(default_factory=trio.Event)
+    peer: PeerId = field(init=False)
 
-    @property
-    def peer(self) -> PeerId:
-        return self.frames.stream.remote
+    def __post_init__(self) -> None:
+        self.peer = self.frames.stream.remote
 
     def answer(self, answer: exchange.ChunkAnswer) -> None:
         self.requested.discard(Cid(answer.cid))
@@ -86,6 +90,7 @@ class _Outlet:
         self.wake.set()
 
     def begin(self, cid: Cid) -> None:
+        """Have a task send it."""
         self.upload = cid
         self.wake.set()
 
@@ -127,6 +132,10 @@ class ChunkServer:
     def tick(self) -> None:
         """Look for uploads that do not move."""
         self._queue(Tick())
+        now = trio.current_time()
+        for outlet in self._outlets.values():
+            if now > outlet.upload_ends_at:
+                outlet.wake.set()
         self._note_idleness()
 
     async def serve(self, frames: FrameStream) -> None:
@@ -190,8 +199,10 @@ class ChunkServer:
             peer, cid = effect.peer, effect.cid
             match effect:
                 case Begin():
-                    self._outlets[peer, cid].begin(cid)
+                    outlet = self._outlets[peer, cid]
                     self._note(cid, partial(_begun, peer))
+                    if not self._start(outlet, cid):
+                        outlet.begin(cid)
                 case Refuse(retry_s=retry_s):
                     self._outlets.pop((peer, cid)).answer(exchange.Busy(cid=cid, retry_after_ms=round(retry_s * 1000)))
                 case Drop():
@@ -201,16 +212,38 @@ class ChunkServer:
         """Send answers, and uploads when their turn has come, until the opener has ended and is owed nothing."""
         while True:
             outlet.wake = trio.Event()
+            if trio.current_time() > outlet.upload_ends_at:
+                raise _not_taken(outlet.peer)
             if outlet.answers:
                 answers = list(outlet.answers)
                 outlet.answers.clear()
                 await outlet.frames.send_together(answers)
-            elif outlet.upload is not None:
+            elif outlet.upload is not None and outlet.upload_ends_at == math.inf:
                 await self._upload(outlet, outlet.upload)
             elif outlet.ended and not outlet.requested:
                 return
             else:
                 await outlet.wake.wait()
+
+    def _start(self, outlet: _Outlet, cid: Cid) -> bool:
+        """Send a chunk that is in memory, without a task; False where that cannot be done."""
+        if (data := self.recent.get(cid)) is None:
+            return False
+
+        def done() -> None:
+            outlet.upload_ends_at = math.inf
+            self._sent(outlet, cid, len(data))
+
+        parts = exchange.chunk_head(cid, len(data)), data
+        outlet.upload, outlet.upload_ends_at = cid, trio.current_time() + UPLOAD_TIMEOUT_S
+        with suppress(StreamBroken):  # which the task that hears finds out as well
+            if outlet.frames.start(parts, partial(self._moved, outlet.peer), done):
+                return True
+        outlet.upload_ends_at = math.inf
+        return False
+
+    def _moved(self, peer: PeerId, size: int) -> None:
+        self._queue(Moved(peer=peer, size=size))
 
     async def _upload(self, outlet: _Outlet, cid: Cid) -> None:
         data = await self._read(cid)
@@ -222,13 +255,16 @@ class ChunkServer:
             await outlet.frames.send_bytes(
                 exchange.chunk_head(cid, len(data)),
                 data,
-                note_progress=lambda size: self._queue(Moved(peer=outlet.peer, size=size)),
+                note_progress=partial(self._moved, outlet.peer),
             )
         if patience.cancelled_caught:
-            raise StreamBroken(f"{outlet.peer} did not take a chunk within {UPLOAD_TIMEOUT_S:.0f} s")
+            raise _not_taken(outlet.peer)
+        self._sent(outlet, cid, len(data))
+
+    def _sent(self, outlet: _Outlet, cid: Cid, size: int) -> None:
         served = self.served.setdefault(outlet.peer, Served())
         served.chunks += 1
-        served.size_bytes += len(data)
+        served.size_bytes += size
         self._note(cid, lambda chunk: Sent(peer=outlet.peer, chunk=chunk))
         self._uploaded(outlet, cid)
 
@@ -236,6 +272,8 @@ class ChunkServer:
         """An upload is over, well or not: its lane is free."""
         outlet.upload = None
         outlet.requested.discard(cid)
+        if outlet.ended and not outlet.requested:
+            outlet.wake.set()
         del self._outlets[outlet.peer, cid]
         self._queue(uploads.Sent(peer=outlet.peer))
         self._note_idleness()
@@ -283,6 +321,10 @@ class ChunkServer:
     def _is_promised(self, peer: PeerId, cid: Cid) -> bool:
         found = self._find(cid)
         return found is not None and found[0].is_promised(peer, found[1])
+
+
+def _not_taken(peer: PeerId) -> StreamBroken:
+    return StreamBroken(f"{peer} did not take a chunk within {UPLOAD_TIMEOUT_S:.0f} s")
 
 
 def _begun(peer: PeerId, chunk: int) -> Note:

@@ -87,6 +87,12 @@ class FrameStream:
         """
         return self.stream.post(b"".join(_frame(encode(require_bounds(message))) for message in messages))
 
+    def start(
+        self, parts: Sequence[bytes | memoryview], note_progress: Callable[[int], None], done: Callable[[], None]
+    ) -> bool:
+        """Send one message that is encoded already, without waiting; see `Stream.start`. Raises StreamBroken."""
+        return self.stream.start((PREFIX.pack(_checked(sum(map(len, parts)))), *parts), note_progress, done)
+
     async def send_together(self, messages: Sequence[msgspec.Struct]) -> None:
         """Send several messages in one write. Raises StreamBroken; aborts the stream when cancelled."""
         await self._write(b"".join(_frame(encode(require_bounds(message))) for message in messages))

@@ -70,6 +70,15 @@ class Stream(Protocol):
         `note_progress` is told how many bytes have left, whenever some have and more are to. Raises StreamBroken.
         """
 
+    def start(
+        self, parts: Sequence[bytes | memoryview], note_progress: Callable[[int], None], done: Callable[[], None]
+    ) -> bool:
+        """Send all of `parts` without waiting, and call `done` when all have left; False, and nothing is sent, when
+        something else is being sent, or the transport cannot.
+
+        `done` is not called when the stream breaks. Neither may wait, or raise. Raises StreamBroken.
+        """
+
     def post(self, data: bytes) -> bool:
         """Send a small message without waiting; False, and nothing is sent, when too much waits already.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import trio
@@ -112,6 +112,7 @@ class YamuxStream:
         self._unsent = 0
         self._taken: trio.Event | None = None
         self._note_progress: Callable[[int], None] | None = None
+        self._done: Callable[[], None] | None = None
         self._send_window = INITIAL_WINDOW
         self._fin_queued = False
         self._fin_sent = False
@@ -132,17 +133,32 @@ class YamuxStream:
             await trio.lowlevel.checkpoint_if_cancelled()
             self._put(parts, size)
             return
-        self._taken, self._note_progress = trio.Event(), note_progress
+        taken = self._taken = trio.Event()
+        self._note_progress = note_progress or self._note_progress
         self._put(parts, size)
         try:
             if self._broken is None:
-                await self._taken.wait()
+                await taken.wait()
         finally:
-            self._taken = self._note_progress = None
-            if self._unsent:  # cancelled: what is left is of no use
+            self._taken = None
+            if not taken.is_set():  # cancelled: what is left is of no use
                 self._drop_unsent()
         if self._broken is not None:
             raise StreamBroken(self._broken)
+
+    def start(
+        self, parts: Sequence[bytes | memoryview], note_progress: Callable[[int], None], done: Callable[[], None]
+    ) -> bool:
+        """Let `parts` wait for the writer, and call `done` when it has taken all; False when something waits already.
+
+        Raises StreamBroken.
+        """
+        self._require_sendable()
+        if self._unsent:
+            return False
+        self._note_progress, self._done = note_progress, done
+        self._put(parts, sum(map(len, parts)))
+        return True
 
     def post(self, data: bytes) -> bool:
         """Let `data` wait for the writer, if there is room for it; False otherwise. Raises StreamBroken."""
@@ -294,9 +310,12 @@ class YamuxStream:
                 if self._note_progress is not None:
                     self._note_progress(size)
             else:
+                done = self._done
                 self._drop_unsent()
                 if self._taken is not None:
                     self._taken.set()
+                if done is not None:
+                    done()
             return HEADER.size + size
         if self._fin_queued and not self._fin_sent:
             parts.append(encode_header(FrameType.DATA, FIN, self.id, 0))
@@ -336,6 +355,7 @@ class YamuxStream:
         self._outgoing.clear()
         self.meter.sent -= self._unsent
         self._unsent = self._sending = 0
+        self._note_progress = self._done = None
         self._count()
 
     def _count(self) -> None:

@@ -7,23 +7,28 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 import trio
 import trio.testing
 from libp2p.io.exceptions import ConnectionClosedError
 
+from protocol.core.errors import Fault, PeerError
 from swarm.libp2p.sockets.line_rate import Pace
 from swarm.libp2p.sockets.readiness import HAS_EPOLL, Readiness, open_readiness
 from swarm.libp2p.yamux.connection import YamuxConnection
 from swarm.libp2p.yamux.driving import READS_AT_ONCE, AtOnce
 from swarm.libp2p.yamux.frames import HEADER, Flag, Frame, FrameParser, FrameType, encode_header
 from swarm.libp2p.yamux.stream import YamuxStream
-from swarm.transport.interface import StreamBroken
+from swarm.transport.framing import FrameStream
+from swarm.transport.interface import Stream, StreamBroken
+from tests.support.swarm_fixture import peer_of
 
 pytestmark = [pytest.mark.trio, pytest.mark.skipif(not HAS_EPOLL, reason="no epoll here")]
 
 MIB = 1 << 20
+PEER = peer_of("somebody")
 SLOW_S = 5.0
 
 
@@ -302,3 +307,149 @@ async def test_a_connection_that_holds_much_lets_others_have_their_turn() -> Non
             except BlockingIOError:
                 continue
         assert turns >= pings * HEADER.size // READS_AT_ONCE
+
+
+def framed(stream: YamuxStream, limit: int = 2 * MIB) -> FrameStream:
+    stream.remote, stream.protocol = PEER, "/frames/1"  # type: ignore[attr-defined]
+    return FrameStream(cast("Stream", stream), limit)
+
+
+BODIES = [b"", b"one", bytes(100), b"left", b"x" * 300_000, b"left", b"", b"left", b"y" * MIB, b"last"]
+
+
+@pytest.mark.parametrize("piece", [3, 5000, 65_536])
+async def test_frames_are_taken_as_they_come_and_what_is_left_is_handed_on(piece: int) -> None:
+    taken: list[bytes] = []
+    seen: list[bytes] = []
+
+    def take(body: bytes) -> bool:
+        if body == b"left":
+            return False
+        taken.append(body)
+        seen.append(body)
+        return True
+
+    async with both_ends() as (near, far), trio.open_nursery() as nursery:
+        far.plain.piece = max(piece, 1)
+        stream = near.muxer.open_stream()
+        await stream.send_all(b"")
+
+        async def send() -> None:
+            for body in BODIES:
+                await framed_out.send_bytes(body)
+            await stream.send_eof()
+
+        framed_out = framed(stream)
+        frames = framed(await accepted_by(far))
+        nursery.start_soon(send)
+        while (left := await frames.receive_each(take)) is not None:
+            seen.append(left)
+    assert seen == BODIES
+    assert taken == [body for body in BODIES if body != b"left"]
+
+
+async def test_who_takes_all_frames_is_not_woken() -> None:
+    class Steps(trio.abc.Instrument):
+        number = 0
+
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            self.number += task is reader
+
+    counted, steps, reader = 0, Steps(), trio.lowlevel.current_task()
+
+    def take(body: bytes) -> bool:
+        nonlocal counted
+        counted += 1
+        return True
+
+    async with both_ends() as (near, far), trio.open_nursery() as nursery:
+        stream = near.muxer.open_stream()
+        await stream.send_all(b"")
+        frames = framed(await accepted_by(far))
+
+        async def send() -> None:
+            for _ in range(50):
+                await framed(stream).send_bytes(bytes(100_000))
+            await stream.send_eof()
+
+        trio.lowlevel.add_instrument(steps)
+        nursery.start_soon(send)
+        assert await frames.receive_each(take) is None
+        trio.lowlevel.remove_instrument(steps)
+    assert counted == 50
+    assert steps.number < 10
+
+
+@pytest.mark.parametrize("kind", ["raises", "too long"])
+async def test_what_goes_wrong_with_a_frame_is_raised_where_it_is_waited_for(kind: str) -> None:
+    def take(body: bytes) -> bool:
+        if body == b"bad":
+            raise PeerError(Fault.MALFORMED, "bad words")
+        return True
+
+    async with both_ends() as (near, far), trio.open_nursery() as nursery:
+        stream = near.muxer.open_stream()
+        await stream.send_all(b"")
+        frames = framed(await accepted_by(far), 100)
+
+        async def send() -> None:
+            await framed(stream).send_bytes(b"good")
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            await framed(stream).send_bytes(b"bad" if kind == "raises" else bytes(101))
+
+        nursery.start_soon(send)
+        with pytest.raises(PeerError, match="bad words" if kind == "raises" else "a frame of 101 bytes"):
+            await frames.receive_each(take)
+
+
+async def test_whoever_stops_waiting_loses_no_frame() -> None:
+    got: list[bytes] = []
+
+    def take(body: bytes) -> bool:
+        got.append(body)
+        return True
+
+    async with both_ends() as (near, far):
+        stream = near.muxer.open_stream()
+        await stream.send_all(b"")
+        frames = framed(await accepted_by(far))
+        sent = [bytes([number]) * (1 + 37 * number) for number in range(60)]
+        for number, body in enumerate(sent):
+            raw = len(body).to_bytes(4, "big") + body
+            await stream.send_all(raw[: len(raw) // 2])
+            with trio.move_on_after(0.002 * (number % 2)):
+                await frames.receive_each(take)
+            await stream.send_all(raw[len(raw) // 2 :])
+        await stream.send_eof()
+        assert await frames.receive_each(take) is None
+    assert got == sent
+
+
+async def test_what_is_started_goes_without_a_task_and_says_when_it_is_gone() -> None:
+    told: list[int] = []
+    gone = trio.Event()
+    async with both_ends() as (near, far):
+        stream = near.muxer.open_stream()
+        assert stream.start([b"head", bytes(3 * MIB)], told.append, gone.set)
+        assert not stream.start([b"another"], told.append, gone.set), "one at a time"
+        await read(await accepted_by(far), 3 * MIB + 4)
+        await gone.wait()
+        assert 0 < sum(told) < 3 * MIB + 4
+        again = trio.Event()
+        assert stream.start([b"another"], told.append, again.set)
+        await again.wait()
+        await stream.abort()
+        with pytest.raises(StreamBroken):
+            stream.start([b"more"], told.append, gone.set)
+
+
+async def test_what_is_started_on_a_stream_that_breaks_is_never_gone() -> None:
+    gone: list[str] = []
+    async with both_ends() as (near, far):
+        stream = near.muxer.open_stream()
+        assert stream.start([bytes(3 * MIB)], lambda size: None, lambda: gone.append("gone"))
+        await (await accepted_by(far)).abort()
+        with pytest.raises(StreamBroken):
+            await read(stream, 1)
+        await trio.testing.wait_all_tasks_blocked()
+    assert gone == []

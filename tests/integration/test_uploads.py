@@ -1,0 +1,123 @@
+"""Chunks that are sent over real connections without a task: readers that stop, streams that break, openers that go."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trio
+
+from protocol.core.ids import Cid
+from protocol.versions import exchange
+from swarm.libp2p import open_libp2p
+from swarm.store import ChunkStore
+from swarm.transfer import chunk_server
+from swarm.transfer.chunk_cache import RecentChunks
+from swarm.transfer.chunk_server import ChunkServer
+from swarm.transport.framing import FrameStream
+from swarm.transport.interface import StreamBroken
+from tests.support.store_fixture import chunk_data, small_swarm
+
+pytestmark = pytest.mark.trio
+
+SWARM = small_swarm()
+CHUNK_BYTES = 1 << 20
+"""Four windows of a stream that nobody reads."""
+
+FILES = {"model.bin.json": b"".join(bytes([number]) * CHUNK_BYTES for number in range(6))}
+SIGNED = SWARM.publish(FILES, chunk_bytes=CHUNK_BYTES)
+CIDS = [Cid(chunk.cid) for chunk in SIGNED.manifest.chunks]
+PATIENCE_S = 10.0
+
+
+@dataclass
+class Served:
+    """A host that serves chunks which it has in memory, and an end of a stream to it."""
+
+    chunks: ChunkServer
+    frames: FrameStream
+
+
+@asynccontextmanager
+async def served(root: Path) -> AsyncIterator[Served]:
+    with ChunkStore.open(root, SWARM.authority) as store:
+        store.begin(SIGNED)
+        recent = RecentChunks()
+        for index, cid in enumerate(CIDS):
+            store.put(SIGNED.hash, index, chunk_data(SIGNED, FILES, index))
+            recent.add(cid, chunk_data(SIGNED, FILES, index))
+        async with (
+            open_libp2p(bytes([1]) * 32, ["/ip4/127.0.0.1/tcp/0"]) as host,
+            open_libp2p(bytes([2]) * 32, []) as guest,
+        ):
+            chunks = ChunkServer(transport=host, store=store, views={}, trouble=lambda text: None, recent=recent)
+            host.handle(exchange.CHUNKS, lambda stream: chunks.serve(FrameStream(stream, 10_000)))
+            host.trust(guest.peer_id)
+            stream = await guest.open_stream(await guest.dial(host.addresses()), exchange.CHUNKS)
+            with trio.fail_after(PATIENCE_S):
+                yield Served(chunks, FrameStream(stream, exchange.MAX_CHUNK_FRAME_BYTES))
+
+
+async def request(one: Served, *cids: Cid) -> None:
+    await one.frames.send_together([exchange.Request(cid=cid) for cid in cids])
+
+
+async def all_of(one: Served) -> int:
+    """How many answers come until the end."""
+    got = 0
+    while await one.frames.receive_bytes() is not None:
+        got += 1
+    return got
+
+
+async def until_sending(one: Served) -> None:
+    while not one.chunks.is_busy:
+        await trio.sleep(0.001)
+
+
+async def test_chunks_and_other_answers_share_a_stream(tmp_path: Path) -> None:
+    unknown = Cid(CIDS[0][:4] + bytes(32))
+    async with served(tmp_path) as one:
+        await request(one, *CIDS, unknown)
+        answers = [await one.frames.receive(exchange.ChunkAnswer) for _ in range(7)]
+        chunks = {answer.cid: answer.data for answer in answers if isinstance(answer, exchange.Chunk)}
+        assert chunks == {cid: chunk_data(SIGNED, FILES, index) for index, cid in enumerate(CIDS)}
+        assert exchange.Missing(cid=unknown) in answers
+        (counts,) = one.chunks.served.values()
+        assert (counts.chunks, counts.size_bytes) == (6, 6 * CHUNK_BYTES)
+        assert not one.chunks.is_busy
+
+
+async def test_a_reader_that_stops_is_cut_off_and_its_lane_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunk_server, "UPLOAD_TIMEOUT_S", 0.05)
+    async with served(tmp_path) as one:
+        await request(one, *CIDS[:3])
+        await until_sending(one)
+        while one.chunks.is_busy:
+            one.chunks.tick()
+            await trio.sleep(0.01)
+        with pytest.raises(StreamBroken):
+            await all_of(one)
+        assert one.chunks.served == {}
+
+
+async def test_who_breaks_its_stream_off_is_owed_nothing(tmp_path: Path) -> None:
+    async with served(tmp_path) as one:
+        await request(one, *CIDS[:3])
+        await until_sending(one)
+        await one.frames.stream.abort()
+        while one.chunks.is_busy:
+            await trio.sleep(0.001)
+        assert one.chunks.served == {}
+
+
+async def test_who_says_no_more_still_gets_what_it_is_owed(tmp_path: Path) -> None:
+    async with served(tmp_path) as one:
+        await request(one, *CIDS[:2])
+        await one.frames.stream.send_eof()
+        assert await all_of(one) == 2

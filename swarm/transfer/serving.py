@@ -4,14 +4,14 @@ What always holds: a peer costs at most a bounded number of streams; a version t
 being fetched or seeded here) is shown as that says. Requests for the chunks themselves go to `chunk_server`.
 
 Loops: one task per stream consumes what the peer asks; a second one per EXCHANGE stream tells what is held, woken by
-`tell_gained` and by the peer's wanting something else.
+the peer's wanting something else, and by `tell_gained` for what that cannot say at once.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import trio
@@ -71,12 +71,20 @@ class Knowledge:
 
 @dataclass(kw_only=True, eq=False)
 class _Follower:
-    """One EXCHANGE stream: what its opener wants, whether that waits for its Have, what wakes the task that tells."""
+    """One EXCHANGE stream: what its opener wants, whether that waits for its Have, what it was told, what `left` is to be
+    said by the task that tells, and what wakes it.
+
+    `told` is a bitmap in one integer: what is new of 100,000 chunks is then found in microseconds.
+    """
 
     peer: PeerId
+    frames: FrameStream
     manifest: ManifestHash
     everything: bool
     asked: bool = True
+    told: int = 0
+    left: exchange.Have | exchange.Gained | None = None
+    is_telling: bool = False
     wake: trio.Event = field(default_factory=trio.Event)
 
 
@@ -132,13 +140,13 @@ class Serving:
         """Tell those who want `manifest` that more of it is held, or to be shown, now."""
         for follower in self._followers:
             if follower.manifest == manifest:
-                follower.wake.set()
+                self._tell(follower)
 
     def show(self, manifest: ManifestHash, peer: PeerId) -> None:
         """The same for `peer` alone."""
         for follower in self._followers:
             if follower.peer == peer and follower.manifest == manifest:
-                follower.wake.set()
+                self._tell(follower)
 
     @property
     def is_busy(self) -> bool:
@@ -207,14 +215,17 @@ class Serving:
         if want is None:
             return
         follower = _Follower(
-            peer=frames.stream.remote, manifest=ManifestHash(want.manifest), everything=want.everything
+            peer=frames.stream.remote,
+            frames=frames,
+            manifest=ManifestHash(want.manifest),
+            everything=want.everything,
         )
         self._followers.add(follower)
         self._note(follower, Followed)
         try:
             with first_cause():
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._keep_told, frames, follower)
+                    nursery.start_soon(self._keep_told, follower)
                     while (want := await frames.receive(exchange.Want)) is not None:
                         await self._rates.keep_to(frames)
                         if follower.manifest != want.manifest:
@@ -232,29 +243,50 @@ class Serving:
         if (audience := self.audiences.get(follower.manifest)) is not None:
             audience.take_note(change(peer=follower.peer))
 
-    async def _keep_told(self, frames: FrameStream, follower: _Follower) -> None:
-        """Send a Have for what is wanted, and Gained until something is wanted anew, if only the same again."""
-        told = 0  # as a bitmap in one integer: what is new of 100,000 chunks is then found in microseconds
+    async def _keep_told(self, follower: _Follower) -> None:
+        """Say what could not be said at once: a Have for what is wanted, and Gained until something is wanted anew, if
+        only the same again.
+        """
         while True:
             follower.wake = trio.Event()
+            if (message := follower.left or self._news_for(follower)) is not None:
+                follower.left, follower.is_telling = None, True
+                await follower.frames.send(message)
+                follower.is_telling = False
+            else:
+                await follower.wake.wait()
+
+    def _tell(self, follower: _Follower) -> None:
+        """Say what is new, at once where its stream has room."""
+        while not follower.is_telling and follower.left is None and (news := self._news_for(follower)) is not None:
+            follower.left = news
+            with suppress(StreamBroken):  # which the task finds out as well
+                if follower.frames.post([news]):
+                    follower.left = None
+        if follower.left is not None:
+            follower.wake.set()
+
+    def _news_for(self, follower: _Follower) -> exchange.Have | exchange.Gained | None:
+        """What is to be said next; None when all has been said."""
+        while True:
             audience = self.audiences.get(follower.manifest)
             bitmap = self.store.have_bitmap(follower.manifest)
             held = int.from_bytes(bitmap, "little")
             if audience is not None:
                 held = audience.select_shown(follower.peer, held)
-                bitmap = held.to_bytes((held.bit_length() + 7) // 8, "little")
             if follower.asked:
-                follower.asked, told = False, held
-                await frames.send(exchange.Have(manifest=follower.manifest, bitmap=bitmap))
-            elif news := held & ~told:
-                chunks = _lowest_bits(news, MAX_GAINED)
-                told |= news & (1 << chunks[-1] + 1) - 1
-                if audience is not None and not follower.everything:
-                    chunks = [chunk for chunk in chunks if not audience.knows(follower.peer, chunk)]
-                if chunks:
-                    await frames.send(exchange.Gained(chunks=chunks))
-            else:
-                await follower.wake.wait()
+                follower.asked, follower.told = False, held
+                return exchange.Have(
+                    manifest=follower.manifest, bitmap=held.to_bytes((held.bit_length() + 7) // 8, "little")
+                )
+            if not (news := held & ~follower.told):
+                return None
+            chunks = _lowest_bits(news, MAX_GAINED)
+            follower.told |= news & (1 << chunks[-1] + 1) - 1
+            if audience is not None and not follower.everything:
+                chunks = [chunk for chunk in chunks if not audience.knows(follower.peer, chunk)]
+            if chunks:
+                return exchange.Gained(chunks=chunks)
 
 
 @contextmanager

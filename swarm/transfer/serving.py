@@ -71,8 +71,8 @@ class Knowledge:
 
 @dataclass(kw_only=True, eq=False)
 class _Follower:
-    """One EXCHANGE stream: what its opener wants, whether that waits for its Have, what it was told, what `left` is to be
-    said by the task that tells, and what wakes it.
+    """One EXCHANGE stream: what its opener wants, whether that waits for its Have, what it was told, what is `left` for
+    the task that tells, and what wakes that.
 
     `told` is a bitmap in one integer: what is new of 100,000 chunks is then found in microseconds.
     """

@@ -81,7 +81,7 @@ class _Flipping:
 class _NothingRecent(RecentChunks):
     """Keeps nothing, so that all is read from the store."""
 
-    def add(self, cid: Cid, data: bytes) -> None:
+    def add(self, cid: Cid, data: bytes | memoryview) -> None:
         pass
 
 

@@ -219,14 +219,22 @@ class TrainingQueries:
     def plans(self) -> list[PlanRow]:
         """In order."""
         rows = self.db.query("SELECT at_ms, kappa, active, micros_per_hour, reasons FROM plans ORDER BY id", of="plans")
-        return [
-            PlanRow(
-                at_ms=at_ms, kappa=kappa, micros_per_hour=micros,
-                active=tuple(map(PeerId, from_json("plans.active", active, list[str]))),
-                reasons=tuple(from_json("plans.reasons", reasons, list[str])),
-            )
-            for at_ms, kappa, active, micros, reasons in rows
-        ]  # fmt: skip
+        plans: list[PlanRow] = []
+        active: tuple[PeerId, ...] = ()
+        for at_ms, kappa, written, micros, reasons in rows:
+            change = from_json("plans.active", written, list[str] | dict[str, list[str]])
+            if isinstance(change, dict):
+                off = set(change.get("off", ()))
+                active = tuple(sorted({peer for peer in active if peer not in off}.union(change.get("on", ()))))
+            else:
+                active = tuple(map(PeerId, change))
+            plans.append(
+                PlanRow(
+                    at_ms=at_ms, kappa=kappa, micros_per_hour=micros, active=active,
+                    reasons=tuple(from_json("plans.reasons", reasons, list[str])),
+                )
+            )  # fmt: skip
+        return plans
 
     def engine_s(self) -> dict[str, float]:
         """For how long the learner's engine was used for what."""

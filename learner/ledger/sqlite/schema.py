@@ -122,7 +122,8 @@ CREATE TABLE IF NOT EXISTS standby (
     presence INTEGER PRIMARY KEY REFERENCES presence, seconds REAL NOT NULL
 ) STRICT;
 """
-"""Who was to be on from when on, and why (JSON lists of peer ids and of sentences); how much of a stay was standing by.
+"""Who was to be on from when on, and why (JSON lists of peer ids and of sentences; behind the first plan of a start,
+who was switched `on` and `off`); how much of a stay was standing by.
 Made, like RELAYS, in every ledger that is opened for writing."""
 
 SCORES = """

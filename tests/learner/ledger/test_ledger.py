@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from learner.ledger.evidence import Evidence
 from learner.ledger.ledger import Ledger
 from learner.ledger.queries.work import has_payload
-from learner.ledger.rows import CheckpointRow, LeaseRow, PeerRow, RecordRow, StayRow, StepRow
+from learner.ledger.rows import CheckpointRow, LeaseRow, PeerRow, PlanRow, RecordRow, StayRow, StepRow
 from learner.ledger.sqlite import database as module
 from learner.ledger.sqlite.database import LedgerError, snapshot
 from learner.ledger.sqlite.files import execute_all
@@ -996,3 +996,23 @@ def test_credit_notes_of_a_restored_ledger_have_numbers_above_those_that_it_gave
         assert [number for number, _ in ledger.evidence.notes_for(THERE, 2, 9)] == [7 << 32, (7 << 32) + 1]
         ledger.training.incarnation_seen(5)
         assert ledger.training.incarnations_seen() == 7, "it never goes down"
+
+
+def test_a_plan_takes_what_it_changes_and_reads_whole(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    peers = [PeerId(f"12D3KooW{number:044}") for number in range(300)]
+    plans = [peers, peers[:-1], [*peers[5:-1], peers[-1]], [], peers[:2]]
+    rows = [
+        PlanRow(at_ms=at, kappa=1, active=tuple(sorted(active)), micros_per_hour=at, reasons=(f"plan {at}",))
+        for at, active in enumerate(plans)
+    ]
+    with contextlib.closing(Ledger(path, swarm=SWARM)) as ledger:
+        for row in rows[:3]:
+            ledger.peers.planned(row)
+    with contextlib.closing(Ledger(path, swarm=SWARM)) as ledger:  # a start writes all of them once more
+        for row in rows[3:]:
+            ledger.peers.planned(row)
+        assert ledger.training.plans() == rows
+        sizes = [size for (size,) in ledger.query("SELECT length(active) FROM plans ORDER BY id")]
+    assert sizes[0] > 10_000
+    assert max(sizes[1:]) < 1000

@@ -169,6 +169,11 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
                 raise
             raise other from error
 
+    def is_locked(self, manifest: ManifestHash) -> bool:
+        """Whether somebody changes this version just now, whom `put` would wait for. Never waits."""
+        version = self._versions.get(manifest)
+        return version is not None and version.is_locked
+
     def finish(self, manifest: ManifestHash) -> Path:
         """Make a version of which nothing is missing complete, on the disk; return its directory.
 

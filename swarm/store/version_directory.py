@@ -105,6 +105,11 @@ class Version:
         return directory_of(self._parent, self.signed, self.stage)
 
     @property
+    def is_locked(self) -> bool:
+        """Whether somebody changes it just now."""
+        return self._lock.locked()
+
+    @property
     def have(self) -> bytes:
         """Bit i of byte i // 8, least significant first, is set when chunk i is held. Never waits."""
         return bytes(self._have)

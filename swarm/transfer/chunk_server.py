@@ -155,7 +155,7 @@ class ChunkServer:
     def _take_at_once(self, outlet: _Outlet, body: bytes) -> bool:
         """Take a request, unless its peer asks too often."""
         request = decode(exchange.ChunkRequest, body, outlet.frames.limit)
-        if not self._rates.admits(outlet.peer):
+        if len(outlet.answers) >= MAX_ANSWERS // 2 or not self._rates.admits(outlet.peer):
             return False
         self._take(outlet, request)
         return True
@@ -217,7 +217,11 @@ class ChunkServer:
             if outlet.answers:
                 answers = list(outlet.answers)
                 outlet.answers.clear()
-                await outlet.frames.send_together(answers)
+                ends_at = min(outlet.upload_ends_at, trio.current_time() + UPLOAD_TIMEOUT_S)
+                with trio.move_on_at(ends_at) as patience:
+                    await outlet.frames.send_together(answers)
+                if patience.cancelled_caught:
+                    raise _not_taken(outlet.peer)
             elif outlet.upload is not None and outlet.upload_ends_at == math.inf:
                 await self._upload(outlet, outlet.upload)
             elif outlet.ended and not outlet.requested:
@@ -231,8 +235,9 @@ class ChunkServer:
             return False
 
         def done() -> None:
-            outlet.upload_ends_at = math.inf
-            self._sent(outlet, cid, len(data))
+            if outlet.upload == cid:  # else its stream was given up a moment ago
+                outlet.upload_ends_at = math.inf
+                self._sent(outlet, cid, len(data))
 
         parts = exchange.chunk_head(cid, len(data)), data
         outlet.upload, outlet.upload_ends_at = cid, trio.current_time() + UPLOAD_TIMEOUT_S
@@ -285,10 +290,11 @@ class ChunkServer:
 
     def _forget(self, outlet: _Outlet) -> None:
         """The stream is over: nobody waits for what was requested on it."""
-        for cid in outlet.requested - {outlet.upload}:
+        upload, outlet.upload = outlet.upload, None
+        for cid in outlet.requested - {upload}:
             self._queue(Withdrawn(peer=outlet.peer, cid=cid))
-        if outlet.upload is not None:
-            self._uploaded(outlet, outlet.upload)
+        if upload is not None:
+            self._uploaded(outlet, upload)
 
     async def _read(self, cid: Cid) -> bytes | memoryview | None:
         if (data := self.recent.get(cid)) is not None:

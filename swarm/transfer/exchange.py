@@ -305,9 +305,9 @@ class ChunkExchange:
         if event is not None:
             self.feed(event, fetch)
 
-    def can_store_now(self, size: int) -> bool:
-        """Whether the disk takes so many bytes in no time."""
-        return self._disk.is_quick(size)
+    def can_store_now(self, fetch: VersionFetch, size: int) -> bool:
+        """Whether the disk takes so many bytes in no time, and nobody has the version locked meanwhile."""
+        return self._disk.is_quick(size) and not self.store.is_locked(fetch.hash)
 
     def _stored(self, fetch: VersionFetch, chunk: int, data: memoryview, peer: PeerId, *, is_new: bool) -> Event:
         if is_new:

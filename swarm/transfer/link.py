@@ -75,7 +75,7 @@ class LinkOwner(Protocol):
     def store_now(self, fetch: VersionFetch, chunk: int, data: memoryview, peer: PeerId) -> None:
         """The same in this turn, which is for `can_store_now` to allow."""
 
-    def can_store_now(self, size: int) -> bool:
+    def can_store_now(self, fetch: VersionFetch, size: int) -> bool:
         """Whether the disk takes so many bytes in no time."""
 
 
@@ -273,7 +273,9 @@ class PeerLink:
 
     def _take_at_once(self, answer: bytes) -> bool:
         """Take a chunk that need not wait for the disk."""
-        if (chunk := exchange.split_chunk(answer)) is None or not self.owner.can_store_now(len(chunk[1])):
+        if (chunk := exchange.split_chunk(answer)) is None or (owed := self.owed.get(chunk[0])) is None:
+            return False
+        if not self.owner.can_store_now(owed.fetch, len(chunk[1])):
             return False
         owed = self._settle(chunk[0])
         self.owner.store_now(owed.fetch, owed.chunk, chunk[1], self.peer)

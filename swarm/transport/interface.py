@@ -80,10 +80,8 @@ class Stream(Protocol):
         """
 
     def post(self, data: bytes) -> bool:
-        """Send a small message without waiting; False, and nothing is sent, when too much waits already.
-
-        Not while a task is in `send_all`, which may be in the middle of a message: then False as well. Raises
-        StreamBroken.
+        """Send a small message without waiting, behind all that is being sent; False, and nothing is sent, when too
+        much waits already. Raises StreamBroken.
         """
 
     async def receive_some(self, max_bytes: int) -> bytes:

@@ -18,7 +18,7 @@ from swarm.transfer import chunk_server
 from swarm.transfer.chunk_cache import RecentChunks
 from swarm.transfer.chunk_server import ChunkServer
 from swarm.transport.framing import FrameStream
-from swarm.transport.interface import StreamBroken
+from swarm.transport.interface import StreamBroken, Transport
 from tests.support.store_fixture import chunk_data, small_swarm
 
 pytestmark = pytest.mark.trio
@@ -35,9 +35,10 @@ PATIENCE_S = 10.0
 
 @dataclass
 class Served:
-    """A host that serves chunks which it has in memory, and an end of a stream to it."""
+    """A host that serves chunks which it has in memory, a guest of it, and the guest's end of a stream."""
 
     chunks: ChunkServer
+    guest: Transport
     frames: FrameStream
 
 
@@ -58,7 +59,7 @@ async def served(root: Path) -> AsyncIterator[Served]:
             host.trust(guest.peer_id)
             stream = await guest.open_stream(await guest.dial(host.addresses()), exchange.CHUNKS)
             with trio.fail_after(PATIENCE_S):
-                yield Served(chunks, FrameStream(stream, exchange.MAX_CHUNK_FRAME_BYTES))
+                yield Served(chunks, guest, FrameStream(stream, exchange.MAX_CHUNK_FRAME_BYTES))
 
 
 async def request(one: Served, *cids: Cid) -> None:
@@ -121,3 +122,33 @@ async def test_who_says_no_more_still_gets_what_it_is_owed(tmp_path: Path) -> No
         await request(one, *CIDS[:2])
         await one.frames.stream.send_eof()
         assert await all_of(one) == 2
+
+
+async def test_who_keeps_an_answer_waiting_behind_a_chunk_is_cut_off_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task that would notice is in the middle of sending the answer."""
+    monkeypatch.setattr(chunk_server, "UPLOAD_TIMEOUT_S", 0.05)
+    async with served(tmp_path) as one:
+        await request(one, CIDS[0])
+        await until_sending(one)
+        await request(one, Cid(CIDS[0][:4] + bytes(32)))
+        while one.chunks.is_busy:
+            one.chunks.tick()
+            await trio.sleep(0.01)
+        with pytest.raises(StreamBroken):
+            await all_of(one)
+
+
+async def test_an_upload_that_was_given_up_is_not_over_a_second_time(tmp_path: Path) -> None:
+    """Two streams of one peer: what breaks one lets the other begin, whose first write takes the rest of both."""
+    async with served(tmp_path) as one:
+        peer = one.frames.stream.remote
+        again = FrameStream(await one.guest.open_stream(peer, exchange.CHUNKS), exchange.MAX_CHUNK_FRAME_BYTES)
+        await request(one, CIDS[0])
+        await until_sending(one)
+        await again.send(exchange.Request(cid=CIDS[1]))
+        await one.frames.send_bytes(b"rubbish")
+        assert isinstance(await again.receive(exchange.ChunkAnswer), exchange.Chunk)
+        while one.chunks.is_busy:
+            await trio.sleep(0.001)

@@ -138,6 +138,7 @@ class YamuxConnection:
         self._write_bytes = MAX_WRITE_BYTES // 4
         self._driver = drive(self) if drive is not None else InTurns(self, connection)
         self._said_good_bye = False
+        self._to_tell: list[Callable[[], None]] = []
         self.peer_left = False
         self._heard_at = trio.current_time()
         self._leaving: int | None = None
@@ -200,6 +201,10 @@ class YamuxConnection:
         else:
             self._driver.flush_soon()
 
+    def tell_later(self, tell: Callable[[], None]) -> None:
+        """Call `tell` once what is written next is decided: who is told of it may send more."""
+        self._to_tell.append(tell)
+
     def control(self, frame_type: FrameType, flags: int, stream_id: int, length: int) -> None:
         """Queue a control frame ahead of all bulk."""
         self._control.append(encode_header(frame_type, flags, stream_id, length))
@@ -220,7 +225,7 @@ class YamuxConnection:
         Raises FrameError.
         """
         self._heard_at = trio.current_time()
-        streams, account = self._streams, self.account
+        account = self.account
         for frame in frames:
             if (
                 frame.type is _DATA
@@ -228,7 +233,7 @@ class YamuxConnection:
                 and frame.length >= SMALL_FRAME_BYTES
                 and (account.is_member or self._is_ours(frame.stream_id))
             ):  # bulk, which is most of what comes, and is paid for by its size alone
-                if (stream := streams.get(frame.stream_id)) is not None:
+                if (stream := self._streams.get(frame.stream_id)) is not None:
                     stream.on_data(frame.payload)
                 continue
             if self._on_frame(frame):
@@ -241,7 +246,11 @@ class YamuxConnection:
     def next_write(self) -> bytes:
         """What is to be written next, our good-bye behind all else; b"" when that is nothing."""
         if parts := self._batch():
-            return b"".join(parts)
+            data = b"".join(parts)
+            told, self._to_tell = self._to_tell, []
+            for tell in told:
+                tell()
+            return data
         if self._leaving is not None and not self._said_good_bye:
             self._said_good_bye = True
             return encode_header(FrameType.GO_AWAY, Flag.NONE, 0, self._leaving)

@@ -191,8 +191,10 @@ class AtOnce:
             self.flush_soon()
         else:
             self._readiness.is_calling = True
-            self.flush()
-            self._readiness.is_calling = False
+            try:
+                self.flush()
+            finally:
+                self._readiness.is_calling = False
 
     async def serve(self, until_end: UntilEnd) -> None:
         """Read and write when the socket is ready, while a task stands by `until_end`."""

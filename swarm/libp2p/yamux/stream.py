@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -75,6 +76,9 @@ class StreamOwner(Protocol):
     def enqueue(self, stream: YamuxStream, *, at_once: bool = False) -> None:
         """Give `stream` a turn to write, if it has not one coming; `at_once`, if it is its turn and there is room."""
 
+    def tell_later(self, tell: Callable[[], None]) -> None:
+        """Call `tell` once what is written next is decided: who is told of it may send more."""
+
     def control(self, frame_type: FrameType, flags: int, stream_id: int, length: int) -> None:
         """Queue a control frame ahead of all bulk."""
 
@@ -113,6 +117,8 @@ class YamuxStream:
         self._taken: trio.Event | None = None
         self._note_progress: Callable[[int], None] | None = None
         self._done: Callable[[], None] | None = None
+        self._num_put = self._num_taken = self._taken_at = self._done_at = 0
+        self._front = 0
         self._send_window = INITIAL_WINDOW
         self._fin_queued = False
         self._fin_sent = False
@@ -134,6 +140,7 @@ class YamuxStream:
             self._put(parts, size)
             return
         taken = self._taken = trio.Event()
+        self._taken_at = self._num_put + size
         self._note_progress = note_progress or self._note_progress
         self._put(parts, size)
         try:
@@ -156,8 +163,9 @@ class YamuxStream:
         self._require_sendable()
         if self._unsent:
             return False
-        self._note_progress, self._done = note_progress, done
-        self._put(parts, sum(map(len, parts)))
+        size = sum(map(len, parts))
+        self._note_progress, self._done, self._done_at = note_progress, done, self._num_put + size
+        self._put(parts, size)
         return True
 
     def post(self, data: bytes) -> bool:
@@ -183,6 +191,9 @@ class YamuxStream:
             self._received, self._waits = trio.Event(), True
             try:
                 await self._received.wait()
+            except trio.Cancelled:
+                self._nudged = False
+                raise
             finally:
                 self._waits = False
         return self._take_received(max_bytes)
@@ -256,6 +267,8 @@ class YamuxStream:
     def on_data(self, data: bytes) -> None:
         """Accept one piece from the peer. Raises FrameError when it is over the window or after the end."""
         size = len(data)
+        if self._broken is not None:
+            return  # broken off while other frames of one read were looked at
         if self._fin_received:
             raise FrameError(f"data after FIN on stream {self.id}")
         if size > self._receive_window:
@@ -306,16 +319,7 @@ class YamuxStream:
             parts.append(encode_header(FrameType.DATA, 0, self.id, size))
             self._take_unsent(parts, size)
             self._send_window -= size
-            if self._unsent:
-                if self._note_progress is not None:
-                    self._note_progress(size)
-            else:
-                done = self._done
-                self._drop_unsent()
-                if self._taken is not None:
-                    self._taken.set()
-                if done is not None:
-                    done()
+            self._tell_taken(size)
             return HEADER.size + size
         if self._fin_queued and not self._fin_sent:
             parts.append(encode_header(FrameType.DATA, FIN, self.id, 0))
@@ -333,28 +337,48 @@ class YamuxStream:
         if size:
             self._outgoing += parts
             self._unsent += size
+            self._num_put += size
             self._sending += size
             self.meter.sent += size
             self._count()
             self._connection.enqueue(self, at_once=True)
 
+    def _tell_taken(self, size: int) -> None:
+        """Tell those who send how far it is."""
+        if self._taken is not None and self._num_taken >= self._taken_at:
+            self._taken.set()
+        if self._done is not None and self._num_taken >= self._done_at:
+            self._connection.tell_later(self._done)
+            self._done = self._note_progress = None
+        elif not self._unsent:
+            self._note_progress = None
+        elif self._note_progress is not None:
+            self._connection.tell_later(partial(self._note_progress, size))
+
     def _take_unsent(self, parts: list[bytes | memoryview], size: int) -> None:
         """Append the next `size` bytes to `parts`, where there are so many."""
         self._unsent -= size
+        self._num_taken += size
         while size:
             piece = self._outgoing.popleft()
             if len(piece) > size:
+                self._front = self._front or len(piece)
                 piece = memoryview(piece)
                 self._outgoing.appendleft(piece[size:])
                 piece = piece[:size]
+            else:
+                self._sending -= self._front or len(piece)
+                self._front = 0
             parts.append(piece)
             size -= len(piece)
+        self._count()
 
     def _drop_unsent(self) -> None:
         """Nothing waits any more, and nothing of it is in memory."""
         self._outgoing.clear()
         self.meter.sent -= self._unsent
-        self._unsent = self._sending = 0
+        self._num_taken = self._num_put
+        self._unsent = self._sending = self._front = 0
         self._note_progress = self._done = None
         self._count()
 

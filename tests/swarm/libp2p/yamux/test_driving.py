@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.trio, pytest.mark.skipif(not HAS_EPOLL, reason="no epo
 
 MIB = 1 << 20
 PEER = peer_of("somebody")
-SLOW_S = 5.0
+SLOW_S = 30.0
 
 
 @dataclass(eq=False)
@@ -317,7 +317,7 @@ def framed(stream: YamuxStream, limit: int = 2 * MIB) -> FrameStream:
 BODIES = [b"", b"one", bytes(100), b"left", b"x" * 300_000, b"left", b"", b"left", b"y" * MIB, b"last"]
 
 
-@pytest.mark.parametrize("piece", [3, 5000, 65_536])
+@pytest.mark.parametrize("piece", [37, 5000, 65_536])
 async def test_frames_are_taken_as_they_come_and_what_is_left_is_handed_on(piece: int) -> None:
     taken: list[bytes] = []
     seen: list[bytes] = []

@@ -24,6 +24,7 @@ from unittest import mock
 import trio
 import trio.testing
 
+from benchmarks.live.swarm import fake_node_toml
 from benchmarks.network.payload import write_payload
 from benchmarks.soaks.usage import Usage, usage
 from node.config.invite_text import open_invite
@@ -83,20 +84,6 @@ lease_timeout_s = 1200.0
 
 [trust]
 audits = false
-"""
-
-NODE_TOML = """\
-name = "{name}"
-
-[network]
-listen = ["/ip4/127.0.0.1/tcp/1"]
-
-[engine]
-kind = "fake"
-batch_rollouts = 8
-
-[testing]
-fake_token_s = 0.5
 """
 
 
@@ -192,7 +179,7 @@ class Day:
                 continue
             name = f"n{next(self._numbers)}"
             path, state = self.out / f"{name}.toml", self.out / name
-            path.write_text(NODE_TOML.format(name=name), encoding="utf-8")
+            path.write_text(fake_node_toml(name, group=8, token_s=0.5, port=1), encoding="utf-8")
             events = EventLog()
             with trio.move_on_after(self._rng.uniform(0.5, 1.5) * STAY_S):
                 outcome = await run_rollout(

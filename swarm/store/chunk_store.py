@@ -45,7 +45,6 @@ from swarm.store.errors import (
     is_full,
     readable,
     translate_errors,
-    translated,
 )
 from swarm.store.eviction import NoRoom, Tenant, dispensable, make_room
 from swarm.store.patching import rebuild
@@ -162,12 +161,8 @@ class ChunkStore(AbstractContextManager["ChunkStore"]):
             raise PeerError(Fault.CORRUPT_CHUNK, f"{len(data)} bytes are not chunk {index} of {version.signed.version}")
         if len(data) != chunk.size:
             raise PeerError(Fault.MALFORMED, f"manifest: chunk {index} has {len(data)} bytes, not {chunk.size}")
-        try:
+        with translate_errors(self.root):
             return version.write(index, data)
-        except OSError as error:
-            if (other := translated(error, self.root)) is error:
-                raise
-            raise other from error
 
     def is_locked(self, manifest: ManifestHash) -> bool:
         """Whether somebody changes this version just now, whom `put` would wait for. Never waits."""

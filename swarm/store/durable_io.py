@@ -95,11 +95,8 @@ def write_at(path: Path | str, offset: int, *parts: bytes | memoryview) -> None:
     """Write all of `parts`, one behind the other, into an existing file. Raises OSError; then any part of it may have
     been written.
     """
-    handle = os.open(path, os.O_WRONLY)
-    try:
+    with opened_to_write(path) as handle:
         write_pieces(handle, [(offset, parts)])
-    finally:
-        os.close(handle)
 
 
 def write_pieces(handle: int, pieces: Iterable[tuple[int, Sequence[bytes | memoryview]]]) -> None:

@@ -50,23 +50,16 @@ def translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if (other := translated(error, path)) is error:
-            raise
-        raise other from error
-
-
-def translated(error: OSError, path: Path) -> OSError | StoreError:
-    """What `translate_errors` raises in place of `error`."""
-    if error.errno in _FULL:
-        return StoreFull(
-            f"No room left below {path} ({error.strerror}). Free some space there, or move the store elsewhere."
-        )
-    if error.errno in _UNWRITABLE:
-        return StoreUnwritable(
-            f"Cannot write {error.filename or path} ({error.strerror}). Give this user the right to write to "
-            f"{path}, or choose another directory for the store."
-        )
-    return error
+        if error.errno in _FULL:
+            raise StoreFull(
+                f"No room left below {path} ({error.strerror}). Free some space there, or move the store elsewhere."
+            ) from error
+        if error.errno in _UNWRITABLE:
+            raise StoreUnwritable(
+                f"Cannot write {error.filename or path} ({error.strerror}). Give this user the right to write to "
+                f"{path}, or choose another directory for the store."
+            ) from error
+        raise
 
 
 @contextmanager

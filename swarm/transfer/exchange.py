@@ -282,34 +282,44 @@ class ChunkExchange:
     async def store_chunk(self, fetch: VersionFetch, chunk: int, data: memoryview, peer: PeerId) -> None:
         """Keep a chunk that came from `peer`, and let the plan hear what came of it."""
         is_new = fetch.plan.lacks(chunk)
-        event: Event | None
-        try:
-            await self._disk.run(len(data), self.store.put, fetch.hash, chunk, data)
-        except (PeerError, StoreError, OSError) as error:
-            event = _failed(fetch, chunk, peer, error)
-        else:
-            event = self._stored(fetch, chunk, data, peer, is_new=is_new)
-        if event is not None:
-            self.feed(event, fetch)
+        failure = await self._disk.run(len(data), self._put, fetch, chunk, data)
+        self._heed(fetch, chunk, data, peer, is_new=is_new, failure=failure)
 
     def store_now(self, fetch: VersionFetch, chunk: int, data: memoryview, peer: PeerId) -> None:
         """The same in this turn, which is for `can_store_now` to allow."""
         is_new = fetch.plan.lacks(chunk)
-        event: Event | None
-        try:
-            self._disk.run_here(self.store.put, fetch.hash, chunk, data)
-        except (PeerError, StoreError, OSError) as error:
-            event = _failed(fetch, chunk, peer, error)
-        else:
-            event = self._stored(fetch, chunk, data, peer, is_new=is_new)
-        if event is not None:
-            self.feed(event, fetch)
+        failure = self._disk.run_here(self._put, fetch, chunk, data)
+        self._heed(fetch, chunk, data, peer, is_new=is_new, failure=failure)
 
     def can_store_now(self, fetch: VersionFetch, size: int) -> bool:
         """Whether the disk takes so many bytes in no time, and nobody has the version locked meanwhile."""
         return self._disk.is_quick(size) and not self.store.is_locked(fetch.hash)
 
-    def _stored(self, fetch: VersionFetch, chunk: int, data: memoryview, peer: PeerId, *, is_new: bool) -> Event:
+    def _put(self, fetch: VersionFetch, chunk: int, data: memoryview) -> Exception | None:
+        """Store a chunk, on any thread; return what kept us from it."""
+        try:
+            self.store.put(fetch.hash, chunk, data)
+        except (PeerError, StoreError, OSError) as error:
+            return error
+        return None
+
+    def _heed(
+        self,
+        fetch: VersionFetch,
+        chunk: int,
+        data: memoryview,
+        peer: PeerId,
+        *,
+        is_new: bool,
+        failure: Exception | None,
+    ) -> None:
+        """Let the plan hear what came of a chunk from `peer`, and count it."""
+        if isinstance(failure, PeerError) and failure.fault is Fault.CORRUPT_CHUNK:
+            self.feed(Corrupt(peer=peer, chunk=chunk), fetch)
+            return
+        if failure is not None:  # a disk, or the right bytes, of which the manifest is wrong: not this peer's fault
+            fetch.fail(failure)
+            return
         if is_new:
             self.fetched_from[peer] += len(data)
             fetch.by_peer[peer] = fetch.by_peer.get(peer, 0) + len(data)
@@ -319,12 +329,4 @@ class ChunkExchange:
             self._note_gain(fetch, peer)
         else:
             self.duplicate_bytes += len(data)
-        return Arrived(peer=peer, chunk=chunk)
-
-
-def _failed(fetch: VersionFetch, chunk: int, peer: PeerId, error: Exception) -> Event | None:
-    """A chunk was not kept: because of the peer, or else the fetch is over."""
-    if isinstance(error, PeerError) and error.fault is Fault.CORRUPT_CHUNK:
-        return Corrupt(peer=peer, chunk=chunk)
-    fetch.fail(error)  # a disk, or the right bytes, of which the manifest is wrong: not this peer's fault
-    return None
+        self.feed(Arrived(peer=peer, chunk=chunk), fetch)

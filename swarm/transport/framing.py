@@ -89,7 +89,7 @@ class FrameStream:
 
         Raises StreamBroken, or LocalProtocolError when a field is out of bounds.
         """
-        return self.stream.post(b"".join(_frame(encode(require_bounds(message))) for message in messages))
+        return self.stream.post(_frames(messages))
 
     def start(
         self, parts: Sequence[bytes | memoryview], note_progress: Callable[[int], None], done: Callable[[], None]
@@ -99,7 +99,7 @@ class FrameStream:
 
     async def send_together(self, messages: Sequence[msgspec.Struct]) -> None:
         """Send several messages in one write. Raises StreamBroken; aborts the stream when cancelled."""
-        await self._write(b"".join(_frame(encode(require_bounds(message))) for message in messages))
+        await self._write(_frames(messages))
 
     async def send_bytes(self, *parts: bytes | memoryview, note_progress: Callable[[int], None] | None = None) -> None:
         """Send one message that is encoded already, in parts. Raises StreamBroken; aborts the stream when cancelled.
@@ -208,8 +208,9 @@ class FrameStream:
         return body
 
 
-def _frame(body: bytes) -> bytes:
-    return PREFIX.pack(_checked(len(body))) + body
+def _frames(messages: Sequence[msgspec.Struct]) -> bytes:
+    bodies = [encode(require_bounds(message)) for message in messages]
+    return b"".join(PREFIX.pack(_checked(len(body))) + body for body in bodies)
 
 
 def _checked(size: int) -> int:

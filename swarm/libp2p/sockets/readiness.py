@@ -48,8 +48,7 @@ class Readiness:
         self._watches: dict[int, Watch] = {}
         self._due: dict[Watched, None] = {}
         self._asked = trio.Event()
-        self.is_calling = False
-        """Somebody is being called, or flushed: what is to be flushed is better asked for than done."""
+        self._is_calling = False
 
     @contextmanager
     def watch(self, fd: int, owner: Watched) -> Iterator[Watch]:
@@ -69,6 +68,14 @@ class Readiness:
             self._asked.set()
         self._due[owner] = None
 
+    def flush_now(self, owner: Watched) -> None:
+        """Flush `owner`, unless somebody is being called or flushed just now: then in the same turn."""
+        if self._is_calling:
+            self.flush_soon(owner)
+        else:
+            with self._calling():
+                owner.flush()
+
     def close(self) -> None:
         """Nobody is watched any more, and nothing runs."""
         self._epoll.close()
@@ -82,22 +89,26 @@ class Readiness:
     async def _wait(self) -> None:
         while True:
             await trio.lowlevel.wait_readable(self._epoll.fileno())
-            self.is_calling = True
-            for fd, events in self._epoll.poll(0, MAX_READY):
-                if (watch := self._watches.get(fd)) is not None:
-                    watch.call(events)
-            if self._due:
+            with self._calling():
+                for fd, events in self._epoll.poll(0, MAX_READY):
+                    if (watch := self._watches.get(fd)) is not None:
+                        watch.call(events)
                 self._flush_due()
-            self.is_calling = False
 
     async def _flush(self) -> None:
         while True:
             await self._asked.wait()
             self._asked = trio.Event()
-            self.is_calling = True
-            if self._due:
+            with self._calling():
                 self._flush_due()
-            self.is_calling = False
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        self._is_calling = True
+        try:
+            yield
+        finally:
+            self._is_calling = False
 
     def _flush_due(self) -> None:
         due, self._due = self._due, {}

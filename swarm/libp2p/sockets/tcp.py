@@ -118,13 +118,11 @@ class TcpConnection(IRawConnection):
         view, sent = memoryview(data), 0
         began = trio.current_time()
         while sent < len(view):
-            try:
-                # Not by way of trio, as in `_receive`: most writes are taken at once, or after one wait.
-                sent += os.write(self._stream.socket.fileno(), view[sent:])
-            except BlockingIOError:
+            # Not by way of trio, as in `_receive`: most writes are taken at once, or after one wait.
+            if taken := self._send(view[sent:]):
+                sent += taken
+            else:
                 await self._wait_to_write()
-            except OSError as error:
-                raise ConnectionClosedError(f"the connection was reset: {error}", transport="tcp") from error
         self._note_written(sent, began, trio.current_time())
 
     # Without waiting: for who is told when the socket is ready.

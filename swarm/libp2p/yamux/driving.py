@@ -187,14 +187,8 @@ class AtOnce:
 
     def flush_now(self) -> None:
         """There is something to write, and whoever has it waits for no turn but this."""
-        if self._readiness.is_calling:
-            self.flush_soon()
-        else:
-            self._readiness.is_calling = True
-            try:
-                self.flush()
-            finally:
-                self._readiness.is_calling = False
+        if self._watch is not None and not self._is_blocked:
+            self._readiness.flush_now(self)
 
     async def serve(self, until_end: UntilEnd) -> None:
         """Read and write when the socket is ready, while a task stands by `until_end`."""

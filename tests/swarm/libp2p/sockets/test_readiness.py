@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
 import trio
 
-from swarm.libp2p.sockets.readiness import HAS_EPOLL, MAX_READY, Readiness, open_readiness
+from swarm.libp2p.sockets.readiness import HAS_EPOLL, MAX_READY
+from tests.support.running_readiness import running_readiness
 
 pytestmark = [pytest.mark.trio, pytest.mark.skipif(not HAS_EPOLL, reason="no epoll here")]
 
@@ -43,16 +44,6 @@ def pair() -> Iterator[tuple[Owner, socket.socket]]:
         yield Owner(near), far
 
 
-@asynccontextmanager
-async def running() -> AsyncIterator[Readiness]:
-    with open_readiness() as readiness:
-        assert readiness is not None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(readiness.run)
-            yield readiness
-            nursery.cancel_scope.cancel()
-
-
 async def turns() -> None:
     """Let everybody who has something to do, do it; a socket that stays ready is told of all the time."""
     for _ in range(50):
@@ -60,7 +51,7 @@ async def turns() -> None:
 
 
 async def test_who_can_read_is_called_until_nothing_is_left() -> None:
-    async with running() as readiness:
+    async with running_readiness() as readiness:
         with pair() as (owner, far), readiness.watch(owner.near.fileno(), owner):
             await turns()
             assert owner.called == []
@@ -75,7 +66,7 @@ async def test_who_can_read_is_called_until_nothing_is_left() -> None:
 
 
 async def test_nobody_is_called_for_what_he_does_not_wait_for() -> None:
-    async with running() as readiness:
+    async with running_readiness() as readiness:
         with pair() as (owner, far):
             with readiness.watch(owner.near.fileno(), owner) as watch:
                 watch.want(reading=False, writing=False)
@@ -97,7 +88,7 @@ async def test_nobody_is_called_for_what_he_does_not_wait_for() -> None:
 
 
 async def test_whoever_asks_is_flushed_once_and_in_turn() -> None:
-    async with running() as readiness:
+    async with running_readiness() as readiness:
         with pair() as (owner, _), readiness.watch(owner.near.fileno(), owner):
             for _ in range(3):
                 readiness.flush_soon(owner)
@@ -110,7 +101,7 @@ async def test_whoever_asks_is_flushed_once_and_in_turn() -> None:
 
 
 async def test_who_asks_while_others_are_called_is_flushed_in_the_same_turn() -> None:
-    async with running() as readiness:
+    async with running_readiness() as readiness:
         with pair() as (owner, far):
 
             @dataclass(eq=False)
@@ -128,7 +119,7 @@ async def test_who_asks_while_others_are_called_is_flushed_in_the_same_turn() ->
 
 
 async def test_what_was_asked_for_is_forgotten_with_the_watch() -> None:
-    async with running() as readiness:
+    async with running_readiness() as readiness:
         with pair() as (owner, _):
             with readiness.watch(owner.near.fileno(), owner):
                 readiness.flush_soon(owner)
@@ -137,7 +128,7 @@ async def test_what_was_asked_for_is_forgotten_with_the_watch() -> None:
 
 
 async def test_more_sockets_than_are_served_in_one_turn_are_served_in_several() -> None:
-    async with running() as readiness:
+    async with running_readiness() as readiness:
         pairs = [socket.socketpair() for _ in range(2 * MAX_READY + 1)]
         owners = [Owner(near) for near, _ in pairs]
         watches = [readiness.watch(owner.near.fileno(), owner) for owner in owners]

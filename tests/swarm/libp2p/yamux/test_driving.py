@@ -16,13 +16,14 @@ from libp2p.io.exceptions import ConnectionClosedError
 
 from protocol.core.errors import Fault, PeerError
 from swarm.libp2p.sockets.line_rate import Pace
-from swarm.libp2p.sockets.readiness import HAS_EPOLL, Readiness, open_readiness
+from swarm.libp2p.sockets.readiness import HAS_EPOLL, Readiness
 from swarm.libp2p.yamux.connection import YamuxConnection
 from swarm.libp2p.yamux.driving import READS_AT_ONCE, AtOnce
 from swarm.libp2p.yamux.frames import HEADER, Flag, Frame, FrameParser, FrameType, encode_header
 from swarm.libp2p.yamux.stream import YamuxStream
 from swarm.transport.framing import FrameStream
 from swarm.transport.interface import Stream, StreamBroken
+from tests.support.running_readiness import running_readiness
 from tests.support.swarm_fixture import peer_of
 
 pytestmark = [pytest.mark.trio, pytest.mark.skipif(not HAS_EPOLL, reason="no epoll here")]
@@ -129,20 +130,10 @@ def end_on(near: socket.socket, readiness: Readiness, *, initiator: bool = False
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Readiness]:
-    with open_readiness() as readiness:
-        assert readiness is not None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(readiness.run)
-            yield readiness
-            nursery.cancel_scope.cancel()
-
-
-@asynccontextmanager
 async def one_end(**options: object) -> AsyncIterator[tuple[End, socket.socket]]:
     """An end of ours, and the other end's socket, which blocks."""
     near, far = socket.socketpair()
-    async with running() as readiness, trio.open_nursery() as nursery:
+    async with running_readiness() as readiness, trio.open_nursery() as nursery:
         end = end_on(near, readiness, **options)
         nursery.start_soon(end.muxer.run)
         yield end, far
@@ -153,7 +144,7 @@ async def one_end(**options: object) -> AsyncIterator[tuple[End, socket.socket]]
 @asynccontextmanager
 async def both_ends() -> AsyncIterator[tuple[End, End]]:
     near, far = socket.socketpair()
-    async with running() as readiness, trio.open_nursery() as nursery:
+    async with running_readiness() as readiness, trio.open_nursery() as nursery:
         ends = end_on(near, readiness, initiator=True), end_on(far, readiness)
         for end in ends:
             nursery.start_soon(end.muxer.run)

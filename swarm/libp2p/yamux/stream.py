@@ -339,7 +339,6 @@ class YamuxStream:
             self._unsent += size
             self._num_put += size
             self._sending += size
-            self.meter.sent += size
             self._count()
             self._connection.enqueue(self, at_once=True)
 
@@ -359,6 +358,7 @@ class YamuxStream:
         """Append the next `size` bytes to `parts`, where there are so many."""
         self._unsent -= size
         self._num_taken += size
+        self.meter.sent += size
         while size:
             piece = self._outgoing.popleft()
             if len(piece) > size:
@@ -376,7 +376,6 @@ class YamuxStream:
     def _drop_unsent(self) -> None:
         """Nothing waits any more, and nothing of it is in memory."""
         self._outgoing.clear()
-        self.meter.sent -= self._unsent
         self._num_taken = self._num_put
         self._unsent = self._sending = self._front = 0
         self._note_progress = self._done = None

@@ -248,3 +248,15 @@ async def test_progress_is_told_of_all_but_the_last_of_a_send() -> None:
     while not gone:
         assert muxer.next_write()
     assert 0 < sum(told) < 500_000
+
+
+async def test_what_was_counted_as_sent_is_never_taken_back() -> None:
+    """A stream that breaks with bytes before it in line: only what the connection took of them had counted."""
+    muxer = muxer_of()
+    stream = muxer.open_stream()
+    stream._send_window = WINDOW
+    assert stream.start((bytes(3 * FRAME_PAYLOAD),), lambda size: None, lambda: None)
+    sizes = written(muxer)
+    assert 0 < stream.meter.sent == sum(sizes) < 3 * FRAME_PAYLOAD
+    stream.break_("gone", keep_received=False)
+    assert stream.meter.sent == sum(sizes)

@@ -1,8 +1,14 @@
-"""A cursor over a task without end: each ordinal once, at a difficulty that rises with recent success.
+"""Choose problems of a task without end, at a difficulty that rises with recent success.
 
-A pure core. What always holds: no index is given twice; `state()` is a plain JSON object, and a cursor that is given it
-goes on with the very same indexes; the difficulty rises one level at a time and never falls, so a lucky streak costs
-one level of patience at most (`REHEARSAL` keeps the lower levels in the mixture)."""
+A pure core. A lucky streak raises the difficulty by one level at most, and `REHEARSAL` keeps the lower levels in the
+mixture.
+
+Invariants:
+
+- Each ordinal, and so each index, is given once.
+- `state()` is a plain JSON object. A cursor that is restored from it continues with exactly the same indexes.
+- The difficulty rises one level at a time and never falls.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +20,31 @@ from typing import Any
 from learner.curriculum.problem_index import index_at, place_of
 
 WINDOW = 32
-"""Groups that a judgement rests on: two training steps of 16 prompts, so that chance moves the mean a few percent."""
+"""Groups that a decision about the level rests on: two training steps of 16 prompts, so that chance moves the mean by a
+few percent only."""
 
 MASTERED = 0.8
-"""Pass rate over the window at which the next level begins: above it most groups are all right and teach nothing."""
+"""Pass rate over the window at which the next level begins. Above it, most groups are all right and teach nothing."""
 
 REHEARSAL = 4
-"""Every fourth problem comes from a lower level, so that what was learnt is not lost."""
+"""Every fourth problem comes from a lower level, so that the policy does not lose what it learned there."""
 
 MEMORY = 1 / WINDOW
-"""Weight of one group in the pass rate that is told of its level, once there were so many; before it is their mean."""
+"""Weight of the newest group in a level's reported pass rate, once the level has WINDOW groups. Before that, the rate
+is the mean of its groups."""
 
 SETTLED = 8
-"""Groups of a level after which its pass rate is no longer that of a few lucky prompts, and its best may be kept."""
+"""Groups of a level before its best pass rate is kept. A rate over fewer groups could come from a few lucky prompts."""
 
 
 @dataclass(kw_only=True)
 class LevelCursor:
-    """See the module's paragraph. `ordinal` counts the problems given, `recent` holds pass rates at `level`, `rates`
-    those of every level that was asked, as moving means, `best` the highest that those were, `seen` how many groups of
-    each there were, counted up to WINDOW."""
+    """The position in one generated task: which problem is next, and how well each level went.
+
+    `ordinal` counts the problems given. `recent` holds the pass rates at `level`. For each level that was given,
+    `rates` holds the moving mean of its pass rates, `best` the highest value of that mean, and `seen` its groups,
+    counted up to WINDOW.
+    """
 
     levels: int
     ordinal: int = 0
@@ -49,7 +60,7 @@ class LevelCursor:
         return index
 
     def upcoming(self, count: int) -> list[int]:
-        """The next `count` indexes, if nothing is observed meanwhile."""
+        """Return the next `count` indexes, if nothing is observed meanwhile."""
         return [self._index(ordinal) for ordinal in range(self.ordinal, self.ordinal + count)]
 
     def _index(self, ordinal: int) -> int:
@@ -58,7 +69,7 @@ class LevelCursor:
         return index_at(ordinal, self.level, self.levels)
 
     def observe(self, index: int, pass_rate: float) -> None:
-        """Take note of a finished group. Those of other levels do not move the level."""
+        """Record the pass rate of a finished group. Groups of other levels do not change the current level."""
         _, level = place_of(index, self.levels)
         seen = self.seen[level] = min(self.seen.get(level, 0) + 1, WINDOW)
         before = self.rates.get(level, pass_rate)
@@ -72,15 +83,16 @@ class LevelCursor:
             self.recent.clear()
 
     def expected(self, index: int) -> float | None:
-        """The highest pass rate that the level of that problem has had, its first groups aside."""
+        """Return the highest mean pass rate that this problem's level has reached, not counting its first groups."""
         return self.best.get(place_of(index, self.levels)[1])
 
     def alike(self, index: int) -> tuple[int, int]:
-        """No problem comes twice; those of a level are of one kind."""
+        """Return the index itself, since no problem comes twice, and its level, since the problems of a level are of
+        one kind."""
         return index, place_of(index, self.levels)[1]
 
     def state(self) -> dict[str, Any]:
-        """All of it, for a checkpoint: at most WINDOW numbers and three for each level."""
+        """Return the whole state, for a checkpoint: at most WINDOW numbers, and three for each level."""
         return {
             "ordinal": self.ordinal,
             "level": self.level,
@@ -91,15 +103,15 @@ class LevelCursor:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of the same task."""
+        """Continue from a state of the same task."""
         self.ordinal, self.level = int(state["ordinal"]), int(state["level"])
         self.recent = deque((float(rate) for rate in state["recent"]), maxlen=WINDOW)
         self.rates = {int(level): float(rate) for level, rate in state["rates"].items()}
-        # A state of before these were kept has the rates alone.
+        # A state from before `best` and `seen` existed has the rates only.
         self.best = {int(level): float(rate) for level, rate in state.get("best", state["rates"]).items()}
         self.seen = {int(level): int(state.get("seen", {}).get(level, WINDOW)) for level in state["rates"]}
 
     def standing(self) -> dict[str, float]:
-        """What is told of it: problems given, and the pass rate of each level that was asked."""
+        """Return the numbers for reports: problems given, the level, and the pass rate of each level that was given."""
         rates = {f"rate_{level}": round(rate, 4) for level, rate in sorted(self.rates.items())}
         return {"given": self.ordinal, "level": self.level, **rates}

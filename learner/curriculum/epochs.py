@@ -1,14 +1,21 @@
-"""A cursor over a finite task: pass after pass, each in an order of its own, with the pass rate of every problem.
+"""Choose problems of a finite task, pass after pass, by the pass rate of every problem.
 
-A pure core. A problem is asked at most once a pass. One whose pass rate lay inside the band is asked again in the next
-pass; one at its upper end, all right by default, sits out 1, 3, 7, 15 passes, since what is known is soon known still;
-one at its lower end sits out 1, then 3, since a policy that learns may come to it. The band is `low` to `high`, ends
-excluded: outside it groups teach nothing, or not enough. What always holds: a pass gives something, however many sit
-out; an index, number * size + problem, is given once; `state()` is a plain JSON object of at most STATE_CHARS
-characters, and a cursor that is given it goes on with the very same indexes.
+A pure core. A problem is given at most once in a pass. The pass rate of its last group decides when it comes again:
 
-With `easy_first` a pass is ordered by what was known of its problems when it began, the highest pass rate first, those
-of which nothing is known in the middle.
+- Inside the band (`low` to `high`, ends excluded), it comes again in the next pass.
+- At or above `high` (by default: all right), it sits out 1, 3, 7, then 15 passes, since the policy will still solve it
+  soon after.
+- At or below `low`, it sits out 1, then 3 passes, since a policy that learns may come to solve it.
+
+Groups outside the band teach nothing, or not enough. With `easy_first`, the order of a pass follows the pass rates that
+were known when it began: the highest first, and problems without one in the middle.
+
+Invariants:
+
+- A pass gives at least one problem, however many sit out.
+- An index, number * size + problem, is given once.
+- `state()` is a plain JSON object of at most STATE_CHARS characters. A cursor that is restored from it continues with
+  exactly the same indexes.
 """
 
 from __future__ import annotations
@@ -25,37 +32,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 TRACKED = 1 << 18
-"""Problems whose pass rates are remembered, 6 bytes each; more groups than most runs ever train on. Of a longer task
-the first so many; the others are asked once a pass."""
+"""Problems whose pass rates are remembered, at 6 bytes each; more groups than most runs ever train on. In a longer
+task, the first TRACKED problems are remembered, and each of the others comes once in every pass."""
 
 STATE_CHARS = 8 * TRACKED + 4096
-"""Base64 of 6 bytes a problem, were they not compressible at all, and what surrounds them."""
+"""Characters of a state at most: base64 of 6 bytes a problem, if they cannot be compressed at all, and the JSON around
+it."""
 
 MOST_RIGHT, MOST_WRONG = 16, 4
-"""From one visit to the next, in passes, at most: what was learnt can be forgotten, what was out of reach come near."""
+"""Passes from one visit of a problem to the next, at most. A policy can forget what it learned, and can come to solve
+what was out of reach."""
 
 UNKNOWN = 255
 STEPS = 254
-"""Pass rates are remembered in 254ths: any group's size up to 254 gives rates that are told apart."""
+"""Pass rates are remembered in 254ths, so that any group of up to 254 rollouts gives rates that can be told apart."""
 
 MIDDLE = STEPS // 2
 
 SCAN = 4096
-"""Places of a pass looked at together for the next problem that does not sit out."""
+"""Places of a pass that are searched at once for the next problem that does not sit out."""
 
 Bytes = NDArray[np.uint8]
 
 
 @dataclass(kw_only=True)
 class PassCursor:
-    """See the module's paragraph.
+    """The position in one finite task: the current pass, its order, and the pass rate of each problem.
 
     Args:
         size: number of problems, at least 1.
-        seed: orders the passes.
+        seed: determines the order of each pass.
         low, high: the band of pass rates; a rate at or beyond an end is outside.
-        priors: pass rates measured before, [size] in [0, 1], NaN where there is none; those outside the band sit out
-            the first pass.
+        priors: pass rates measured before the run, [size] in [0, 1], NaN where there is none. Problems whose rate is
+            outside the band sit out the first pass.
     """
 
     size: int
@@ -75,7 +84,7 @@ class PassCursor:
     _ranks: Bytes = field(init=False)
     _order: NDArray[np.int64] = field(init=False)
     _newest: dict[int, NDArray[np.int64]] = field(default_factory=dict)
-    """The shuffled order that was made last, by its pass: that of a million problems takes a tenth of a second."""
+    """The shuffled order that was made last, by its pass. To shuffle a million problems takes a tenth of a second."""
 
     def __post_init__(self) -> None:
         tracked = min(self.size, TRACKED)
@@ -99,9 +108,9 @@ class PassCursor:
         return self.number * self.size + problem
 
     def upcoming(self, count: int) -> list[int]:
-        """The next indexes, if nothing is observed meanwhile: at least one, at most `count`. Of a long task no more
-        than are left of the pass, since ordering the next one takes a while."""
-        ahead = copy.copy(self)  # giving replaces what a pass consists of, and changes nothing in place
+        """Return the next indexes, if nothing is observed meanwhile: at least one, at most `count`. For a long task,
+        return no more than are left of this pass, since it takes a while to order the next one."""
+        ahead = copy.copy(self)  # next_index replaces the fields of a pass, and changes none in place
         found: list[int] = []
         while True:
             places = ahead._next_places(count - len(found))
@@ -112,7 +121,7 @@ class PassCursor:
             ahead._begin_pass()
 
     def observe(self, index: int, pass_rate: float) -> None:
-        """Take note of a finished group: when its problem comes again."""
+        """Record the pass rate of a finished group, and decide in which pass its problem comes again."""
         number, problem = divmod(index, self.size)
         if problem >= len(self._rates):
             return
@@ -132,18 +141,19 @@ class PassCursor:
         self._due[problem] = min(number + min(1 << streak, most), np.iinfo(np.uint16).max)
 
     def expected(self, index: int) -> float | None:
-        """The highest pass rate of that problem so far, measured here or before; None while there is none."""
+        """Return the highest pass rate of this problem so far, measured in this run or before it; None while there is
+        none."""
         problem = index % self.size
         if problem >= len(self._best) or self._best[problem] == UNKNOWN:
             return None
         return int(self._best[problem]) / STEPS
 
     def alike(self, index: int) -> tuple[int, int]:
-        """Which problem it is, pass after pass; all are of one kind."""
+        """Return the problem's number, the same in every pass, and 0, since all problems are of one kind."""
         return index % self.size, 0
 
     def state(self) -> dict[str, Any]:
-        """All of it, for a checkpoint."""
+        """Return the whole state, for a checkpoint."""
         return {
             "size": self.size,
             "number": self.number,
@@ -158,10 +168,10 @@ class PassCursor:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of the same task. Raises ValueError for one that is damaged."""
+        """Continue from a state of the same task. Raises ValueError for a damaged one."""
         tracked = len(self._rates)
         self._rates, self._streaks = _unpacked(state["rates"], tracked), _unpacked(state["streaks"], tracked)
-        # A state of before it was kept has the newest rates alone.
+        # A state from before `best` existed has the newest rates only.
         self._best = _unpacked(state.get("best", state["rates"]), tracked)
         self._due = _unpacked(state["due"], 2 * tracked).view("<u2").astype(np.uint16)
         self._ranks = _unpacked(state["ranks"], tracked) if state["ranks"] else self._rates.copy()
@@ -170,7 +180,8 @@ class PassCursor:
         self._order = self._ordered()
 
     def standing(self) -> dict[str, float]:
-        """What is told of it: groups given, passes, problems known, and of these those all right and all wrong."""
+        """Return the numbers for reports: groups given, passes, problems with a known rate, and how many of these are
+        all right and all wrong."""
         known = self._rates[self._rates != UNKNOWN]
         return {
             "given": self.given,
@@ -182,7 +193,7 @@ class PassCursor:
         }
 
     def _next_places(self, count: int) -> list[int]:
-        """The next places of this pass whose problems do not sit out, at most `count`."""
+        """Return the next places of this pass whose problems do not sit out, at most `count`."""
         found: list[int] = []
         for first in range(self.place, self.size, SCAN):
             some = self._order[first : first + SCAN]
@@ -195,7 +206,7 @@ class PassCursor:
         return found
 
     def _begin_pass(self) -> None:
-        """The next pass; when this one gave nothing, the first in which somebody comes."""
+        """Begin the next pass. If this one gave nothing, begin the first one in which a problem comes again."""
         soonest = self.number + 1
         if not self._gave and self.size == len(self._due):
             soonest = max(soonest, int(self._due.min()))
@@ -204,7 +215,8 @@ class PassCursor:
         self._order = self._ordered()
 
     def _ordered(self) -> NDArray[np.int64]:
-        """The problems of this pass in its order: shuffled, and then easy first if that is wanted."""
+        """Return the problems in the order of this pass: shuffled, then sorted with the easiest first if `easy_first`
+        is set."""
         if (order := self._newest.get(self.number)) is None:
             order = self._shuffled()
             self._newest.clear()
@@ -217,7 +229,7 @@ class PassCursor:
 
     def _shuffled(self) -> NDArray[np.int64]:
         words = np.frombuffer(hashlib.blake2b(f"{self.seed}/{self.number}".encode(), digest_size=32).digest(), "<u4")
-        # RandomState and not Generator: its stream is promised never to change (NEP 19).
+        # RandomState and not Generator: NumPy promises that its stream never changes (NEP 19).
         return np.random.RandomState(words).permutation(self.size)
 
 
@@ -226,7 +238,7 @@ def _packed(values: Bytes) -> str:
 
 
 def _unpacked(text: str, count: int) -> Bytes:
-    """Raises ValueError."""
+    """Return the `count` bytes that `_packed` made this text from. Raises ValueError if the text is damaged."""
     unzip = zlib.decompressobj()
     try:
         raw = unzip.decompress(base64.b64decode(text, validate=True), count + 1)

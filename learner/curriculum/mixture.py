@@ -1,9 +1,14 @@
-"""A curriculum: cursors over the tasks of a mixture, drawn from by weight, in one space of indexes.
+"""Choose problems from the tasks of a mixture, by weight, in one space of indexes.
 
-A pure core. What always holds: an index names one task and one problem of it for ever (`index_at`); each task's
-share of the prompts converges to its weight; `state()` is a plain JSON object, and a curriculum that is given it goes
-on with the very same indexes; a state of other tasks, or of the same in another order, is refused, since its indexes
-would name other problems. Weights, bands and orders may change between two starts.
+A pure core. Weights, bands and orders may change between two starts.
+
+Invariants:
+
+- An index names one task and one problem of it, and never another (`index_at`).
+- Each task's share of the prompts converges to its weight.
+- `state()` is a plain JSON object. A curriculum that is restored from it continues with exactly the same indexes.
+- A state of other tasks, or of the same tasks in another order, raises OtherTask, since its indexes would name other
+  problems.
 """
 
 from __future__ import annotations
@@ -18,43 +23,45 @@ from learner.curriculum.problem_index import index_at, place_of
 
 
 class OtherTask(ValueError):
-    """A state that belongs to another mixture. The message says what is different."""
+    """A state belongs to another mixture. The message says what differs."""
 
 
 class Cursor(Protocol):
-    """Which problem of one task is next; `difficulty_levels.LevelCursor` and `epochs.PassCursor` are such."""
+    """The position in one task, which gives the next problem: `difficulty_levels.LevelCursor` or
+    `epochs.PassCursor`."""
 
     def next_index(self) -> int:
-        """The index of the next problem to lease."""
+        """Return the index of the next problem to lease."""
 
     def upcoming(self, count: int) -> list[int]:
-        """What `next_index` will give, if nothing is observed meanwhile: at least one, at most `count`."""
+        """Return what `next_index` will give, if nothing is observed meanwhile: at least one index, at most `count`."""
 
     def observe(self, index: int, pass_rate: float) -> None:
-        """A group of that problem was admitted with this pass rate, 0 to 1."""
+        """Record that a group of this problem was admitted with this pass rate, 0 to 1."""
 
     def expected(self, index: int) -> float | None:
-        """The best pass rate that was seen of that problem, or of such as it is; None while nothing is known.
+        """Return the best pass rate of this problem, or of problems like it, so far; None while nothing is known.
 
-        The best and not the newest, so that a policy that falls does not make its problems harder.
+        It is the best and not the newest, so that a policy that gets worse does not make its problems look harder.
         """
 
     def alike(self, index: int) -> tuple[int, int]:
-        """Which problem that index names, the same number whenever it comes, and a number of what is like it."""
+        """Return the problem that this index names, as a number that stays the same whenever it comes again, and the
+        number of its kind."""
 
     def state(self) -> dict[str, Any]:
-        """All of it as a plain JSON object."""
+        """Return the whole state as a plain JSON object."""
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from it."""
+        """Continue from a state."""
 
     def standing(self) -> dict[str, float]:
-        """A few figures to be told."""
+        """Return a few numbers for reports."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One task of the mixture. `fingerprint` changes whenever an index of it may mean another problem."""
+    """One task of the mixture. `fingerprint` changes whenever an index of the task may mean another problem."""
 
     name: str
     fingerprint: str
@@ -64,8 +71,10 @@ class Part:
 
 @dataclass(kw_only=True)
 class Curriculum:
-    """See the module's paragraph. Itself a cursor, over all tasks; what is told of it is told by task. `again` comes
-    before all else: what was drawn before a restart and leased to nobody."""
+    """A cursor over all tasks of the mixture; its reports are by task.
+
+    `again` holds the problems that were chosen before a restart and leased to no peer. They come before all others.
+    """
 
     parts: Sequence[Part]
     again: list[int] = field(default_factory=list)
@@ -85,23 +94,23 @@ class Curriculum:
         return first + self._fresh(count - len(first))
 
     def _fresh(self, count: int) -> list[int]:
-        shares = copy.copy(self._shares)  # a draw replaces its credits
+        shares = copy.copy(self._shares)  # draw() replaces the list of credits
         numbers = [shares.draw() for _ in range(count)]
         ahead = {number: iter(self.parts[number].cursor.upcoming(times)) for number, times in Counter(numbers).items()}
         found: list[int] = []
         for number in numbers:
-            if (inner := next(ahead[number], None)) is None:  # its cursor does not look so far
+            if (inner := next(ahead[number], None)) is None:  # this cursor looks no further ahead
                 break
             found.append(index_at(inner, number, len(self.parts)))
         return found
 
     def observe(self, index: int, mean_reward: float) -> None:
-        """A group of that problem was admitted with this mean reward, 1.0 being all right."""
+        """Record that a group of this problem was admitted with this mean reward; 1.0 means all right."""
         inner, number = place_of(index, len(self.parts))
         self.parts[number].cursor.observe(inner, min(max(mean_reward, 0.0), 1.0))
 
     def expected(self, index: int) -> float | None:
-        """The mean reward that a group of that problem has been known to earn; None while nothing is known of it."""
+        """Return the best mean reward that groups of this problem have earned; None while nothing is known of it."""
         inner, number = place_of(index, len(self.parts))
         return self.parts[number].cursor.expected(inner)
 
@@ -111,7 +120,7 @@ class Curriculum:
         return index_at(problem, number, len(self.parts)), index_at(kind, number, len(self.parts))
 
     def state(self) -> dict[str, Any]:
-        """All of it, for a checkpoint."""
+        """Return the whole state, for a checkpoint."""
         return {
             **({"again": list(self.again)} if self.again else {}),
             "tasks": [part.fingerprint for part in self.parts],
@@ -120,7 +129,7 @@ class Curriculum:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint's state. Raises OtherTask, and leaves all as it was."""
+        """Continue from a checkpoint's state. Raises OtherTask, and then changes nothing."""
         then, now = list(state.get("tasks", ["of an older program"])), [part.fingerprint for part in self.parts]
         if then != now:
             raise OtherTask(f"now {_listed(now)}, then {_listed(then)}")
@@ -130,7 +139,7 @@ class Curriculum:
         self.again = [int(index) for index in state.get("again", ())]
 
     def standing(self) -> dict[str, dict[str, float]]:
-        """Of each task a few figures to be told, by its name."""
+        """Return a few numbers for reports, by the name of the task."""
         return {part.name: part.cursor.standing() for part in self.parts}
 
 
@@ -140,27 +149,30 @@ def _listed(fingerprints: Sequence[str]) -> str:
 
 @dataclass(kw_only=True)
 class Shares:
-    """Draws among tasks by weight, as even as draws can be (smooth weighted round robin, as nginx balances servers).
+    """Choose tasks by weight, as evenly as possible (smooth weighted round robin, as nginx balances servers).
 
-    Invariants: after n draws each task was drawn within as many of its n-fold share as there are tasks, from whatever
-    point on one counts, so no task is starved and none comes in runs. There is no randomness, and `state()` is all
-    there is: a restored one goes on with the very same sequence.
+    Invariants:
 
-    `shares` are positive and sum to 1; weights may change between two runs.
+    - In any n draws in a row, each task is drawn n times its share, give or take the number of tasks. So no task is
+      starved and none comes in long runs.
+    - There is no randomness, and `credits` is the whole state: when they are restored, exactly the same sequence
+      continues.
+
+    `shares` are positive and sum to 1. Weights may change between two runs.
     """
 
     shares: tuple[float, ...]
     credits: list[float] = field(default_factory=list)
-    """What each is owed, in draws; they sum to zero."""
+    """The draws that each task is owed; they sum to zero."""
 
     @classmethod
     def of(cls, weights: Sequence[float]) -> Shares:
-        """By these weights, which are positive."""
+        """Return shares in proportion to these weights, which are positive."""
         total = sum(weights)
         return cls(shares=tuple(weight / total for weight in weights), credits=[0.0] * len(weights))
 
     def draw(self) -> int:
-        """The number of the task that the next prompt is of."""
+        """Return the number of the task that the next prompt belongs to."""
         owed = [credit + share for credit, share in zip(self.credits, self.shares, strict=True)]
         chosen = owed.index(max(owed))
         owed[chosen] -= 1.0

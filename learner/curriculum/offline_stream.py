@@ -1,7 +1,11 @@
-"""Logged groups of completions as a stream beside the swarm's rollouts: off-policy, tagged, never leased.
+"""Give logged groups of completions as a stream beside the swarm's rollouts: off-policy, tagged, never leased.
 
-A pure core. What always holds: each pass gives every group once, in an order of its own; the same stream with the same
-`state()` goes on with the very same groups.
+A pure core.
+
+Invariants:
+
+- Each pass gives every group once, in its own order.
+- The same stream, restored from the same `state()`, continues with exactly the same groups.
 """
 
 from __future__ import annotations
@@ -15,8 +19,8 @@ from learner.curriculum.epochs import PassCursor
 
 @dataclass(frozen=True, kw_only=True)
 class Logged:
-    """One completion: its token ids, at least one, what it was worth, and its logprobs if the log tells them. A log of
-    many comes in arrays of 4 bytes a token."""
+    """One completion: its token ids (at least one), its reward, and its log probabilities if the log has them. A long
+    log has arrays of 4 bytes a token here."""
 
     tokens: Sequence[int]
     reward: float
@@ -33,9 +37,10 @@ class LoggedGroup:
 
 @dataclass(kw_only=True)
 class OfflineStream:
-    """See the module's paragraph. `rollouts` is how many sequences a batch takes of it at least: whole groups.
+    """The stream of logged groups.
 
-    `fingerprint` changes whenever its groups do; `seed` orders the passes.
+    `rollouts` is the least number of sequences that a batch takes from it, in whole groups. `fingerprint` changes
+    whenever the groups do. `seed` determines the order of the passes.
     """
 
     groups: Sequence[LoggedGroup]
@@ -48,7 +53,7 @@ class OfflineStream:
         self.rewind()
 
     def draw(self) -> list[LoggedGroup]:
-        """The groups of the next batch."""
+        """Return the groups of the next batch."""
         drawn: list[LoggedGroup] = []
         while sum(len(group.completions) for group in drawn) < self.rollouts:
             drawn.append(self.groups[self._cursor.next_index() % len(self.groups)])
@@ -59,11 +64,11 @@ class OfflineStream:
         self._cursor = PassCursor(size=len(self.groups), seed=self.seed)
 
     def state(self) -> dict[str, Any]:
-        """All of it, for a checkpoint."""
+        """Return the whole state, for a checkpoint."""
         return {"fingerprint": self.fingerprint, "cursor": self._cursor.state()}
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Go on from a state; one of other logs, or none, is the beginning of these."""
+        """Continue from a state. Without one, or with one of other logs, start from the beginning."""
         self.rewind()
         if state is not None and state["fingerprint"] == self.fingerprint:
             self._cursor.restore(state["cursor"])

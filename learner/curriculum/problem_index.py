@@ -1,18 +1,22 @@
-"""One number names a problem: which task of the mixture, which one there, how hard.
+"""Name a problem by one number: which task of the mixture, which problem of that task, at which difficulty.
 
-Pure. What always holds: this map is one to one onto the integers from 0 on, so leases, ledger and rewards
-need remember nothing but the number, and the curriculum may move while leases are out. With one task, and one level,
-the number is the task's own.
+Pure. Leases, ledger and rewards need to remember only this number, so the curriculum may move on while leases are out.
+With one task and one level, it is the task's own number.
+
+Invariants:
+
+- The map from (inner, part) to the index is one to one onto the integers from 0 on.
 """
 
 from __future__ import annotations
 
 
 def index_at(inner: int, part: int, parts: int) -> int:
-    """The index of the problem `inner` of part number `part` of so many: difficulties of a task, tasks of a mixture."""
+    """Return the index of problem `inner` of part number `part` out of `parts`. Parts are difficulties of a task, or
+    tasks of a mixture."""
     return inner * parts + part
 
 
 def place_of(index: int, parts: int) -> tuple[int, int]:
-    """The inverse of `index_at`: (inner, part)."""
+    """Return the inverse of `index_at`: (inner, part)."""
     return divmod(index, parts)

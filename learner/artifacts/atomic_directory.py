@@ -1,8 +1,14 @@
-"""Files and directories that appear whole or not at all, and tensors as safetensors inside them.
+"""Write files and directories that appear whole or not at all, with tensors in them as safetensors.
 
-What always holds: a path given to `new_directory` either does not exist or holds everything, flushed to the disk,
-whatever killed us in between, and one given to `replace_file` holds what it did, or all that is new; equal tensors give
-equal bytes. No torch. Nothing is ever executed on reading (no pickle).
+No torch.
+
+Invariants:
+
+- A path given to `new_directory` either does not exist or holds everything, flushed to the disk, even if the process
+  was killed in between.
+- A path given to `replace_file` holds its old content or the whole new one.
+- Equal tensors give equal bytes.
+- Reading never executes anything (no pickle).
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ from learner.artifacts.regular_file import open_file
 from protocol.versions.safetensors_header import LENGTH_BYTES, Table, read_table
 
 HEADER_ALIGN_BYTES = 8
-"""The format wants the data to begin at a multiple of 8; loaders that map the file rely on it."""
+"""The format requires that the data begin at a multiple of 8 bytes; loaders that map the file rely on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +41,10 @@ class TensorEntry:
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """Yield an empty directory beside `path` that becomes `path` when the block ends well, and vanishes when it does
-    not.
+    """Yield an empty directory beside `path`; rename it to `path` when the block succeeds, delete it when it fails.
 
-    Raises FileExistsError when `path` is there already, OSError when the disk refuses. What an earlier kill left is
-    removed.
+    Raises FileExistsError when `path` exists already, OSError when the disk fails. Removes what an earlier killed
+    process left.
     """
     if path.exists():
         raise FileExistsError(f"{path} exists already; name a new directory")
@@ -58,12 +63,12 @@ def new_directory(path: Path) -> Iterator[Path]:
 
 
 def partial_of(path: Path) -> Path:
-    """Where `new_directory` keeps what will become `path`."""
+    """Return the path of the directory that `new_directory` renames to `path` at the end."""
     return path.parent / f".{path.name}.partial"
 
 
 def sync_directory(path: Path) -> None:
-    """Flush a directory's names to the disk, so that a file synced before is also found after a power cut."""
+    """Flush a directory's entries to the disk, so that a file synced before is also found after a power cut."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -73,7 +78,7 @@ def sync_directory(path: Path) -> None:
 
 @contextmanager
 def synced(path: Path) -> Iterator[BinaryIO]:
-    """Open `path` for writing; flushed to the disk when the block ends well."""
+    """Open `path` for writing, and flush it to the disk when the block succeeds."""
     with path.open("wb") as file:
         yield file
         file.flush()
@@ -87,14 +92,14 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Have `path` hold `data`, whole or not at all, and on the disk when this returns. Raises OSError."""
+    """Replace the content of `path` by `data`, whole or not at all, flushed on return. Raises OSError."""
     draft = path.with_name(f".{path.name}.draft")
     try:
         write_bytes(draft, data)
         draft.replace(path)
         sync_directory(path.parent)
     except OSError:
-        with suppress(OSError):  # the disk that refused one may refuse the other
+        with suppress(OSError):  # a disk that failed to write may also fail to delete
             draft.unlink(missing_ok=True)
         raise
 
@@ -105,13 +110,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def json_bytes(value: Any) -> bytes:
-    """`value` as a file of indented JSON."""
+    """Return `value` as the bytes of a file of indented JSON."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def header_of(tensors: Sequence[TensorEntry]) -> bytes:
-    """What a safetensors file begins with; the tensors' C-order bytes follow, in the order given, and nothing else."""
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers refuses files that do not say so
+    """Return the header of a safetensors file. The tensors' C-order bytes must follow in this order, nothing else."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers rejects files without it
     end = 0
     for tensor in tensors:
         start, end = end, end + tensor.size_bytes

@@ -1,14 +1,14 @@
-"""Choose the checkpoints that stay: the newest, which a restart goes on from, and milestones, which a person may go
-back to.
+"""Choose the checkpoints to keep: the newest, from which a restart resumes, and milestones, for a person to return to.
 
-Pure. A milestone is the first checkpoint of every N steps, or one of the best by evaluation: a run that falls does so
-over tens of steps, and the newest few checkpoints have all fallen by the time that somebody looks. What is chosen is a
-function of the steps that have a checkpoint now, so a restart chooses as if it had never been away.
+Pure. A milestone is the first checkpoint of every N steps, or one of the best by evaluation. A run collapses over tens
+of steps, so the newest few checkpoints are all bad by the time that somebody looks. The choice is a function of the
+steps that have a checkpoint now, so a restart chooses the same.
 
 Invariants:
-- the newest `newest` checkpoints stay, whatever else does;
-- beyond them and those whose version is just being evaluated, at most `most` stay;
-- leaving out a checkpoint that was not chosen never makes another one that was not chosen stay.
+
+- The newest `newest` checkpoints are always kept.
+- Beyond them and those whose version is being evaluated, at most `most` are kept.
+- Removing a checkpoint that was not chosen never makes another one chosen.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from itertools import chain, pairwise
 
 @dataclass(frozen=True, kw_only=True)
 class Keep:
-    """What stays: the `newest` checkpoints (1 or more); the first of `every` so many training steps (0: none); the
-    `best` so many by evaluation; `most` milestones in all, the best before others, of those the newest."""
+    """How many checkpoints to keep: the `newest` (1 or more); the first of each `every` training steps (0: none); the
+    `best` by evaluation. At most `most` milestones in all: the best come first, then the newest of `every`."""
 
     newest: int
     every: int = 0
@@ -31,7 +31,7 @@ class Keep:
 
 
 class Stays(Enum):
-    """Why a checkpoint stays."""
+    """Why a checkpoint is kept."""
 
     NEWEST = "newest"
     EVALUATED = "being evaluated"
@@ -42,10 +42,13 @@ class Stays(Enum):
 def chosen(
     steps: Iterable[int], keep: Keep, scores: Mapping[int, float], evaluating: Collection[int] = ()
 ) -> dict[int, Stays]:
-    """Return which of the checkpoints of these training steps stay, the most wanted first.
+    """Return which checkpoints to keep, as training steps with the reason, the most wanted first.
 
-    `scores` are those of evaluated versions by their training step, higher is better; `evaluating` the steps of the
-    versions whose evaluation is under way, of which nothing is known yet.
+    Args:
+        steps: training steps that have a checkpoint.
+        keep: how many to keep.
+        scores: scores of evaluated versions by training step (higher is better).
+        evaluating: training steps of versions whose evaluation is still running, so that no score is known.
     """
     ordered = sorted(set(steps))
     found = dict.fromkeys(reversed(ordered[-keep.newest :]), Stays.NEWEST)
@@ -67,10 +70,12 @@ def chosen(
 
 
 def checkpoints_of(ordered: Sequence[int], evaluated: Iterable[int]) -> dict[int, int]:
-    """By the step of an evaluated version the checkpoint that comes nearest to it: the first at or after it, and before
-    the next that was evaluated. None is taken on the very step while the one before is still being written.
+    """Return for each evaluated step the nearest checkpoint: the first at or after it, and before the next evaluated
+    step. No checkpoint is written at the evaluated step itself while the previous one is still being written.
 
-    `ordered` are the steps of the checkpoints, from the lowest.
+    Args:
+        ordered: training steps of the checkpoints, ascending.
+        evaluated: training steps of evaluated versions.
     """
     marks = sorted(set(evaluated))
     found = {}
@@ -83,7 +88,7 @@ def checkpoints_of(ordered: Sequence[int], evaluated: Iterable[int]) -> dict[int
 
 
 def _firsts(ordered: Sequence[int], every: int) -> Iterator[int]:
-    """The first checkpoint at or after each multiple of `every` but 0."""
+    """Yield the first checkpoint at or after each multiple of `every`, except 0."""
     begun = 0
     for step in ordered if every else ():
         if step // every > begun:

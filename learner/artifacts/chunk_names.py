@@ -1,12 +1,16 @@
-"""Names of a directory's chunks: told by who wrote it, remembered for files that stay as they are, hashed otherwise.
+"""Name a directory's chunks: from their writer, from memory for unchanged files, or else by hashing.
 
-What always holds: a name is the hash of the bytes as they were read, unless the very file (device, number, size and
-time of its last change) was hashed before, or its writer hashed what it wrote; memory holds a chunk for each thread,
-whatever the size of the model. A version of an adapter has its base model's files as hard links: only the first reads
-them.
+A version of an adapter has its base model's files as hard links, so only the first version reads them.
 
-What a writer tells, as arrays: `files` uint64 (F, 5), the four numbers that make the file the very one and how many
-pieces it has; `ends` uint64 [P], where the pieces end; `digests` uint8 (P, 32), their SHA-256.
+A writer reports names as arrays: `files` uint64 (F, 5), the four numbers that identify a file (device, inode, size in
+bytes, time of last change in ns) and its number of pieces; `ends` uint64 [P], where the pieces end; `digests` uint8
+(P, 32), their SHA-256.
+
+Invariants:
+
+- A name is the hash of the bytes as they were read, unless the same file (same four numbers) was hashed before or its
+  writer hashed what it wrote.
+- Memory holds one chunk for each thread, whatever the size of the model.
 """
 
 from __future__ import annotations
@@ -31,20 +35,24 @@ from protocol.versions.manifest import is_safe_file_name
 Identity = tuple[int, int, int, int]
 Piece = tuple[Identity, int, int]
 Cuts = Mapping[str, tuple[int, ...]]
-"""Where the pieces of each weight file end."""
+"""Where the pieces of each weight file end, in bytes."""
 
 
 def num_threads() -> int:
-    """How many threads hash: this process's share of the cores. It is done without the interpreter's lock, at half a GB
-    a second and core or more; eight outrun a disk.
+    """Return how many threads to hash with: this process's share of the cores, at most 8. Hashing releases the
+    interpreter's lock and does at least half a GB a second and core; eight threads outrun a disk.
     """
     return max(1, min(8, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def cuts_of(weights: Mapping[str, tuple[bytes, int]], others: Mapping[str, bytes]) -> Cuts:
-    """Where a directory's weight files, by name with header and size, will be cut; `others` are all its other files.
+    """Return where a directory's weight files will be cut.
 
     Raises LayoutError for a directory that could not be published.
+
+    Args:
+        weights: header and size in bytes of each weight file, by file name.
+        others: contents of all other files, by file name.
     """
     small = {name: (data, len(data)) for name, data in others.items() if is_safe_file_name(name)}
     sources = [Source(name=name, size=size, read=_reader(data)) for name, (data, size) in {**weights, **small}.items()]
@@ -56,7 +64,7 @@ def _reader(data: bytes) -> Callable[[int, int], bytes]:
 
 
 def told(directory: Path, cuts: Cuts, digests: Mapping[str, NDArray[np.uint8]]) -> Arrays:
-    """What `ChunkNames.learn` takes of files just written: `digests` (P, 32) of the pieces of each. Raises OSError."""
+    """Return names of files just written, for `ChunkNames.learn`; `digests` (P, 32) for each file. Raises OSError."""
     files = sorted(cuts)
     return {
         "files": np.array([(*_identity(directory / name), len(cuts[name])) for name in files], np.uint64),
@@ -67,12 +75,12 @@ def told(directory: Path, cuts: Cuts, digests: Mapping[str, NDArray[np.uint8]]) 
 
 @dataclass(kw_only=True)
 class ChunkNames:
-    """What was hashed in the last publication, by file and place."""
+    """Names that the last publication used, by file identity and range of bytes."""
 
     _known: dict[Piece, Cid] = field(default_factory=dict)
 
     def learn(self, names: Arrays) -> None:
-        """Take over what a writer tells of files that it has just written; nothing, if `names` is empty."""
+        """Take over the names of files that a writer has just written and hashed; `names` may be empty."""
         if not names:
             return
         pieces = iter(zip(names["ends"].tolist(), names["digests"], strict=True))
@@ -83,8 +91,9 @@ class ChunkNames:
                 self._known[place] = Cid(CID_PREFIX + digest.tobytes())
 
     def describe(self, sources: Sequence[Source], directory: Path, look: Callable[[], None] = lambda: None) -> Tables:
-        """`protocol.versions.chunking.describe` of `sources`, the files of `directory`; `look` is called between
-        chunks, and may raise to end it. Raises LayoutError, OSError.
+        """Return `protocol.versions.chunking.describe` of `sources`, the files of `directory`.
+
+        Calls `look` between chunks; it may raise to stop. Raises LayoutError, OSError.
         """
         plans = plan_files(sources)
         identities = {plan.source.name: _identity(directory / plan.source.name) for plan in plans}
@@ -93,12 +102,12 @@ class ChunkNames:
         unknown = [place not in self._known for place in places]
         with closing(_hashes([piece for piece, new in zip(wanted, unknown, strict=True) if new], look)) as hashed:
             names = [next(hashed) if new else self._known[place] for place, new in zip(places, unknown, strict=True)]
-        self._known = dict(zip(places, names, strict=True))  # other files are gone, or will be
+        self._known = dict(zip(places, names, strict=True))  # other files are deleted, or will be
         return tables_of(plans, lambda plan, start, end: self._known[identities[plan.source.name], start, end])
 
 
 def _hashes(pieces: Sequence[tuple[FilePlan, int, int]], look: Callable[[], None]) -> Generator[Cid]:
-    """The names of these, in order. What `look` raises leaves alone those that nobody has begun with."""
+    """Yield the names of these pieces in order. When `look` raises, pieces not yet begun are not hashed."""
     threads = ThreadPoolExecutor(num_threads())
     try:
         for cid in threads.map(_hash, pieces):

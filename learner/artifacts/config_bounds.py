@@ -1,11 +1,13 @@
-"""Bound what a config.json may ask for by the weights that are really there, before a library reads it.
+"""Check that a config.json asks for no more layers than the weights have tensors, before a library reads it.
 
-Libraries make lists of a config's layers when they read it, and a module for each when they build the model: a number
-of a stranger's would decide how long that takes. This file stands alone: engine workers load it by its path.
+Libraries make lists of a config's layers when they read it, and a module for each when they build the model. Without a
+bound, a number in a stranger's file would decide how long that takes. Engine workers load this file by its path, so it
+imports nothing of this program.
 
 Invariants:
+
 - A model whose layers each have a tensor is never refused.
-- Nothing here takes longer than going through config.json.
+- Every function takes no longer than one walk through config.json.
 """
 
 from __future__ import annotations
@@ -15,14 +17,15 @@ from collections.abc import Iterator
 from typing import Any
 
 COUNTED = re.compile(r"(layers?|blocks?|labels|depth|kernel_size)$")
-"""Fields that say how many of something there are, one after the other: what configs and models go through in loops."""
+"""Names of fields that count things, over which configs and models loop."""
 
 FEWEST = 1024
-"""So many of anything are always allowed: going through them takes no time, and layers may share their tensors."""
+"""This many of anything is always allowed: looping over them takes no time, and layers may share their tensors."""
 
 
 def find_excess(config: Any, num_tensors: int) -> str:
-    """Say which field of a config asks for more layers than its weights have tensors; "" when none does."""
+    """Return a message that names the field of a config that asks for more layers than the weights have tensors; ""
+    when none does."""
     for name, value in whole_numbers(config):
         if COUNTED.search(name) and value > max(FEWEST, num_tensors):
             return f"asks for {name} = {value}, and the weights have {num_tensors} tensors"
@@ -30,11 +33,11 @@ def find_excess(config: Any, num_tensors: int) -> str:
 
 
 def whole_numbers(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
-    """Yield every number of a config by its name, those of its parts and lists too; a whole float is one as well."""
+    """Yield every whole number in a config with its name, also in parts and lists; 2.0 and "2" count as well."""
     match value:
         case dict():
             for key, inner in value.items():
-                if key == "label2id":  # its keys are words of people
+                if key == "label2id":  # its keys are words that people chose
                     continue
                 yield from whole_numbers(inner, f"{name}.{key}" if name else str(key))
         case list():

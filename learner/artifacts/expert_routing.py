@@ -1,12 +1,14 @@
 """Tell from a model's config.json how a mixture of experts routes, and find the routers of a loaded model.
 
-Invariants:
-- what is not known to route as `replayed weights` below computes has no routing here: it is never replayed by guess;
-- the routers of a model come in the order of its layers, and are as many as its config says.
+Replayed weights: in all architectures here a router takes the softmax of its logits and gives a token to the `top_k`
+experts with the largest probability. The weights of these experts are the probabilities themselves, or their shares of
+the sum over the chosen experts. No torch, no library: an engine worker loads this file by its path, in any virtual
+environment.
 
-Replayed weights: all architectures here take the softmax of a router's logits and give a token to the `top_k` largest;
-the weights of the chosen are these numbers, or their share of the sum of the chosen. No torch, no library: an engine
-worker loads this file by its path, in any virtual environment.
+Invariants:
+
+- A model type that is not known to route in this way has no routing here: its routing is never replayed by guess.
+- The routers of a model come in the order of its layers, and there are as many as its config says.
 """
 
 from __future__ import annotations
@@ -20,26 +22,26 @@ SHARED = "shares"
 """The weights of the chosen experts always add up to 1."""
 
 BY_CONFIG = "norm_topk_prob"
-"""They do where the config says so under this name."""
+"""The weights add up to 1 if the config says so under this name."""
 
 KNOWN = {"qwen3_moe": BY_CONFIG, "qwen2_moe": BY_CONFIG, "olmoe": BY_CONFIG, "mixtral": SHARED}
 """Model types whose routers can be replayed, and what their weights add up to."""
 
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-"""Under which names configs say how many experts a layer has, routed as here or otherwise."""
+"""Names under which configs give the number of experts in a layer, for any kind of routing."""
 
 AUDITED_SHARE = 0.95
-"""An audit follows a choice of experts if the live router gives the least likely of them at least this share of what it
-gives the least likely of its own. Of choices in which honest engines differed, in bfloat16 and float32, 1 % had less
-than 0.93 (`docs/threats.md`). A trainer's share may be lower, since it trains no stranger's claim beyond its bounds. In
-an audit a forger would choose among routes until one draws the token that it wants."""
+"""An audit follows a choice of experts if the live router gives the least likely chosen expert at least this share of
+the probability of the least likely expert in its own choice. Where honest engines chose differently, in bfloat16 and
+float32, 1 % of the choices had a share below 0.93 (`docs/threats.md`). The trainer's limit may be lower, because its
+bounds limit what a stranger's claim can do. In an audit a forger would try routes until one draws the wanted token."""
 
 MOST_EXPERTS = 65_535
-"""Of a layer: an id takes two bytes at most."""
+"""In one layer: an expert's id takes at most two bytes."""
 
 
 def has_experts(config: Mapping[str, Any]) -> bool:
-    """Return whether the model of this config.json, or a part of it, is a mixture of experts, of whatever kind."""
+    """Return whether the model of this config.json, or a part of it, is a mixture of experts of any kind."""
     return any(
         (key in COUNTS and any(type(one) is int and one > 1 for one in (value if isinstance(value, list) else [value])))
         or (isinstance(value, Mapping) and has_experts(value))
@@ -48,7 +50,7 @@ def has_experts(config: Mapping[str, Any]) -> bool:
 
 
 def routing_in(config: Mapping[str, Any]) -> Routing | None:
-    """How the model of this config.json routes; None if it is no mixture of experts, or of an unknown kind."""
+    """Return how the model of this config.json routes; None if it is no mixture of experts, or of an unknown kind."""
     if config.get("model_type") not in KNOWN:
         return None
     experts = _number(config, "num_local_experts") or _number(config, "num_experts")
@@ -62,13 +64,13 @@ def routing_in(config: Mapping[str, Any]) -> Routing | None:
 
 
 def shares_weights(config: Mapping[str, Any]) -> bool:
-    """Whether the weights of a token's experts add up to 1, in a model that has a routing."""
+    """Return whether the weights of a token's experts add up to 1, for a model that has a routing."""
     rule = KNOWN[config["model_type"]]
     return rule == SHARED or bool(config.get(rule))
 
 
 def routers_of(model: Any) -> list[Any]:
-    """The routers of a loaded model, in the order of its layers: modules called `gate` beside `experts`."""
+    """Return the routers of a loaded model in the order of its layers: modules called `gate` beside `experts`."""
     modules = dict(model.named_modules())
     found = []
     for name, module in modules.items():

@@ -1,8 +1,12 @@
-"""Files that are hashed in blocks: while they are written, and again before what they say is believed.
+"""Hash files in blocks: while they are written, and again before their contents are trusted.
 
-What always holds: the digests are of the bytes as they were handed to the disk, so whatever it gives back differently
-is found, and in which file; hashing runs beside writing, and on all cores when reading; memory holds READ_BYTES for
-each thread. No torch.
+Hashing runs in parallel with writing, and on all cores when reading. No torch.
+
+Invariants:
+
+- The digests are of the bytes as they were handed to the disk, so a file that reads back differently is detected and
+  named.
+- Memory holds READ_BYTES for each thread.
 """
 
 from __future__ import annotations
@@ -20,16 +24,16 @@ from learner.artifacts.chunk_names import num_threads
 from learner.artifacts.regular_file import open_file
 
 BLOCK_BYTES = 64 * 1024 * 1024
-"""One digest for so many bytes: enough of them for all cores, and 16,000 for a terabyte."""
+"""Bytes for each digest: small enough to occupy all cores, and only 16,000 digests for a terabyte."""
 
 READ_BYTES = 1024 * 1024
 
 INLINE_BYTES = 64 * 1024
-"""Less than that is hashed sooner than another thread has woken up."""
+"""A smaller write is hashed faster than another thread wakes up."""
 
 
 class HashedWriter:
-    """Writes to `file`, from its beginning to its end. A context manager; `digests` are known at its end."""
+    """A context manager that writes to `file` from beginning to end; `digests` are complete when it exits."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.digests: list[str] = []
@@ -47,7 +51,7 @@ class HashedWriter:
             self._end_block()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write all of `data`, which may change afterwards. Raises OSError."""
+        """Write all of `data`; the caller may change it afterwards. Raises OSError."""
         view = memoryview(data).cast("B")
         if len(view) < INLINE_BYTES:
             self._update(view)
@@ -73,13 +77,14 @@ class HashedWriter:
 
 
 def num_blocks(size_bytes: int) -> int:
-    """How many digests a file of this size has."""
+    """Return how many digests a file of this size has."""
     return -(-size_bytes // BLOCK_BYTES)
 
 
 def damaged_block(path: Path, digests: Sequence[str], part: int = 0, parts: int = 1) -> int | None:
-    """The first block of the file that is not what was written, of every `parts`-th from number `part` on; None when
-    all are. Raises OSError.
+    """Return the first block of the file that differs from what was written; None when none does. Raises OSError.
+
+    Checks every `parts`-th block, beginning with number `part`.
     """
     numbers = range(part, len(digests), parts)
     with ThreadPoolExecutor(num_threads()) as threads:
@@ -98,21 +103,22 @@ def _digest(path: Path, number: int) -> str:
 
 
 SAMPLES, SAMPLE_BYTES = 64, 4096
-"""Pieces of each file, the first and the last among them: a quarter of a MiB, read in milliseconds."""
+"""Pieces of each file, and bytes of a piece; the first and last bytes are included. Together a quarter of a MiB, read
+in milliseconds."""
 
 
 class Digest(Protocol):
-    """What is of interest in one of hashlib's."""
+    """The part of a hashlib object that is used here."""
 
     def update(self, data: bytes, /) -> None: ...
 
 
 def add_samples(digest: Digest, file: Path) -> None:
-    """Add to a digest what tells one large file from another without reading all of it: its name, its size, and pieces
-    spread over it. Raises OSError.
+    """Add to a digest what distinguishes large files without reading them whole: name, size, and pieces spread over
+    the file. Raises OSError.
 
-    A fine-tuned model's weights differ nearly everywhere, so they give another digest. A file that somebody changed in
-    a few places on purpose may give the same.
+    A fine-tuned model's weights differ nearly everywhere, so they give another digest. A file that somebody changed on
+    purpose in a few places may give the same digest.
     """
     size = file.stat().st_size
     digest.update(f"{file.name} {size}\n".encode())

@@ -1,7 +1,9 @@
-"""What a model is called by its contents, so that two machines can tell that they hold the same one.
+"""Name a model by its contents, so that two machines can tell that they hold the same one.
 
-What always holds: equal digests mean equal weights and an equal configuration, to the byte; names of other files, and
-what a tokenizer says, do not count.
+Invariants:
+
+- Equal digests mean equal weights and an equal config.json, to the byte.
+- Other files, such as a tokenizer's, do not count.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ READ_BYTES = 1024 * 1024
 
 def model_digest(directory: Path) -> bytes:
     """Return 32 bytes: SHA-256 over config.json and all *.safetensors in order of their names, each as its name, a
-    newline, and the SHA-256 of what it holds. Reads all of them, on all cores. Raises OSError."""
+    newline, and the SHA-256 of its contents. Reads all of them, on all cores. Raises OSError."""
     files = [directory / "config.json", *sorted(directory.glob("*.safetensors"))]
     with ThreadPoolExecutor(num_threads()) as threads:
         digests = list(threads.map(_digest_of, files))

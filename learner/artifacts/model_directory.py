@@ -1,7 +1,11 @@
-"""A model directory as it lies on the disk: configuration, weight files, and what travels with them.
+"""Read a model directory from the disk: configuration, weight files, and the files that travel with them.
 
-What always holds: no code from the directory is executed and no pickle is read; what is no trainable model is refused
-here, by name, before any weight is loaded. No torch: tensors are known by the headers of their files.
+No torch: tensors are known from the headers of their files.
+
+Invariants:
+
+- No code from the directory is executed and no pickle is read.
+- A directory that is no trainable model raises BadModel with its name, before any weight is loaded.
 """
 
 from __future__ import annotations
@@ -37,21 +41,22 @@ COMPANIONS = (
     "merges.txt",
     "tokenizer.model",
 )
-"""Files that travel with the weights: data that tokenizers read. Code and pickles (.py, .bin, .pt, .pkl) never do."""
+"""Files that travel with the weights: data that tokenizers read. Code and pickles (.py, .bin, .pt, .pkl) never travel.
+"""
 
 VOLATILE_CONFIG = frozenset({"_name_or_path", "dtype", "torch_dtype", "transformers_version"})
-"""Config keys that say how a model was stored, not what it computes."""
+"""Config keys that describe how a model was stored, not what it computes."""
 
 
 class BadModel(Exception):
-    """A directory is not a model that we can train; the message names it, what is wrong, and the next step."""
+    """A directory is not a model that can be trained; the message names it, what is wrong, and the next step."""
 
     kind = "bad_model"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDirectory:
-    """`config` as the author wrote it, `files` by the name of the tensor they hold, `shapes` by the same, `companions`
+    """A model directory: `config` as its author wrote it, `files` and `shapes` by tensor name, `companions` (contents)
     by file name.
     """
 
@@ -63,11 +68,12 @@ class ModelDirectory:
 
     @property
     def meaning(self) -> dict[str, Any]:
-        """The config without what says how the model was stored."""
+        """Return the config without the keys that describe how the model was stored."""
         return {key: value for key, value in self.config.items() if key not in VOLATILE_CONFIG}
 
     def config_as(self, dtype: str) -> dict[str, Any]:
-        """The config of weights stored as `dtype`, and nothing else new: other programs read the author's best."""
+        """Return the config for weights stored as `dtype`, otherwise unchanged, because other programs read the
+        author's version best."""
         changed = copy.deepcopy(self.config)
         for key in ("torch_dtype", "dtype"):  # the old name and the new
             if key in changed:
@@ -77,10 +83,11 @@ class ModelDirectory:
         return changed
 
     def spoken_to(self, chat_template: str | None, stop_ids: Sequence[int]) -> ModelDirectory:
-        """The same with companions that say so; None, and no ids: as they are. Raises BadModel."""
+        """Return a copy whose companion files have this chat template and these stop ids; None and an empty list change
+        nothing. Raises BadModel."""
         companions = dict(self.companions)
         if chat_template is not None:
-            companions.pop(OLD_TEMPLATE, None)  # which some loaders take first
+            companions.pop(OLD_TEMPLATE, None)  # some loaders prefer the old file
             companions[TEMPLATE] = chat_template.encode()
         if stop_ids:
             generation: dict[str, Any] = {}
@@ -91,7 +98,7 @@ class ModelDirectory:
 
 
 def read_directory(directory: Path) -> ModelDirectory:
-    """Look at a causal LM directory (config.json and safetensors, sharded or not). Raises BadModel."""
+    """Read a causal LM directory (config.json and safetensors, sharded or not). Raises BadModel."""
     config = _read_config(directory)
     files: dict[str, Path] = {}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -111,7 +118,7 @@ def _read_config(directory: Path) -> dict[str, Any]:
         raise BadModel(f"{directory} has no {CONFIG}; give a directory written by save_pretrained") from None
     if "auto_map" in config:
         raise BadModel(
-            f"{directory / CONFIG} asks for code of its own (auto_map), which is never run; "
+            f"{directory / CONFIG} asks for its own code (auto_map), which is never run; "
             "use a model that transformers knows"
         )
     if (directory / "adapter_config.json").exists():
@@ -122,7 +129,7 @@ def _read_config(directory: Path) -> dict[str, Any]:
 
 
 def _object(file: Path, read: Callable[[Path], bytes]) -> dict[str, Any]:
-    """What a file of JSON holds. Raises BadModel, FileNotFoundError."""
+    """Return the object in a JSON file. Raises BadModel, FileNotFoundError."""
     try:
         found = parse_config(read(file))
     except FileNotFoundError:
@@ -142,7 +149,7 @@ def _table(file: Path) -> Table:
     except FileNotFoundError:
         raise BadModel(f"{file} is missing, though {WEIGHTS_INDEX} names it; copy it again") from None
     except (LayoutError, OSError) as error:
-        raise BadModel(f"{file} is not a sound safetensors file ({one_line(error)}); copy it again") from error
+        raise BadModel(f"{file} is not a valid safetensors file ({one_line(error)}); copy it again") from error
 
 
 def _weight_files(directory: Path) -> list[Path]:
@@ -165,5 +172,5 @@ def _weight_files(directory: Path) -> list[Path]:
 
 
 def one_line(error: BaseException) -> str:
-    """What `error` says, for a sentence."""
+    """Return the message of `error` on one line, to put into a sentence."""
     return " ".join(str(error).split())[:400] or type(error).__name__

@@ -3,12 +3,13 @@
 Beyond its positions a model fails, or computes something else for a whole sequence than for the same sequence token by
 token. An engine that generates then disagrees with every audit. LongRoPE (arXiv 2402.13753) changes to other factors
 for the whole sequence at `original_max_position_embeddings`, while a cache holds keys that were rotated by the first
-ones; dynamic NTK scaling does so at `max_position_embeddings`, which is the limit anyway.
+factors. Dynamic NTK scaling does so at `max_position_embeddings`, which is the limit anyway.
 
 Invariants:
-- for every architecture that transformers lists as a causal language model, this is what an engine finds in the loaded
-  model (`tests/architectures`);
-- a model whose factors are equal is not limited by them.
+
+- For every architecture that transformers lists as a causal language model, the result is what an engine finds in the
+  loaded model (`tests/architectures`).
+- A model whose LongRoPE factors are equal has no lower limit because of them.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ NAMES = (
     "model_max_length",  # Kimi Linear
     "max_target_positions",  # Whisper
 )
-"""What configs call the number of tokens of the longest sequence, the usual name first. BLOOM's `seq_length` and
-`n_ctx` are none: nothing computes with them."""
+"""Names under which configs give the length of the longest sequence in tokens, the usual name first. BLOOM's
+`seq_length` and `n_ctx` are left out, because nothing computes with them."""
 
 PARTS = ("text_config", "decoder", "generator")
-"""Where a config of several parts has the one that generates."""
+"""Names under which a config of several parts holds the part that generates."""
 
 BEHIND_PADDING = frozenset(
     {
@@ -42,23 +43,23 @@ BEHIND_PADDING = frozenset(
         "xmod",
     }
 )
-"""Model types that number a sequence's first token behind the id of the padding token, as fairseq does: they have so
-many positions fewer than they have embeddings of positions."""
+"""Model types that number a sequence's first token after the id of the padding token, as fairseq does. They have that
+many positions fewer than position embeddings."""
 
 LONGROPE = ("longrope", "su")
-"""What configs call LongRoPE, today and in Phi-3's first ones."""
+"""Names that configs use for LongRoPE, today and in the first Phi-3 models."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Positions:
-    """Tokens of the longest sequence, and `why` where that is fewer than the model has positions: a sentence."""
+    """The length of the longest sequence in tokens; `why` is a sentence if that is less than the model's positions."""
 
     tokens: int
     why: str = ""
 
 
 def positions_in(config: Mapping[str, Any]) -> Positions | None:
-    """What the model of this config.json takes; None when it does not say."""
+    """Return the limit of the model with this config.json; None when it does not say."""
     config = text_part(config)
     named = next((size for name in NAMES if (size := _whole(config.get(name)))), None)
     found = [] if named is None else [Positions(tokens=named - first_position(config))]
@@ -67,12 +68,12 @@ def positions_in(config: Mapping[str, Any]) -> Positions | None:
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a config that is about text; all of it where it has no parts."""
+    """Return the part of a config that is about text; the whole config if it has no parts."""
     return next((part for name in PARTS if isinstance(part := config.get(name), Mapping)), config)
 
 
 def first_position(config: Mapping[str, Any]) -> int:
-    """The position of a sequence's first token, as the model counts them."""
+    """Return the position of a sequence's first token, as the model counts positions."""
     if config.get("model_type") not in BEHIND_PADDING:
         return 0
     return (_whole(config.get("pad_token_id")) or 0) + 1
@@ -90,7 +91,7 @@ def original_lengths(config: Mapping[str, Any]) -> Iterator[int]:
 
 
 def _ropes(rope: Any) -> Iterator[Mapping[str, Any]]:
-    """One set of parameters, or one for each kind of layer."""
+    """Yield each set of rotary parameters: one for all layers, or one for each kind of layer."""
     if isinstance(rope, Mapping):
         yield rope
         yield from (inner for inner in rope.values() if isinstance(inner, Mapping))

@@ -1,13 +1,14 @@
-"""Open and read files that lie on a disk, whatever has become of them.
+"""Open and read files on a disk safely, even if something else has taken their place.
 
 A path that a program has read a hundred times may be anything today: a directory that a backup made, a pipe that nobody
-writes to, a device without an end, a loop of links. So every file that is kept or handed in is opened here.
+writes to, a device without an end, a loop of links. So every file that is kept or provided by a person is opened here.
 
 Invariants:
-- Nothing here waits for somebody else: a pipe is refused, not opened until somebody writes. But for the descriptors
-  that a shell has opened for this process, as for `volery join <(ssh HOST cat state/invite)`.
-- What is read is a regular file of at most the bytes that the caller names.
-- Whatever is refused is an OSError with the name of the file and the reason in words.
+
+- Nothing here waits for another program: a pipe is an error at once. The exception are descriptors that a shell has
+  opened for this process, as for `volery join <(ssh HOST cat state/invite)`.
+- Only a regular file is read, and at most the number of bytes that the caller names.
+- Every error is an OSError with the name of the file and the reason in words.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_FILE_BYTES = 1 << 30
-"""A GiB: of what is read whole the largest are a learner's files of problems; weights are never read whole here."""
+"""A GiB. The largest files that are read whole are a learner's problem files; weights are never read whole here."""
 
 PIECE_BYTES = 1 << 16
-"""Read at once at least: what comes from a descriptor of the shell's has no size."""
+"""Least number of bytes for one read, because a descriptor from the shell has no size."""
 
 INHERITED = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
-"""How the names of descriptors begin that this process was started with."""
+"""Prefixes of paths that name descriptors with which this process was started."""
 
 _KINDS = (
     (stat.S_ISDIR, errno.EISDIR, "Is a directory"),
@@ -37,7 +38,7 @@ _KINDS = (
 
 
 def open_file(path: Path) -> BinaryIO:
-    """The file at `path`, to be read. Raises OSError, also where that is no regular file."""
+    """Return the file at `path`, open for reading. Raises OSError, also if it is no regular file."""
     inherited = str(path).startswith(INHERITED)
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if inherited else os.O_NONBLOCK))
     try:
@@ -50,10 +51,10 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def read_file(path: Path, most: int = MAX_FILE_BYTES) -> bytes:
-    """All bytes of the file at `path`. Raises OSError as `open_file`, and where there are more than `most`."""
+    """Return all bytes of the file at `path`. Raises OSError as `open_file`, and if there are more than `most`."""
     pieces, left = list[bytes](), most + 1
     with open_file(path) as file:
-        at_once = max(os.fstat(file.fileno()).st_size + 1, PIECE_BYTES)  # Python takes room for all that is asked for
+        at_once = max(os.fstat(file.fileno()).st_size + 1, PIECE_BYTES)  # Python allocates all that is asked for
         while left > 0 and (piece := file.read(min(left, at_once))):
             pieces.append(piece)
             left -= len(piece)
@@ -63,7 +64,7 @@ def read_file(path: Path, most: int = MAX_FILE_BYTES) -> bytes:
 
 
 def open_lock(path: Path) -> BinaryIO:
-    """The file at `path`, made if it is not there, to hold a lock on. Raises OSError, as `open_file`."""
+    """Return the file at `path`, to hold a lock on; create it if it does not exist. Raises OSError as `open_file`."""
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     try:
         _require_regular(path, handle)

@@ -1,12 +1,13 @@
-"""Read text and JSON that people hand in: configurations, problems, logs, the files of a model directory.
+"""Read text and JSON that people provide: configurations, problems, logs, the files of a model directory.
 
-Editors and shells add a byte order mark, and anybody can nest brackets so deeply that a parser gives up with
+Editors and shells add a byte order mark. Anybody can nest brackets so deeply that a parser gives up with
 RecursionError, which is no ValueError and would end a program with a traceback. So every such file is read here.
 
 Invariants:
+
 - A byte order mark at the beginning of UTF-8 is no part of the text.
-- What cannot be read is a ValueError, whose message says what is wrong in words.
-- A JSON value that is returned is nested at most MAX_NESTING deep, so whatever walks through it later has room.
+- Unreadable input raises ValueError, whose message says in words what is wrong.
+- A returned JSON value is nested at most MAX_NESTING deep, so later code can walk through it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 from protocol.core.codec import ready
 
 MAX_NESTING = 256
-"""Levels of lists and objects in one JSON value. Configurations have ten or so; Python's stack ends at some 1,000."""
+"""Levels of lists and objects in one JSON value. Configurations have about ten; Python's stack ends at about 1,000."""
 
 TOO_DEEP = "its brackets are nested too deeply"
 
@@ -32,16 +33,16 @@ R = TypeVar("R")
 
 
 class NotText(ValueError):
-    """Bytes that are no UTF-8 text. The message continues a sentence that begins with the name of the file."""
+    """Bytes are no UTF-8 text. The message continues a sentence that begins with the name of the file."""
 
 
 def without_mark(data: bytes) -> bytes:
-    """`data` without the byte order mark that UTF-8 may begin with."""
+    """Return `data` without the byte order mark that UTF-8 may begin with."""
     return data.removeprefix(codecs.BOM_UTF8)
 
 
 def text_of(data: bytes) -> str:
-    """The text in `data`, which is UTF-8 with or without a byte order mark. Raises NotText."""
+    """Return the text in `data`, which is UTF-8 with or without a byte order mark. Raises NotText."""
     if data.startswith(_OTHER_MARKS):
         raise NotText("is UTF-16 text, not UTF-8; save it as UTF-8")
     try:
@@ -51,26 +52,27 @@ def text_of(data: bytes) -> str:
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:
-    """The table that a TOML file holds. Raises NotText, or another ValueError."""
+    """Return the table in a TOML file. Raises NotText, or another ValueError."""
     text = text_of(data)
     return _of_bounded_depth(lambda: tomllib.loads(text))
 
 
 def parse_json(data: bytes) -> Any:
-    """The value that a JSON file holds. Raises NotText, or another ValueError."""
+    """Return the value in a JSON file. Raises NotText, or another ValueError."""
     text = text_of(data)
     return _of_bounded_depth(lambda: json.loads(text))
 
 
 def parse_config(data: bytes) -> Any:
-    """The value of a config.json, which transformers reads as well, and not with a mark. Raises as `parse_json`."""
+    """Return the value in a config.json. A byte order mark is an error, because transformers does not read it. Raises
+    as `parse_json`."""
     if data.startswith(codecs.BOM_UTF8):
         raise NotText("begins with a byte order mark, which transformers does not read; save it as UTF-8 without one")
     return parse_json(data)
 
 
 def parse_line(line: bytes, kind: type[R]) -> R:
-    """A line of JSON as a value of `kind`, a type that msgspec knows. Raises ValueError."""
+    """Return a line of JSON as a value of `kind`, a type that msgspec knows. Raises ValueError."""
     try:
         return _of_bounded_depth(lambda: msgspec.json.decode(without_mark(line), type=ready(kind)))
     except UnicodeDecodeError as error:
@@ -92,7 +94,7 @@ def _of_bounded_depth(parse: Callable[[], R]) -> R:
 
 
 def _depth_exceeds(value: Any, limit: int) -> bool:
-    """Whether lists and objects are nested more than `limit` deep; level by level, since a walk would recurse."""
+    """Return whether lists and objects are nested more than `limit` deep. Goes level by level, to avoid recursion."""
     level = [value]
     for _ in range(limit):
         level = [inner for outer in level for inner in _inside(outer) if isinstance(inner, dict | list)]
@@ -108,5 +110,5 @@ def _inside(value: Any) -> Iterable[Any]:
 
 
 def _plain(message: str) -> str:
-    """msgspec's words without its names of types: `$` is the line itself."""
+    """Return msgspec's message without its type names; `$` is the line itself."""
     return message.replace("`object`", "an object").replace(" - at `$.", " - in field `")

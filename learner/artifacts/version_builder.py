@@ -1,8 +1,12 @@
-"""Weights out: a model directory becomes chunks, patches and a signed manifest.
+"""Turn a model directory into chunks, patches and a signed manifest.
 
-What always holds: the manifest names exactly the bytes of the directory at that moment, and its `previous` is the
-manifest before it, so versions form a chain; a patch is offered only where it is clearly shorter than the road it
-replaces. Nothing here writes but the files of patches; the store adopts those and the directory afterwards.
+Only the files of patches are written here; the store adopts them and the directory afterwards.
+
+Invariants:
+
+- The manifest names exactly the bytes of the directory at that moment.
+- Its `previous` is the manifest before it, so versions form a chain.
+- A patch is listed only if it is clearly shorter than the chunks that it replaces.
 """
 
 from __future__ import annotations
@@ -30,28 +34,28 @@ from protocol.versions.manifest import Manifest, SignedManifest, is_safe_file_na
 from protocol.versions.probe import Probed, probe_extension
 
 PATCH_WORTH = 0.75
-"""Of the bytes that a peer with the base must fetch without it. Rebuilding reads, hashes and writes a whole model,
-which a few per cent of the bytes are not worth."""
+"""Maximum size of a patch, as a fraction of the bytes that a peer with the base must fetch without it. Rebuilding
+reads, hashes and writes a whole model, which saving a few per cent of the bytes does not justify."""
 
 
 PATCH_LEAST = 1 / 16
-"""Of a version's bytes must be new for a patch to be tried: making one reads both models whole, which an adapter of a
-hundredth of its base model is not worth."""
+"""Minimum fraction of a version's bytes that must be new for a patch to be tried. Making a patch reads both models
+whole, which is too much for an adapter of a hundredth of its base model."""
 
 THREADS_FROM_BYTES = 32 * MIB
-"""From here on patches are made on several threads. Each takes some 10 MiB, and of a smaller model a core makes both
-patches in a twentieth of a second."""
+"""From this size on patches are made on several threads. Each thread takes about 10 MiB. For a smaller model one core
+makes both patches in a twentieth of a second."""
 
 LISTED_BYTES = 49
-"""Most that a chunk takes in a manifest: 44 bytes in the table, 5 where it is named."""
+"""Largest number of bytes that a chunk takes in a manifest: 44 in the table, 5 where it is named."""
 
 PATCHES_BYTES = 1024
-"""Most that the entries of MAX_PATCHES patches take beside their chunks: 60 bytes each."""
+"""Largest number of bytes for the entries of MAX_PATCHES patches without their chunks: 60 for each."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """An earlier version that patches may start from: its manifest, and the directory that holds its files."""
+    """An earlier version that patches may start from: its manifest, and the directory with its files."""
 
     manifest: SignedManifest
     directory: Path
@@ -59,7 +63,7 @@ class Base:
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A version that was signed, the files of its patches, in the manifest's order, and how long those took to make."""
+    """A signed version, the files of its patches in the manifest's order, and the seconds that making them took."""
 
     signed: SignedManifest
     patches: Sequence[Path]
@@ -68,8 +72,8 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True)
 class VersionBuilder:
-    """Who publishes: the learner's key, the swarm, and the operator's certificate for that key. `names` are remembered
-    from one version to the next.
+    """The publisher: the learner's key, the swarm, and the operator's certificate for that key. `names` keeps the names
+    of chunks from one version to the next.
     """
 
     learner: Keypair
@@ -78,7 +82,7 @@ class VersionBuilder:
     names: ChunkNames = field(default_factory=ChunkNames)
 
     def tally(self, version: PolicyVersion, after: int, trained: Iterable[TrainedRecord], now_ms: int) -> bytes:
-        """The signed tally of what the steps after `after`, up to that of `version`, consumed."""
+        """Return the signed tally of the records that training steps `after` + 1 to that of `version` trained on."""
         tree = tree_of(trained)[1]
         tally = Tally(
             version=version,
@@ -104,11 +108,11 @@ class VersionBuilder:
     ) -> Published:
         """Read `directory` and return its signed manifest.
 
-        What the trainer told of the files in `names` is not read again (`learner.artifacts.chunk_names`); `probed` and
-        `tally` are told to all. Patches from `bases` are written beside it, into DIRECTORY.patches. Files whose names
-        no peer would accept (hidden ones, say) stay out, and so do patches that the manifest has no room to list.
-        `look` is called between blocks, and may raise to end it. Raises OSError, LayoutError, and LocalProtocolError
-        when the model itself is more than a manifest can list.
+        Files in `names`, which the trainer named, are not read again (`learner.artifacts.chunk_names`). The manifest
+        carries `probed` and `tally`. Patches from `bases` are written beside the directory, into DIRECTORY.patches.
+        Files whose names no peer would accept (hidden ones, say) are left out, and so are patches that do not fit into
+        the manifest. `look` is called between blocks, and may raise to stop. Raises OSError, LayoutError, and
+        LocalProtocolError when the model itself is too large for a manifest.
         """
 
         def manifest_of(tables: Tables) -> Manifest:
@@ -143,12 +147,12 @@ class VersionBuilder:
 
 
 def patches_of(directory: Path) -> Path:
-    """Where the patches of the version in `directory` are written: beside it. Not there where there are none."""
+    """Return the path, beside `directory`, for the patches of its version. It exists only if there are patches."""
     return directory.with_name(f"{directory.name}.patches")
 
 
 def new_bytes(version: Manifest | Tables, before: Manifest | None) -> int:
-    """Bytes of the chunks that the version before did not have: what a peer that held it must fetch without patches."""
+    """Return the bytes of chunks that `before` does not have: what a peer that holds it must fetch without patches."""
     fresh = file_chunks(version) if before is None else changed_chunks(before, version)
     return sum(version.chunks[index].size for index in fresh)
 
@@ -161,11 +165,11 @@ def _write_patches(
     room: int,
     look: Callable[[], None],
 ) -> dict[ManifestHash, Path]:
-    """Write the patches that are worth it into `beside`, of at most `room` chunks together; return them by base. Where
-    none is, `beside` is not there.
+    """Write into `beside` the patches that are worth it, at most `room` chunks together, and return them by base. If
+    there are none, `beside` does not exist afterwards.
 
-    They are written side by side, a piece of each in turn: each part of the target is then read for all of them while
-    the system has it in memory, and the last segments of one leave no core idle.
+    All patches are written in turn, a piece of each. So the system still has each part of the target in memory for all
+    of them, and the last segments of one patch leave no core idle.
     """
     patches: dict[ManifestHash, Path] = {}
     with ExitStack() as opened:
@@ -198,7 +202,7 @@ def _write_patches(
 
 @dataclass
 class _Draft:
-    """The patch from one base, while it is written: given up as soon as it has more than `limit_bytes`."""
+    """The patch from one base while it is written; abandoned as soon as it has more than `limit_bytes`."""
 
     base: ManifestHash
     path: Path
@@ -209,7 +213,7 @@ class _Draft:
     given_up: bool = False
 
     def grow(self) -> bool:
-        """Write one more piece; False when nothing is left to write."""
+        """Write one more piece. Return False when nothing is left to write."""
         piece = next(self.pieces, None)
         if piece is None:
             return False
@@ -223,12 +227,12 @@ class _Draft:
 
 
 def _room_for_patches(manifest: Manifest) -> int:
-    """How many chunks of patches `manifest`, which has none yet, can list."""
+    """Return how many chunks of patches `manifest`, which has none yet, can list."""
     left_bytes = MAX_MANIFEST_BYTES - len(encode(manifest)) - PATCHES_BYTES
     return max(0, min(MAX_CHUNKS - len(manifest.chunks), left_bytes // LISTED_BYTES))
 
 
 def _open_model(directory: Path, opened: ExitStack) -> list[Source]:
-    """The files of a model that may travel."""
+    """Return the files of a model that may be published."""
     paths = [path for path in sorted(directory.iterdir()) if is_safe_file_name(path.name)]
     return [source_of(opened.enter_context(path.open("rb")), path.name) for path in paths]

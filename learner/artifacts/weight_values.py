@@ -1,11 +1,12 @@
-"""Values of tensors in safetensors files, as numpy arrays: without torch, one tensor at a time.
+"""Read values of tensors in safetensors files as numpy arrays: without torch, one tensor at a time.
 
 numpy has no bfloat16. Its bits are the upper half of a float32's, so a tensor is widened by a shift, and narrowed by
 rounding to the nearest, ties to even, as torch does.
 
 Invariants:
-- Nothing is read but the header until a tensor is asked for, and then that tensor alone.
-- Widening is exact; narrowing what was widened gives the same bits.
+
+- Only the header is read until a tensor is asked for, and then only that tensor.
+- Widening is exact; narrowing a widened value gives the same bits.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from learner.artifacts.regular_file import open_file
 from protocol.versions.safetensors_header import LayoutError, Span
 
 FLOATS = ("F32", "BF16", "F16", "F64")
-"""The format's names of the floating point types that are read here."""
+"""The format's names of the floating point types that can be read here."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTensor:
-    """One tensor of a file: `dtype` is the format's name of its type ("BF16")."""
+    """One tensor of a file; `dtype` is the format's name of its type ("BF16")."""
 
     path: Path
     span: Span
@@ -45,7 +46,7 @@ class StoredTensor:
         return self.span.shape
 
     def raw(self, first: int = 0, last: int | None = None) -> bytes:
-        """Its bytes as they lie in the file, or those of the rows [first, last). Raises OSError."""
+        """Return its bytes as they lie in the file, or only those of the rows [first, last). Raises OSError."""
         whole = self.span.end - self.span.start
         row = whole // self.shape[0] if self.shape and self.shape[0] else whole
         start, end = first * row, whole if last is None else last * row
@@ -57,37 +58,37 @@ class StoredTensor:
         return data
 
     def values(self, first: int = 0, last: int | None = None) -> NDArray[np.float32]:
-        """Its values in its shape, or those of the rows [first, last). Raises LayoutError where they are no floating
-        point numbers, OSError."""
+        """Return its values in its shape, or only the rows [first, last). Raises OSError, and LayoutError if its type
+        is not one of FLOATS."""
         found = widened(self.raw(first, last), self.dtype, f"{self.path.name}: tensor {self.name!r}")
         return found.reshape(-1, *self.shape[1:]) if self.shape else found.reshape(())
 
 
 def tensors_of(files: Sequence[Path]) -> Iterator[StoredTensor]:
-    """The tensors of each file, in its order. Raises LayoutError, OSError."""
+    """Yield the tensors of each file in order. Raises LayoutError, OSError."""
     for path in files:
         for span in table_of(path).spans:
             yield StoredTensor(path=path, span=span)
 
 
 def widened(data: bytes, dtype: str, name: str) -> NDArray[np.float32]:
-    """Values stored as `dtype`, in a row. Raises LayoutError, which begins with `name`."""
+    """Return values stored as `dtype`, as a flat array. Raises LayoutError with a message that begins with `name`."""
     if dtype == "BF16":
         return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
     if dtype not in FLOATS:
-        raise LayoutError(f"{name} holds {dtype}, which is no floating point number")
+        raise LayoutError(f"{name} has type {dtype}; only F32, BF16, F16 and F64 can be read here")
     return np.frombuffer(data, {"F32": "<f4", "F16": "<f2", "F64": "<f8"}[dtype]).astype(np.float32)
 
 
 def narrowed(values: NDArray[np.float32], dtype: str) -> bytes:
-    """The bytes of `values` as `dtype`, one of FLOATS, rounded to the nearest."""
+    """Return the bytes of `values` as `dtype`, one of FLOATS, rounded to the nearest."""
     if dtype == "BF16":
         return bfloat16_bits(values).tobytes()
     return values.astype({"F32": "<f4", "F16": "<f2", "F64": "<f8"}[dtype]).tobytes()
 
 
 def bfloat16_bits(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """The bits of `values` as bfloat16, in their shape."""
+    """Return the bits of `values` as bfloat16, in their shape."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     rounded = (bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16
     # A NaN must not be rounded up to an infinity.

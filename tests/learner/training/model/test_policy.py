@@ -518,7 +518,7 @@ def spoil_shard(directory: Path) -> None:
         (spoil_no_config, "has no config.json"),
         (spoil_config, r"config.json cannot be read as JSON"),
         (spoil_no_weights, "neither model.safetensors nor"),
-        (spoil_weights, "model.safetensors is not a sound safetensors file"),
+        (spoil_weights, "model.safetensors is not a valid safetensors file"),
         (spoil_code, "auto_map"),
         (spoil_type, "no-such-model"),
         (spoil_quantised, "quantised"),

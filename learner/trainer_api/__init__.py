@@ -1,9 +1,9 @@
-"""What a node asks of the trainer, and what it hears. No torch: the node imports this.
+"""Define what a node asks of the trainer, and what the trainer replies. No torch: the node imports this.
 
-- `advantages`: rewards of a batch in, one advantage for each completion out
-- `errors`: a failed request as a kind for programs and a paragraph for people
-- `exit_reasons`: how a process ended, and what it said last
-- `last_resort_exit`: how a process of ours says why it cannot go on, and ends at once
+- `advantages`: turn the rewards of a batch into one advantage for each completion
+- `errors`: describe a failed request by a kind for programs and a paragraph for people
+- `exit_reasons`: say how a process ended, and what it printed last
+- `last_resort_exit`: end a process of this program at once and say why
 - `pipes`: the child's end of the pipe to its node
 - `presets`: the objectives by name
 - `requests`: what a node may ask, one struct for each operation

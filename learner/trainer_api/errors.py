@@ -1,7 +1,9 @@
-"""What a failed request is told as: a kind for programs, one paragraph for people.
+"""Describe a failed request by a kind for programs and one paragraph for people. No torch.
 
-What always holds: every exception becomes exactly one (kind, text); an exception that carries a `kind` of its own keeps
-it. No torch.
+Invariants:
+
+- Every exception becomes exactly one (kind, text).
+- An exception that carries a `kind` keeps it.
 """
 
 from __future__ import annotations
@@ -10,13 +12,13 @@ import msgspec
 
 
 class BadRequest(ValueError):
-    """The node asked for something that makes no sense; the message names the field."""
+    """The node asked for something impossible or contradictory; the message names the field."""
 
     kind = "bad_request"
 
 
 class Elsewhere(Exception):
-    """Another rank could not do its part of a request; this one was told so, and stops as well."""
+    """Another rank could not do its part of a request, so this rank stops as well."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -24,18 +26,19 @@ class Elsewhere(Exception):
 
 
 def agreed(error: Exception) -> Exception:
-    """Mark `error`: all ranks know that this one could not do its part, and none waits for it."""
+    """Mark `error` as agreed: all ranks know that this rank could not do its part, and none waits for it."""
     error.__dict__["agreed"] = True
     return error
 
 
 def is_agreed(error: Exception) -> bool:
-    """Whether no rank is left waiting: a disk refuses one rank something, all else comes of what all were sent."""
+    """Return whether no rank is left waiting. A disk error concerns one rank, so it must be marked; every other error
+    comes from the request that all ranks were sent, so all ranks fail in the same way."""
     return not isinstance(error, OSError) or "agreed" in error.__dict__
 
 
 def explain(error: BaseException) -> tuple[str, str]:
-    """Return (kind, one paragraph) for a failed request; kind "internal" is our own mistake, or memory that ran out."""
+    """Return (kind, one paragraph) for a failed request. Kind "internal" means a bug here, or that memory ran out."""
     match error:
         case msgspec.ValidationError() | FileExistsError():
             kind = "bad_request"
@@ -44,7 +47,7 @@ def explain(error: BaseException) -> tuple[str, str]:
             return (
                 "disk",
                 f"{place}{error.strerror or error}; nothing was left half-written: "
-                "free some space or choose another place",
+                "free some space or choose another directory",
             )
         case _:
             kind = str(getattr(error, "kind", "internal"))

@@ -1,11 +1,12 @@
-"""How a process ended, and what it said last, in words for people.
+"""Say in words how a process ended, and what it printed last.
 
-Pure, and without torch: the node says it of its children, the launcher of its ranks.
+Pure, and without torch: the node uses it for its child processes, the launcher for its ranks.
 
 Invariants:
-- Whatever a process said, its last words are at most LAST_WORDS lines of LINE_CHARS characters, none of them blank.
-- A cause is only taken from what a process prints when it dies (`learner.trainer_api.last_resort_exit`, Python's
-  faulthandler, C++), as the last that it said, and never from what it may have printed and survived.
+
+- A quotation has at most LAST_WORDS lines of LINE_CHARS characters, none of them blank.
+- A cause is taken only from what a process prints when it dies (`learner.trainer_api.last_resort_exit`, Python's
+  faulthandler, C++), and only if that comes last. Messages that the process may have survived are no cause.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 LAST_WORDS = 3
-"""Lines that are quoted of a process that ended with an error: a traceback ends with where it was and why."""
+"""Lines that are quoted of a process that ended with an error: a traceback ends with the place and the reason."""
 
 LINE_CHARS = 300
-"""Of each line; a message that is longer begins with what matters, and the log has the rest."""
+"""Most characters of each quoted line. A longer message begins with what matters, and the log has the rest."""
 
 HEARD_LINES = 200
-"""Lines that are kept of what a process said, to be looked at when it has ended: faulthandler says up to a hundred of
-the thread that failed, and more of others."""
+"""Lines of a process's output that are kept until it has ended. faulthandler prints up to a hundred lines for the
+thread that failed, and more for others."""
 
 SHELL_SIGNALS = 128
-"""What a shell adds to the number of a signal that ended its command."""
+"""A shell adds this to the number of the signal that ended its command."""
 
 FATAL = "fatal: "
-"""With this begins the last line of a process of ours that says why it ends
+"""A process of this program that says why it ends begins its last line with this
 (`learner.trainer_api.last_resort_exit`).
 """
 
@@ -40,57 +41,57 @@ FAULTS = {
     "Illegal instruction": signal.SIGILL,
     "Bus error": signal.SIGBUS,
 }
-"""What Python's faulthandler says after "Fatal Python error: ", by the signal that it met."""
+"""What Python's faulthandler prints after "Fatal Python error: ", and the signal that it caught."""
 
 TIMED_OUT = re.compile(r"Timeout \(\d+:\d\d:\d\d(\.\d+)?\)!")
-"""What it says before it ends a process whose time is over."""
+"""What faulthandler prints before it ends a process that took too long."""
 
 THREW = re.compile(r"\s*what\(\):\s+(?P<what>.+)")
-"""What C++ says of an exception that nobody caught."""
+"""What C++ prints of an uncaught exception."""
 
 PLACE = re.compile(r'\s*File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
-"""A line of faulthandler's stack, the innermost first."""
+"""A line of faulthandler's stack, which begins with the innermost call."""
 
 ASIDE = re.compile(r"\[[WI]\d{4} \d\d:\d\d:\d\d")
-"""So begin torch's warnings from C++, of which no process dies: they say nothing of an end."""
+"""How warnings of torch's C++ code begin. They never end a process, so they say nothing about its end."""
 
 LOST_LINE = re.compile(r"gloo|nccl|processgroup|connection (closed|reset)|broken pipe|tcpstore", re.IGNORECASE)
-"""Words of the libraries by which ranks speak to each other."""
+"""Words of the libraries by which ranks communicate."""
 
 
 def how_ended(returncode: int) -> str:
-    """What a `returncode` as in subprocess means, where a negative one is a signal."""
+    """Return what a `returncode` of subprocess means; a negative one is a signal."""
     if returncode >= 0:
         by_shell = _signal_name(returncode - SHELL_SIGNALS) if returncode > SHELL_SIGNALS else ""
-        return f"ended with exit code {returncode}{f', as of {by_shell}' if by_shell else ''}"
+        return f"ended with exit code {returncode}{f' ({by_shell})' if by_shell else ''}"
     name = _signal_name(-returncode) or f"signal {-returncode}"
-    hint = "; if nobody did that, the machine ran out of memory" if name == "SIGKILL" else ""
+    hint = "; if nobody killed it, the machine ran out of memory" if name == "SIGKILL" else ""
     return f"was killed by {name}{hint}"
 
 
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # one of the real-time signals, which have none
+    except ValueError:  # a real-time signal, which has no name
         return ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LastWords:
-    """Why a process ended by its own word, if it said so, and what else it said last."""
+    """Why a process ended, if it said so (`cause`), and what else it printed last (`quoted`)."""
 
     cause: str = ""
     quoted: tuple[str, ...] = ()
 
 
 def last_words(lines: Iterable[str]) -> tuple[str, ...]:
-    """The last of `lines` that are not blank, nor said aside, oldest first."""
+    """Return the last of `lines`, oldest first, without blank lines and torch's warnings."""
     said = [line.strip() for line in lines if line.strip() and not ASIDE.match(line)]
     return tuple(map(cut, said[-LAST_WORDS:]))
 
 
 def explained(returncode: int | None, lines: Sequence[str]) -> LastWords:
-    """What the end of a process that said `lines` was by its own word; `returncode` None: unknown."""
+    """Return what a process that printed `lines` said about its end. A `returncode` of None means unknown."""
     said = [line.rstrip() for line in lines if line.strip()]
     if said and said[-1].startswith(FATAL):
         return LastWords(cause=cut(said[-1].removeprefix(FATAL)))
@@ -105,7 +106,7 @@ def explained(returncode: int | None, lines: Sequence[str]) -> LastWords:
 
 
 def _dump(returncode: int | None, said: Sequence[str]) -> int | None:
-    """Where a report of faulthandler begins that belongs to this end."""
+    """Return where faulthandler's report of this end begins; None if there is none."""
     for place in reversed(range(len(said))):
         kind, _, fault = said[place].partition("Fatal Python error: ")
         if not kind and returncode is not None and returncode == -FAULTS.get(fault, 0) != 0:
@@ -116,7 +117,7 @@ def _dump(returncode: int | None, said: Sequence[str]) -> int | None:
 
 
 def _innermost(report: Sequence[str]) -> tuple[str, ...]:
-    """Where the thread was that met the fault: faulthandler says it first or marks it as the current one."""
+    """Return where the failing thread was: faulthandler prints it first, or marks it as the current one."""
     threads = [place for place, line in enumerate(report) if line.startswith("Current thread")]
     found = (PLACE.match(line) for line in report[threads[0] if threads else 0 :])
     place = next((one for one in found if one), None)
@@ -124,10 +125,10 @@ def _innermost(report: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_of_a_lost_line(said: LastWords) -> bool:
-    """Whether a rank ended because it could not speak to another one: then what happened to that one matters."""
+    """Return whether a rank ended because its connection to another rank broke: the other rank's end is the cause."""
     return any(LOST_LINE.search(line) for line in (said.cause, *said.quoted))
 
 
 def cut(line: str) -> str:
-    """`line` as far as LINE_CHARS go."""
+    """Return `line`, cut to LINE_CHARS characters."""
     return line if len(line) <= LINE_CHARS else f"{line[: LINE_CHARS - 1]}…"

@@ -1,11 +1,12 @@
-"""The last that a process of ours does when it cannot go on: to say why, and to end at once.
+"""End a process of this program that cannot go on: say why, and exit at once.
 
-Left to itself, an interpreter that an exception ends waits for threads, destroys process groups and frees GPUs, which
-takes seconds or for ever. Whoever started it sees its pipe closed, gives up, and kills it; then that kill is all that
-is known. Light, so that it can run before the imports that take seconds.
+After an uncaught exception an interpreter waits for threads, destroys process groups and frees GPUs, which takes
+seconds or forever. Its parent sees the pipe closed, gives up, and kills it; then only that kill is known. Light, so
+that it can run before the imports that take seconds. Engine workers load this file by its path.
 
-Invariant: the reason is the last line on stderr, behind `FATAL`, and the exit status is 1. This file stands alone:
-engine workers load it by its path.
+Invariants:
+
+- The reason is the last line on stderr, after `FATAL`, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ STATUS = 1
 
 
 def tell_deaths() -> None:
-    """From now on an exception that nobody catches in the main thread, and a fault in a library, are told."""
+    """Report, from now on, every uncaught exception in the main thread, and every fault in a library."""
     faulthandler.enable()
     sys.excepthook = _die
 
 
 def die(reason: str) -> NoReturn:
-    """Say why this process ends, and end it, from any thread, also if nobody reads what it says any more."""
+    """Print why this process ends, and end it. Works from any thread, also if nobody reads stderr any more."""
     try:
         print(f"{FATAL}{' '.join(reason.split())}", file=sys.stderr, flush=True)
     finally:
@@ -38,14 +39,14 @@ def die(reason: str) -> NoReturn:
 
 
 def die_of(error: BaseException) -> NoReturn:
-    """Say that `error` ends this process, and end it, from any thread."""
+    """Print that `error` ends this process, and end it. Works from any thread."""
     with suppress(Exception):
         traceback.print_exception(error)
     die(describe_error(error))
 
 
 def describe_error(error: BaseException) -> str:
-    """`error` in one line: its kind, its message, and where it was raised."""
+    """Return `error` in one line: its type, its message, and where it was raised."""
     message = " ".join(str(error).split())
     frames = traceback.extract_tb(error.__traceback__)
     place = f" (at {frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name})" if frames else ""

@@ -1,7 +1,11 @@
-"""The child's end of the pipe to its node: standard input and output, kept clean for frames.
+"""Keep the child's standard input and output clean for frames to and from its node.
 
-What always holds after `claim_pipes`: nothing but frames reaches the node, whatever a library prints, and nothing
-but us reads what the node sends. Light, so that it can run before the imports that take seconds.
+Light, so that it can run before the imports that take seconds.
+
+Invariants, after `claim_pipes`:
+
+- Only frames reach the node, even if a library prints something.
+- Only this program reads what the node sends.
 """
 
 from __future__ import annotations
@@ -15,10 +19,9 @@ from protocol.core.pipe import PREFIX, Arrays, Header, decode_frame, frame_sizes
 
 
 def claim_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Take stdin and stdout for frames alone: from now on file 0 is empty and file 1 is stderr, whoever reads or
-    prints.
+    """Reserve stdin and stdout for frames: from now on file 0 is empty and file 1 is stderr, for all other code.
 
-    Call it before anything else is imported: libraries print while they are imported, too.
+    Call it before any other import, because libraries may print while they are imported.
     """
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -30,7 +33,7 @@ def claim_pipes() -> tuple[BinaryIO, BinaryIO]:
 
 
 def frames_of(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield frames, prefix and all, until the stream ends. Raises BadFrame."""
+    """Yield whole frames, with their prefix, until the stream ends. Raises BadFrame."""
     while (prefix := read_exactly(stream, PREFIX.size)) is not None:
         header_size, body_size = frame_sizes(prefix)
         rest = read_exactly(stream, header_size + body_size)
@@ -46,7 +49,7 @@ def requests_of(stream: BinaryIO) -> Iterator[tuple[Header, Arrays]]:
 
 
 def decoded(frame: bytes) -> tuple[Header, Arrays]:
-    """Header and arrays of a frame, the arrays as views of a copy of its body. Raises BadFrame."""
+    """Return the header and arrays of a frame; the arrays are views of a copy of its body. Raises BadFrame."""
     header_size, _ = frame_sizes(frame[: PREFIX.size])
     end = PREFIX.size + header_size
     return decode_frame(frame[PREFIX.size : end], frame[end:])

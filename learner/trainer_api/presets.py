@@ -1,8 +1,11 @@
-"""The objectives by name: which advantage, importance correction and aggregation each is made of, and its bounds.
+"""Define the objectives by name: which advantage, importance correction, aggregation and bounds each consists of.
 
-What always holds: what is in force is a function of the hyperparameters alone (`recipe_of`): a part that they name
-replaces the preset's, a bound that they give replaces its own. No torch: the node shows what the trainer will do.
-Formulas, papers and how to add one: docs/objectives.md.
+Formulas, papers and how to add one: docs/objectives.md. No torch: the node shows what the trainer will do.
+
+Invariants:
+
+- What is in force depends only on the hyperparameters (`recipe_of`).
+- A part or a bound that the hyperparameters give replaces the preset's.
 """
 
 from __future__ import annotations
@@ -52,8 +55,8 @@ SequenceRatioName = Literal["product", "geometric"]
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Where a correction's ratios or weights end: at 1 - `clip_low` and 1 + `clip_high`, and weights that have a cap
-    of their own at `weight_cap`.
+    """The range of a correction's ratios or weights: from 1 - `clip_low` to 1 + `clip_high`; `weight_cap` for weights
+    that have a separate cap.
     """
 
     clip_low: float
@@ -63,8 +66,8 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceMask:
-    """Leave out whole sequences whose ratio to the behaviour policy is below `low` or above `high`: the product of the
-    ratios of their tokens, or the geometric mean.
+    """Leave out whole sequences whose ratio to the behaviour policy is below `low` or above `high`. The ratio is the
+    product of the token ratios, or their geometric mean.
     """
 
     ratio: SequenceRatioName
@@ -74,8 +77,8 @@ class SequenceMask:
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """An objective's three parts by name, the bounds it asks for where they are not those of its correction, and the
-    weight of a teacher's word."""
+    """An objective's three parts by name, its bounds where they differ from those of its correction, and the weight of
+    the teacher's log ratio."""
 
     advantage: AdvantageName
     correction: CorrectionName
@@ -87,8 +90,8 @@ class Preset:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What is in force: the parts by name, their bounds, a mask over sequences, the weights of the KL term and of a
-    teacher's word, and a critic's terms."""
+    """The objective in force: the parts by name, their bounds, a mask over sequences, the weights of the KL term and of
+    the teacher's log ratio, and the terms of a critic."""
 
     advantage: AdvantageName
     correction: CorrectionName
@@ -103,29 +106,29 @@ class Recipe:
 
     @property
     def needs_teacher(self) -> bool:
-        """Whether a batch must hold a teacher's log probabilities."""
+        """Return whether a batch must hold a teacher's log probabilities."""
         return self.teacher > 0
 
     @property
     def needs_reference(self) -> bool:
-        """Whether the weights that the run began with must be kept."""
+        """Return whether the weights that the run began with must be kept."""
         return self.kl > 0 or self.advantage == "preference"
 
     @property
     def needs_proximal(self) -> bool:
-        """Whether logprobs under the weights at the step's start are computed first. In a step's only update they are
-        those of the update itself.
+        """Return whether log probabilities under the weights at the step's start must be computed first. If a step has
+        one update, they are those of the update itself.
         """
         return (self.correction == "decoupled" and self.updates_per_step > 1) or self.advantage == "preference"
 
     @property
     def needs_critic(self) -> bool:
-        """Whether a value head is trained beside the policy."""
+        """Return whether a value head is trained beside the policy."""
         return self.advantage == "gae"
 
     @property
     def teaches_always(self) -> bool:
-        """Whether a sequence without an advantage has a gradient all the same."""
+        """Return whether even a sequence without an advantage has a gradient."""
         return self.kl > 0 or self.needs_critic or self.needs_teacher
 
 
@@ -152,57 +155,58 @@ BOUNDS: Mapping[CorrectionName, Bounds] = MappingProxyType(
     {
         # Nothing is bounded.
         "uncorrected": Bounds(clip_low=1.0, clip_high=1.0, weight_cap=1.0),
-        # PPO's, and TRL's; verl holds what is bad at 3.
+        # PPO's range, also TRL's; verl caps the weight of negative advantages at 3.
         "clipped_ratio": Bounds(clip_low=0.2, clip_high=0.2, weight_cap=math.inf),
-        # GSPO, section 5.1: means of log ratios over a sequence stay three orders of magnitude closer to 0.
+        # GSPO, section 5.1: means of log ratios over a sequence are three orders of magnitude closer to 0.
         "sequence_ratio": Bounds(clip_low=3e-4, clip_high=4e-4, weight_cap=math.inf),
-        # No lower end, and weights up to 5, as ScaleRL (arXiv 2510.13786) found and TRL advises.
+        # No lower end, and weights up to 5, as ScaleRL (arXiv 2510.13786) found and TRL recommends.
         "cispo": Bounds(clip_low=1.0, clip_high=4.0, weight_cap=1.0),
         "truncated_weight": Bounds(clip_low=1.0, clip_high=1.0, weight_cap=2.0),
         # IcePop's [0.5, 5].
         "masked_weight": Bounds(clip_low=0.5, clip_high=4.0, weight_cap=1.0),
-        # What is good weighs 0.5 at least, so that it always pulls, and 1.5 at most; what is bad 1 at most.
+        # Positive advantages weigh at least 0.5, so that they always pull, and at most 1.5; negative ones at most 1.
         "tapered_weight": Bounds(clip_low=0.5, clip_high=0.5, weight_cap=1.0),
-        # TRL's [0, 3] of both; verl caps at 2. A lower end would leave out most long sequences.
+        # TRL's [0, 3] for both; verl caps at 2. A lower end would leave out most long sequences.
         "truncated_sequence": Bounds(clip_low=1.0, clip_high=1.0, weight_cap=3.0),
         "masked_sequence": Bounds(clip_low=1.0, clip_high=2.0, weight_cap=1.0),
-        # PPO's around the proximal policy; AReaL's cap on what that weighs against the behaviour policy.
+        # PPO's range around the proximal policy; AReaL's cap on the weight of that policy against the behaviour policy.
         "decoupled": Bounds(clip_low=0.2, clip_high=0.2, weight_cap=5.0),
     }
 )
-"""The bounds of each correction, where neither the preset nor the hyperparameters give others."""
+"""The bounds of each correction, unless the preset or the hyperparameters give others."""
 
 
 SEQUENCE_MASKS: Mapping[SequenceRatioName, SequenceMask] = MappingProxyType(
     {
-        # As "masked_sequence".
+        # As for the correction "masked_sequence".
         "product": SequenceMask(ratio="product", low=0.0, high=3.0),
-        # Just beyond the mean of 0.08 nats a token that corrections were seen to bear (`Borne`). SkyRL's example of
-        # asynchronous training takes [0.99, 1.01]; prime-rl's [0.1, 10] acts on broken logprobs alone.
+        # Just beyond the mean of 0.08 nats a token that corrections were seen to tolerate (`Borne`). SkyRL's example of
+        # asynchronous training takes [0.99, 1.01]; prime-rl's [0.1, 10] acts only on broken log probabilities.
         "geometric": SequenceMask(ratio="geometric", low=0.9, high=1.1),
     }
 )
-"""The bounds of each mask over sequences, where the hyperparameters give no others."""
+"""The bounds of each mask over sequences, unless the hyperparameters give others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Borne:
-    """How far what is trained on may be from the policy before a correction was seen to fail: a KL of `kl` nats per
-    token, and an effective sample size of the ratios, before any bound, of the share `ess`."""
+    """How far the data may be from the policy before a correction was seen to fail: a KL of `kl` nats per token, and an
+    effective sample size of the ratios, before any bound, of the fraction `ess`."""
 
     kl: float = 0.08
     ess: float = 0.5
 
 
 TAPERED = Borne(kl=0.5, ess=0.25)
-"""Of 15 runs of small models with the default objective, 12 of them as it comes and 3 whose learning rate never fell,
-S = 3, 6, 11: `too_stale` was raised in all 3 whose rate never fell, which lost 10 to 47 points against S = 0, in 1 of 8
-of the others at S = 3 and 6, and in 2 of 4 at S = 11, though none of these lost more than 4. At 0.08, the bound of the
-others, it stood over 38 to 92 % of the steps of every one."""
+"""Measured on 15 runs of small models with the default objective at S = 3, 6, 11: 12 with the default learning rate
+schedule, and 3 whose learning rate never fell. `too_stale` was raised in all 3 of these, which lost 10 to 47 points
+against S = 0. Among the others it was raised in 1 of 8 at S = 3 and 6, and in 2 of 4 at S = 11, and none of these lost
+more than 4 points. At 0.08, the bound of the other corrections, it was raised for 38 to 92 % of the steps of every run.
+"""
 
 BORNE: Mapping[str, Borne] = MappingProxyType({"tapered_weight": TAPERED})
-"""By correction; what is not named bears as much as any: 0.08 nats are a standard deviation of the ratio of 0.4, more
-than a clip range."""
+"""By correction; one that is not named tolerates what `Borne` says. A KL of 0.08 nats is a standard deviation of the
+ratio of 0.4, more than a clip range."""
 
 CLIPPING: frozenset[CorrectionName] = frozenset(
     {"clipped_ratio", "sequence_ratio", "cispo", "masked_weight", "tapered_weight", "masked_sequence", "decoupled"}
@@ -210,7 +214,7 @@ CLIPPING: frozenset[CorrectionName] = frozenset(
 CAPPING: frozenset[CorrectionName] = frozenset(
     {"clipped_ratio", "sequence_ratio", "truncated_weight", "tapered_weight", "truncated_sequence", "decoupled"}
 )
-"""The corrections that heed `clip_low` and `clip_high`, and those that heed `weight_cap`."""
+"""The corrections that use `clip_low` and `clip_high`, and those that use `weight_cap`."""
 
 
 class UnknownName(ValueError):
@@ -220,13 +224,13 @@ class UnknownName(ValueError):
 
 
 class NothingToLearn(ValueError):
-    """The parts that the hyperparameters name do not go together: nothing would be learnt from what they compare."""
+    """The parts that the hyperparameters name do not fit together: the policy would learn nothing."""
 
     kind = "bad_request"
 
 
 def recipe_of(hyperparameters: Hyperparameters) -> Recipe:
-    """Return what `hyperparameters` put in force. Raises UnknownName and NothingToLearn."""
+    """Return the objective that `hyperparameters` put in force. Raises UnknownName and NothingToLearn."""
     h = hyperparameters
     _require("objective", h.objective, PresetName)
     preset = PRESETS[h.objective]  # type: ignore[index]

@@ -305,7 +305,7 @@ ENDED = [
     ("segfault", "was killed by SIGSEGV: Segmentation fault"),
     ("abort", "was killed by SIGABRT: Aborted"),
     ("SIGTERM", "was killed by SIGTERM"),
-    ("SIGKILL", "was killed by SIGKILL; if nobody did that, the machine ran out of memory"),
+    ("SIGKILL", "was killed by SIGKILL; if nobody killed it, the machine ran out of memory"),
 ]
 CLOSED = ("close", "was ended: it closed its pipe, and had not ended 1 s later")
 TIMED_OUT = ("hang", r"ended with exit code 1: Timeout \(0:00:00.500000\)!")

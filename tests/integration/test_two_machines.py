@@ -111,7 +111,7 @@ def test_when_a_rank_dies_both_machines_end_and_both_name_it(machines: Machines,
     called = "machine 0" if machine == 0 else f"machine 1 ({machines.network.address('beta')})"
     for launcher in launchers:
         assert launcher.last() == [
-            f"{called}: rank {machine} was killed by SIGKILL; if nobody did that, the machine ran out of memory. "
+            f"{called}: rank {machine} was killed by SIGKILL; if nobody killed it, the machine ran out of memory. "
             "All 2 ranks of 2 machines were ended"
         ]
 

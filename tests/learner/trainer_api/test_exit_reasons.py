@@ -25,9 +25,9 @@ from learner.trainer_api.exit_reasons import (
         (0, "ended with exit code 0"),
         (3, "ended with exit code 3"),
         (-signal.SIGSEGV, "was killed by SIGSEGV"),
-        (-signal.SIGKILL, "was killed by SIGKILL; if nobody did that, the machine ran out of memory"),
+        (-signal.SIGKILL, "was killed by SIGKILL; if nobody killed it, the machine ran out of memory"),
         (-40, "was killed by signal 40"),
-        (137, "ended with exit code 137, as of SIGKILL"),
+        (137, "ended with exit code 137 (SIGKILL)"),
         (255, "ended with exit code 255"),
     ],
 )

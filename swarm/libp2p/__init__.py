@@ -1,23 +1,23 @@
-"""The libp2p transport, and the only package that imports libp2p. Enter through `open_libp2p`.
+"""Implement the transport with libp2p. This is the only package that imports libp2p; enter through `open_libp2p`.
 
 - `circuit`: a connection whose bytes travel over a stream that a relay joins
 - `connection`: one secure, multiplexed connection: what it may cost, and where it leads
-- `connection_gate`: who may shake hands with this node, which strangers stay, and how often anybody may do what
+- `connection_gate`: who may shake hands with this node, which strangers stay, and how often a peer may do what
 - `dialler`: reaches a peer at one of its addresses
-- `fair_slots`: few places, kept open for those who have not been here
-- `handshake_turns`: handshakes that others begin, one in each pass of the scheduler
-- `haste`: which peers take a proposal of security at once
-- `host`: TCP, TLS or noise, yamux and multistream, put together behind the port
+- `fair_slots`: a few places, kept open for peers that have not been here before
+- `handshake_turns`: inbound handshakes, one in each pass of the scheduler
+- `haste`: which peers accept a security proposal that already carries the first message
+- `host`: combines TCP, TLS or noise, yamux and multistream behind the `Transport` interface
 - `identify`: the protocols that every libp2p node answers: identify and ping
-- `memory_budget`: how much memory connections may take, for all strangers, for all members, and for each
+- `memory_budget`: how much memory connections may take: all strangers, all members, and each connection
 - `multistream`: multistream-select 1.0: two ends agree on a protocol by its name
-- `outlasting`: what goes on when nobody waits for it any more
+- `outlasting`: work that continues after its caller has stopped waiting for it
 - `port_mapping`: a port of the home router, so that others can dial this node
-- `racing`: several attempts at the same thing, of which the first success counts
+- `racing`: several attempts at the same thing; the first success counts
 - `reachability`: how nodes behind routers reach each other
-- `security`: from a TCP connection to a secure one
-- `sockets`: addresses, TCP and limits of rate
-- `stream`: a yamux stream that has agreed on a protocol, as the port wants it
+- `security`: turns a TCP connection into a secure one
+- `sockets`: addresses, TCP and rate limits
+- `stream`: a yamux stream that has agreed on a protocol, as the `Transport` interface requires it
 - `tls`: libp2p's TLS 1.3
 - `yamux`: many streams over one connection
 """

@@ -1,7 +1,10 @@
-"""A connection to a peer whose bytes travel over a stream that a relay has joined to one of the peer's.
+"""Carry a connection to a peer over a stream that a relay has joined to one of the peer's streams.
 
-What always holds: to what is above, it is a TCP connection; the relay sees nothing but ciphertext; closing it closes
-the stream and not the connection to the relay.
+Invariants:
+
+- To the layers above it behaves like a TCP connection.
+- The relay sees only ciphertext.
+- Closing it closes the stream, and not the connection to the relay.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from swarm.transport.interface import Stream, StreamBroken
 class CircuitConnection(IRawConnection):
     """`read(n)` returns exactly `n` bytes. One task may write while another reads.
 
-    The stream may be set later, before anything else is asked for.
+    The stream may be set later, before any other method is called.
     """
 
     def __init__(self, stream: Stream | None, *, is_initiator: bool) -> None:
@@ -28,7 +31,7 @@ class CircuitConnection(IRawConnection):
         self._buffer = bytearray()
 
     def hurry(self) -> None:
-        """Nobody here waits for more than has come."""
+        """Do nothing: no reader here waits for more than what has arrived."""
 
     async def read(self, n: int | None = None) -> bytes:
         """Return exactly `n` bytes, or all that have arrived, at least one. Cancelling loses nothing."""
@@ -39,14 +42,14 @@ class CircuitConnection(IRawConnection):
         return taken
 
     async def write(self, data: bytes | memoryview) -> None:
-        """Send all of `data`. Raises ConnectionClosedError. Cancelling it ends the connection's use."""
+        """Send all of `data`. Raises ConnectionClosedError. After a cancelled write the connection cannot be used."""
         try:
             await self._joined.send_all(bytes(data))
         except StreamBroken as error:
             raise ConnectionClosedError(f"the circuit broke: {error}", transport="circuit") from error
 
     async def close(self) -> None:
-        """Close; what was written still arrives."""
+        """Close the stream; what was written still arrives."""
         await self._joined.aclose()
 
     def get_remote_address(self) -> tuple[str, int] | None:
@@ -60,7 +63,7 @@ class CircuitConnection(IRawConnection):
 
     @property
     def _joined(self) -> Stream:
-        assert self.stream is not None, "nothing was said yet over a circuit that is asked for with the first words"
+        assert self.stream is not None, "the circuit has no stream yet: the first write asks the relay for it"
         return self.stream
 
     async def _receive(self) -> bytes:

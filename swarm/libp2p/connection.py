@@ -1,9 +1,12 @@
-"""One secure, multiplexed connection to a peer: what it may cost, and whether bulk may travel over it.
+"""Represent one secure, multiplexed connection to a peer: what it may cost, and whether it may carry bulk.
 
-Most lie on a TCP connection of their own. One through a relay lies on a stream of another connection, and is limited:
-it carries introductions (`swarm.libp2p.reachability`) and nothing else, unless the relay allows more.
+Most connections have a TCP connection of their own. A circuit through a relay lies on a stream of another connection,
+and is limited: it carries introductions (`swarm.libp2p.reachability`) and nothing else, unless the relay allows more.
 
-What always holds: all bytes that it holds are in the host's budget; whoever does too much that is small is read slower.
+Invariants:
+
+- All bytes that a connection holds are counted in the host's budget.
+- A peer that sends many small frames is read more slowly.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from swarm.libp2p.yamux.stream import YamuxStream
 
 
 class Hosting(Protocol):
-    """What a connection needs of its host."""
+    """The parts of the host that a connection uses."""
 
     door: Door
     budget: Budget
@@ -41,7 +44,7 @@ class Hosting(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """Where a connection leads: the address as we see it, its origin, who dialled, and by which relay, if any."""
+    """The path of a connection: the address as we see it, its origin, which end dialled, and its relay, if any."""
 
     address: str
     origin: str
@@ -49,16 +52,20 @@ class Route:
     way: Way = Way.DIALLED
     relay: PeerId | None = None
     is_limited: bool = False
-    """Over a circuit that carries introductions alone."""
+    """Whether it is a circuit that carries introductions only."""
     local_host: str = ""
-    """Our own address on it; empty over a circuit."""
+    """Our own address on this connection; empty for a circuit."""
     local_port: int = 0
     from_listening: bool = False
-    """It left from the port on which we listen, so what the peer sees of us is where others may knock."""
+    """Whether it left from the port on which we listen. Then the address at which the peer sees us is one where others
+    can knock."""
 
 
 class Connection:
-    """See the module's paragraph. `is_initiator` of the protocols on it, which is not who dialled where both did."""
+    """Run the streams of one connection and count what the peer costs.
+
+    `is_initiator` is our part in the protocols above TCP. It may differ from who dialled, where both ends dialled.
+    """
 
     def __init__(
         self,
@@ -86,7 +93,7 @@ class Connection:
         )
         self.gone = trio.Event()
         self.agent = ""
-        """The program that the peer says it is; "" before it says so."""
+        """The program that the peer says it runs; "" before it says so."""
         self._host = host
 
     @property
@@ -102,30 +109,33 @@ class Connection:
         return MAX_INBOUND_STREAMS if self._pace.is_member else STRANGER_STREAMS
 
     def hold(self, delta: int) -> None:
-        """Count bytes that are in memory for this connection; whoever holds too much is cut off."""
+        """Count bytes that are in memory for this connection; the host ends a connection that holds too much."""
         if over := self._host.budget.change(self.number, delta):
             self._host.end_over(over)
 
     def charge(self, cost: float) -> float:
-        """Count what the peer did; return how long to wait before reading on."""
+        """Count what the peer did; return the seconds to wait before reading on."""
         wait_s = self._pace.charge(cost, self._host.door.strangers_units, trio.current_time())
         if wait_s > 0:
             self._host.door.refusals.note(STREAM_RATE, self.peer)
         return wait_s
 
     def change(self, *, is_member: bool) -> None:
-        """The peer is a member from now on, or a stranger."""
+        """Make the peer a member, or a stranger, from now on."""
         self._pace.change(is_member=is_member)
         self.raw.receive_bytes = RECEIVE_BYTES if is_member else STRANGER_RECEIVE_BYTES
 
     async def aclose(self) -> None:
-        """Say good-bye, and wait until the host has forgotten us; about FLUSH_S at most."""
+        """Say good-bye, and wait until the host has forgotten this connection; at most about FLUSH_S."""
         await self.muxer.aclose()
         await self.gone.wait()
 
 
 def _driver_on(channel: SecureChannel, readiness: Readiness | None) -> Callable[[Muxer], Driver] | None:
-    """How bytes travel over `channel`: when its socket is ready, if there is one of its own and somebody who tells."""
+    """Return what moves bytes by socket readiness, if `channel` has a socket and somebody watches sockets; else None.
+
+    With None, tasks move the bytes.
+    """
     if readiness is None or (at_once := channel.at_once) is None or (socket := at_once.socket) is None:
         return None
     return lambda muxer: AtOnce(muxer, at_once, socket, readiness)

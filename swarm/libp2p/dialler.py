@@ -1,7 +1,10 @@
-"""Reach a peer at one of its addresses: all are tried, each a little after the one before, and the first one counts.
+"""Reach a peer at one of its addresses: try each a little after the one before, and keep the first that succeeds.
 
-What always holds: one call at a time dials a peer, others wait for what comes of it; what is dialled is what the caller
-named, and nobody else; every failure is told.
+Invariants:
+
+- One call at a time dials a peer; others wait for its result.
+- Only the peer that the caller named is dialled.
+- Every failure is reported.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from swarm.libp2p.sockets.port_reuse import Leaves
 from swarm.transport.interface import DIAL_TIMEOUT_S, DialFailed
 
 CROSSED_S = 1.0
-"""For the other end to dial again where two dials became one connection: a few round trips of a slow line."""
+"""Seconds for the other end to dial again where two dials became one connection: a few round trips of a slow link."""
 
 T = TypeVar("T")
 
@@ -30,7 +33,7 @@ FAMILIES = {"dns": socket.AF_UNSPEC, "dns4": socket.AF_INET, "dns6": socket.AF_I
 
 
 class Dialling(Protocol):
-    """What is needed of the host."""
+    """The parts of the host that the dialler uses."""
 
     @property
     def peer_id(self) -> PeerId: ...
@@ -47,11 +50,11 @@ class Dialling(Protocol):
 
 
 class Dialler:
-    """See the module's paragraph.
+    """Dial peers, directly and through relays.
 
     Args:
-        through: connects to a peer by way of a relay, whose addresses it is given, and which others may have named; it
-            says why it could not.
+        through: connects to a peer through a relay, given the peer's addresses there and whether others named them.
+            It returns why it failed, "" if it did not.
         may_dial: whether an address that others named may be dialled.
     """
 
@@ -103,16 +106,16 @@ class Dialler:
                 return await self._connect(wanted, address, named_by_others)
         except trio.TooSlowError:
             return f"{address}: no answer within {DIAL_TIMEOUT_S:.0f} s"
-        except (OSError, UnicodeError) as error:  # UnicodeError: of a name that no resolver takes
+        except (OSError, UnicodeError) as error:  # UnicodeError: from a name that no resolver accepts
             return f"{address}: {error}"
 
     async def _connect(self, wanted: PeerId, address: Address, named_by_others: bool) -> str:
-        """The same. Raises OSError and UnicodeError for a name that leads nowhere."""
+        """Do the same without a timeout. Raises OSError, and UnicodeError for a name that does not resolve."""
         found = [address] if address.kind not in FAMILIES else await _resolve(address)
         if named_by_others:
             found = [one for one in found if self._may_dial(one)]
             if not found:
-                return f"{address}: leads into a network of somebody's own, where others may not send us"
+                return f"{address}: leads into a private network, where addresses that others named are not dialled"
         return "; ".join(await race([partial(self._connect_to, wanted, one, address) for one in found]))
 
     async def _connect_to(self, wanted: PeerId, found: Address, address: Address) -> str:
@@ -126,10 +129,10 @@ class Dialler:
         return ""
 
     async def _connect_again(self, wanted: PeerId, found: Address) -> None:
-        """Connect once more, where two dials became one connection. Raises OSError, HandshakeFailed.
+        """Connect once more, after two dials became one connection. Raises OSError, HandshakeFailed.
 
-        From a port of our own: two such dials cannot cross. The smaller id goes first, and mostly the other one need
-        not dial at all.
+        This dial leaves from a port of its own, so that it cannot cross with the peer's. The node with the smaller id
+        dials first, and usually the other one need not dial at all.
         """
         if self._host.peer_id > wanted:
             await self._host.unless_met(wanted, partial(trio.sleep, CROSSED_S))
@@ -138,7 +141,7 @@ class Dialler:
 
 
 async def _resolve(address: Address) -> list[Address]:
-    """The IP addresses of a name, in the order in which the system would try them. Raises OSError, UnicodeError."""
+    """Return the IP addresses of a name, in the order that the system prefers. Raises OSError, UnicodeError."""
     found = await trio.socket.getaddrinfo(
         address.host, address.port, family=FAMILIES[address.kind], type=socket.SOCK_STREAM
     )

@@ -1,21 +1,22 @@
-"""A room with few places, kept open for those who have not been here: who must leave when it is full.
+"""Decide who leaves a room with few places when it is full, so that newcomers always get in.
 
-Used for handshakes under way and for connections of strangers. A newcomer always gets in, so nobody can shut the door
-by sitting in all places. Whoever leaves is the longest idle of the origin that has most places: one address with 300
-connections only ever displaces its own. Many addresses with one connection each displace those of them that have made
-no progress for longest, and a dialler makes progress with every round trip.
+Used for handshakes in progress and for connections of strangers. A newcomer always gets in, so nobody can shut the door
+by occupying all places. The guest that leaves is the longest idle of the origin with the most places: one address with
+300 connections displaces only its own. Among many addresses with one connection each, the one without progress for
+longest leaves, and a dialler makes progress with every round trip.
 
-Origins where members were before are known; strangers of unknown origins have at most half of the places while known
-ones ask for more. Of the known ones some are awaited, since work waits for them: these keep their place for
-`kept_s`. An origin is an IPv4 address, or the first 64 bits of an IPv6 one.
+An origin is an IPv4 address, or the first 64 bits of an IPv6 address. Origins where members were before are known.
+Strangers of unknown origins have at most half of the places while known ones ask for more. Some known origins are
+awaited, because work waits for them: these keep their place for `kept_s`.
 
 A pure core.
 
 Invariants:
+
 - At most `size` guests are in the room after each call.
 - Only an origin with as many places as any other of its class loses one.
 - No known guest leaves while unknown ones have more than half of the places.
-- No awaited guest that made progress within `kept_s` leaves while there is any other of its class.
+- No awaited guest that made progress within `kept_s` leaves while there is any other guest of its class.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 IPV6_ORIGIN_BITS = 64
-"""A provider gives each customer at least so many, in which he makes up addresses as he likes (RFC 6177)."""
+"""A provider gives each customer at least this prefix, in which he can make up addresses as he likes (RFC 6177)."""
 
 
 def origin_of(host: str) -> str:
-    """Return what is counted as one origin: the IPv4 address, or the /64 network of an IPv6 one."""
+    """Return what counts as one origin: the IPv4 address, or the /64 network of an IPv6 address."""
     ip = ipaddress.ip_address(host)
     if isinstance(ip, ipaddress.IPv4Address):
         return str(ip)
@@ -41,7 +42,7 @@ def origin_of(host: str) -> str:
 
 
 class Claim(Enum):
-    """What a guest's origin is to us."""
+    """The class of a guest, by how well we know its origin."""
 
     UNKNOWN = "unknown"
     KNOWN = "known"
@@ -49,7 +50,7 @@ class Claim(Enum):
 
     @property
     def is_known(self) -> bool:
-        """Whether members were there before."""
+        """Return whether members were there before."""
         return self is not Claim.UNKNOWN
 
 
@@ -62,7 +63,7 @@ class _Guest:
 
 @dataclass(kw_only=True)
 class FairRoom:
-    """See the module's paragraph. `size`: how many guests there may be at once; times are seconds, monotonic."""
+    """Assign places. `size`: most guests at once; `kept_s`: seconds that awaited guests are kept; monotonic seconds."""
 
     size: int
     kept_s: float
@@ -77,7 +78,7 @@ class FairRoom:
         return number in self._guests
 
     def enter(self, number: int, origin: str, now: float, claim: Claim) -> int | None:
-        """Let in guest `number`; return the number of whoever leaves instead, if the room was full."""
+        """Let in guest `number`; return the number of the guest that leaves instead, if the room was full."""
         self._add(number, _Guest(origin=origin, claim=claim, moved_at=now))
         if len(self._guests) <= self.size:
             return None
@@ -86,9 +87,9 @@ class FairRoom:
         return victim
 
     def since(self, origin: str, now: float, claim: Claim) -> float:
-        """Since when whoever would leave for such a newcomer has made no progress.
+        """Return since when the guest that would leave for such a newcomer has made no progress.
 
-        Minus infinity where nobody would leave, or one with another claim; `now` where it would be the newcomer itself.
+        Minus infinity if nobody would leave, or a guest of another claim; `now` if it would be the newcomer itself.
         """
         if len(self._guests) < self.size:
             return -math.inf
@@ -99,18 +100,18 @@ class FairRoom:
         return victim.moved_at if victim.claim is claim else -math.inf
 
     def change(self, number: int, claim: Claim) -> None:
-        """More is known of a guest than when it came. Quiet when it is not there."""
+        """Update how well a guest's origin is known. Do nothing if the guest is not there."""
         if (guest := self._guests.get(number)) is not None:
             self.leave(number)
             self._add(number, _Guest(origin=guest.origin, claim=claim, moved_at=guest.moved_at))
 
     def note_progress(self, number: int, now: float) -> None:
-        """The guest made progress."""
+        """Note that the guest made progress."""
         if (guest := self._guests.get(number)) is not None:
             guest.moved_at = now
 
     def leave(self, number: int) -> None:
-        """The guest is gone. Quiet when it was not there."""
+        """Remove the guest. Do nothing if it is not there."""
         if (guest := self._guests.pop(number, None)) is None:
             return
         place = guest.claim.is_known, guest.origin
@@ -125,8 +126,10 @@ class FairRoom:
         self._unknown += not guest.claim.is_known
 
     def _victim(self, now: float) -> int:
-        """The longest idle guest of the origins that have most places, in the class that has too many; of those who are
-        kept only if there are no others."""
+        """Return the longest idle guest of the origins with the most places, in the class that has too many.
+
+        Guests that are kept are chosen only if there are no others.
+        """
         known = self._unknown <= self.size // 2
         those = [(number, guest) for number, guest in self._guests.items() if guest.claim.is_known is known]
         those = [one for one in those if not self._is_kept(one[1], now)] or those

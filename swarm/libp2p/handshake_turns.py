@@ -1,14 +1,15 @@
-"""Handshakes that others begin, one after the other: two thousand at once leave this process time for the rest.
+"""Start inbound handshakes one after the other, so that two thousand at once leave this process time for the rest.
 
-A handshake, and the greeting that follows, cost a core about ten milliseconds in all, in a dozen pieces. The scheduler
-runs whatever can run before it begins anew, so as many handshakes as come at once would lie between any two steps of
-everything else. Here one begins in each pass of the scheduler: a pass then takes about as long as one handshake,
-however many wait. Lines with long round trips lose nothing, since while they wait passes are short.
+A handshake and the greeting that follows take about ten milliseconds of a core in all, in a dozen pieces. The scheduler
+runs everything that is ready before it begins its next pass. So all handshakes that arrive at once would run between
+any two steps of everything else. Here one begins in each pass: a pass then takes about as long as one handshake,
+however many wait. Connections with long round trips lose nothing, since passes are short while they wait.
 
 Invariants:
+
 - At most one handshake begins in a pass.
-- Awaited, known and unknown ones wait apart, each in the order in which they came, and take turns.
-- Whoever waits for others of its own origin, or is of another kind by now, keeps nobody waiting.
+- Awaited, known and unknown origins wait in separate queues, in order of arrival, and the queues take turns.
+- A handshake that waits for others of its own origin, or whose origin has changed its class, holds up nobody.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ import trio
 from swarm.libp2p.fair_slots import Claim
 
 LOOK_AGAIN_S = 0.02
-"""How often is looked whether a place is free: a join takes about as long."""
+"""Seconds between two checks whether a place is free: about as long as a join takes."""
 
 
 class Places(Protocol):
-    """Who may come in (`swarm.libp2p.connection_gate.Door`)."""
+    """Which origins have a place (`swarm.libp2p.connection_gate.Door`)."""
 
     @abstractmethod
     def claim_of(self, origin: str) -> Claim:
-        """What speaks for a connection from there."""
+        """Return how well an origin is known."""
 
     @abstractmethod
     def has_share(self, origin: str, now: float) -> bool:
-        """Whether few enough of this origin are on their way in."""
+        """Return whether few enough connections of this origin are joining."""
 
     @abstractmethod
     def has_place(self, origin: str, now: float) -> bool:
-        """Whether there is a place for one more of this origin."""
+        """Return whether there is a place for one more connection of this origin."""
 
 
 class HandshakeTurns:
-    """See the module's paragraph."""
+    """Queue inbound handshakes by how well their origin is known, and start one in each pass."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -49,8 +50,10 @@ class HandshakeTurns:
         self._turn = trio.StrictFIFOLock()
 
     async def wait(self, origin: str) -> None:
-        """Return when a handshake of `origin` may begin: it is its turn, and there is a place for it. There is one for
-        as long as the caller does not wait."""
+        """Return when a handshake of `origin` may begin: it is its turn, and there is a place for it.
+
+        The place stays free until the caller waits for something.
+        """
         while True:
             while not self._places.has_share(origin, trio.current_time()):
                 await trio.sleep(LOOK_AGAIN_S)
@@ -64,5 +67,5 @@ class HandshakeTurns:
                     return
 
     def _may_wait(self, origin: str, claim: Claim) -> bool:
-        """Whether it stands in the right queue."""
+        """Return whether the handshake is in the right queue."""
         return self._places.claim_of(origin) is claim and self._places.has_share(origin, trio.current_time())

@@ -1,11 +1,13 @@
-"""Peers to whom security is proposed at once, with our first message behind it, and those who did not take that.
+"""Decide which peers get our first message together with the security proposal, and remember those that rejected it.
 
-That saves a round trip. A peer that speaks TLS takes it. One that speaks noise alone answers "na", reads our message
-for more proposals, and hangs up; so it is connected to once more, and remembered where that helped.
+Sending both at once saves a round trip. A peer that speaks TLS accepts it. A peer that speaks only noise answers "na",
+takes our message for more proposals, and closes the connection. Then we connect once more, and remember the peer if
+that succeeded.
 
 Invariants:
-- A peer that is remembered is not tried at once, as long as it is among the last MAX_PATIENT.
-- No more than two attempts are made in one go.
+
+- A remembered peer is not sent both at once, as long as it is among the last MAX_PATIENT.
+- One call makes at most two attempts.
 """
 
 from __future__ import annotations
@@ -18,23 +20,23 @@ from protocol.core.ids import PeerId
 from swarm.libp2p.security import NotTakenAtOnce
 
 MAX_PATIENT = 1024
-"""Peers remembered: as many as a node has connections. One that was forgotten costs a connection more."""
+"""Peers remembered: as many as a node has connections. A forgotten peer costs one more connection."""
 
 T = TypeVar("T")
 
 
 class Haste:
-    """See the module's paragraph."""
+    """Remember the peers that cannot take a proposal and the first message at once."""
 
     def __init__(self) -> None:
         self._patient: dict[PeerId, None] = {}
 
     def suits(self, peer: PeerId) -> bool:
-        """Whether a proposal at once may save a round trip."""
+        """Return whether sending the proposal and the first message at once may save a round trip."""
         return peer not in self._patient
 
     async def attempt(self, peer: PeerId, connect: Callable[[bool], Awaitable[T]]) -> T:
-        """Connect to a peer; `connect` is told whether to propose at once. Raises what its last call raises."""
+        """Connect to a peer; `connect` gets True to send both at once. Raises what its last call raises."""
         if self.suits(peer):
             with suppress(NotTakenAtOnce):
                 return await connect(True)

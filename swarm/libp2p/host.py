@@ -1,15 +1,17 @@
-"""One node's presence in libp2p: TCP, TLS or noise, yamux and multistream put together behind the `Transport` port.
+"""Run one node's presence in libp2p: combine TCP, TLS or noise, yamux and multistream behind the `Transport` interface.
 
-py-libp2p gives us identities, the noise handshake and its messages; the host itself is ours, because the stock one
-keeps tasks outside every nursery, shares listening ports silently (SO_REUSEPORT), refuses for a minute to dial who did
-not answer once, and loses the address of IPv6 peers. What always holds:
+py-libp2p provides identities, the noise handshake and its messages. The host itself is ours. py-libp2p's host keeps
+tasks outside every nursery, silently shares listening ports (SO_REUSEPORT), and loses the address of IPv6 peers. It
+also stops dialling a peer for a minute after one dial without an answer.
 
-* Every task lives in this host's nursery: leaving the scope ends them all, within FLUSH_S or so.
-* What a peer does wrong ends that peer's stream or connection and nothing else.
-* Nobody outside is ever contacted but those that `dial` was asked to dial, and members who ask for it
-  (`swarm.libp2p.reachability`): no bootstrap and no mDNS.
-* A connection is registered, announced and used by broadcast in one step, and forgotten in one step.
-* Strangers cost no more than `budget` and `door` say, whatever they do, and no member its place.
+Invariants:
+
+- Every task lives in this host's nursery: leaving the scope ends them all, within FLUSH_S or so.
+- A peer that does something wrong ends its own stream or connection and nothing else.
+- This node contacts only the addresses that `dial` was given, and members that ask for it
+  (`swarm.libp2p.reachability`): there is no bootstrap and no mDNS.
+- A connection is registered, announced and used by broadcast in one step, and forgotten in one step.
+- Strangers cost no more than `budget` and `door` allow, whatever they do, and never take a member's place.
 """
 
 from __future__ import annotations
@@ -93,29 +95,29 @@ from swarm.transport.reach_evidence import ReachEvidence
 T = TypeVar("T")
 
 MAX_CONNECTIONS = 4096
-"""Connections of members, beside those of strangers: one per peer of a large swarm; a file descriptor each."""
+"""Members' connections, apart from those of strangers: one for each peer of a large swarm, a file descriptor each."""
 
 OTHER_FILES = MAX_STRANGERS + MAX_HANDSHAKES + 128
-"""File descriptors that members leave: to those who are no members yet, and to files."""
+"""File descriptors that members leave free: for strangers, handshakes and files."""
 
 MAX_CONNECTIONS_PER_PEER = 4
-"""Two dials that cross leave two; more are nobody's honest doing."""
+"""Two dials that cross leave two connections; no honest peer has more than these."""
 
 INTRODUCTIONS = frozenset({IDENTIFY_PROTOCOL, PING_PROTOCOL, DCUTR})
-"""What is spoken over a circuit that is limited: enough to get to know each other, and to meet."""
+"""Protocols that a limited circuit may carry: enough for two peers to get to know each other and to meet."""
 
 log = logging.getLogger(__name__)
 
 
 def most_members(open_files: int) -> int:
-    """How many connections of members there may be in a process that may open so many files; -1 is no limit."""
+    """Return how many members' connections a process with `open_files` file descriptors may have; -1 means no limit."""
     if open_files < 0:
         return MAX_CONNECTIONS
     return min(MAX_CONNECTIONS, max(1, open_files // 2, open_files - OTHER_FILES))
 
 
 class Host(Flooding):
-    """See `swarm.transport.interface.Transport`; obtained from `open_libp2p`."""
+    """Implement `swarm.transport.interface.Transport`; obtained from `open_libp2p`."""
 
     def __init__(
         self,
@@ -213,10 +215,10 @@ class Host(Flooding):
             raise StreamRefused(f"{peer} is not connected")
         return await self.open_stream_on(connection, protocol)
 
-    # Inside the package.
+    # For other modules of this package.
 
     def listen(self, listeners: Sequence[trio.SocketListener], announce: Sequence[Address]) -> None:
-        """Serve bound listeners."""
+        """Serve sockets that are bound already."""
         self.listeners = tuple(listeners)
         self._announce = tuple(announce)
         self.relist()
@@ -224,13 +226,13 @@ class Host(Flooding):
             self._nursery.start_soon(trio.serve_listeners, self._accept, list(listeners))
 
     def relist(self) -> None:
-        """Look again at which addresses others may dial: interfaces come and go."""
+        """Find again the addresses that others may dial: interfaces come and go."""
         bound = [from_socket(listener.socket.getsockname()) for listener in self.listeners]
         self._listening = list_advertised(bound, self._announce, self.peer_id) if bound else []
         self.reaching.note_listening(self._announce)
 
     def connections(self) -> list[Connection]:
-        """All that there are."""
+        """Return all connections."""
         return list(self._by_number.values())
 
     async def open_stream_on(self, connection: Connection, protocol: str, first: bytes = b"") -> Libp2pStream:
@@ -255,7 +257,7 @@ class Host(Flooding):
         self._nursery.start_soon(self._serve_stream, connection, stream)
 
     def end_over(self, over: Iterable[Over]) -> None:
-        """Cut off whoever holds more than its budget, and take back what it holds."""
+        """End connections that hold more than their budget, and free what they hold."""
         for one in over:
             if (connection := self._by_number.get(one.number)) is None:
                 continue
@@ -265,14 +267,14 @@ class Host(Flooding):
             self.budget.close(one.number)
 
     async def aclose(self) -> None:
-        """Say good-bye to everybody; at most FLUSH_S."""
+        """Say good-bye to all peers; at most FLUSH_S."""
         async with trio.open_nursery() as nursery:
             for peer in self.connected_peers():
                 nursery.start_soon(self.disconnect, peer)
         self.hub.close()
 
     async def unless_met(self, peer: PeerId, act: Callable[[], Awaitable[T]]) -> T | None:
-        """Do something until it is done, or until there is a connection to `peer` without a relay: then return None."""
+        """Run `act` until it is done, or until there is a connection to `peer` without a relay; then return None."""
         if self.is_met(peer):
             return None
         scope = trio.CancelScope()
@@ -288,16 +290,16 @@ class Host(Flooding):
         return None
 
     def open_connection(self, peer: PeerId) -> Connection | None:
-        """The connection to `peer` over which streams are opened."""
+        """Return the connection to `peer` on which streams are opened."""
         return next(iter(self.connections_to(peer)), None)
 
     def connections_to(self, peer: PeerId) -> list[Connection]:
-        """Those over which streams can be opened: without a relay first, then the oldest."""
+        """Return the connections on which streams can be opened: those without a relay first, then the oldest."""
         usable = [one for one in self._connections.get(peer, ()) if one.muxer.is_open]
         return usable if len(usable) < 2 else sorted(usable, key=lambda one: (one.route.relay is not None, one.number))
 
     def is_met(self, peer: PeerId) -> bool:
-        """Whether there is a connection without a relay."""
+        """Return whether there is a connection without a relay."""
         connection = self.open_connection(peer)
         return connection is not None and connection.route.relay is None
 
@@ -310,7 +312,7 @@ class Host(Flooding):
         leaves: Leaves = Leaves.IF_IT_CAN,
         way: Way = Way.DIALLED,
     ) -> None:
-        """Connect to an IP address and find `wanted` there; where `is_initiator` is False, as if it had dialled us.
+        """Connect to an IP address where `wanted` must answer. If not `is_initiator`, act as if it had dialled us.
 
         Raises OSError, HandshakeFailed.
         """
@@ -323,7 +325,7 @@ class Host(Flooding):
             await outlast(self._nursery, act, (OSError, HandshakeFailed))
 
     async def connect_apart(self, wanted: PeerId, address: Address, leaves: Leaves = Leaves.ANEW) -> Connection:
-        """Connect to `wanted` once more, for introductions alone: nobody above hears of it.
+        """Connect to `wanted` once more, for introductions only: the layers above do not see this connection.
 
         Raises OSError, HandshakeFailed.
         """
@@ -332,7 +334,7 @@ class Host(Flooding):
         return self.add(channel, raw, route, is_member=True, is_initiator=True)
 
     async def _reach(self, wanted: PeerId, address: Address, leaves: Leaves) -> tuple[SecureChannel, TcpConnection]:
-        """A secure channel to `wanted` at an IP address, and what it lies on. Raises OSError, HandshakeFailed."""
+        """Return a secure channel to `wanted`, and the TCP connection below it. Raises OSError, HandshakeFailed."""
 
         async def connect(at_once: bool) -> tuple[SecureChannel, TcpConnection]:
             stream = await connect_from(self.listeners, address.host, address.port, leaves)
@@ -343,9 +345,9 @@ class Host(Flooding):
         return await self.haste.attempt(wanted, connect)
 
     async def _await(self, stream: trio.SocketStream, wanted: PeerId, way: Way, must_go_on: Callable[[], None]) -> None:
-        """Take up a connection of ours on which `wanted` is to be the client. Raises HandshakeFailed.
+        """Add a connection that we made, on which `wanted` is the client. Raises HandshakeFailed.
 
-        Once it has our answer it may take us for connected.
+        Once the peer has our answer, it may consider itself connected.
         """
         async with self._closed_in_vain(stream):
             raw = self._caps.connection(stream, is_initiator=False)
@@ -360,7 +362,7 @@ class Host(Flooding):
 
     @asynccontextmanager
     async def _closed_in_vain(self, stream: trio.SocketStream) -> AsyncIterator[None]:
-        """Close a connection where the block fails, or is cancelled: nobody else knows of it."""
+        """Close a connection if the block fails or is cancelled: nothing else knows of it."""
         try:
             yield
         except BaseException:
@@ -368,7 +370,7 @@ class Host(Flooding):
             raise
 
     def _route(self, raw: TcpConnection, way: Way) -> Route:
-        """Of a connection that we made."""
+        """Return the route of a connection that we made."""
         return Route(
             address=str(raw.remote),
             origin=origin_of(raw.remote.host),
@@ -382,7 +384,7 @@ class Host(Flooding):
     def add(
         self, channel: SecureChannel, raw: RawConnection, route: Route, *, is_member: bool, is_initiator: bool
     ) -> Connection:
-        """Take up a connection that was secured, and run it."""
+        """Add a secured connection, and run it."""
         connection = Connection(
             channel,
             raw=raw,
@@ -397,7 +399,7 @@ class Host(Flooding):
         return connection
 
     async def _accept(self, stream: trio.SocketStream) -> None:
-        """Shake hands with whoever called, then run the connection. Nothing a stranger does escapes."""
+        """Shake hands on an accepted connection, then run it. No error that a stranger causes leaves this function."""
         number = next(self._numbers)
         async with stream:
             try:
@@ -433,8 +435,9 @@ class Host(Flooding):
     async def _shake_hands(
         self, stream: trio.SocketStream, number: int
     ) -> tuple[SecureChannel, TcpConnection, bool] | None:
-        """Find out who called, and whether we are the initiator all the same; None when that took too long, or others
-        have more right to the place.
+        """Find out who called. The last value returned is whether we act as the initiator all the same.
+
+        Return None if that took too long, or if other connections have more right to the place.
         """
         scope = self._shaking[number] = trio.CancelScope()
         try:
@@ -470,7 +473,7 @@ class Host(Flooding):
 
     @property
     def _is_full(self) -> bool:
-        """Whether members have all their connections."""
+        """Whether members use all connections that they may have."""
         return len(self._by_number) - self.door.num_strangers >= self._most_members
 
     def _has_room_for(self, peer: PeerId, *, is_member: bool) -> bool:
@@ -488,7 +491,7 @@ class Host(Flooding):
             return
         if is_member and self._is_full:
             self.door.refusals.note(CONNECTIONS, connection.peer)
-            return  # it goes on with a stranger's budget
+            return  # it keeps a stranger's budget
         connection.change(is_member=is_member)
         if is_member:
             self.door.note_trusted(connection.number)
@@ -498,26 +501,26 @@ class Host(Flooding):
         self.end_over(self.budget.promote(connection.number, is_member=is_member))
 
     def _lodge(self, connection: Connection) -> None:
-        """Give a stranger's connection a place, which may cost another its own."""
+        """Give a stranger's connection a place, which may displace another one."""
         self._make_way(
             self.door.admit(connection.number, connection.route.origin, connection.peer, trio.current_time())
         )
 
     def _make_way(self, victim: int | None) -> None:
-        """End what has lost its stranger's place: a handshake, or a connection."""
+        """End the handshake or connection that has lost its stranger's place."""
         if victim is None:
             return
         if (scope := self._shaking.get(victim)) is not None:
             scope.cancel()
         elif (other := self._by_number.get(victim)) is not None:
-            other.muxer.break_off("others have more right to one of the places of strangers")
+            other.muxer.break_off("other connections have more right to one of the strangers' places")
             self.budget.close(victim)
 
     def _register(self, connection: Connection) -> None:
         self._by_number[connection.number] = connection
         self.budget.open(connection.number, is_member=connection.is_member)
         self._meters.setdefault(connection.peer, Meter())
-        if connection.route.is_limited:  # to all above, its peer is not connected
+        if connection.route.is_limited:  # the layers above do not see its peer as connected
             self._circuits.setdefault(connection.peer, []).append(connection)
             return
         if not connection.is_member:
@@ -560,7 +563,7 @@ class Host(Flooding):
         return peer in self._connections or peer in self._circuits
 
     async def _serve_stream(self, connection: Connection, stream: YamuxStream) -> None:
-        """Negotiate and run the handler; see `StreamHandler` for what its end means."""
+        """Negotiate and run the handler; `StreamHandler` says what its end means."""
         offered = INTRODUCTIONS & self.handlers.keys() if connection.route.is_limited else self.handlers.keys()
         try:
             with trio.fail_after(STREAM_OPEN_TIMEOUT_S):
@@ -569,14 +572,14 @@ class Host(Flooding):
         except (NegotiationFailed, TransportError, PeerError, trio.TooSlowError) as error:
             log.debug("a stream from %s was aborted: %s", connection.peer, error)
             stream.reset("its handler failed")
-        except BaseException:  # also where it was cancelled: a stream without a handler must not stay open
+        except BaseException:  # also if it was cancelled: a stream without a handler must not stay open
             stream.reset("its handler failed")
             raise
         else:
             await stream.aclose()
 
     def _stream(self, connection: Connection, stream: YamuxStream, protocol: str) -> Libp2pStream:
-        # What nodes say to reach each other is none of the traffic that those above asked for.
+        # The protocols by which nodes find out how to reach each other do not count as traffic of the layers above.
         meter = Meter() if protocol in PROTOCOLS else self._meters[connection.peer]
         return Libp2pStream(stream, connection=connection, protocol=protocol, meter=meter)
 
@@ -599,13 +602,13 @@ async def open_libp2p(
     Args:
         private_key: Ed25519 seed, 32 bytes; the peer id follows from it.
         listen: multiaddrs to listen on, /ip4|ip6/HOST/tcp/PORT; none for a node that only dials.
-        announce: what to tell others to dial instead of what is bound, for nodes behind a forwarded port.
-        security: protocols to offer and to accept, the preferred one first.
-        relay_bits_per_s: let members that cannot meet use circuits through us as connections, and carry at most so much
-            for all of them; None: circuits are for introductions alone.
-        map_ports: when the home router is asked to pass ports on; `tell_port` hears what comes of it.
-        upload_bits_per_s, download_bits_per_s: caps on what all connections together write to their sockets and read
-            from them, encryption and handshakes included and headers of TCP and IP not; None is no cap.
+        announce: addresses that others should dial instead of the bound ones, for nodes behind a forwarded port.
+        security: protocols to offer and to accept. The preferred one comes first.
+        relay_bits_per_s: cap on all circuits through us together. If given, members that cannot meet may use circuits
+            through us as connections. None: circuits are for introductions only.
+        map_ports: when to ask the home router to forward ports. `tell_port` gets the results.
+        upload_bits_per_s, download_bits_per_s: caps on what all connections together write to and read from their
+            sockets. Encryption and handshakes count, headers of TCP and IP do not. None is no cap.
 
     Raises:
         ListenFailed: an address cannot be parsed or bound; nothing stays bound.

@@ -1,7 +1,7 @@
-"""The two protocols that every libp2p node is expected to answer: identify and ping.
+"""Answer the two protocols that every libp2p node is expected to answer: identify and ping.
 
-Identify tells a peer our key, our protocols and the address we see it at; it tells nobody else anything. What a peer
-tells of itself is its word alone, and so is where it sees us.
+Identify tells a peer our key, our protocols and the address at which we see it; it tells nobody else anything. A peer's
+statements about itself, and about where it sees us, are only its claims.
 Specifications: https://github.com/libp2p/specs/tree/master/identify and .../ping.
 """
 
@@ -28,20 +28,20 @@ PING_BYTES = 32
 AGENT = "volery"
 
 MAX_IDENTIFY_BYTES = 8 * KIB
-"""Of an answer; other implementations allow as much."""
+"""Bytes of an identify answer; other implementations allow as much."""
 
 MAX_PROTOCOLS = 256
-"""Names that are looked at."""
+"""Protocol names that are read from one answer."""
 
 PINGS = Rate(per_s=20.0, burst=100.0)
-"""Answered on one stream. Others measure a round trip every second or so; a bulk of pings would be a task's turn
-each."""
+"""Pings answered on one stream. Other nodes measure a round trip every second or so. A flood of pings would cost a
+scheduler turn each."""
 
 
 def identify_handler(
     identity: Identity, addresses: Callable[[], list[str]], protocols: Callable[[], list[str]]
 ) -> StreamHandler:
-    """Return the handler that introduces us."""
+    """Return the handler that answers identify with what this node says of itself."""
 
     async def introduce(stream: Stream) -> None:
         assert isinstance(stream, Libp2pStream)
@@ -61,7 +61,7 @@ def identify_handler(
 
 @dataclass(frozen=True, kw_only=True)
 class Introduced:
-    """What a peer says of itself, and where it sees us; None: it does not say, or nowhere that we could be."""
+    """A peer's claims about itself. `observed` is where it sees us; None if it does not say, or we cannot be there."""
 
     agent: str
     protocols: frozenset[str]
@@ -70,7 +70,7 @@ class Introduced:
 
 
 async def read_introduction(stream: Stream) -> Introduced:
-    """Read what a peer answers on a stream of IDENTIFY_PROTOCOL. Raises PeerError, StreamBroken."""
+    """Read a peer's answer on a stream of IDENTIFY_PROTOCOL. Raises PeerError, StreamBroken."""
     told = await receive(stream, Identify, MAX_IDENTIFY_BYTES)
     observed = from_bytes([told.observed_addr], 1)
     return Introduced(

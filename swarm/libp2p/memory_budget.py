@@ -1,11 +1,12 @@
-"""How much memory connections may take: one budget for all strangers, one for all members, and a share for each.
+"""Limit the memory that connections may take: one budget for all strangers, one for all members, a share for each.
 
-A stranger is a peer that showed a key and nothing else; a member is one that the layer above trusts (`Transport.trust`)
-or that we dialled ourselves. What is counted are bytes that arrived and were not read, bytes that wait to be written,
-and bytes of messages that are not complete (`Stream.retain`). Whoever exceeds its own share is cut off; when a class
-exceeds its budget, whoever holds most of that class is. So a stranger never costs a member anything.
+A stranger is a peer that has shown a key and nothing else. A member is a peer that the layer above trusts
+(`Transport.trust`) or that we dialled. The budget counts bytes that arrived and were not read, bytes that wait to be
+written, and bytes of incomplete messages (`Stream.retain`). A connection that exceeds its own share is ended. When a
+class exceeds its budget, the connection of that class that holds most is ended. So a stranger never costs a member
+anything.
 
-The worst case of memory, in MiB. Everything else that a connection needs is of constant size:
+The worst case of memory, in MiB. Everything else that a connection needs has a constant size:
 
     strangers                                                            members
     bytes held           STRANGERS_BYTES                         32      MEMBERS_BYTES                       512
@@ -19,10 +20,11 @@ The worst case of memory, in MiB. Everything else that a connection needs is of 
 A pure core.
 
 Invariants:
-- After each call, and once those it names are gone, no class holds more than its budget and no account more than its
-  share.
-- A member is never named because of what strangers hold, nor the other way round.
-- An account that is closed holds nothing.
+
+- After each call, once the connections that it names are gone, no class holds more than its budget and no account more
+  than its share.
+- A member is never named because of what strangers hold, and a stranger never because of what members hold.
+- A closed account holds nothing.
 """
 
 from __future__ import annotations
@@ -32,29 +34,29 @@ from dataclasses import dataclass, field
 MIB = 1024 * 1024
 
 MAX_STRANGERS = 128
-"""Connections of strangers at once, beside those of members. A node that joins is a stranger for a second or two."""
+"""Strangers' connections at once, apart from those of members. A node that joins is a stranger for a second or two."""
 
 STRANGER_STREAMS = 12
 """Streams that a stranger may hold open towards us. An honest one has gossip, greeting, holdings, chunks, identify and
 a few questions."""
 
 STRANGER_BYTES = 8 * MIB
-"""Held by one connection of a stranger: an answer of the largest size (4 MiB), and as much again."""
+"""Bytes that one stranger's connection may hold: an answer of the largest size (4 MiB), and as much again."""
 
 STRANGERS_BYTES = 32 * MIB
-"""Held by all of them."""
+"""Bytes that all strangers' connections together may hold."""
 
 MEMBER_BYTES = 64 * MIB
-"""Held by one connection of a member: four of the largest deliveries, or a dozen chunks with questions."""
+"""Bytes that one member's connection may hold: four of the largest deliveries, or a dozen chunks with questions."""
 
 MEMBERS_BYTES = 512 * MIB
-"""Held by all of them: twelve uploads of the largest chunks are 48 MiB, and a hundred members that each ask for the
-manifest of a model of 70 B parameters 100 MiB."""
+"""Bytes that all members' connections together may hold. Twelve uploads of the largest chunks take 48 MiB. A hundred
+members that each ask for the manifest of a model of 70 B parameters take 100 MiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Over:
-    """Effect: end this account's connection. `of_all`: because all of its class hold too much, and it holds most."""
+    """Effect: end this account's connection. `of_all`: its whole class holds too much, and it holds most of that."""
 
     number: int
     of_all: bool
@@ -69,7 +71,7 @@ class _Account:
 
 @dataclass(kw_only=True)
 class Budget:
-    """See the module's paragraph. Accounts have numbers, which the caller makes."""
+    """Count what each connection and each class holds. Accounts have numbers, which the caller makes."""
 
     stranger_bytes: int = STRANGER_BYTES
     strangers_bytes: int = STRANGERS_BYTES
@@ -79,16 +81,16 @@ class Budget:
     _held: list[int] = field(default_factory=lambda: [0, 0])
 
     def open(self, number: int, *, is_member: bool) -> None:
-        """A connection begins; it holds nothing."""
+        """Open an account for a new connection, which holds nothing yet."""
         self._accounts[number] = _Account(is_member=is_member)
 
     def close(self, number: int) -> None:
-        """A connection ended: what it holds is given back. Quiet when it was closed before."""
+        """Close the account of a connection that ended, and free what it holds. Do nothing if it is closed already."""
         if (account := self._accounts.pop(number, None)) is not None:
             self._held[account.is_member] -= account.held
 
     def change(self, number: int, delta: int) -> list[Over]:
-        """An account holds `delta` bytes more, or less; return whose connection must end."""
+        """Add `delta` bytes, or subtract them, from what an account holds; return the connections that must end."""
         if (account := self._accounts.get(number)) is None:
             return []
         held = account.held = account.held + delta
@@ -98,7 +100,7 @@ class Budget:
         return self._exceeded(number, account)
 
     def promote(self, number: int, *, is_member: bool) -> list[Over]:
-        """An account changes its class, with what it holds; return whose connection must end."""
+        """Move an account, with what it holds, to the other class; return the connections that must end."""
         if (account := self._accounts.get(number)) is None or account.is_member is is_member:
             return []
         self._held[account.is_member] -= account.held
@@ -120,7 +122,7 @@ class Budget:
         if excess <= 0:
             return over
         those = [(n, one) for n, one in self._accounts.items() if one.is_member is account.is_member]
-        excess -= sum(one.held for _, one in those if one.is_over)  # they are about to give it back
+        excess -= sum(one.held for _, one in those if one.is_over)  # these are about to free theirs
         for largest, one in sorted(those, key=lambda entry: (-entry[1].held, -entry[0])):
             if excess <= 0:
                 break

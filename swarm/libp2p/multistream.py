@@ -1,10 +1,14 @@
-"""multistream-select 1.0: two ends agree on a protocol by its name.
+"""Agree on a protocol by its name (multistream-select 1.0).
 
     message = uvarint length | text | "\\n"      the first message each way is "/multistream/1.0.0"
 
-The initiator proposes names in order of preference, the responder echoes the one it takes or answers "na". The
-initiator sends its first proposal together with its greeting, so that agreement takes one round trip. What always
-holds: no byte beyond the negotiation is read. Specification: https://github.com/multiformats/multistream-select.
+The initiator proposes names in order of preference. The responder echoes the one that it accepts, or answers "na". The
+initiator sends its first proposal together with its greeting, so that agreement takes one round trip. Specification:
+https://github.com/multiformats/multistream-select.
+
+Invariants:
+
+- No byte beyond the negotiation is read.
 """
 
 from __future__ import annotations
@@ -16,22 +20,22 @@ GREETING = "/multistream/1.0.0"
 NOT_AVAILABLE = "na"
 
 MAX_MESSAGE_BYTES = 1024
-"""A protocol's name; the specification's own bound for a message."""
+"""Bytes of a protocol's name; the specification's own limit for a message."""
 
 MAX_PROPOSALS = 16
-"""Names a responder listens to before it gives up on an initiator."""
+"""Names that a responder listens to before it gives up on an initiator."""
 
 
 class NegotiationFailed(Exception):
-    """The two ends have no protocol in common, or the other one does not speak multistream."""
+    """The two ends have no protocol in common, or the other end does not speak multistream."""
 
 
 class PeerProposes(NegotiationFailed):
-    """The other end takes itself for the initiator as well."""
+    """The other end also acts as the initiator."""
 
 
 class Wire(Protocol):
-    """What is negotiated over."""
+    """The bytes over which two ends negotiate."""
 
     async def read(self, n: int) -> bytes:
         """Return exactly `n` bytes."""
@@ -40,7 +44,7 @@ class Wire(Protocol):
 
 
 def encode_message(text: str) -> bytes:
-    """Return one message."""
+    """Return the bytes of one message."""
     body = text.encode() + b"\n"
     length = len(body)
     prefix = bytearray()
@@ -51,7 +55,7 @@ def encode_message(text: str) -> bytes:
 
 
 async def read_message(wire: Wire) -> str:
-    """Return one message's text. Raises NegotiationFailed, and whatever `wire` raises."""
+    """Return one message's text. Raises NegotiationFailed, and what `wire` raises."""
     length = 0
     for shift in (0, 7):
         byte = (await wire.read(1))[0]
@@ -73,7 +77,7 @@ async def read_message(wire: Wire) -> str:
 
 
 async def propose(wire: Wire, protocols: Sequence[str]) -> str:
-    """Propose `protocols` in order; return the one the other side takes. Raises NegotiationFailed."""
+    """Propose `protocols` in order; return the one that the other end accepts. Raises NegotiationFailed."""
     first = encode_message(GREETING)
     greeted = False
     for protocol in protocols:
@@ -90,10 +94,10 @@ async def propose(wire: Wire, protocols: Sequence[str]) -> str:
 
 
 async def propose_at_once(wire: Wire, protocol: str, first: bytes) -> None:
-    """Propose `protocol` and go on with `first` as if it was taken already, which saves a round trip.
+    """Propose `protocol` and go on with `first` as if it was already accepted, which saves a round trip.
 
-    Raises NegotiationFailed where it is not, PeerProposes among it; whoever answered has then read `first` for
-    proposals, and the wire is of no use any more.
+    Raises NegotiationFailed, or its subclass PeerProposes, if it is not accepted. The other end has then read `first`
+    as proposals, and the wire cannot be used any more.
     """
     await wire.write(encode_message(GREETING) + encode_message(protocol) + first)
     await _expect_greeting(wire)
@@ -101,7 +105,7 @@ async def propose_at_once(wire: Wire, protocol: str, first: bytes) -> None:
 
 
 async def answer(wire: Wire, supports: Callable[[str], bool]) -> str:
-    """Take the first proposed protocol that `supports` knows. Raises NegotiationFailed."""
+    """Accept the first proposed protocol that `supports` knows. Raises NegotiationFailed."""
     await wire.write(encode_message(GREETING))
     await _expect_greeting(wire)
     for _ in range(MAX_PROPOSALS):
@@ -110,11 +114,11 @@ async def answer(wire: Wire, supports: Callable[[str], bool]) -> str:
             await wire.write(encode_message(proposal))
             return proposal
         await wire.write(encode_message(NOT_AVAILABLE))
-    raise NegotiationFailed("the peer proposed nothing that we speak")
+    raise NegotiationFailed("the peer proposed no protocol that we speak")
 
 
 def _expect_taken(protocol: str, answer: str) -> None:
-    """Raise PeerProposes where another protocol came as the answer, NegotiationFailed where anything else did."""
+    """Raise PeerProposes if the answer names another protocol, and NegotiationFailed if it is anything else."""
     if answer != protocol:
         failed = PeerProposes if answer.startswith("/") else NegotiationFailed
         raise failed(f"{protocol} was answered with {answer!r}")

@@ -1,10 +1,11 @@
-"""Something that goes on when nobody waits for it any more, once it has come so far that it must.
+"""Run something that continues after its caller has stopped waiting, once it can no longer be undone.
 
-In TLS 1.3 a client takes a connection for made before its server does. Who knocks at a peer as the server, and is met
-by another way meanwhile, must not drop a connection that the peer uses already.
+In TLS 1.3 a client considers a connection established before its server does. So a node that acts as the server, and
+is meanwhile connected to the peer in another way, must not drop a connection that the peer already uses.
 
 Invariants:
-- Before it has said that it must go on, it ends with whoever waits for it.
+
+- Until it says that it must go on, it is cancelled together with its caller.
 - It ends with its nursery at the latest.
 """
 
@@ -15,13 +16,13 @@ from collections.abc import Awaitable, Callable
 import trio
 
 MustGoOn = Callable[[], None]
-"""Called once there is no way back."""
+"""Called once it can no longer be undone."""
 
 
 async def outlast(
     nursery: trio.Nursery, act: Callable[[MustGoOn], Awaitable[None]], expected: tuple[type[Exception], ...]
 ) -> None:
-    """Run `act` in `nursery` and wait for it. Raises what it raises of `expected`; anything else ends the nursery."""
+    """Run `act` in `nursery` and wait for it. Raises its exception if `expected`; any other one ends the nursery."""
     scope, ended = trio.CancelScope(), trio.Event()
     failures: list[Exception] = []
     must_go_on = False

@@ -1,6 +1,6 @@
-"""Several attempts at the same thing, each begun a little after the one before: the first that succeeds ends the rest.
+"""Start several attempts at the same thing, each a little after the one before; the first success ends the rest.
 
-"Happy eyeballs" (RFC 8305): an address that swallows everything costs the pause before the next one, not its patience.
+This is "happy eyeballs" (RFC 8305): an address that never answers costs the pause before the next one, not its timeout.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from contextlib import suppress
 import trio
 
 Attempt = Callable[[], Awaitable[str]]
-"""Returns "" when it succeeded, else why it did not. Only one that returned "" may leave anything behind."""
+"""Returns "" when it succeeded, else why it failed. Only an attempt that returned "" may leave anything behind."""
 
 PAUSE_S = 0.25
-"""Between the beginnings of two attempts (RFC 8305, section 8)."""
+"""Seconds between the starts of two attempts (RFC 8305, section 8)."""
 
 
 async def race(attempts: Sequence[Attempt], pause_s: float = PAUSE_S) -> list[str]:
-    """Make the attempts until one succeeds; return why each failed that did, and nothing where one succeeded."""
+    """Make the attempts until one succeeds; return the reasons of the failed ones, and none if one succeeded."""
     failures: list[str] = []
     succeeded = False
     async with trio.open_nursery() as nursery:

@@ -1,15 +1,18 @@
-"""From a TCP connection, or a circuit, to a secure one: a libp2p security transport below, bytes for the muxer above.
+"""Turn a TCP connection, or a circuit, into a secure one: a libp2p security transport below, bytes for the muxer above.
 
-What always holds: security is chosen from an explicit table (our TLS, then noise, never plaintext or secio), whoever
-dials checks that the peer is the one it wanted, and whatever a peer makes the handshake or the cipher raise leaves here
-as `HandshakeFailed` or `ConnectionLost`. Any `ISecureTransport` may take a place in the table.
+TLS comes first because it is faster; noise is for peers that speak nothing else. A peer that fails in TLS is not asked
+again in noise: it failed because it is not the peer that it should be.
 
-TLS comes first because it is faster; noise is for those who speak nothing else. Who fails in TLS is not asked again in
-noise: it failed because it is not who it should be.
+TLS is proposed together with its first message, and agrees on the muxer as well: one round trip in place of three. That
+first message is public, and reveals nothing about us. Rust's multistream-select calls this "V1Lazy". A peer that speaks
+only noise must be connected to once more (`haste`).
 
-TLS is proposed with its first message behind it, and agrees on the muxer as well: one round trip in place of three.
-That first message is public, and says nothing of us. Rust's multistream-select calls it "V1Lazy". A peer that speaks
-noise alone must be connected to once more (`haste`).
+Invariants:
+
+- Security is chosen from an explicit table: our TLS, then noise, never plaintext or secio. Any `ISecureTransport` may
+  take a place in it.
+- The dialler checks that the peer is the one that it wanted.
+- Every error that a peer causes in the handshake or the cipher leaves here as `HandshakeFailed` or `ConnectionLost`.
 """
 
 from __future__ import annotations
@@ -42,41 +45,41 @@ from swarm.libp2p.yamux.driving import ConnectionLost
 TLS, NOISE = str(TLS_PROTOCOL), str(NOISE_PROTOCOL)
 
 SecurityTable = Mapping[TProtocol, ISecureTransport]
-"""Security protocols we speak, the preferred one first."""
+"""Security protocols that we speak, the preferred one first."""
 
 RawConnection = TcpConnection | CircuitConnection
-"""What a secure connection lies on."""
+"""The connection below a secure one."""
 
 Errors = tuple[type[Exception], ...]
 
 OURS: Errors = (BaseLibp2pError, NegotiationFailed, OSError)
-"""All that a peer can make our own handshake, cipher and socket raise. Anything else is a bug of ours, and travels."""
+"""All that a peer can make our own handshake, cipher and socket raise. Anything else is our bug, and is raised on."""
 
 FOREIGN: Errors = (Exception,)
-"""What it can make noise raise: libp2p, noise and cryptography each have their own errors, and all mean the same."""
+"""All that a peer can make noise raise: libp2p, noise and cryptography have their own errors, and all mean the same."""
 
 logging.getLogger("libp2p").setLevel(logging.CRITICAL + 1)
 
 
 class HandshakeFailed(Exception):
-    """The peer could not be authenticated, or was not the one wanted. The message says which."""
+    """The peer could not be authenticated, or was not the wanted one. The message says which."""
 
 
 class BothDialled(HandshakeFailed):
     """The peer dialled us from the port that we dialled, and TCP made one connection of both (simultaneous open).
 
-    So both ends speak as clients. libp2p has an extension that settles who is the server; it costs each connection a
-    message for what hardly ever happens. Whoever gets this dials again from another port, where nothing can cross.
+    So both ends act as clients. libp2p has an extension that decides who is the server, but it costs each connection a
+    message, for a case that hardly ever happens. The caller dials again from another port, where dials cannot cross.
     """
 
 
 class NotTakenAtOnce(HandshakeFailed):
-    """The peer did not take what we like best. It may speak something else, and must be connected to anew to tell."""
+    """The peer did not accept our preferred protocol at once. To find out what it speaks, connect to it again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """One node's key and the name that follows from it."""
+    """One node's key, and the peer id that follows from it."""
 
     key_pair: KeyPair
     peer_id: PeerId
@@ -98,7 +101,7 @@ def security_table(identity: Identity, protocols: Sequence[str] = (TLS, NOISE)) 
 
 
 class SecureChannel:
-    """An authenticated, encrypted byte channel to `remote`."""
+    """Carry bytes, authenticated and encrypted, to and from `remote`."""
 
     def __init__(self, connection: ISecureConn, raw: RawConnection, errors: Errors = OURS) -> None:
         self.hurry = raw.hurry
@@ -106,9 +109,9 @@ class SecureChannel:
         self.read, self.write = connection.read, connection.write  # for negotiation
         self.remote = PeerId(connection.get_remote_peer().to_base58())
         self.muxer: str = getattr(connection, "muxer", "")
-        """Agreed upon already; "": it is to be negotiated."""
+        """The muxer that is already agreed; "" if it is still to be negotiated."""
         self.at_once = connection if isinstance(connection, TlsConnection) and connection.socket is not None else None
-        """The same, if it can be read and written without waiting."""
+        """The secure connection, if it can be read and written without waiting; else None."""
         self._connection = connection
         self._errors = errors
         self._expect: Callable[[int], None] = getattr(connection, "expect", lambda size: None)
@@ -122,7 +125,7 @@ class SecureChannel:
             raise ConnectionLost(_reason(error)) from error
 
     async def send(self, data: bytes) -> None:
-        """Send all of `data`. Raises ConnectionLost. Cancelling it ends the connection's use."""
+        """Send all of `data`. Raises ConnectionLost. After a cancelled send the connection cannot be used."""
         try:
             await self._connection.write(data)
         except self._errors as error:
@@ -132,9 +135,9 @@ class SecureChannel:
 async def secure_outbound(
     raw: RawConnection, table: SecurityTable, wanted: PeerId, muxer: str, *, at_once: bool = True
 ) -> SecureChannel:
-    """Secure a connection we dialled and agree on `muxer`. Raises HandshakeFailed, BothDialled among it.
+    """Secure a connection that we dialled and agree on `muxer`. Raises HandshakeFailed, or its subclass BothDialled.
 
-    With `at_once` that is a NotTakenAtOnce where it would do without.
+    With `at_once` it raises NotTakenAtOnce where the attempt might succeed without.
     """
     errors = OURS
     try:
@@ -166,7 +169,7 @@ async def secure_outbound(
 async def secure_inbound(
     raw: RawConnection, table: SecurityTable, muxer: str, note_progress: Callable[[], None] = lambda: None
 ) -> SecureChannel:
-    """Secure a connection we accepted and agree on `muxer`, and call `note_progress` at each step.
+    """Secure a connection that we accepted, agree on `muxer`, and call `note_progress` at each step.
 
     Raises HandshakeFailed.
     """
@@ -190,7 +193,7 @@ async def _begin(raw: RawConnection, protocol: str, first: bytes) -> None:
         await propose_at_once(raw, protocol, first)
     except PeerProposes:
         raise
-    except (NegotiationFailed, ConnectionClosedError) as error:  # the refusal is lost where a circuit ends behind it
+    except (NegotiationFailed, ConnectionClosedError) as error:  # a circuit that ends may lose the peer's "na"
         raise NotTakenAtOnce(_reason(error)) from error
 
 

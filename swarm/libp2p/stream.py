@@ -1,4 +1,4 @@
-"""A yamux stream that has agreed on a protocol, as the port wants it."""
+"""Adapt a yamux stream to the `Transport` interface, once its protocol is agreed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from swarm.transport.interface import StreamBroken
 
 
 class StreamWire:
-    """A stream while its protocol is being negotiated: exact reads, nothing buffered."""
+    """A stream while its protocol is negotiated: exact reads, nothing buffered."""
 
     def __init__(self, stream: YamuxStream) -> None:
         self._stream = stream
@@ -29,7 +29,7 @@ class StreamWire:
 
 
 class Libp2pStream:
-    """See `swarm.transport.interface.Stream`. Its payload, from here on, counts on `meter`."""
+    """A stream after negotiation; see `swarm.transport.interface.Stream`. `meter` counts its payload from here on."""
 
     def __init__(self, stream: YamuxStream, *, connection: Connection, protocol: str, meter: Meter) -> None:
         stream.meter = meter

@@ -1,12 +1,17 @@
-"""Certificates of the libp2p TLS handshake: bytes that say which host key stands behind a TLS key. No connection here.
+"""Issue and verify certificates of the libp2p TLS handshake, which prove the host key behind a TLS key.
 
     SignedKey ::= SEQUENCE { publicKey OCTET STRING, signature OCTET STRING }     in extension 1.3.6.1.4.1.53594.1.1
     publicKey = libp2p PublicKey protobuf        signature over "libp2p-tls-handshake:" | SubjectPublicKeyInfo
 
-What always holds: a certificate that passes `verify` is self-signed, valid now, and its TLS key was signed by the
-Ed25519 host key that is returned; any other bytes raise `CertificateRefused` with the rule that they broke. Ours carry
-one extension and no other, because js-libp2p reads the first one only; others may have it at any place.
+There are no connections in this module. Our certificates carry this one extension and no other, because js-libp2p reads
+only the first one; in other nodes' certificates it may have any place.
 Specification: https://github.com/libp2p/specs/blob/master/tls/tls.md.
+
+Invariants:
+
+- A certificate that passes `verify` is self-signed and valid now, and the Ed25519 host key that is returned has signed
+  its TLS key.
+- Any other bytes raise `CertificateRefused`, which names the rule that they broke.
 """
 
 from __future__ import annotations
@@ -27,23 +32,23 @@ EXTENSION = x509.ObjectIdentifier("1.3.6.1.4.1.53594.1.1")
 SIGNED_PREFIX = b"libp2p-tls-handshake:"
 
 ED25519_PREFIX = identity.PEER_ID_PREFIX[2:]
-"""Of the PublicKey protobuf: a peer id is the identity multihash (two bytes) of it."""
+"""The head of the PublicKey protobuf. A peer id is the identity multihash (two bytes) of that protobuf."""
 
 KEY_TYPES = {0: "an RSA", 1: "a malformed Ed25519", 2: "a secp256k1", 3: "an ECDSA"}
-"""Field 1 of the PublicKey protobuf."""
+"""Key types by field 1 of the PublicKey protobuf."""
 
 NOT_BEFORE, NOT_AFTER = datetime(1975, 1, 1, tzinfo=UTC), datetime(4096, 1, 1, tzinfo=UTC)
-"""Rust's dates. The specification wants a certificate that is valid when it arrives; with these no clock, ours or the
-peer's, can be wrong enough to keep us apart. The key lives as long as the process."""
+"""Rust's dates. The specification demands a certificate that is valid when it arrives. With these dates no clock, ours
+or the peer's, can be wrong enough to keep us apart. The key lives as long as the process."""
 
 MAX_CERTIFICATE_BYTES = 16 * 1024
-"""One with an RSA key of 4096 bits and all customary extensions has about 2 KiB; ours has 375 bytes."""
+"""A certificate with an RSA key of 4096 bits and all customary extensions has about 2 KiB; ours has 375 bytes."""
 
 MIN_DIGEST_BYTES = 32
-"""Of the self-signature, as the specification demands: no MD5, no SHA-1."""
+"""Bytes of the self-signature's digest, as the specification demands: no MD5, no SHA-1."""
 
 UNDERSTOOD = frozenset({EXTENSION, x509.BasicConstraints.oid, x509.KeyUsage.oid, x509.ExtendedKeyUsage.oid})
-"""Extensions that may be marked critical. The last three say nothing that matters between two peers."""
+"""Extensions that may be marked critical. The last three state nothing that matters between two peers."""
 
 SEQUENCE, OCTET_STRING = 0x30, 0x04
 
@@ -56,15 +61,15 @@ UNREADABLE = (
     x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )
-"""What `cryptography` raises on bytes that are no certificate, or one that it cannot handle."""
+"""The errors of `cryptography` for bytes that are no certificate, or for one that it cannot handle."""
 
 
 class CertificateRefused(Exception):
-    """The peer cannot be believed to be anybody. The message says which rule its certificate broke."""
+    """The certificate does not prove which peer this is. The message says which rule it broke."""
 
 
 def issue(key: ec.EllipticCurvePrivateKey, host: PublicKey, sign: Callable[[bytes], bytes]) -> x509.Certificate:
-    """Return a certificate for the TLS key `key` in the name of `host`, whose signature `sign` makes."""
+    """Return a certificate for the TLS key `key` in the name of `host`; `sign` makes the signature of `host`."""
     spki = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     signed_key = encode_signed_key(ED25519_PREFIX + host, sign(SIGNED_PREFIX + spki))
     nobody = x509.Name([])
@@ -130,14 +135,17 @@ def _signed_key(certificate: x509.Certificate) -> bytes:
 
 
 def _check_whole_bytes(certificate: x509.Certificate, der: bytes) -> None:
-    """Before its bytes a signature says how many of its last bits do not count: none, or one certificate would have
-    several forms."""
+    """Require that all bits of the signature count.
+
+    The byte before a signature says how many of its last bits do not count. Were any number allowed, one certificate
+    would have several forms.
+    """
     if der[-len(certificate.signature) - 1] != 0:
         raise CertificateRefused("the certificate's signature is no whole number of bytes")
 
 
 def _check_self_signature(certificate: x509.Certificate) -> None:
-    digest = certificate.signature_hash_algorithm  # None where the signature has its own, as Ed25519's
+    digest = certificate.signature_hash_algorithm  # None if the signature implies its own, as Ed25519's does
     if digest is not None and digest.digest_size < MIN_DIGEST_BYTES:
         raise CertificateRefused(f"the certificate is signed with {digest.name}")
     try:

@@ -1,9 +1,13 @@
-"""Where TLS records end in a stream of bytes, from their headers alone.
+"""Find where TLS records end in a stream of bytes, from their headers alone.
 
     record = u8 type | u16 version | u16 length (big endian) | length bytes
 
-OpenSSL does not say how much of a record it still lacks, and a few bytes that complete none are a wake-up for nothing.
-What always holds: `before` never asks for more than will come, so whoever waits for it loses no time.
+OpenSSL does not say how much of a record is still missing. To wake a reader for a few bytes that complete no record
+would be waste.
+
+Invariants:
+
+- `before` never asks for more bytes than will come, so waiting for them loses no time.
 """
 
 from __future__ import annotations
@@ -11,11 +15,11 @@ from __future__ import annotations
 HEADER_BYTES = 5
 
 OVERHEAD_BYTES = 17
-"""Of a record's length, at least: the inner type and the tag of TLS 1.3's ciphers."""
+"""Bytes of a record's length, at least: the inner type and the tag of TLS 1.3's ciphers."""
 
 
 class RecordTracker:
-    """Follows the records of one direction of one connection. `num_complete` is how many have arrived whole."""
+    """Follow the records of one direction of one connection. `num_complete` is how many have arrived whole."""
 
     __slots__ = ("_header", "_length", "_missing", "num_complete")
 
@@ -26,7 +30,7 @@ class RecordTracker:
         self._missing = 0
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Take note of bytes that have arrived."""
+        """Count bytes that have arrived."""
         if self._header:
             data = self._header + data
         at, size = self._missing, len(data)
@@ -42,7 +46,7 @@ class RecordTracker:
         self.num_complete = num_begun - (self._missing > 0)
 
     def before(self, plaintext: int) -> int:
-        """Return how many bytes must arrive, at least, before `plaintext` more bytes, one or more, can be decrypted."""
+        """Return the least number of bytes that must arrive until `plaintext` (1 or more) more can be decrypted."""
         if self._missing:
             return self._missing + max(0, plaintext - max(0, self._length - OVERHEAD_BYTES))
         return max(HEADER_BYTES + OVERHEAD_BYTES + plaintext - len(self._header), 1)

@@ -1,21 +1,23 @@
-"""libp2p's TLS 1.3 security transport, `/tls/1.0.0`, on OpenSSL in memory.
+"""Shake hands and carry bytes with libp2p's TLS 1.3 transport, `/tls/1.0.0`, on OpenSSL in memory.
 
-pyOpenSSL does the handshake and the cipher; this file carries bytes between it and a raw connection. Python's own
-`ssl` would not do: it takes keys from files only, and cannot ask a client for a certificate that nobody else signed.
-What always holds:
+pyOpenSSL does the handshake and the cipher; this module carries bytes between it and a raw connection. Python's own
+`ssl` would not do: it takes keys only from files, and cannot ask a client for a self-signed certificate.
 
-* Both sides have shown a certificate that `tls_certificate` believes before a byte of either is handed on; whoever
-  dials has also found the peer that it wanted. TLS 1.3 and nothing older; no name is sent; no session is resumed.
-* Keys stay in memory. Each transport makes one of its own, which its host key signs.
-* What a peer sends is bounded before it is understood: a record by TLS, a certificate by `verify`, and what waits to be
-  decrypted by one read of the connection below.
-* Reads are large: what has arrived is decrypted together.
-* A muxer that both sides know is agreed upon by ALPN, within the handshake, so nobody between them can change it.
-
-Fits py-libp2p's `sec_opt`, and any other place that takes an `ISecureTransport`; who passes `muxers` must look at
-`TlsConnection.muxer` before it negotiates one.
+This transport fits py-libp2p's `sec_opt`, and any other place that takes an `ISecureTransport`. A caller that passes
+`muxers` must look at `TlsConnection.muxer` before it negotiates one.
 Specifications: https://github.com/libp2p/specs/blob/master/tls/tls.md and
 https://github.com/libp2p/specs/blob/master/connections/inlined-muxer-negotiation.md.
+
+Invariants:
+
+- Both sides have shown a certificate that `certificate.verify` accepts before any byte of either is passed on. The
+  dialler has also found the peer that it wanted.
+- TLS 1.3 and nothing older; no name is sent; no session is resumed.
+- Keys stay in memory. Each transport makes a TLS key of its own, which its host key signs.
+- Everything that a peer sends is bounded before it is understood: a record by TLS, a certificate by `verify`, and the
+  bytes that wait for decryption by one read of the connection below.
+- Reads are large: all that has arrived is decrypted together.
+- A muxer that both sides know is agreed by ALPN, within the handshake, so nobody between them can change it.
 """
 
 from __future__ import annotations
@@ -52,26 +54,27 @@ from swarm.transport.receive_buffer import Arrivals
 TLS_PROTOCOL = TProtocol("/tls/1.0.0")
 
 ALPN = b"libp2p"
-"""The muxer is negotiated afterwards: for those who know no better. It comes last, behind the muxers' own names."""
+"""The muxer is negotiated afterwards, for peers that cannot agree on it by ALPN. So this comes after the muxers' names.
+"""
 
 CIPHERS = b"TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
-"""All of TLS 1.3's customary ones, the fastest first: AES-128 has two thirds of the rounds of AES-256."""
+"""All customary ones of TLS 1.3, the fastest first: AES-128 has two thirds of the rounds of AES-256."""
 
 PARTIAL_WRITE = 0x1
-"""OpenSSL's SSL_MODE_ENABLE_PARTIAL_WRITE, which pyOpenSSL sets and does not name: one call for each record."""
+"""OpenSSL's SSL_MODE_ENABLE_PARTIAL_WRITE, which pyOpenSSL sets without a name for it: one call for each record."""
 
 MAX_OTHER_RECORDS = 1000
-"""Of one connection, without data in them: the handshake's, and changes of keys, of which honest peers make one in 2^24
-records or none. To each change OpenSSL makes an answer, which waits in memory until we write."""
+"""Records without data on one connection: the handshake's, and changes of keys. Honest peers change keys once in 2^24
+records or never. OpenSSL answers each change, and the answer waits in memory until we write."""
 
 CLIENT_HELLO = re.compile(rb"\x16....\x01", re.DOTALL)
-"""A record of the handshake, its version and length, and a client's first message."""
+"""A handshake record, its version and length, and the start of a client's first message."""
 
 HEAD_BYTES = 6
-"""So many bytes tell that."""
+"""Bytes that CLIENT_HELLO needs."""
 
 CLOSE_S = 0.05
-"""How long closing waits for the goodbye to fit into the socket. It always does, unless the peer reads nothing."""
+"""Seconds that closing waits for the good-bye to fit into the socket. It always fits, unless the peer reads nothing."""
 
 
 Send = Callable[[bytes], Awaitable[None]]
@@ -79,15 +82,15 @@ Send = Callable[[bytes], Awaitable[None]]
 
 
 class TlsHandshakeFailed(HandshakeFailure):
-    """The peer does not speak this TLS, showed no certificate that we believe, or is another peer: see the message."""
+    """The peer does not speak this TLS, showed no valid certificate, or is another peer. The message says which."""
 
 
 class PeerIsClientToo(TlsHandshakeFailed):
-    """Both ends dialled, their packets crossed, and TCP made one connection of it, in which there is no server."""
+    """Both ends dialled, their packets crossed, and TCP made one connection of both, which has no server."""
 
 
 class TlsTransport(ISecureTransport):
-    """Secures connections in the name of `key_pair`, an Ed25519 key; `muxers` are agreed upon as well, best first."""
+    """Secure connections in the name of `key_pair`, an Ed25519 key, and agree on one of `muxers`, the best first."""
 
     def __init__(self, key_pair: KeyPair, muxers: Sequence[str] = ()) -> None:
         self._key_pair = key_pair
@@ -96,13 +99,13 @@ class TlsTransport(ISecureTransport):
         self._scratch = Scratch()
 
     async def secure_inbound(self, conn: IRawConnection) -> ISecureConn:
-        """Shake hands with whoever dialled us. Raises TlsHandshakeFailed, and what `conn` raises."""
+        """Shake hands with the peer that dialled us. Raises TlsHandshakeFailed, and what `conn` raises."""
         return await self._shake_hands(conn, None)
 
     async def secure_outbound(self, conn: IRawConnection, peer_id: ID, begin: Send | None = None) -> ISecureConn:
-        """Shake hands with `peer_id`, whom we dialled. Raises TlsHandshakeFailed, and what `conn` and `begin` raise.
+        """Shake hands with `peer_id`, which we dialled. Raises TlsHandshakeFailed, and what `conn` and `begin` raise.
 
-        `begin` sends our first message in place of `conn`, and returns when the answer to it can be read from there.
+        `begin` sends our first message in place of `conn`, and returns when the answer to it can be read from `conn`.
         """
         return await self._shake_hands(conn, peer_id, begin)
 
@@ -141,7 +144,7 @@ class TlsTransport(ISecureTransport):
         )
 
     def _muxer(self, tls: SSL.Connection) -> str:
-        """Return the muxer that was agreed upon, "" if that is still to be done. Raises TlsHandshakeFailed."""
+        """Return the agreed muxer, "" if it is still to be negotiated. Raises TlsHandshakeFailed."""
         agreed = tls.get_alpn_proto_negotiated()
         if agreed not in self._above:
             raise TlsHandshakeFailed(f"the peer did not agree on {_either(self._above)} above TLS")
@@ -171,7 +174,7 @@ class TlsConnection(BaseSession):
             is_initiator=is_initiator,
         )
         self.muxer = muxer
-        """Agreed upon in the handshake; "": it is to be negotiated."""
+        """The muxer that the handshake agreed on; "" if it is still to be negotiated."""
         self.socket = conn if type(conn) is TcpConnection else None
         """The connection below, if these bytes may be read and written without waiting."""
         self._conn = conn
@@ -194,7 +197,7 @@ class TlsConnection(BaseSession):
         return self._arrived.take(self._arrived.size if n is None else n)
 
     async def write(self, data: bytes) -> None:
-        """Send all of `data`. Cancelling it ends the connection's use. Raises ConnectionClosedError."""
+        """Send all of `data`. Raises ConnectionClosedError. After a cancelled write the connection cannot be used."""
         view = memoryview(data)
         for start in range(0, len(view), WRITE_BYTES):
             await self._conn.write(bytes(self._encrypt(view[start : start + WRITE_BYTES])))
@@ -202,7 +205,7 @@ class TlsConnection(BaseSession):
     # Without waiting, over a TCP connection of our own (`socket`).
 
     def receive_now(self) -> bytes:
-        """Return what has arrived, b"" when that completes no record. Raises ConnectionClosedError."""
+        """Return what has arrived, b"" if that completes no record. Raises ConnectionClosedError."""
         if self._arrived.size:
             return self._arrived.take(self._arrived.size)
         if not self._ended and self._num_taken == self._records.num_complete:
@@ -218,7 +221,7 @@ class TlsConnection(BaseSession):
         return self._decrypt()
 
     def await_more(self, plaintext: int) -> bool:
-        """Let the socket be ready when so much more may be read, or a part of it; False: there is some already."""
+        """Make the socket ready once so much more plaintext may be read, or a part; False if there is some already."""
         if self._ended or self._num_taken < self._records.num_complete or self._arrived.size:
             return False
         assert self.socket is not None
@@ -226,7 +229,7 @@ class TlsConnection(BaseSession):
         return True
 
     def send_now(self, data: bytes) -> bool:
-        """Send `data`; False when some of it waits for room. Raises ConnectionClosedError."""
+        """Send `data`; return False if some of it waits for room. Raises ConnectionClosedError."""
         assert self.socket is not None
         if len(data) <= WRITE_BYTES:
             return self.socket.write_now(self._encrypt(data))
@@ -235,7 +238,7 @@ class TlsConnection(BaseSession):
         return self.socket.write_now(memoryview(b"".join(pieces)))
 
     def send_rest(self) -> bool:
-        """Go on when there is room; False while something still waits. Raises ConnectionClosedError."""
+        """Go on sending when there is room; False while something still waits. Raises ConnectionClosedError."""
         assert self.socket is not None
         return self.socket.write_rest()
 
@@ -246,7 +249,7 @@ class TlsConnection(BaseSession):
             raise ConnectionClosedError(_reason(error), transport="tls") from error
 
     async def close(self) -> None:
-        """Say good-bye if there is room and somebody to hear it, and close."""
+        """Say good-bye if there is room and the peer still listens, and close."""
         try:
             with suppress(SSL.Error, BaseLibp2pError, OSError), trio.move_on_after(CLOSE_S):
                 self._tls.shutdown()
@@ -255,9 +258,9 @@ class TlsConnection(BaseSession):
             await self._conn.close()
 
     def expect(self, size: int) -> None:
-        """Say that `size` more bytes are on their way, so that the next read need not wake for every piece of them.
+        """Note that `size` more bytes are on their way, so that the next read need not wake for every piece of them.
 
-        A connection below that has no `expect` of its own is not told.
+        If the connection below has no `expect`, this has no effect.
         """
         self._expected = size
 
@@ -283,7 +286,7 @@ class TlsConnection(BaseSession):
         return plaintext
 
     def _decrypt(self) -> bytes:
-        """Return what complete records hold, MAX_RECORDS at most; what came before a wrong one is still handed on."""
+        """Return the plaintext of at most MAX_RECORDS complete records, also if a bad record follows them."""
         if self._ended:
             raise ConnectionClosedError(self._ended, transport="tls")
         num_complete = self._records.num_complete - self._num_taken
@@ -325,7 +328,7 @@ def _context(key_pair: KeyPair, above: Sequence[bytes]) -> SSL.Context:
 
 @dataclass(frozen=True, kw_only=True)
 class _Judged:
-    """A certificate that was believed, and the host key that it names."""
+    """A certificate that passed `verify`, and the host key that it names."""
 
     certificate: bytes
     host: PublicKey
@@ -341,7 +344,7 @@ def _judge(tls: SSL.Connection, certificate: crypto.X509, _error: int, _depth: i
 
 
 def _select(above: Sequence[bytes], _tls: SSL.Connection, offered: Sequence[bytes]) -> bytes:
-    """Choose what a client would like best of what we speak. Raises TlsHandshakeFailed where that is nothing."""
+    """Choose the client's first wish that we speak. Raises TlsHandshakeFailed if there is none."""
     chosen = next((one for one in offered if one in above), None)
     if chosen is None:
         raise TlsHandshakeFailed(f"the peer speaks {b', '.join(offered)!r} above TLS, not {_either(above)}")
@@ -353,7 +356,10 @@ def _either(above: Sequence[bytes]) -> str:
 
 
 async def _step(tls: SSL.Connection, send: Send) -> bool:
-    """Go on with the handshake as far as the bytes at hand allow; whether it is done. The last flight is not sent."""
+    """Continue the handshake as far as the received bytes allow; return whether it is done.
+
+    The last flight is not sent.
+    """
     try:
         tls.do_handshake()
     except SSL.WantReadError:
@@ -384,7 +390,7 @@ async def _receive(conn: IRawConnection) -> bytes:
 
 
 async def _flush(tls: SSL.Connection, send: Send) -> None:
-    """Send what OpenSSL has ready: of a handshake, or an alert."""
+    """Send what OpenSSL has ready: parts of a handshake, or an alert."""
     while True:
         try:
             data = tls.bio_read(RECORD_BYTES)
@@ -394,7 +400,7 @@ async def _flush(tls: SSL.Connection, send: Send) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """OpenSSL's words for it: it raises lists of (library, function, reason)."""
+    """Return OpenSSL's words for an error: it raises lists of (library, function, reason)."""
     match error:
         case SSL.ZeroReturnError():
             return "the peer closed the connection"

@@ -1,7 +1,7 @@
-"""Yamux: many ordered streams over one secure connection. `frames` knows bytes, `connection` knows streams.
+"""Run many ordered streams over one secure connection (yamux). `frames` knows bytes, `connection` knows streams.
 
-- `connection`: the streams of one connection, and whose turn it is to write
-- `driving`: bytes between a muxer and the secure connection below it
-- `frames`: bytes to frames and back
-- `stream`: one stream, its windows, and what a peer may make us hold
+- `connection`: the streams of one connection, and which of them writes next
+- `driving`: carries bytes between a muxer and the secure connection below it
+- `frames`: turns bytes into frames and back
+- `stream`: one stream, its windows, and the limits on what a peer may make us hold
 """

@@ -1,21 +1,24 @@
-"""Yamux: many ordered streams over one secure connection, driven by events.
+"""Run many ordered streams over one secure connection (yamux), driven by events.
 
-A driver (`driving`) carries bytes between the connection below and the frames here; everybody else changes state and
-wakes it. What follows from that, and always holds:
+A driver (`driving`) carries bytes between the connection below and the frames here. All other code changes state and
+wakes the driver.
 
-* Both sides may write bulk at once: reading goes on whatever writing waits for, so neither can hold the other up.
-* Cancelling a send or a receive never harms the connection: no user task is ever inside a write to it.
-* A reader that pauses is waited for, as long as it likes; its window closes, the other streams go on.
-* Control frames go ahead of bulk; streams with bulk take turns, one frame each, and a stream that begins to send, as
-  one does with a small message, comes before those that have been at it. What to write is decided `WRITE_S` ahead.
-* A peer that is silent is asked (PING); one that stays silent for `SILENCE_S` is gone.
-* What an unread stream can cost us is its window, which grows above `INITIAL_WINDOW` only once half of that was read,
-  and then only for a member (see `budget`) or on a stream that we opened.
-* All bytes that a stream holds are on the connection's `Account`; a peer that does much that is small is read slower.
+This muxer speaks the specification (see `frames`) under its standard id, and is tested against py-libp2p's own. That
+one polls closed windows and gives up on them after 5 s. Its reader waits for its writer, so two bulk writers deadlock.
+It writes from user tasks, so a cancelled task leaves half a frame behind. Hence this one.
 
-Speaks the specification (see `frames`) under its standard id, tested against stock py-libp2p. The stock muxer polls
-closed windows, gives up on them after 5 s, lets its reader wait for its writer (so that two bulk writers get stuck) and
-writes from user tasks (so that a cancelled one leaves half a frame behind); hence this one.
+Invariants:
+
+- Both sides may write bulk at once: reading goes on whatever writing waits for, so neither can hold up the other.
+- Cancelling a send or a receive never harms the connection: no user task is ever inside a write to it.
+- A reader may pause as long as it likes: its window closes, and the other streams go on.
+- Control frames go ahead of bulk. Streams with bulk take turns, one frame each. A stream that begins to send, as with a
+  small message, comes before those that have been sending. The next write is decided `WRITE_S` ahead.
+- A silent peer is asked with a PING; a peer that is silent for `SILENCE_S` is gone.
+- An unread stream can cost us at most its window. The window grows above `INITIAL_WINDOW` only once half of that was
+  read, and only for a member or on a stream that we opened (see `widens`).
+- All bytes that a stream holds are on the connection's `Account`. A peer that sends many small frames is read more
+  slowly.
 """
 
 from __future__ import annotations
@@ -34,52 +37,53 @@ from swarm.transport.interface import StreamBroken
 YAMUX_PROTOCOL = "/yamux/1.0.0"
 
 FRAME_PAYLOAD = 65_507
-"""With its 12-byte header, exactly one noise message (65,519 bytes of plaintext)."""
+"""Bytes. With its 12-byte header, a frame is exactly one noise message (65,519 bytes of plaintext)."""
 
 FULL_FRAME = FRAME_PAYLOAD + HEADER.size
 
 MAX_WRITE_BYTES = 4 * FULL_FRAME
-"""Handed to the connection at once where it is fast: more would not fit the cache of a core."""
+"""Bytes passed to a fast connection at once: more would not fit the cache of a core."""
 
 MIN_WRITE_BYTES = MAX_WRITE_BYTES // 32
-"""Where it is slow, whatever WRITE_S says: each frame costs both ends a wake-up, and 8 KiB are 30 ms at 2 Mbit/s."""
+"""The same for a slow connection, whatever WRITE_S says. Each frame costs both ends a wake-up, and 8 KiB take 30 ms at
+2 Mbit/s."""
 
 WRITE_S = 0.05
-"""A write should take no longer, because nothing overtakes what is in it. At 50 Mbit/s a whole frame takes 10 ms."""
+"""Seconds that a write should take at most, because nothing overtakes its bytes. A frame takes 10 ms at 50 Mbit/s."""
 
 MAX_INBOUND_STREAMS = 256
-"""Streams a peer may hold open towards us; more are refused. 256 initial windows are 64 MiB."""
+"""Streams that a peer may hold open towards us; more are refused. 256 initial windows are 64 MiB."""
 
 MAX_CONTROL_FRAMES = 4096
-"""Control frames waiting to be written. A peer that makes us answer faster than it reads is cut off."""
+"""Control frames waiting to be written. The connection ends if a peer makes us answer faster than it reads."""
 
 STRANGER_CONTROL_FRAMES = 512
-"""The same of a stranger: with 12 streams it is owed a few dozen."""
+"""The same for a stranger: with 12 streams it is owed a few dozen."""
 
 SMALL_FRAME_BYTES = 1024
-"""Frames of a stream with less in them are charged by their number, as are all others but data: what they cost is time,
-which their size does not tell."""
+"""Bytes. Smaller data frames, and all control frames, are charged by their number: they cost time, and their size does
+not show it."""
 
 OPENING_COST = 20.0
-"""Of a stream that a peer opens, in small frames: a task, a negotiation and a handler, a millisecond in all."""
+"""Cost of a stream that a peer opens, in small frames: a task, a negotiation and a handler, a millisecond in all."""
 
 CHARGED_BYTES = 4096
-"""So much of a stranger's data, on streams that it opened, costs as much as a small frame. Strangers ask, and send
+"""Bytes of a stranger's data, on streams that it opened, that cost as much as one small frame. Strangers ask, and send
 little."""
 
 KEEPALIVE_S = 20.0
-"""Silence after which the initiator asks whether the peer is there: a question and its answer take 330 bytes of a line,
-and a node has two dozen neighbours. Routers keep a connection that is silent for two hours (RFC 5382)."""
+"""Seconds of silence after which the initiator asks whether the peer is there. Question and answer take 330 bytes, and
+a node has two dozen neighbours. Routers keep a silent connection for two hours (RFC 5382)."""
 
 ASK_AGAIN_S = 5.0
-"""Pause before an unanswered question is asked again. The other end waits two pauses longer with its first: else both
-ask at once, and pay twice."""
+"""Seconds before an unanswered question is asked again. The other end waits two such pauses longer with its first
+question. Otherwise both would ask at once, and pay twice."""
 
 SILENCE_S = 35.0
-"""Silence after which the peer is not there: three unanswered questions of the initiator."""
+"""Seconds of silence after which the peer counts as gone: three unanswered questions of the initiator."""
 
 FLUSH_S = 0.5
-"""How long closing a connection waits for what was already sent to reach the socket."""
+"""Seconds that closing a connection waits for bytes already sent to reach the socket."""
 
 _DATA = FrameType.DATA
 
@@ -88,7 +92,7 @@ GO_AWAY_PROTOCOL_ERROR = 1
 
 
 class Unlimited:
-    """The account of a connection that nobody counts."""
+    """The account of a connection without limits."""
 
     is_member = True
     max_streams = MAX_INBOUND_STREAMS
@@ -100,19 +104,19 @@ class Unlimited:
 
 
 def whole_frames(size: int) -> int:
-    """Return `size` rounded down to whole frames, or less than one as it is."""
+    """Return `size` rounded down to whole frames, or unchanged if it is less than one frame."""
     return max(size // FULL_FRAME * FULL_FRAME, min(size, FULL_FRAME))
 
 
 class YamuxConnection:
-    """All streams of one connection. They live while `run` runs; when it returns, all are broken.
+    """Run all streams of one connection. They live while `run` runs; when it returns, all are broken.
 
     Args:
-        connection: the secure connection; owned from here on.
-        initiator: whether we dialled; decides who uses odd stream ids.
+        connection: the secure connection. It is owned from here on.
+        initiator: whether we dialled. The initiator uses odd stream ids.
         accept: called, synchronously, with every stream that the peer opens.
-        account: what the peer may cost.
-        drive: makes what carries our bytes over `connection`, `InTurns` if left out.
+        account: limits on what the peer may cost.
+        drive: makes the driver that carries our bytes over `connection`. The default is `InTurns`.
     """
 
     def __init__(
@@ -151,7 +155,7 @@ class YamuxConnection:
         return self._leaving is None and not self._ended.is_set()
 
     async def run(self) -> None:
-        """Read, write and keep alive until the connection ends; `end_reason` then tells why. Never raises for it."""
+        """Read, write and keep alive until the connection ends. `end_reason` then says why; the end raises nothing."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -163,7 +167,7 @@ class YamuxConnection:
                 await self._connection.aclose()
 
     def open_stream(self) -> YamuxStream:
-        """Open a stream; the peer learns of it with the next write. StreamBroken when the connection is ending."""
+        """Open a stream; the peer learns of it with the next write. Raises StreamBroken if the connection is ending."""
         if not self.is_open:
             raise StreamBroken(self.end_reason)
         stream = YamuxStream(self, self._next_id)
@@ -173,14 +177,14 @@ class YamuxConnection:
         return stream
 
     async def aclose(self) -> None:
-        """Write what was sent, say good-bye, close; at most FLUSH_S."""
+        """Write what was sent, say good-bye, and close; at most FLUSH_S."""
         self._leave(GO_AWAY_NORMAL, "the connection was closed here")
         with trio.move_on_after(FLUSH_S):
             await self._ended.wait()
         self._scope.cancel()
 
     def break_off(self, reason: str) -> None:
-        """End at once: all that is held for the peer is given back before this returns."""
+        """End the connection at once; all bytes held for the peer are freed before this returns."""
         if not self._ended.is_set():
             self.end_reason = reason
             self._end(keep_received=False)
@@ -189,11 +193,11 @@ class YamuxConnection:
     # Called by our streams.
 
     def widens(self, stream_id: int) -> bool:
-        """Whether a stream that is being read gets a large window: a member's, or one that we opened."""
+        """Return whether a stream gets a large window while it is read: a member's stream, or one that we opened."""
         return self.account.is_member or self._is_ours(stream_id)
 
     def enqueue(self, stream: YamuxStream, *, at_once: bool = False) -> None:
-        """Give `stream` a turn, if it has not one coming; `at_once`, if it is its turn and there is room."""
+        """Give `stream` a turn if it has none coming; with `at_once`, write now if it is its turn and there is room."""
         if stream not in self._turns:
             self._fresh[stream] = None
         if at_once:
@@ -202,7 +206,7 @@ class YamuxConnection:
             self._driver.flush_soon()
 
     def tell_later(self, tell: Callable[[], None]) -> None:
-        """Call `tell` once what is written next is decided: who is told of it may send more."""
+        """Call `tell` once the next write is decided: the callee may send more."""
         self._to_tell.append(tell)
 
     def control(self, frame_type: FrameType, flags: int, stream_id: int, length: int) -> None:
@@ -211,16 +215,16 @@ class YamuxConnection:
         self._driver.flush_soon()
 
     def forget(self, stream: YamuxStream) -> bool:
-        """Drop a finished stream; False when it had been dropped before."""
+        """Drop a finished stream; return False if it had been dropped before."""
         known = self._streams.pop(stream.id, None) is not None
         if known and not self._is_ours(stream.id):
             self._num_inbound -= 1
         return known
 
-    # Called by whoever drives us.
+    # Called by the driver.
 
     def take(self, frames: Iterator[Frame]) -> float | None:
-        """Act on `frames` until the peer must pause, and return for how many seconds; None when there are no more.
+        """Act on `frames` until the peer must pause; return for how many seconds. Return None if no frames are left.
 
         Raises FrameError.
         """
@@ -232,7 +236,7 @@ class YamuxConnection:
                 and not frame.flags
                 and frame.length >= SMALL_FRAME_BYTES
                 and (account.is_member or self._is_ours(frame.stream_id))
-            ):  # bulk, which is most of what comes, and is paid for by its size alone
+            ):  # bulk, which is most of what arrives, and is charged by its size alone
                 if (stream := self._streams.get(frame.stream_id)) is not None:
                     stream.on_data(frame.payload)
                 continue
@@ -244,7 +248,7 @@ class YamuxConnection:
         return None
 
     def next_write(self) -> bytes:
-        """What is to be written next, our good-bye behind all else; b"" when that is nothing."""
+        """Return the bytes to write next, with our good-bye behind all others; b"" if there are none."""
         if parts := self._batch():
             data = b"".join(parts)
             told, self._to_tell = self._to_tell, []
@@ -257,14 +261,14 @@ class YamuxConnection:
         return b""
 
     def note_pace(self, pace: Pace) -> None:
-        """The line was measured anew: write so much at once that it takes no longer than it should."""
+        """Adjust the size of writes to a new measurement of the link, so that none takes longer than WRITE_S."""
         most = MAX_WRITE_BYTES if self.account.is_member else FULL_FRAME
         self._write_bytes = whole_frames(pace.within(WRITE_S, MIN_WRITE_BYTES, most))
 
-    # Until the end.
+    # Tasks that run until the end.
 
     async def _until_end(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Run a task until the connection ends, and end the others with it."""
+        """Run a task until the connection ends, and end the other tasks with it."""
         try:
             await task()
         except FrameError as error:
@@ -276,7 +280,7 @@ class YamuxConnection:
         self._scope.cancel()
 
     async def _keep_alive(self) -> None:
-        """Ask when nothing is heard, until nothing was heard for too long."""
+        """Send PINGs while nothing arrives, and return once nothing has arrived for too long."""
         value = 0
         ask_after_s = KEEPALIVE_S if self._initiator else KEEPALIVE_S + 2 * ASK_AGAIN_S
         while True:
@@ -294,14 +298,14 @@ class YamuxConnection:
             for stream in [stream for stream in self._streams.values() if stream.lingers(now)]:
                 stream.reset("the peer did not close its side")
 
-    # What they do.
+    # Parts of the above.
 
     def _batch(self) -> list[bytes | memoryview]:
-        """Return the next write: all control frames, then a frame of each stream in turn, up to `_write_bytes`.
+        """Return the next write: all control frames, then one frame of each stream in turn, up to `_write_bytes`.
 
-        A stream that is alone fills it with one frame, which saves both ends of a fast line a tenth of their time.
-        Who was served goes to the end of the line, also with nothing more to send, and leaves it when its turn finds
-        nothing: so a stream that sends again and again is not taken for a new one each time (fq_codel, RFC 8290, 4.2).
+        A stream that is alone fills it with one frame, which saves both ends of a fast link a tenth of their time. A
+        served stream goes to the end of the queue, even with nothing more to send, and leaves it when its turn finds
+        nothing. So a stream that sends again and again does not count as new each time (fq_codel, RFC 8290, 4.2).
         """
         parts: list[bytes | memoryview] = list(self._control)
         self._control.clear()
@@ -318,7 +322,7 @@ class YamuxConnection:
         return parts
 
     def _on_frame(self, frame: Frame) -> bool:
-        """Act on one frame; True when the peer says good-bye."""
+        """Act on one frame; return True if the peer says good-bye."""
         most = MAX_CONTROL_FRAMES if self.account.is_member else STRANGER_CONTROL_FRAMES
         if len(self._control) > most:
             raise FrameError(f"{most} answers are waiting to be read")
@@ -334,7 +338,7 @@ class YamuxConnection:
         return False
 
     def _cost(self, frame: Frame) -> float:
-        """What a frame counts for the peer's rate; 0 for bulk that is paid for by its size alone."""
+        """Return the cost of a frame at the peer's rate; 0 for bulk that is charged by its size alone."""
         if frame.type is FrameType.DATA:
             if self.account.is_member or self._is_ours(frame.stream_id):
                 return 0.0 if frame.length >= SMALL_FRAME_BYTES else 1.0

@@ -1,11 +1,15 @@
-"""Bytes between a muxer and the secure connection below it, in either of two ways.
+"""Carry bytes between a muxer and the secure connection below it, in one of two ways.
 
-`InTurns` has a task that reads and never writes, and one that writes and does nothing else: for connections on anything
-that is a stream. `AtOnce` is called when a socket of the system is ready, and has no turns of its own while all goes
-well: for connections that can be read and written without waiting. A task stands by for what does not go well.
+`InTurns` has one task that reads and never writes, and one that writes and does nothing else. It suits connections on
+any kind of stream. `AtOnce` is called when a socket of the system is ready, and takes no scheduler turns of its own
+while all goes well. It suits connections that can be read and written without waiting. A task stands by for the cases
+that do not go well.
 
-What always holds, in both: reading goes on whatever writing waits for; one write is under way at a time; what a peer
-may not do as fast as it does is read when it may.
+Invariants, for both:
+
+- Reading goes on, whatever writing waits for.
+- One write is in progress at a time.
+- A peer that exceeds its rate is read no faster than its rate allows.
 """
 
 from __future__ import annotations
@@ -22,28 +26,27 @@ from swarm.libp2p.sockets.readiness import Readiness, Watch
 from swarm.libp2p.yamux.frames import Frame, FrameError, FrameParser
 
 READS_AT_ONCE = 8
-"""Times that a connection takes what came in one read, if that is records with little in them, before others have their
-turn."""
+"""Reads in a row that bring records with little in them, before other connections get a turn."""
 
 WRITES_AT_ONCE = 4
-"""Writes of a connection that takes all it is given, before others have a turn: a MiB."""
+"""Writes in a row of a connection that takes all it is given, before other connections get a turn: a MiB."""
 
 
 class ConnectionLost(Exception):
-    """The connection below ended or cannot be believed any more. The message says why."""
+    """The connection below ended, or can no longer be trusted. The message says why."""
 
 
 class SecureConnection(Protocol):
-    """What is needed of the connection below. Its methods raise ConnectionLost and nothing else."""
+    """The parts of the connection below that a muxer uses. Its methods raise ConnectionLost and nothing else."""
 
     async def receive(self, expected: int) -> bytes:
-        """Wait for at least one byte. So many, `expected`, are on their way, which may be worth a short wait."""
+        """Wait for at least one byte. `expected` bytes are on their way, which may be worth a short wait."""
 
     async def send(self, data: bytes) -> None:
-        """Send all of `data`; bounded in time."""
+        """Send all of `data`, in bounded time."""
 
     def hurry(self) -> None:
-        """Let `receive` return what there is, whatever was expected."""
+        """Make `receive` return what has arrived, whatever was expected."""
 
     async def aclose(self) -> None:
         """Close at once."""
@@ -58,70 +61,70 @@ class Socket(Protocol):
 
     @property
     def takes_nothing(self) -> bool:
-        """Whether it has taken nothing for so long that it is as good as dead."""
+        """Whether it has taken no bytes for so long that it counts as dead."""
 
 
 class InstantConnection(Protocol):
-    """A connection that can do without waiting, because a socket is below. Its methods raise ConnectionClosedError."""
+    """A connection on a socket, usable without waiting. Its methods raise ConnectionClosedError."""
 
     def receive_now(self) -> bytes:
-        """What has come, b"" when that is nothing."""
+        """Return what has arrived, b"" if nothing has."""
 
     def await_more(self, plaintext: int) -> bool:
-        """Let the socket be ready when so much is there, or many of it; False: there are bytes already."""
+        """Make the socket ready when `plaintext` bytes, or many of them, are there; False if there are some already."""
 
     def send_now(self, data: bytes) -> bool:
-        """Send `data`; False when some of it waits until there is room."""
+        """Send `data`; return False if some of it waits until there is room."""
 
     def send_rest(self) -> bool:
-        """Go on when there is room; False while something still waits."""
+        """Go on sending when there is room; False while something still waits."""
 
 
 class Muxer(Protocol):
     """The streams of one connection, as its driver sees them."""
 
     peer_left: bool
-    """The peer has said good-bye."""
+    """Whether the peer has said good-bye."""
 
     def take(self, frames: Iterator[Frame]) -> float | None:
-        """Act on `frames` until the peer must pause, and return for how many seconds; None when there are no more.
+        """Act on `frames` until the peer must pause; return for how many seconds. Return None if no frames are left.
 
         Raises FrameError.
         """
 
     def next_write(self) -> bytes:
-        """What is to be written next, b"" when that is nothing."""
+        """Return the bytes to write next, b"" if there are none."""
 
     def note_pace(self, pace: Pace) -> None:
-        """How fast the line takes what it is given has been measured anew."""
+        """Note a new measurement of how fast the link takes bytes."""
 
 
 UntilEnd = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
-"""Runs a task and, when it is over, ends the connection."""
+"""Runs a task and ends the connection when the task is over."""
 
 
 class Driver(Protocol):
-    """Either of the two."""
+    """The interface that `InTurns` and `AtOnce` share."""
 
     @property
     def is_stuck(self) -> bool:
-        """Whether bytes have waited to be written for so long that the connection is as good as dead."""
+        """Whether bytes have waited to be written for so long that the connection counts as dead."""
 
     def flush_soon(self) -> None:
-        """There is something to write, and perhaps more in a moment."""
+        """Note that there is something to write, and perhaps more in a moment."""
 
     def flush_now(self) -> None:
-        """There is something to write that is worth a write of its own."""
+        """Note that there is something to write that is worth a write of its own."""
 
     async def serve(self, until_end: UntilEnd) -> None:
         """Read and write `until_end`."""
 
 
 class InTurns:
-    """See the module's paragraph."""
+    """Read in one task and write in another."""
 
     is_stuck = False
-    """`SecureConnection.send` is bounded in time."""
+    """Never: `SecureConnection.send` is bounded in time."""
 
     def __init__(self, muxer: Muxer, connection: SecureConnection) -> None:
         self._muxer, self._connection = muxer, connection
@@ -129,19 +132,19 @@ class InTurns:
         self._pace = Pace()
 
     def flush_soon(self) -> None:
-        """There is something to write."""
+        """Note that there is something to write."""
         self._wake.set()
 
     flush_now = flush_soon
 
     async def serve(self, until_end: UntilEnd) -> None:
-        """Read and write, each in a task `until_end`."""
+        """Read and write, each in a task, `until_end`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(until_end, self._read)
             nursery.start_soon(until_end, self._write)
 
     async def _read(self) -> None:
-        """Until the peer says good-bye. Raises FrameError, ConnectionLost."""
+        """Read until the peer says good-bye. Raises FrameError, ConnectionLost."""
         parser = FrameParser()
         while not self._muxer.peer_left:
             frames = parser.feed(await self._connection.receive(parser.expected))
@@ -149,7 +152,7 @@ class InTurns:
                 await trio.sleep(pause_s)
 
     async def _write(self) -> None:
-        """For ever: after our good-bye the peer hangs up. Raises ConnectionLost."""
+        """Write until cancelled: after our good-bye the peer closes the connection. Raises ConnectionLost."""
         while True:
             if data := self._muxer.next_write():
                 began = trio.current_time()
@@ -162,7 +165,7 @@ class InTurns:
 
 
 class AtOnce:
-    """See the module's paragraph."""
+    """Read and write when the socket is ready, without tasks of its own while all goes well."""
 
     def __init__(self, muxer: Muxer, connection: InstantConnection, socket: Socket, readiness: Readiness) -> None:
         self._muxer, self._connection, self._socket = muxer, connection, socket
@@ -181,12 +184,12 @@ class AtOnce:
         return self._socket.takes_nothing
 
     def flush_soon(self) -> None:
-        """There is something to write, and perhaps more in this turn."""
+        """Note that there is something to write, and perhaps more in this turn."""
         if self._watch is not None and not self._is_blocked:
             self._readiness.flush_soon(self)
 
     def flush_now(self) -> None:
-        """There is something to write, and whoever has it waits for no turn but this."""
+        """Note that there is something to write now, which need not wait for more of this turn."""
         if self._watch is not None and not self._is_blocked:
             self._readiness.flush_now(self)
 
@@ -201,7 +204,7 @@ class AtOnce:
                 self._watch = None
 
     async def _stand_by(self) -> None:
-        """Until the peer says good-bye. Raises FrameError, ConnectionLost."""
+        """Resume reading after pauses until the peer says good-bye. Raises FrameError, ConnectionLost."""
         while True:
             await self._turn.wait()
             self._turn = trio.Event()
@@ -212,7 +215,7 @@ class AtOnce:
             await trio.sleep(self._pause_s)
             self._go_on()
 
-    # When the socket is ready.
+    # Called when the socket is ready.
 
     def on_readable(self) -> None:
         if self._failure is None:
@@ -261,7 +264,7 @@ class AtOnce:
             self._read()
 
     def _read(self) -> None:
-        """Take what has come, until there is no more or the peer must pause."""
+        """Take what has arrived, until there is no more or the peer must pause."""
         muxer, parser, connection = self._muxer, self._parser, self._connection
         pause_s: float | None = None
         try:
@@ -280,13 +283,13 @@ class AtOnce:
             self._fail(ConnectionLost(str(error)))
 
     def _hand_over(self, pause_s: float) -> None:
-        """Let the task go on, after a pause."""
+        """Let the task continue after a pause."""
         self._want(reading=False)
         self._pause_s = pause_s
         self._turn.set()
 
     def _fail(self, error: FrameError | ConnectionLost) -> None:
-        """Let the task raise `error`; nothing more is read, and nothing written if the connection is gone."""
+        """Let the task raise `error`; stop reading, and stop writing too if the connection is gone."""
         self._failure = self._failure or error
         if isinstance(error, ConnectionLost):
             self._is_blocked = True

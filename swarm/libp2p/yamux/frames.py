@@ -1,10 +1,14 @@
-"""Yamux frames: bytes to frames and back, with no connection in sight.
+"""Turn bytes into yamux frames and back; there are no connections in this module.
 
     frame = u8 version (0) | u8 type | u16 flags | u32 stream id | u32 length (big endian) | payload of a DATA frame
 
-What always holds: a header is checked before its payload is believed, nothing is allocated from a length a peer wrote,
-and a DATA frame is handed on piece by piece as it arrives (its opening flags with the first piece, its closing flags
-with the last), so no frame is ever held whole. Specification: https://github.com/hashicorp/yamux/blob/master/spec.md.
+Specification: https://github.com/hashicorp/yamux/blob/master/spec.md.
+
+Invariants:
+
+- A header is checked before its payload is used, and no memory is allocated by a length that a peer wrote.
+- A DATA frame is passed on piece by piece as it arrives, its opening flags with the first piece and its closing flags
+  with the last. So no frame is ever held whole.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ HEADER_BYTES = HEADER.size
 VERSION = 0
 
 INITIAL_WINDOW = 256 * 1024
-"""Bytes either side may send on a new stream before the first window update; fixed by the specification."""
+"""Bytes that either side may send on a new stream before the first window update; fixed by the specification."""
 
 
 class FrameType(IntEnum):
@@ -38,7 +42,7 @@ class Flag(IntFlag):
 
 
 SYN, ACK, FIN, RST = map(int, Flag)
-"""Plain integers for the frames of bulk: `&` on an IntFlag takes ten times as long."""
+"""Plain integers, for frames of bulk data: `&` on an IntFlag takes ten times as long."""
 
 OPENING = SYN | ACK
 CLOSING = FIN | RST
@@ -48,14 +52,14 @@ _DATA = FrameType.DATA
 
 
 class FrameError(Exception):
-    """The peer does not speak yamux; the connection is beyond use. The message says which field was wrong."""
+    """The peer does not speak yamux, and the connection cannot be used. The message says which field was wrong."""
 
 
 class Frame(NamedTuple):
     """One frame, or one piece of a DATA frame.
 
     Attributes:
-        length: for DATA the payload's size in this piece, for WINDOW_UPDATE the delta in bytes, for PING an opaque
+        length: for DATA the payload's bytes in this piece, for WINDOW_UPDATE the delta in bytes, for PING an opaque
             value, for GO_AWAY the reason.
     """
 
@@ -72,7 +76,7 @@ def encode_header(frame_type: FrameType, flags: int, stream_id: int, length: int
 
 
 class FrameParser:
-    """Cuts a byte stream into frames. Holds at most one partial header."""
+    """Cut a byte stream into frames. At most one partial header is held."""
 
     def __init__(self) -> None:
         self._partial = b""
@@ -82,7 +86,7 @@ class FrameParser:
 
     @property
     def expected(self) -> int:
-        """Bytes that are still to come of the frame begun; 1 between frames."""
+        """Bytes still missing from the frame that has begun; 1 between frames."""
         return self._missing or 1
 
     def feed(self, data: bytes) -> Iterator[Frame]:

@@ -1,7 +1,9 @@
-"""One yamux stream: its windows, what has arrived and was not read, and what waits to be written.
+"""Hold one yamux stream: its windows, the bytes that arrived and were not read, and those that wait to be written.
 
-What always holds: nobody who sends or receives touches the connection, so cancelling either never harms it; what a
-stream holds is told to the connection's account.
+Invariants:
+
+- A task that sends or receives never touches the connection, so cancelling it never harms the connection.
+- The connection's account always knows how many bytes a stream holds.
 """
 
 from __future__ import annotations
@@ -19,75 +21,76 @@ from swarm.transport.interface import StreamBroken
 from swarm.transport.receive_buffer import Arrivals
 
 RECEIVE_WINDOW = 4 * 1024 * 1024
-"""Window of a stream that is being read, and the most that can be unread of it. Credit is given back by halves, so
-that with 2 MiB a line of 200 Mbit/s and 30 ms carried only 150."""
+"""Bytes: the window of a stream that is being read, and the most that may be unread on it. Credit is given back by
+halves. With 2 MiB a link of 200 Mbit/s and 30 ms carried only 150 Mbit/s."""
 
 TAIL_BYTES = 1024
-"""So much more goes into the frames of a send than they are meant to hold, if there is one less for it."""
+"""Bytes that the frames of a send may hold beyond their usual size, if that saves a frame."""
 
 POSTED_BYTES = 16 * 1024
-"""So much may wait on a stream without anybody who waits for it to be taken: small messages, whose senders would be
-woken for nothing."""
+"""Bytes that may wait on a stream without a task that waits until they are taken. They are small messages, and waking
+their senders would be waste."""
 
 MAX_SEND_WINDOW = 1 << 32
-"""Credit beyond this is nonsense, and adding it up for ever would be a slow leak."""
+"""Bytes. Credit beyond this is nonsense, and adding it up for ever would be a slow leak."""
 
 MAX_WANTED_BYTES = INITIAL_WINDOW // 2
-"""A reader's wishes end here. Unread bytes and window together are never less, or both ends would wait for ever."""
+"""Bytes that a reader may expect at most. Unread bytes and window together are never less; with more, both ends would
+wait for ever."""
 
 MAX_WANTED_WIDE_BYTES = RECEIVE_WINDOW // 2
-"""The same on a stream whose window is large: a chunk of up to 2 MiB wakes its reader once."""
+"""The same on a stream with a large window: a chunk of up to 2 MiB wakes its reader once."""
 
 IN_A_ROW = 16
-"""Times that a reader gets what was here already, before others have their turn."""
+"""Reads in a row that return bytes already here, before other tasks get a turn."""
 
 LINGER_S = 30.0
-"""How long a stream that we closed waits for the other side to close as well, before it is reset."""
+"""Seconds that a stream which we closed waits for the other side to close as well, before it is reset."""
 
 DISCARD_BYTES = INITIAL_WINDOW
-"""Bytes still accepted, and thrown away, on a stream closed here: what may have been in flight. More resets it."""
+"""Bytes that a stream closed here still accepts and discards: they may have been in flight. More resets the stream."""
 
 
 class Account(Protocol):
-    """Who the peer is to us, and what it may cost."""
+    """Whether the peer is a member, and what it may cost."""
 
     @property
     def is_member(self) -> bool: ...
 
     @property
     def max_streams(self) -> int:
-        """How many streams the peer may hold open towards us."""
+        """Most streams that the peer may hold open towards us."""
 
     def hold(self, delta: int) -> None:
-        """So many bytes more, or less, are in memory for this connection. May end it, or another one."""
+        """Count `delta` bytes more, or less, in memory for this connection. May end it, or another one."""
 
     def charge(self, cost: float) -> float:
-        """The peer did something; return for how many seconds nothing more is to be read from it."""
+        """Count what the peer did; return the seconds for which nothing more may be read from it."""
 
 
 class StreamOwner(Protocol):
-    """What a stream needs of its connection."""
+    """The parts of the connection that a stream uses."""
 
     account: Account
 
     def widens(self, stream_id: int) -> bool:
-        """Whether a stream that is being read gets a large window: a member's, or one that we opened."""
+        """Return whether a stream gets a large window while it is read: a member's stream, or one that we opened."""
 
     def enqueue(self, stream: YamuxStream, *, at_once: bool = False) -> None:
-        """Give `stream` a turn to write, if it has not one coming; `at_once`, if it is its turn and there is room."""
+        """Give `stream` a turn if it has none coming; with `at_once`, write now if it is its turn and there is room."""
 
     def tell_later(self, tell: Callable[[], None]) -> None:
-        """Call `tell` once what is written next is decided: who is told of it may send more."""
+        """Call `tell` once the next write is decided: the callee may send more."""
 
     def control(self, frame_type: FrameType, flags: int, stream_id: int, length: int) -> None:
         """Queue a control frame ahead of all bulk."""
 
     def forget(self, stream: YamuxStream) -> bool:
-        """Drop a finished stream; False when it had been dropped before."""
+        """Drop a finished stream; return False if it had been dropped before."""
 
 
 class Meter:
-    """Counts the payload bytes of the streams it is attached to."""
+    """Count the payload bytes of the streams that use this meter."""
 
     __slots__ = ("received", "sent")
 
@@ -97,7 +100,7 @@ class Meter:
 
 
 class YamuxStream:
-    """One stream. One task may send while another receives; see `swarm.transport.interface.Stream` for the promises."""
+    """Send and receive on one stream, each in one task at a time; see `swarm.transport.interface.Stream`."""
 
     def __init__(self, connection: StreamOwner, stream_id: int) -> None:
         self.id = stream_id
@@ -130,7 +133,7 @@ class YamuxStream:
         self._waits = self._nudged = False
 
     async def send_all(self, *parts: bytes | memoryview, note_progress: Callable[[int], None] | None = None) -> None:
-        """Return when the writer has taken all of `parts`; at once where they are few bytes. Raises StreamBroken."""
+        """Return when the writer has taken all of `parts`; for a few bytes, at once. Raises StreamBroken."""
         if self._taken is not None:
             raise trio.BusyResourceError("another task is sending on this stream")
         self._require_sendable()
@@ -148,7 +151,7 @@ class YamuxStream:
                 await taken.wait()
         finally:
             self._taken = None
-            if not taken.is_set():  # cancelled: what is left is of no use
+            if not taken.is_set():  # cancelled: the rest is of no use
                 self._drop_unsent()
         if self._broken is not None:
             raise StreamBroken(self._broken)
@@ -156,7 +159,7 @@ class YamuxStream:
     def start(
         self, parts: Sequence[bytes | memoryview], note_progress: Callable[[int], None], done: Callable[[], None]
     ) -> bool:
-        """Let `parts` wait for the writer, and call `done` when it has taken all; False when something waits already.
+        """Queue `parts` for the writer, and call `done` when it has taken all; False if something waits already.
 
         Raises StreamBroken.
         """
@@ -169,7 +172,7 @@ class YamuxStream:
         return True
 
     def post(self, data: bytes) -> bool:
-        """Let `data` wait for the writer, if there is room for it; False otherwise. Raises StreamBroken."""
+        """Queue `data` for the writer if there is room; return False otherwise. Raises StreamBroken."""
         self._require_sendable()
         if self._unsent + len(data) > POSTED_BYTES:
             return False
@@ -199,20 +202,21 @@ class YamuxStream:
         return self._take_received(max_bytes)
 
     def take_arrived(self, max_bytes: int) -> bytes:
-        """Return up to `max_bytes` bytes of what has arrived, without waiting; b"" where that is nothing.
+        """Return up to `max_bytes` bytes that have arrived, without waiting; b"" if there are none.
 
         Raises StreamBroken.
         """
         return self._take_received(max_bytes) if self._receivable() else b""
 
     def expect(self, size: int) -> None:
-        """Let the next `receive_some` wait until `size` bytes are there, or as many as are granted for sure."""
+        """Let the next `receive_some` wait until `size` bytes are there, or as many as the window surely allows."""
         most = MAX_WANTED_WIDE_BYTES if self._is_wide else MAX_WANTED_BYTES
         self._wanted = size if size < most else most
 
     def retain(self, size: int) -> None:
-        """Say that so many bytes of what was received are still held by whoever reads, who says so after each read
-        from now on: until then, all that was read counts.
+        """Set how many received bytes the reader still holds. From now on it must say so after each read.
+
+        Until it does, all bytes that it read count.
         """
         self._retains = True
         if size != self._retained and self._broken is None and self._closed_at == math.inf:
@@ -227,7 +231,7 @@ class YamuxStream:
         self._queue_fin()
 
     async def aclose(self) -> None:
-        """Close both directions in good order: what was sent arrives, what still comes in is thrown away."""
+        """Close both directions in good order: what was sent arrives, and what still comes in is discarded."""
         if self._broken is None and self._closed_at == math.inf:
             self._closed_at = trio.current_time()
             self._buffer.clear()
@@ -244,13 +248,13 @@ class YamuxStream:
         await trio.lowlevel.checkpoint()
 
     def reset(self, reason: str) -> None:
-        """Break the stream here and tell the peer. Quiet when it is already over."""
+        """Break the stream here and tell the peer. Do nothing if it is over already."""
         if self._connection.forget(self):
             self._connection.control(FrameType.WINDOW_UPDATE, RST, self.id, 0)
         self.break_(reason, keep_received=False)
 
     def break_(self, reason: str, *, keep_received: bool) -> None:
-        """The stream is over: wake everybody. With `keep_received`, what arrived up to its end stays readable."""
+        """End the stream and wake all tasks. With `keep_received`, bytes that arrived up to its end stay readable."""
         if self._broken is None:
             self._broken = reason
         if not keep_received or not self._fin_received:
@@ -265,10 +269,10 @@ class YamuxStream:
     # Called by the connection's reader and writer.
 
     def on_data(self, data: bytes) -> None:
-        """Accept one piece from the peer. Raises FrameError when it is over the window or after the end."""
+        """Accept one piece from the peer. Raises FrameError if it exceeds the window or follows the end."""
         size = len(data)
         if self._broken is not None:
-            return  # broken off while other frames of one read were looked at
+            return  # it was broken off by another frame of the same read
         if self._fin_received:
             raise FrameError(f"data after FIN on stream {self.id}")
         if size > self._receive_window:
@@ -289,7 +293,7 @@ class YamuxStream:
             self._discard(size)
 
     def on_window(self, delta: int) -> None:
-        """Accept credit. Raises FrameError when it adds up to nonsense."""
+        """Accept credit. Raises FrameError if it adds up to nonsense."""
         self._send_window += delta
         if self._send_window > MAX_SEND_WINDOW:
             raise FrameError(f"stream {self.id} was granted {self._send_window} bytes")
@@ -297,7 +301,7 @@ class YamuxStream:
             self._connection.enqueue(self)
 
     def on_fin(self) -> None:
-        """The peer sends nothing more."""
+        """Note that the peer sends nothing more."""
         self._fin_received = True
         self._received.set()
         self._forget_if_finished()
@@ -305,7 +309,7 @@ class YamuxStream:
     def take(self, parts: list[bytes | memoryview], payload: int) -> int:
         """Append our next frame, of about `payload` bytes at most, if one may go; return its size in bytes.
 
-        The frames of a send are equally long: whoever measures a line by its progress would be misled by a short one.
+        The frames of a send are equally long: a short one would mislead a measurement of the link by its progress.
         """
         if unsent := self._unsent:
             size = unsent
@@ -329,11 +333,11 @@ class YamuxStream:
         return 0
 
     def lingers(self, now: float) -> bool:
-        """Whether we closed it long ago and the peer has not."""
+        """Return whether we closed it long ago and the peer has not."""
         return now - self._closed_at > LINGER_S
 
     def _put(self, parts: Iterable[bytes | memoryview], size: int) -> None:
-        """Let the writer know of more to send."""
+        """Queue more for the writer to send."""
         if size:
             self._outgoing += parts
             self._unsent += size
@@ -343,7 +347,7 @@ class YamuxStream:
             self._connection.enqueue(self, at_once=True)
 
     def _tell_taken(self, size: int) -> None:
-        """Tell those who send how far it is."""
+        """Tell the senders how many bytes the writer has taken."""
         if self._taken is not None and self._num_taken >= self._taken_at:
             self._taken.set()
         if self._done is not None and self._num_taken >= self._done_at:
@@ -355,7 +359,7 @@ class YamuxStream:
             self._connection.tell_later(partial(self._note_progress, size))
 
     def _take_unsent(self, parts: list[bytes | memoryview], size: int) -> None:
-        """Append the next `size` bytes to `parts`, where there are so many."""
+        """Append the next `size` bytes to `parts`; there must be so many."""
         self._unsent -= size
         self._num_taken += size
         self.meter.sent += size
@@ -374,7 +378,7 @@ class YamuxStream:
         self._count()
 
     def _drop_unsent(self) -> None:
-        """Nothing waits any more, and nothing of it is in memory."""
+        """Drop all bytes that wait, and free their memory."""
         self._outgoing.clear()
         self._num_taken = self._num_put
         self._unsent = self._sending = self._front = 0
@@ -428,7 +432,7 @@ class YamuxStream:
             self._connection.forget(self)
 
     def _grant(self, target: int) -> None:
-        """Give credit back once half of `target` is free: few updates, and the window does not run dry."""
+        """Give credit back once half of `target` is free, so that updates are few and the window does not run dry."""
         free = target - self._receive_window - self._buffer.size
         if free >= target // 2 and not self._fin_received and self._broken is None:
             self._receive_window += free

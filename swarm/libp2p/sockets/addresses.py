@@ -1,8 +1,10 @@
-"""Multiaddrs we can listen on and dial: TCP over IPv4, IPv6 and DNS names, with the peer's name at the end.
+"""Parse and write the multiaddrs that we can listen on and dial: TCP over IPv4, IPv6 and DNS names, with a peer id.
 
     /ip4/192.0.2.7/tcp/4001/p2p/12D3KooW...    /ip6/::1/tcp/0    /dns/learner.example/tcp/4001/p2p/12D3KooW...
 
-What always holds: an `Address` can be dialled as it stands, and its text form parses back to it.
+Invariants:
+
+- An `Address` can be dialled as it stands, and its text form parses back to it.
 """
 
 from __future__ import annotations
@@ -20,22 +22,22 @@ from protocol.core.limits import MAX_ADDRESSES
 HOST_KINDS = ("ip4", "ip6", "dns", "dns4", "dns6")
 
 CIRCUIT = "p2p-circuit"
-"""What stands between a relay and whoever is reached through it."""
+"""The part of an address between a relay and the peer that is reached through it."""
 
 MAX_DNS_CHARS = 253
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
-"""A part of a name (RFC 1123; underscores occur). What is not ASCII is looked up in its IDNA form."""
+"""A part of a name (RFC 1123; underscores occur). A name that is not ASCII is looked up in its IDNA form."""
 
 BROADCAST = ipaddress.IPv4Address("255.255.255.255")
 
 
 class BadAddress(ValueError):
-    """The text is no address of ours. The message names it and says what is wrong."""
+    """The text is no address that we support. The message names it and says what is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """One TCP address, perhaps with the name of the peer who answers there."""
+    """One TCP address, perhaps with the id of the peer that answers there."""
 
     kind: str
     host: str
@@ -64,7 +66,7 @@ class CircuitAddress:
 
 
 def parse_address(text: str) -> Address:
-    """Return the address; BadAddress says what is wrong with it."""
+    """Return the address. Raises BadAddress, which says what is wrong with the text."""
     match text.split("/"):
         case ["", kind, host, "tcp", port]:
             return _checked(text, kind, host, port, None)
@@ -75,7 +77,7 @@ def parse_address(text: str) -> Address:
 
 
 def why_undialable(address: Address) -> str:
-    """Why nobody else can dial the address, as a clause; empty if somebody may."""
+    """Return why nobody else can dial the address, as a clause; empty if somebody may."""
     if (why := why_no_host(address)) or address.port == 0:
         return why or "port 0 stands for any free port, and nobody can dial that"
     if address.is_wildcard:
@@ -86,7 +88,7 @@ def why_undialable(address: Address) -> str:
 
 
 def why_no_host(address: Address) -> str:
-    """Why no machine has the address, as a clause; empty if one may."""
+    """Return why no machine has the address, as a clause; empty if one may."""
     if not address.kind.startswith("ip"):
         return ""
     ip = ipaddress.ip_address(address.host)
@@ -98,7 +100,7 @@ def why_no_host(address: Address) -> str:
 
 
 def parse_circuit(text: str) -> CircuitAddress:
-    """The address of a peer behind a relay. Raises BadAddress."""
+    """Return the address of a peer behind a relay. Raises BadAddress."""
     match text.split("/"):
         case [*relay, "p2p", by, "p2p-circuit", "p2p", peer] if by and peer:
             return CircuitAddress(relay=parse_address("/".join([*relay, "p2p", by])), peer=PeerId(peer))
@@ -107,12 +109,12 @@ def parse_circuit(text: str) -> CircuitAddress:
 
 
 def circuit_address(relay: str, peer: PeerId) -> str:
-    """The address of a peer behind the relay at this address."""
+    """Return the address of a peer behind the relay at this address."""
     return f"{relay}/{CIRCUIT}/p2p/{peer}"
 
 
 def is_circuit(address: str) -> bool:
-    """Whether an address leads through a relay."""
+    """Return whether an address leads through a relay."""
     return f"/{CIRCUIT}/" in address
 
 
@@ -141,7 +143,7 @@ def from_socket(sockname: Sequence[str | int]) -> Address:
 
 
 def list_advertised(bound: Iterable[Address], announce: Sequence[Address], peer: PeerId) -> list[str]:
-    """Return what others may dial: `announce` when given, else what is bound, a wildcard as the interfaces it means.
+    """Return what others may dial: `announce` if given, else the bound addresses, with a wildcard's interfaces.
 
     At most MAX_ADDRESSES: a machine with containers has more.
     """
@@ -169,7 +171,7 @@ def _checked(text: str, kind: str, host: str, port: str, peer: PeerId | None) ->
 
 
 def _is_name(host: str) -> bool:
-    """Whether a resolver would look for it."""
+    """Return whether a resolver would look for the name."""
     try:
         name = host.encode("idna").decode("ascii").removesuffix(".")
     except UnicodeError:

@@ -1,13 +1,17 @@
-"""How many bytes may go one way, and whose are next: a token bucket that all connections share by turns.
+"""Decide how many bytes may go one way, and whose are next: a token bucket that all connections share in turns.
 
     asked --granted--> over (the caller moves so many bytes at once)
       +-- withdrawn        ... or gives back what it does not use
 
-A pure core. What always holds: over any stretch of t seconds at most `bytes_per_s * t` and a burst move;
-connections that ask for one piece of bulk after another get equal shares, however large each piece is (start-time
-fair queueing: Goyal, Vin and Cheng, 1996); small messages go before bulk, into the bucket's overdraft if need be, but
-between two grants of bulk that waits they take no more than one piece, so that nobody starves; what is withdrawn costs
-nothing.
+A pure core. Fairness is start-time fair queueing (Goyal, Vin and Cheng, 1996).
+
+Invariants:
+
+- Over any t seconds at most `bytes_per_s * t` bytes and one burst move.
+- Connections that ask for one piece of bulk after another get equal shares, however large each piece is.
+- Small messages go before bulk, into the bucket's overdraft if need be. Between two grants to waiting bulk, they take
+  at most one piece, so that nobody starves.
+- A withdrawn request costs nothing.
 """
 
 from __future__ import annotations
@@ -17,36 +21,39 @@ import math
 from dataclasses import dataclass, field
 
 PIECE_S = 0.02
-"""A piece takes so long at the full rate. Nothing overtakes what was granted, and each costs both ends a wake-up."""
+"""Seconds that a piece takes at the full rate. Nothing overtakes a granted piece; each costs both ends a wake-up."""
 
 MIN_PIECE_BYTES = 4 * 1024
-"""Where that would be less: below 1.6 Mbit/s pieces last longer, rather than being mostly headers and wake-ups."""
+"""Least bytes of a piece: below 1.6 Mbit/s pieces last longer, rather than being mostly headers and wake-ups."""
 
 SLACK_S = 0.02
-"""So much of the rate is kept for whoever is woken late: a loop that is busy with encryption is, by milliseconds."""
+"""Seconds of the rate that are kept for a task that is woken late: a loop that is busy with encryption is late by
+milliseconds."""
 
 OVERDRAFT_S = 0.01
-"""What small messages may take ahead of time; with piece and slack, the bucket never gives more than 50 ms at once."""
+"""Seconds of the rate that small messages may take ahead of time. With piece and slack, the bucket never gives more
+than 50 ms at once."""
 
 SMALL_BYTES = 2 * 1024
-"""A write, or what waits to be read, of at most so much is a small message: HAVE, requests, BUSY, heartbeats."""
+"""Bytes. A write, or what waits to be read, is a small message up to this size: HAVE, requests, BUSY, heartbeats."""
 
 TOLERANCE_BYTES = 0.5
-"""Less is missing by rounding alone; waiting for it would be waiting for no time at all, again and again."""
+"""Bytes. A smaller lack comes only from rounding; to wait for it would be to wait for no time at all, repeatedly."""
 
 Ticket = int
-"""Names one asking; chosen by the caller, never used twice."""
+"""Names one request; chosen by the caller, never used twice."""
 
 Flow = int
-"""Names a connection; likewise."""
+"""Names a connection; chosen by the caller as well."""
 
 MAX_FLOWS = 4096
-"""Of so many it is remembered what they had, four times those of a full node; then all are forgotten, and equal."""
+"""Connections for which it is remembered what they had: four times those of a full node. Beyond, all are forgotten and
+equal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """Connection `flow` would move `size` bytes, at most `Pacing.piece_bytes`; `small`: they are a small message."""
+    """Connection `flow` asks to move `size` bytes, at most `Pacing.piece_bytes`; `small`: they are a small message."""
 
     ticket: Ticket
     flow: Flow
@@ -56,14 +63,14 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Withdrawn:
-    """Who asked has gone. Quiet when it was granted already."""
+    """The asker has gone. No effect if it was granted already."""
 
     ticket: Ticket
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unused:
-    """So many bytes were granted, and did not move after all."""
+    """Bytes that were granted, and did not move after all."""
 
     size: int
 
@@ -78,7 +85,7 @@ Event = Asked | Withdrawn | Unused | Tick
 
 @dataclass(kw_only=True)
 class Pacing:
-    """See the module's paragraph. `bytes_per_s` is more than 0."""
+    """Grant requests within the rate. `bytes_per_s` is more than 0."""
 
     bytes_per_s: float
     piece_bytes: int = field(init=False)
@@ -96,11 +103,11 @@ class Pacing:
         self.piece_bytes = max(MIN_PIECE_BYTES, int(self.bytes_per_s * PIECE_S))
         self._capacity = self._level = self.piece_bytes + self.bytes_per_s * SLACK_S
         self._overdraft = max(2 * SMALL_BYTES, self.bytes_per_s * OVERDRAFT_S)
-        # Both together are granted at once: 50 ms of the rate, more only where two small messages and a piece are more.
+        # Both together are granted at once: 50 ms of the rate, more only if two small messages and a piece are more.
 
     @property
     def next_at(self) -> float:
-        """When to say Tick, if nothing happens before; infinity while nobody waits."""
+        """The time at which to send Tick, if nothing happens before; infinity while nobody waits."""
         waits = [self._lack(line) for line in (self._small, self._bulk) if self._may_go(line)]
         return self._at + max(0.0, min(waits)) / self.bytes_per_s if waits else math.inf
 
@@ -134,7 +141,7 @@ class Pacing:
         self._at = max(now, self._at)
 
     def _take_turn(self, flow: Flow, size: int) -> int:
-        """When it is the turn of `flow`: after what it had before, in bytes of a connection that always asks."""
+        """Return when it is the turn of `flow`: after what it had before, in bytes of a connection that always asks."""
         turn = max(self._turn, self._had.get(flow, 0))
         if len(self._had) >= MAX_FLOWS:
             self._had.clear()
@@ -142,13 +149,13 @@ class Pacing:
         return turn
 
     def _may_go(self, line: Line) -> bool:
-        """Whether anybody waits in `line` whose turn it is, tokens apart."""
+        """Return whether the first in `line` may go, apart from tokens."""
         if line is self._small and line and self._bulk:
             return self._overtaken + line.size <= self.piece_bytes
         return bool(line)
 
     def _lack(self, line: Line) -> float:
-        """Bytes still missing for the first of `line`; negative when there is more than enough."""
+        """Return the bytes that the first of `line` still lacks; negative if there are more than enough."""
         return line.size - self._level - (self._overdraft if line is self._small else 0.0)
 
     def _grant(self, line: Line) -> Ticket:
@@ -161,7 +168,7 @@ class Pacing:
 
 
 class Line:
-    """Who waits, by turn and then by ticket. `size` is that of the first."""
+    """Queue requests, by turn and then by ticket. `size` is that of the first."""
 
     def __init__(self) -> None:
         self._sizes: dict[Ticket, int] = {}
@@ -179,12 +186,12 @@ class Line:
         heapq.heappush(self._heap, (turn, ticket))
 
     def remove(self, ticket: Ticket) -> None:
-        """Forget it, if it is there."""
+        """Forget the request, if it is there."""
         self._sizes.pop(ticket, None)
         self._forget_gone()
 
     def pop(self) -> tuple[int, Ticket, int]:
-        """Take out the first: its turn, its ticket and its size."""
+        """Take out the first; return its turn, its ticket and its size."""
         turn, ticket = heapq.heappop(self._heap)
         size = self._sizes.pop(ticket)
         self._forget_gone()

@@ -1,7 +1,11 @@
-"""How fast a line takes what it is given, measured only while it is kept busy.
+"""Measure how fast a link takes bytes, only while it is kept busy.
 
-The first write after a pause goes into empty buffers and says nothing about the line, so it is not counted; neither is
-the pause. What always holds: `bytes_per_s` is infinite until the line was busy long enough to tell.
+The first write after a pause goes into empty buffers and says nothing about the link. So neither that write nor the
+pause is counted.
+
+Invariants:
+
+- `bytes_per_s` is infinite until the link was busy long enough for a measurement.
 """
 
 from __future__ import annotations
@@ -9,14 +13,14 @@ from __future__ import annotations
 from math import inf
 
 PAUSE_S = 0.005
-"""Between two writes that follow each other at once there is less, also on a processor that is shared."""
+"""Seconds. Between two writes in direct succession there is less, also on a shared processor."""
 
 ENOUGH_S, ENOUGH_BYTES = 0.05, 256 * 1024
-"""What is counted until the next measure: two round trips of a line at home, or where that is sooner one chunk."""
+"""Seconds or bytes counted for one measurement: two round trips of a home link, or one chunk if that is sooner."""
 
 
 class Pace:
-    """Of one direction of one connection."""
+    """Measure one direction of one connection."""
 
     def __init__(self) -> None:
         self.bytes_per_s = inf
@@ -24,7 +28,7 @@ class Pace:
         self._bytes, self._seconds = 0, 0.0
 
     def wrote(self, size: int, began: float, ended: float) -> bool:
-        """Take in a write of `size` bytes and when it began and ended; True when there is a new measure."""
+        """Add a write of `size` bytes that began and ended then; return True if there is a new measurement."""
         follows, since = began - self._ended < PAUSE_S, self._ended
         self._ended = ended
         if not follows:
@@ -38,5 +42,5 @@ class Pace:
         return True
 
     def within(self, seconds: float, at_least: int, at_most: int) -> int:
-        """Return how many bytes the line takes in so long, within bounds."""
+        """Return how many bytes the link takes in so many seconds, within bounds."""
         return int(min(max(self.bytes_per_s * seconds, at_least), at_most))

@@ -1,8 +1,12 @@
-"""The caps of a node: who wants to write to a socket, or read from one, waits here until the cap allows it.
+"""Hold back writes and reads until the node's caps allow them.
 
-One `Pacer` per direction, shared by all connections of the node; who comes when is decided in
-`swarm.libp2p.sockets.fair_rate_limit`. What always holds: nobody is woken but when something was granted; waiting may
-be cancelled, and then nothing was taken.
+All connections of the node share one `Pacer` for each direction; `swarm.libp2p.sockets.fair_rate_limit` decides their
+order.
+
+Invariants:
+
+- A waiter is woken only when something was granted to it.
+- Waiting may be cancelled, and then nothing was taken.
 
 Loop: `run` sleeps until the core's `next_at`, and is woken when that moves forward.
 """
@@ -49,7 +53,7 @@ class Pacer:
 
     @property
     def piece_bytes(self) -> int:
-        """The most that can be taken at a time."""
+        """The most bytes that can be taken at a time."""
         return self._core.piece_bytes
 
     async def run(self) -> None:
@@ -61,9 +65,9 @@ class Pacer:
             self._handle(Tick())
 
     async def take(self, size: int, *, flow: Flow, small: bool) -> None:
-        """Return when `size` bytes of connection `flow` may go, without a checkpoint when they may at once.
+        """Return when `size` bytes of connection `flow` may go, without a checkpoint if they may go at once.
 
-        `small` says that they are a small message. Cancelling takes nothing.
+        `small` marks them as a small message. Cancelling takes nothing.
         """
         ticket, granted = next(self._tickets), trio.Event()
         self._waiting[ticket] = granted
@@ -73,7 +77,7 @@ class Pacer:
         try:
             await granted.wait()
         except trio.Cancelled:
-            # It may have been granted since, but for the turn in which we would have been told.
+            # It may have been granted already, and this task was cancelled before it could hear of it.
             gone = self._waiting.pop(ticket, None) is None
             self._handle(Unused(size=size) if gone else Withdrawn(ticket=ticket))
             raise
@@ -87,20 +91,20 @@ class Pacer:
 
 @dataclass(frozen=True, kw_only=True)
 class Caps:
-    """What a node sends and receives at most; a direction without a pacer has no cap."""
+    """Limit what a node sends and receives; a direction without a pacer has no cap."""
 
     upload: Pacer | None = None
     download: Pacer | None = None
 
     def connection(self, stream: trio.SocketStream, *, is_initiator: bool) -> TcpConnection:
-        """A connection that keeps to the caps. Without any it is a plain one, which knows nothing of all this."""
+        """Return a connection that keeps to the caps. Without caps it is a plain `TcpConnection`."""
         if self.upload is None and self.download is None:
             return TcpConnection(stream, is_initiator=is_initiator)
         return PacedTcpConnection(stream, is_initiator=is_initiator, caps=self)
 
 
 class PacedTcpConnection(TcpConnection):
-    """A connection of a node with a cap on what it sends, on what it receives, or on both."""
+    """Keep to a cap on what a connection sends, on what it receives, or on both."""
 
     def __init__(self, stream: trio.SocketStream, *, is_initiator: bool, caps: Caps) -> None:
         super().__init__(stream, is_initiator=is_initiator)
@@ -108,7 +112,7 @@ class PacedTcpConnection(TcpConnection):
         self._flow = next(_flows)
 
     async def write(self, data: bytes | memoryview) -> None:
-        """Send all of `data`, each piece when its turn has come."""
+        """Send all of `data`, each piece when it is granted."""
         if self._upload is None:
             await super().write(data)
             return
@@ -116,7 +120,7 @@ class PacedTcpConnection(TcpConnection):
         for piece in _pieces(data, self._upload.piece_bytes):
             await self._upload.take(len(piece), flow=self._flow, small=small)
             await super().write(piece)
-            await trio.lowlevel.checkpoint()  # nothing else here need wait, and others are to ask as well
+            await trio.lowlevel.checkpoint()  # nothing else here need wait, and other connections must ask as well
 
     async def _wait_for(self, size: int) -> int:
         """Wait for bytes, then for leave to read them. Meanwhile they fill TCP's window, which slows the peer."""
@@ -132,12 +136,12 @@ class PacedTcpConnection(TcpConnection):
 
 
 def _pieces(data: bytes | memoryview, most: int) -> Iterator[memoryview]:
-    """`data` in as few pieces as that takes, all about as long."""
+    """Return `data` in as few pieces as possible, all about equally long."""
     view, num_pieces = memoryview(data), max(1, -(-len(data) // most))
     size = max(1, -(-len(data) // num_pieces))
     return (view[start : start + size] for start in range(0, len(view), size))
 
 
 def _num_readable(socket: trio.socket.SocketType) -> int:
-    """Bytes that can be read without waiting."""
+    """Return how many bytes can be read without waiting."""
     return int.from_bytes(fcntl.ioctl(socket.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)

@@ -1,14 +1,17 @@
-"""The sockets of all connections, waited for together: who has something to read or to write is called, in one turn.
+"""Wait for the sockets of all connections together, and call the owners of those that are ready in one turn.
 
 A task for each direction of each connection costs a turn of the scheduler, a system call and a dozen objects whenever
-a few packets have come; a node with eight busy neighbours spent a fifth of its time on that. Here one task waits for
-all of them, by an epoll of its own in which sockets stay registered.
+a few packets have come. A node with eight busy neighbours spent a fifth of its time on that. Here one task waits for
+all of them, by an epoll of its own in which sockets stay registered. If the system has no epoll, `open_readiness`
+yields None, and connections have tasks.
 
-What always holds: callbacks do not wait and do not raise; nobody is called whose watch has ended; whoever asked to be
-flushed is flushed once, in this turn or the next. Where the system has no epoll, `open_readiness` yields None, and
-connections have tasks.
+Invariants:
 
-Loops: `_wait` sleeps until a socket is ready; `_flush` until somebody asks for it.
+- Callbacks do not wait and do not raise.
+- No owner is called after its watch has ended.
+- An owner that asked to be flushed is flushed once, in this turn or the next.
+
+Loops: `_wait` sleeps until a socket is ready; `_flush` sleeps until an owner asks for a flush.
 """
 
 from __future__ import annotations
@@ -28,20 +31,20 @@ MAX_READY = 64
 
 
 class Watched(Protocol):
-    """Whoever owns a socket."""
+    """The owner of a socket."""
 
     def on_readable(self) -> None:
-        """There are bytes to read, or the connection is over."""
+        """Read: there are bytes, or the connection is over."""
 
     def on_writable(self) -> None:
-        """There is room for what waits to be written."""
+        """Write: there is room for the bytes that wait."""
 
     def flush(self) -> None:
-        """Write what is to be written."""
+        """Write what there is to write."""
 
 
 class Readiness:
-    """See the module's paragraph; get one from `open_readiness`."""
+    """Call the owners of ready sockets; obtained from `open_readiness`."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -52,7 +55,7 @@ class Readiness:
 
     @contextmanager
     def watch(self, fd: int, owner: Watched) -> Iterator[Watch]:
-        """Call `owner` while the block lasts, which must end before the socket `fd` is closed. It reads at first."""
+        """Call `owner` while the block lasts, which must end before socket `fd` is closed. At first it waits to read."""
         watch = self._watches[fd] = Watch(self._epoll, fd, owner)
         try:
             watch.want(reading=True, writing=False)
@@ -63,13 +66,13 @@ class Readiness:
             self._due.pop(owner, None)
 
     def flush_soon(self, owner: Watched) -> None:
-        """Have `owner` flushed when this turn is over."""
+        """Flush `owner` when this turn is over."""
         if not self._due:
             self._asked.set()
         self._due[owner] = None
 
     def flush_now(self, owner: Watched) -> None:
-        """Flush `owner`, unless somebody is being called or flushed just now: then in the same turn."""
+        """Flush `owner` now; if an owner is being called or flushed just now, then later in the same turn."""
         if self._is_calling:
             self.flush_soon(owner)
         else:
@@ -77,11 +80,11 @@ class Readiness:
                 owner.flush()
 
     def close(self) -> None:
-        """Nobody is watched any more, and nothing runs."""
+        """Stop watching. Nothing may run any more."""
         self._epoll.close()
 
     async def run(self) -> None:
-        """Serve all who are watched, until cancelled."""
+        """Serve all watched sockets until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._wait)
             nursery.start_soon(self._flush)
@@ -127,16 +130,16 @@ class Watch:
 
     @property
     def reading(self) -> bool:
-        """Whether bytes are waited for."""
+        """Whether its owner waits for bytes."""
         return bool(self._mask & READABLE)
 
     @property
     def writing(self) -> bool:
-        """Whether room is waited for."""
+        """Whether its owner waits for room."""
         return bool(self._mask & WRITABLE)
 
     def want(self, *, reading: bool, writing: bool) -> None:
-        """Say what is waited for. Of a socket for which nobody waits, not even its end is told."""
+        """Set what the owner waits for. While it waits for nothing, it does not even learn that the socket ended."""
         mask = (READABLE if reading else 0) | (WRITABLE if writing else 0)
         if mask == self._mask:
             return
@@ -149,7 +152,7 @@ class Watch:
         self._mask = mask
 
     def call(self, events: int) -> None:
-        """Tell the owner; an error is told to whoever of both waits, since it shows at the next read or write."""
+        """Call the owner. An error goes to the callback that waits, since it shows at the next read or write."""
         if self._mask & READABLE and events & ~WRITABLE:
             self._owner.on_readable()
         if self._mask & WRITABLE and events & ~READABLE:
@@ -158,7 +161,7 @@ class Watch:
 
 @contextmanager
 def open_readiness() -> Iterator[Readiness | None]:
-    """Somebody who tells when sockets are ready, and whose `run` must have ended when the block does."""
+    """Yield a `Readiness`, whose `run` must have ended when the block does; None if the system has no epoll."""
     if not HAS_EPOLL:
         yield None
         return

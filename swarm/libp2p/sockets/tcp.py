@@ -1,14 +1,17 @@
-"""A TCP connection as libp2p's security transports want it, that wakes its reader once per message and not per segment.
+"""Provide TCP connections for libp2p's security transports that wake their reader once per message, not per segment.
 
 At 50 Mbit/s a segment of 1.4 KB comes every 0.2 ms, and waking a Python task for each costs most of a core. So a reader
-that knows how much is on its way says so (`expect`), and the kernel is told to report the socket readable from so many
-bytes on (SO_RCVLOWAT). What always holds:
+that knows how much is on its way says so (`expect`). The kernel then reports the socket as readable only from so many
+bytes on (SO_RCVLOWAT).
 
-* Only what the peer has begun to send is waited for, so it does come; `hurry` ends the wait for a peer that trickles.
-* Nothing expected, nothing delayed: a small message on an idle connection is read when it arrives.
-* Little unsent waits in the kernel (TCP_NOTSENT_LOWAT), so that what is to be sent next is decided late, and a small
-  message never has a queue before it that we cannot see.
-* A peer that takes nothing for `WRITE_DEADLINE_S` is gone.
+Invariants:
+
+- A reader waits only for bytes that the peer has begun to send, so they do come. `hurry` ends the wait for a peer that
+  sends very slowly.
+- If nothing is expected, nothing is delayed: a small message on an idle connection is read when it arrives.
+- Few unsent bytes wait in the kernel (TCP_NOTSENT_LOWAT). So what to send next is decided late, and a small message
+  never waits behind a queue that we cannot see.
+- A peer that takes nothing for `WRITE_DEADLINE_S` is gone.
 """
 
 from __future__ import annotations
@@ -28,39 +31,40 @@ from swarm.libp2p.sockets.addresses import from_socket
 from swarm.libp2p.sockets.line_rate import Pace
 
 RECEIVE_BYTES = 256 * 1024
-"""Asked of the socket in one read: several frames of the muxer, and few system calls."""
+"""Bytes asked of the socket in one read: several frames of the muxer, and few system calls."""
 
 STRANGER_RECEIVE_BYTES = 32 * 1024
-"""The same of a connection whose peer is a stranger: it is in memory twice, once encrypted, for each of them."""
+"""The same for a stranger's connection: for each of them it is in memory twice, once encrypted."""
 
 NOT_SENT_BYTES = 64 * 1024
-"""Unsent bytes the kernel holds before it takes more: 10 ms at 50 Mbit/s. trio's own 16 KiB would wake us four times as
-often, and an idle core would have nothing to send while we wake."""
+"""Unsent bytes that the kernel holds before it takes more: 10 ms at 50 Mbit/s. With 16 KiB, as trio sets, we would wake
+four times as often, and the kernel would have nothing to send until we do."""
 
 MIN_NOT_SENT_BYTES = 8 * 1024
-"""The same where the line is slow."""
+"""The same where the link is slow."""
 
 NOT_SENT_S = 0.04
-"""So long should unsent bytes wait in the kernel: a request stands behind them, and is worth more than they are. With
-64 KiB a request took 0.8 s to leave a line of 10 Mbit/s that carried three chunks."""
+"""Seconds that unsent bytes should wait in the kernel at most. A request waits behind them, and is more urgent. With
+64 KiB a request took 0.8 s to leave over a link of 10 Mbit/s that carried three chunks."""
 
 MIN_EXPECTED_BYTES = 2 * 1024
-"""Fewer are not waited for: they come in one or two segments."""
+"""Bytes. Fewer are not waited for: they come in one or two segments."""
 
 MAX_EXPECTED_BYTES = 64 * 1024
-"""Waited for in one go, however much is expected: half of the receive buffer that Linux starts with. A higher mark
-would also fix the window that the peer may send into."""
+"""Bytes waited for at once, however many are expected: half of the receive buffer that Linux starts with. A higher mark
+would also fix the window into which the peer may send."""
 
 WRITE_DEADLINE_S = 30.0
-"""For the next byte. A connection that takes none for so long is as good as dead."""
+"""Seconds until the next byte must be taken. A connection that takes none for so long counts as dead."""
 
 RETRY_MS, TCP_RTO_MAX_MS = 1000, 44
-"""The longest that TCP waits before it sends lost bytes again, its least (linux/tcp.h, since 6.15; Python has no name
-for it). Else it waits twice as long each time, so that a cable that was pulled for five seconds costs up to ten."""
+"""Milliseconds that TCP waits at most before it resends lost bytes, and the option for it (linux/tcp.h, since 6.15;
+Python has no name for it). The kernel accepts no less than 1000. By default the wait doubles each time, so that a cable
+pulled for five seconds costs up to ten."""
 
 
 class TcpConnection(IRawConnection):
-    """One connected socket; `read(n)` returns exactly `n` bytes. One task may write while another reads."""
+    """Read and write one socket; `read(n)` returns exactly `n` bytes. One task may write while another reads."""
 
     def __init__(self, stream: trio.SocketStream, *, is_initiator: bool) -> None:
         self.is_initiator = is_initiator
@@ -73,7 +77,7 @@ class TcpConnection(IRawConnection):
         self._expected = 1
         self._low_water = 1
         self.pace = Pace()
-        """How fast the line takes what it is given."""
+        """How fast the link takes bytes."""
         self._not_sent = 0
         self._rest: memoryview | None = None
         self._began_at = self._moved_at = 0.0
@@ -89,7 +93,7 @@ class TcpConnection(IRawConnection):
         self._expected = size
 
     def hurry(self) -> None:
-        """Wake whoever waits for more than one byte, if there is one."""
+        """Wake a reader that waits for more than one byte, if at least one has arrived."""
         self._set_low_water(1)
 
     async def read(self, n: int | None = None) -> bytes:
@@ -105,34 +109,34 @@ class TcpConnection(IRawConnection):
 
     @property
     def arrived(self) -> bytes:
-        """What the peer has said that nobody has read yet, as far as somebody has waited for it."""
+        """Bytes that were received and not read yet, as far as a task has waited for them."""
         return bytes(self._buffer)
 
     async def wait_first(self) -> None:
-        """Wait until the peer has said something. Nothing of it is lost."""
+        """Wait until the peer has sent something. No byte of it is lost."""
         if not self._buffer:
             self._buffer += await self._receive(1)
 
     async def write(self, data: bytes | memoryview) -> None:
-        """Send all of `data`. Raises ConnectionClosedError. Cancelling it ends the connection's use."""
+        """Send all of `data`. Raises ConnectionClosedError. After a cancelled write the connection cannot be used."""
         view, sent = memoryview(data), 0
         began = trio.current_time()
         while sent < len(view):
-            # Not by way of trio, as in `_receive`: most writes are taken at once, or after one wait.
+            # Not through trio, as in `_receive`: most writes are taken at once, or after one wait.
             if taken := self._send(view[sent:]):
                 sent += taken
             else:
                 await self._wait_to_write()
         self._note_written(sent, began, trio.current_time())
 
-    # Without waiting: for who is told when the socket is ready.
+    # Without waiting, for callers that learn when the socket is ready.
 
     def fileno(self) -> int:
         """The socket's number; -1 once it is closed."""
         return self._fd
 
     def read_into(self, memory: memoryview) -> int:
-        """Fill `memory` with what has come, as far as one read goes; return its size. Raises ConnectionClosedError."""
+        """Read once into `memory` what has arrived; return how many bytes. Raises ConnectionClosedError."""
         if self._buffer:  # what came with the handshake
             size = min(len(self._buffer), len(memory))
             memory[:size] = self._buffer[:size]
@@ -149,11 +153,11 @@ class TcpConnection(IRawConnection):
         return size
 
     def await_more(self, size: int) -> None:
-        """Let the socket be ready to read when `size` bytes are there, or many of them."""
+        """Make the socket ready to read when `size` bytes are there, or many of them."""
         self._set_low_water(min(size, MAX_EXPECTED_BYTES) if size >= MIN_EXPECTED_BYTES else 1)
 
     def write_now(self, data: memoryview) -> bool:
-        """Send `data`; False when some of it, which is kept, waits for `write_rest`. Raises ConnectionClosedError."""
+        """Send `data`; return False if a part is kept for `write_rest`. Raises ConnectionClosedError."""
         assert self._rest is None
         self._began_at = self._moved_at = trio.current_time()
         self._written = len(data)
@@ -166,7 +170,7 @@ class TcpConnection(IRawConnection):
         return True
 
     def write_rest(self) -> bool:
-        """Go on when there is room; False while there is still something left. Raises ConnectionClosedError."""
+        """Go on sending when there is room; return False while something is left. Raises ConnectionClosedError."""
         if self._rest is None:
             return True
         if sent := self._send(self._rest):
@@ -180,7 +184,7 @@ class TcpConnection(IRawConnection):
 
     @property
     def takes_nothing(self) -> bool:
-        """Whether bytes have waited for so long that the connection is as good as dead."""
+        """Whether bytes have waited for so long that the connection counts as dead."""
         return self._rest is not None and trio.current_time() - self._moved_at > WRITE_DEADLINE_S
 
     def _send(self, data: memoryview) -> int:
@@ -192,7 +196,7 @@ class TcpConnection(IRawConnection):
             raise ConnectionClosedError(f"the connection was reset: {error}", transport="tcp") from error
 
     def _note_written(self, size: int, began: float, ended: float) -> None:
-        """Let unsent bytes wait in the kernel for as long as they should."""
+        """Adjust how many unsent bytes the kernel holds to the measured rate, so that they wait NOT_SENT_S at most."""
         if self.pace.wrote(size, began, ended):
             wanted = self.pace.within(NOT_SENT_S, MIN_NOT_SENT_BYTES, NOT_SENT_BYTES)
             if not wanted / 2 < self._not_sent < wanted * 2:
@@ -200,7 +204,7 @@ class TcpConnection(IRawConnection):
 
     async def close(self) -> None:
         """Close at once."""
-        self._fd = -1  # which may be another's at once
+        self._fd = -1  # the number may belong to another file at once
         await trio.aclose_forcefully(self._stream)
 
     def get_remote_address(self) -> tuple[str, int]:
@@ -218,10 +222,10 @@ class TcpConnection(IRawConnection):
             while True:
                 size = await self._wait_for(expected)
                 try:
-                    # Not by way of trio: that would be another turn of its scheduler, of which we have just had one.
+                    # Not through trio: that would be another turn of its scheduler, and we have just had one.
                     data = os.read(self._stream.socket.fileno(), size)
                     break
-                except BlockingIOError:  # nobody ever said that a readable socket has bytes
+                except BlockingIOError:  # a readable socket need not have bytes
                     pass
         except (OSError, trio.ClosedResourceError) as error:
             raise ConnectionClosedError(f"the connection was reset: {error}", transport="tcp") from error
@@ -239,7 +243,7 @@ class TcpConnection(IRawConnection):
             raise ConnectionClosedError(f"the peer took nothing for {WRITE_DEADLINE_S:.0f} s", transport="tcp")
 
     async def _wait_for(self, size: int) -> int:
-        """Wait until `size` bytes can be read, the peer hung up, or somebody is in a hurry; return how many to read."""
+        """Wait until `size` bytes can be read, the peer hung up, or `hurry` was called; return how many to read."""
         self.await_more(size)
         await trio.lowlevel.wait_readable(self._stream.socket)
         return self.receive_bytes
@@ -250,7 +254,7 @@ class TcpConnection(IRawConnection):
             self._stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
 
     def _set_low_water(self, size: int) -> None:
-        """From how many bytes on the kernel reports the socket readable."""
+        """Set from how many bytes on the kernel reports the socket as readable."""
         if size != self._low_water:
             self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
             self._low_water = size

@@ -55,7 +55,7 @@ class Readiness:
 
     @contextmanager
     def watch(self, fd: int, owner: Watched) -> Iterator[Watch]:
-        """Call `owner` while the block lasts, which must end before socket `fd` is closed. At first it waits to read."""
+        """Call `owner` while the block lasts, which must end before `fd` is closed. At first it waits to read."""
         watch = self._watches[fd] = Watch(self._epoll, fd, owner)
         try:
             watch.want(reading=True, writing=False)

@@ -37,7 +37,7 @@ float32, 1 % of the choices had a share below 0.93 (`docs/threats.md`). The trai
 bounds limit what a stranger's claim can do. In an audit a forger would try routes until one draws the wanted token."""
 
 MOST_EXPERTS = 65_535
-"""In one layer: an expert's id takes at most two bytes."""
+"""Maximum number of experts in one layer: an expert's id takes at most two bytes."""
 
 
 def has_experts(config: Mapping[str, Any]) -> bool:

@@ -1,14 +1,14 @@
-"""From a delivery to a batch. Each record has one verdict, and nothing reaches a batch that was not admitted.
+"""Turn deliveries into batches. Each record gets one verdict, and only admitted records reach a batch.
 
 - `admission`: the rules by which a delivery is judged, cheapest first
-- `batch_arrays`: a batch as arrays for the trainer
-- `buffer`: groups that were admitted and wait to be trained on
-- `environment`: the port between episodes and tasks
-- `episodes`: episodes of several turns, and which peer makes the next one
-- `overlong`: what is trained on of completions that were cut off
-- `open_leases`: leases that are open: whose they are, and where their seeds come from
-- `prompt_choice`: which prompt is leased next
-- `reward_parts`: rewards with names, of tasks that give several
-- `router_replay`: the experts of a record on their way into a batch
-- `score_leases`: groups that teacher nodes have under way
+- `batch_arrays`: write a batch as arrays for the trainer
+- `buffer`: keep admitted groups until they are trained on
+- `environment`: the interface between episodes and tasks
+- `episodes`: track episodes of several turns, and which peer makes the next turn
+- `overlong`: how completions that were cut off are trained on
+- `open_leases`: track open leases: their peers, their versions, their seeds
+- `prompt_choice`: choose the prompt of the next lease
+- `reward_parts`: rewards with names, for tasks that give several
+- `router_replay`: put the experts of records into a batch
+- `score_leases`: track groups that teacher nodes are scoring
 """

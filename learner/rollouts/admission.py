@@ -1,10 +1,14 @@
-"""Judging a delivery: each rule a plain function, asked cheapest first, and one verdict per record.
+"""Judge a delivery: each rule is a plain function, the cheapest comes first, and each record gets one verdict.
 
-A pure core. What always holds: nothing that the learner can compute is believed; sets of seen ids change only after the
-signature was checked, or a forger could make honest records look like duplicates; a group is admitted whole or not at
-all, so that nobody can send only the good half. A lease that is handed back is admitted as far as it came: what is left
-of it keeps its seeds, so that leaving something out gains nobody another draw. The order of the rules is that of
-`protocol.work.Rule`.
+A pure core. The order of the rules is that of `protocol.work.Rule`.
+
+Invariants:
+
+- The learner believes no claim that it can compute itself.
+- Sets of seen ids change only after the signature was checked. Otherwise a forger could make honest records look like
+  duplicates.
+- A group is admitted whole or not at all, so that nobody can deliver only its good half.
+- A returned lease is admitted as far as it came. The rest keeps its seeds, so leaving something out gains no new draw.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from protocol.work import (
     read_record,
 )
 
-FORGOTTEN = "this learner goes on from an older copy of its ledger, which does not know the version that made it"
+FORGOTTEN = "this learner resumed from an older copy of its ledger, which does not know the version that made it"
 ORPHANED = "the version that made it was lost when the learner restarted"
 
 _SHAPE_FAULTS = {Fault.OVERSIZED: Rule.OVERSIZED, Fault.BAD_SIGNATURE: Rule.BAD_SIGNATURE}
@@ -43,8 +47,8 @@ _SHAPE_FAULTS = {Fault.OVERSIZED: Rule.OVERSIZED, Fault.BAD_SIGNATURE: Rule.BAD_
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeSlots:
-    """Which episodes a lease goes on with: those of `slots`, one for each of its seeds, of the group that the lease
-    `root` opened, of which `turn` records are there: one for each turn that is over, or more where some were made in
+    """The episodes that a lease continues: `slots`, one for each of its seeds, in the group that lease `root` opened.
+    `turn`: number of records that each of them has so far, one for each finished turn, more if some turns were made in
     parts."""
 
     root: LeaseId
@@ -54,8 +58,8 @@ class EpisodeSlots:
 
 @dataclass(frozen=True, kw_only=True)
 class GrantedLease:
-    """A lease as the learner remembers it: what was signed, which prompt of its task it was, and its place; none if it
-    opens a group. `until_ms`: it has been given time until then, if that is later than what was signed."""
+    """A lease as the learner remembers it: as it was signed, the index of its prompt in the task, and the episodes that
+    it continues (`place`; None if it opens a group). `until_ms`: an extended deadline, if later than the signed one."""
 
     lease: Lease
     prompt_index: int
@@ -72,41 +76,41 @@ class GrantedLease:
 
     @property
     def deadline_ms(self) -> int:
-        """A delivery that arrives later is late."""
+        """The last moment at which a delivery is in time."""
         return max(self.lease.deadline_ms, self.until_ms)
 
     @property
     def root(self) -> LeaseId:
-        """The lease that opened its group."""
+        """The id of the lease that opened its group."""
         return self.id if self.place is None else self.place.root
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdmittedRecord:
-    """A completion that passed, or a part of one, and is counted for its author. `reply`: what came back to it; None
-    where nobody waits for it any more."""
+    """A record that passed, a whole completion or a part of one, and counts for its author. `reply`: the environment's
+    reply to it; None if its episode no longer waits for it."""
 
     signed: SignedRecord
     reply: Heard | None
 
     @property
     def reward(self) -> float | None:
-        """The return of the episode that ended with it; None if it goes on, or is void."""
+        """The return of the episode that ended with this record; None if the episode goes on, or is void."""
         return self.reply.reward if isinstance(self.reply, Ended) and not self.reply.void else None
 
     @property
     def parts(self) -> Parts:
-        """What that return is made of, where its parts have names."""
+        """The named rewards that make up that return, if there are any."""
         return self.reply.parts if isinstance(self.reply, Ended) and not self.reply.void else ()
 
     @property
     def cut_off(self) -> bool:
-        """Whether the episode ended with it, and did not come to its end."""
+        """Whether the episode ended with this record because it was cut off."""
         return isinstance(self.reply, Ended) and self.reply.cut_off
 
 
 def manifests_of(group: Sequence[AdmittedRecord]) -> set[ManifestHash]:
-    """The manifests of all versions that made tokens of these."""
+    """Return the manifests of all versions that made tokens of these records."""
     return {ManifestHash(span.manifest) for one in group for span in one.signed.record.spans}
 
 
@@ -114,10 +118,10 @@ def manifests_of(group: Sequence[AdmittedRecord]) -> set[ManifestHash]:
 class JudgedDelivery:
     """The outcome of one delivery. `group` is in the order of the lease's seeds, empty unless the whole group passed.
 
-    `records` pairs every verdict with the record as far as it could be read, for the ledger. `lag` is the group's, or
-    that of what was refused. `orphaned_tokens` are completion tokens of a group that is not trained on, since a restart
-    of the learner orphaned what made it, and that passed every other rule. `handed_back`: of that lease nothing more
-    will come, and what `group` lacks is for another.
+    `records` pairs every verdict with the record, if it could be read, for the ledger. `lag` is the group's, or that of
+    the rejected records. `orphaned_tokens` are completion tokens of a group that passed every other rule, but is not
+    trained on because a restart of the learner orphaned its version. `handed_back`: the lease was returned, so nothing
+    more will come, and the completions missing from `group` are leased again.
     """
 
     lease: LeaseId
@@ -130,33 +134,33 @@ class JudgedDelivery:
 
     @property
     def by_index(self) -> dict[int, AdmittedRecord]:
-        """What was admitted, by its place in the lease."""
+        """The admitted records by their index in the lease."""
         return {one.signed.record.index: one for one in self.group}
 
     @property
     def finished(self) -> int:
-        """Completions admitted that came to their end."""
+        """Number of admitted completions that are finished."""
         return sum(not isinstance(one.reply, Unfinished) for one in self.group)
 
     @property
     def tokens(self) -> int:
-        """Completion tokens admitted."""
+        """Number of admitted completion tokens."""
         return sum(len(record.signed.tokens) for record in self.group)
 
     @property
     def credited_tokens(self) -> int:
-        """Completion tokens that count for their author."""
+        """Number of completion tokens that count for their author."""
         return self.tokens + self.orphaned_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a delivery is judged against: the swarm, the chain, the window S.
+    """The terms of judging a delivery: the swarm, the chain of versions, the staleness window S.
 
-    `manifests` holds every published version whose rollouts may still be admissible, and may have forgotten the others.
-    `vocab_size`: token ids below it exist. `routing`: that of the policy, where experts are replayed. `forgotten`:
-    versions up to this incarnation may be ours though nobody here knows them, since the ledger is an older copy; 0
-    where it is not. `formats`: engines may hold the weights in these.
+    `manifests` holds every published version whose rollouts may still be admissible; older ones may be missing. Token
+    ids must be below `vocab_size`. `routing`: the policy's, if experts are replayed. `forgotten`: if the ledger is an
+    older copy, versions up to this incarnation may be the learner's own though the ledger does not know them; otherwise
+    0. `formats`: number formats in which engines may hold the weights.
     """
 
     swarm: SwarmId
@@ -171,9 +175,9 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedDelivery:
-    """A delivery of which everything is known but what comes back to the completions that were admitted: `questions`,
-    one for each of them in the order of the lease's seeds, none when nobody waits for answers. Nobody is asked about
-    `unfinished` ones, which are named by their index."""
+    """A judged delivery that lacks only the environment's replies. `questions`: one for each finished completion that
+    was admitted, in the order of the lease's seeds; none when no episode waits for the replies. `unfinished`: indices
+    of admitted completions that are parts of a turn; no environment is asked about these."""
 
     lease: LeaseId
     verdicts: tuple[Verdict, ...]
@@ -187,7 +191,7 @@ class CheckedDelivery:
     is_awaited: bool = True
 
     def answered(self, replies: Sequence[Reply]) -> JudgedDelivery:
-        """The outcome, now that the `questions` are answered, in their order."""
+        """Return the outcome, given the replies to `questions` in their order."""
         answers = iter(replies)
         judged = JudgedDelivery(
             lease=self.lease,
@@ -222,12 +226,20 @@ def check_delivery(
     before: tuple[int, ...] = (),
     handed_back: bool = False,
 ) -> CheckedDelivery:
-    """Judge all records of one delivery by `sender`, who says they answer `lease`, but for what they are worth.
+    """Judge all records of one delivery by `sender`, except for their rewards.
 
-    `granted` is that lease when it is open and `sender`'s own, else None. `said`: what was said before in the episodes
-    that it goes on with; None when nobody waits for them any more. `digests` of what was answered there. `begun`: the
-    version with which the sender said that it begins, if it did. `arrived_ms`: when the delivery came. `before`: what
-    others made of the completions that it goes on with. `handed_back`: the sender does not finish the lease.
+    Args:
+        granted: the lease, if it is open and `sender`'s own; else None.
+        sender: the peer that delivered.
+        raws: the records as they were signed.
+        terms: what to judge against.
+        arrived_ms: when the delivery came.
+        lease: id of the lease that the sender names.
+        said: the earlier turns of the episodes that the lease continues; None when they no longer wait for it.
+        digests: digests of the environment's replies to these turns.
+        begun: the version with which the sender reported to begin, if it did.
+        before: tokens that others made of the turns that the lease finishes.
+        handed_back: whether the sender returns the lease unfinished.
     """
     judged = [_judge_record(raw, granted, sender, terms, arrived_ms, begun, handed_back) for raw in raws]
     records = [record for _, record in judged]
@@ -273,7 +285,7 @@ def check_delivery(
 
 
 def is_finished(record: SignedRecord, lease: Lease) -> bool:
-    """Whether the completion came to its end: a stop token, or the budget of its lease."""
+    """Return whether the completion is finished: it ends with a stop token, or has used the budget of its lease."""
     return record.tokens[-1] in lease.stop_ids or len(record.tokens) >= lease.max_new_tokens
 
 
@@ -294,7 +306,7 @@ def _judge_record(
     try:
         refusal = (
             _lease_rule(record, granted, arrived_ms, terms.forgotten)
-            or (_minimum_rule(record, granted.lease, begun) if granted else None)  # or it would pass for bad luck
+            or (_minimum_rule(record, granted.lease, begun) if granted else None)  # else it would count as bad luck
             or _version_rule(record, terms)
             or _signature_rule(record, sender)
             or _format_rule(record, terms)
@@ -312,8 +324,8 @@ Refusal = tuple[Rule, str] | None
 def _lease_rule(record: SignedRecord, granted: GrantedLease | None, arrived_ms: int, forgotten: int) -> Refusal:
     named = short(record.record.lease)
     if granted is None:
-        since = ", or leased after the copy of the ledger that this learner goes on from" if forgotten else ""
-        detail = f"lease {named} is not open for you: it ended, or was withdrawn when you were gone{since}"
+        since = ", or was granted after the copy of the ledger from which this learner resumed" if forgotten else ""
+        detail = f"lease {named} is not open for you: it ended, or was withdrawn while you were away{since}"
         return Rule.UNKNOWN_LEASE, detail
     if record.record.lease != granted.lease.id:
         return Rule.UNKNOWN_LEASE, f"the record names lease {named}, the delivery {short(granted.id)}"
@@ -349,7 +361,7 @@ def _manifest_rule(span: Span, terms: Terms) -> Refusal:
         detail = f"version {span.version} has manifest {short(known)}, the record says {short(span.manifest)}"
         return Rule.UNKNOWN_VERSION, detail
     if judge(terms.chain, [span.version], terms.window) in (Admissibility.ORPHANED, Admissibility.STALE):
-        return None  # we may have forgotten it: too old is what an honest peer is told, and reason enough
+        return None  # the learner may have forgotten it, and an honest peer should read that it is too old
     if is_forgotten:
         return Rule.ORPHANED, FORGOTTEN
     return Rule.UNKNOWN_VERSION, f"version {span.version} was never published"
@@ -377,7 +389,7 @@ def _minimum_rule(record: SignedRecord, lease: Lease, begun: PolicyVersion | Non
 
 
 def _settings_rule(record: SignedRecord, lease: Lease, terms: Terms, *, may_go_on: bool) -> Refusal:
-    """`may_go_on`: it need not have come to its end."""
+    """Return why the record does not fit its lease. With `may_go_on` the completion may be unfinished."""
     word, tokens = record.record, record.tokens
     if word.index >= len(lease.seeds):
         return Rule.SETTINGS, f"index {word.index}, the lease has {len(lease.seeds)} seeds"
@@ -396,7 +408,7 @@ def _settings_rule(record: SignedRecord, lease: Lease, terms: Terms, *, may_go_o
 
 
 def _forbid_duplicates(verdicts: list[Verdict]) -> list[Verdict]:
-    """Of several valid records for one index the first counts; signatures were checked by now."""
+    """Count only the first of several valid records for one index. Their signatures were checked before."""
     seen: set[int] = set()
     out = []
     for verdict in verdicts:
@@ -410,8 +422,8 @@ def _forbid_duplicates(verdicts: list[Verdict]) -> list[Verdict]:
 
 
 def _require_complete(verdicts: list[Verdict], owed: Collection[int]) -> list[Verdict]:
-    """Refuse all when one of those at the indices `owed` is missing; a group as stale, or as orphaned, as one of its
-    records is nobody's fault."""
+    """Reject all records when one of the indices `owed` is missing. If a record is missing only because it is stale or
+    orphaned, so is the whole group, and its author is not at fault."""
     missing = set(owed) - {verdict.index for verdict in verdicts if verdict.admitted}
     if not missing:
         return verdicts
@@ -423,13 +435,13 @@ def _require_complete(verdicts: list[Verdict], owed: Collection[int]) -> list[Ve
     else:
         rule, detail = (
             Rule.INCOMPLETE,
-            f"{len(missing)} of {len(owed)} completions of the group are missing or were refused",
+            f"{len(missing)} of {len(owed)} completions of the group are missing or were rejected",
         )
     return [_verdict(RecordId(v.record), v.index, rule, detail) if v.admitted else v for v in verdicts]
 
 
 _UNLUCKY = (Rule.ORPHANED, Rule.STALE)
-"""What an honest author could not help."""
+"""Rules that an honest author may break without fault."""
 
 
 def _credit_orphans(
@@ -441,9 +453,10 @@ def _credit_orphans(
     owed: Collection[int],
     handed_back: bool,
 ) -> tuple[list[Verdict], int]:
-    """Count a group that was orphaned for its author if nothing else is wrong with any of it; say so, or why not.
+    """Credit the author of an orphaned group if nothing else is wrong with it; say in the details whether it counts, or
+    why not.
 
-    Returns the verdicts, and the completion tokens that count.
+    Returns the verdicts, and the number of completion tokens that count.
     """
     orphans = {place: record for place, record in enumerate(records) if verdicts[place].rule is Rule.ORPHANED}
     if not orphans:
@@ -467,7 +480,7 @@ def _credit_orphans(
 def _objection(
     record: SignedRecord | None, granted: GrantedLease, sender: PeerId, terms: Terms, handed_back: bool
 ) -> str:
-    """What else is wrong with an orphaned record; nothing, if it would be admitted had its versions survived."""
+    """Return what else is wrong with an orphaned record; "" if it would be admitted had its versions survived."""
     if record is None:
         return "it cannot be read"
     for span in record.record.spans:
@@ -488,7 +501,7 @@ def _objection(
 
 
 def _with_reward(verdict: Verdict, admitted: AdmittedRecord) -> Verdict:
-    """Note the reward; a claim that differs is only remarked upon, since the learner's own is what counts."""
+    """Add the reward to a verdict. A different claim is only noted, because the learner's own value counts."""
     claimed, reward = admitted.signed.record.reward, admitted.reward
     detail = ""
     if isinstance(admitted.reply, Ended) and admitted.reply.failure:
@@ -499,6 +512,6 @@ def _with_reward(verdict: Verdict, admitted: AdmittedRecord) -> Verdict:
 
 
 def _verdict(record: RecordId, index: int, rule: Rule, detail: str) -> Verdict:
-    """A refusal or an admission. ASCII: a receipt of the largest group must fit its bound in bytes, not characters."""
+    """Return a verdict. Its detail is ASCII, because a receipt of the largest group must fit its bound in bytes."""
     plain = detail.encode("ascii", "backslashreplace").decode("ascii")
     return Verdict(record=record, index=index, rule=rule, detail=plain[:MAX_REASON_CHARS])

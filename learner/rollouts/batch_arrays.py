@@ -1,9 +1,12 @@
-"""A batch as arrays, as `learner.training.batches.sequences.rollout_batch` reads them: what the swarm made, what is
-logged, or both.
+"""Write a batch as arrays for `learner.training.batches.sequences.rollout_batch`: from the swarm, from logs, or both.
 
-What always holds: the order of groups, and of sequences in a group, is kept; a sequence from a log carries origin 1 and
-lag 0. Behaviour logprobs that a log does not tell are those of the policy that trains (`missing`, `completed`), so its
-ratio is 1 there and no correction speaks of what is not known. No torch: the node makes them.
+No torch: the node makes them. Where a log has no behaviour log probabilities, those of the policy in training are used
+(`missing`, `completed`). The ratio is then 1, and no correction acts on unknown values.
+
+Invariants:
+
+- The order of groups, and of sequences in a group, is kept.
+- A sequence from a log has origin 1 and lag 0.
 """
 
 from __future__ import annotations
@@ -24,13 +27,17 @@ from protocol.core.pipe import Arrays
 from protocol.experts import Routing
 
 OFFLINE = 1
-"""In the array `origins`, see `learner.training.batches.packing`."""
+"""Value in the array `origins` for a sequence from a log (`learner.training.batches.packing`)."""
 
 
 def batch_arrays(batch: Batch, head: PolicyVersion, overlong: Overlong, routing: Routing | None = None) -> Arrays:
-    """The trainer's arrays for the step after `head`, as `learner.training.batches.sequences.rollout_batch` reads
-    them, with what `overlong` makes of completions that were cut off. `routing`: that of a policy whose experts are
-    replayed.
+    """Return the arrays of the training step after `head`, for `learner.training.batches.sequences.rollout_batch`.
+
+    Args:
+        batch: groups of the swarm.
+        head: version of the weights that the step begins with.
+        overlong: how to treat completions that were cut off.
+        routing: the policy's routing, if experts are replayed.
     """
     sequences = [(group, completion) for group in batch.groups for completion in group.completions]
     named = [parts for group in batch.groups for parts in group_parts(group, overlong)]
@@ -52,15 +59,16 @@ def batch_arrays(batch: Batch, head: PolicyVersion, overlong: Overlong, routing:
 
 
 def _teacher_arrays(completions: Sequence[Completion]) -> Arrays:
-    """The array `teacher_logprobs`, where a teacher has scored them; none where it has not."""
+    """Return the array `teacher_logprobs` if a teacher has scored all completions, else no array."""
     if not all(one.teacher for one in completions):
         return {}
     return {"teacher_logprobs": _flat([one.teacher for one in completions], np.float32)}
 
 
 def group_parts(group: Group, overlong: Overlong) -> list[Parts]:
-    """The named rewards of each completion that are compared. One that could not be judged and counts as its reward has
-    none; beside siblings that have some it counts as that in each of them, or `gdpo` would not know that it is worse.
+    """Return the named rewards of each completion of a group, as they will be compared. A completion that could not be
+    judged and counts as its `reward` has no named rewards. If others in the group have some, it gets that value for
+    each of them; otherwise `gdpo` would not see that it is worse.
     """
     names = next((one.parts for one in group.completions if one.parts), ())
     found = []
@@ -71,8 +79,9 @@ def group_parts(group: Group, overlong: Overlong) -> list[Parts]:
 
 
 def part_arrays(rewards: Sequence[float], parts: Sequence[Parts]) -> Arrays:
-    """The arrays `parts` and `part_weights`, [B, K]: a column for each named reward. NaN: that sequence has none of it,
-    or nobody could say it. Column 0 has the reward of sequences whose task gives one. No arrays where that is all.
+    """Return the arrays `parts` and `part_weights`, [B, K], with a column for each named reward. NaN: the sequence does
+    not have this reward, or it is unknown. Column 0 has the reward of sequences whose task gives one reward. If all
+    sequences are such, return no arrays.
     """
     if not (names := names_of(parts)):
         return {}
@@ -88,8 +97,8 @@ def part_arrays(rewards: Sequence[float], parts: Sequence[Parts]) -> Arrays:
 
 
 def offline_arrays(groups: Sequence[LoggedGroup]) -> Arrays:
-    """The trainer's arrays for these groups, as `learner.training.batches.sequences.rollout_batch` reads them, but for
-    behaviour logprobs that are not known, which are NaN.
+    """Return the arrays of these logged groups, for `learner.training.batches.sequences.rollout_batch`. Unknown
+    behaviour log probabilities are NaN.
     """
     sequences = [(group.prompt, one) for group in groups for one in group.completions]
     unknown = float("nan")
@@ -107,27 +116,27 @@ def offline_arrays(groups: Sequence[LoggedGroup]) -> Arrays:
 
 
 def missing(arrays: Arrays) -> Arrays | None:
-    """What the trainer's `logprobs` is to be asked about; None when every behaviour logprob is known."""
+    """Return the arrays of a `logprobs` request to the trainer; None if all behaviour log probabilities are known."""
     if not np.isnan(arrays["behaviour_logprobs"]).any():
         return None
     return {name: arrays[name] for name in ("tokens", "lengths", "mask")}
 
 
 def completed(arrays: Arrays, logprobs: np.ndarray[Any, Any]) -> Arrays:
-    """The same with `logprobs` float32 [C] where behaviour logprobs are not known."""
+    """Return `arrays` with `logprobs`, float32 [C], in place of unknown behaviour log probabilities."""
     known = arrays["behaviour_logprobs"]
     return {**arrays, "behaviour_logprobs": np.where(np.isnan(known), logprobs, known).astype(np.float32)}
 
 
 OF_TOKENS = ("tokens", "mask")
 OF_TARGETS = ("behaviour_logprobs", "lags", "experts", "routed", "teacher_logprobs")
-"""Arrays with a value for each token, and for each token that a policy generated; `group_sizes` has one for each group,
-the others for each sequence."""
+"""Arrays with a value for each token, and those with a value for each token that a policy generated. `group_sizes` has
+a value for each group, all other arrays for each sequence."""
 
 
 def mixed(*parts: Arrays) -> Arrays:
-    """One batch of several: each keeps the order of its groups, and they are spread evenly over the whole, so that a
-    batch that is cut for several updates has some of each in every part.
+    """Return one batch made of several. Each keeps the order of its groups, and they are spread evenly over the whole.
+    So if the batch is cut for several updates, every part has some of each.
     """
     if len(parts) == 1:
         return parts[0]
@@ -149,7 +158,7 @@ def mixed(*parts: Arrays) -> Arrays:
 
 
 def _with_the_same_parts(batches: Sequence[Arrays]) -> tuple[Arrays, ...]:
-    """The same with named rewards of as many columns, if any has some: of a log's sequences the first is known."""
+    """Return the batches with equally many columns of named rewards, if any has some; logs fill only column 0."""
     width = max((batch["parts"].shape[1] for batch in batches if "parts" in batch), default=0)
     return tuple({**batch, **_widened(batch, width)} for batch in batches) if width else tuple(batches)
 
@@ -162,8 +171,8 @@ def _widened(batch: Arrays, width: int) -> Arrays:
 
 
 def of_swarm(values: np.ndarray[Any, Any] | None, batch: Arrays) -> list[float] | None:
-    """Of `values`, one for each sequence of the batch that was sent, those that the swarm made, in the order in which
-    they were before they were `mixed`; None if the trainer did not reply such an array."""
+    """Return the `values` of the sequences that the swarm made, in their order before `mixed`. `values` has one number
+    for each sequence of the `batch` sent. None if the trainer did not reply with such an array."""
     if values is None or values.shape != batch["origins"].shape:
         return None
     return [float(value) for value in values[batch["origins"] != OFFLINE]]
@@ -174,7 +183,7 @@ def _flat(rows: Sequence[Sequence[float]], dtype: Any) -> np.ndarray[Any, Any]:
 
 
 def _mask(group: Group, completion: Completion) -> np.ndarray[Any, Any]:
-    """1 for each token that the policy generated, of the prompt and all that follows."""
+    """Return 1 for each token that the policy generated, else 0, over the prompt and all that follows."""
     prompt, end = len(group.prompt), len(completion.tokens)
     mask = np.zeros(prompt + end, np.uint8)
     for start, stop in completion.generated or ((0, end),):
@@ -183,6 +192,6 @@ def _mask(group: Group, completion: Completion) -> np.ndarray[Any, Any]:
 
 
 def _lags(completion: Completion, head: PolicyVersion) -> np.ndarray[Any, Any]:
-    """Training steps between the version that made each generated token and `head`."""
+    """Return, for each generated token, the training steps between the version that made it and `head`."""
     counts = [count for count, _ in completion.spans]
     return np.repeat(np.array([head.version - made.version for _, made in completion.spans], np.int32), counts)

@@ -1,11 +1,15 @@
-"""Groups that were admitted and wait to be trained on, in version order.
+"""Keep admitted groups until they are trained on, in the order of their versions.
 
-A pure core. What always holds: a batch never holds a group whose lag at that moment exceeds the window S (this check is
-the guarantee; the one at intake only saves work); groups leave in the order of their oldest version, then of arrival,
-so that none grows stale behind fresher ones; a group is handed out once. Where only informative groups are wanted, one
-whose rewards are all equal never waits: it is dropped, and makes room for another (dynamic sampling, DAPO, arXiv
-2503.14476, section 3.2). What is held until it was audited, or until a teacher has scored it, is in no batch, and grows
-too old as the rest does. How much waits or is held is bounded by what is leased (`learner.rollouts.open_leases`).
+A pure core. The check of the lag when a batch is taken is the guarantee; the check on admission only saves work. With
+`informative_only`, a group with equal rewards is dropped at once and makes room for another (dynamic sampling, DAPO,
+arXiv 2503.14476, section 3.2). `learner.rollouts.open_leases` bounds how much waits or is held, by bounding leases.
+
+Invariants:
+
+- A batch never holds a group whose lag at that moment exceeds the staleness window S.
+- Groups leave in the order of their oldest version, then of arrival, so that none becomes stale behind fresher ones.
+- A group is in one batch at most.
+- A group that is held for its audit or for a teacher's scores is in no batch. It becomes stale as the others do.
 """
 
 from __future__ import annotations
@@ -24,15 +28,14 @@ from protocol.versions.staleness import Admissibility, Chain, judge, lag_of
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """What training needs of one admitted rollout.
+    """One admitted rollout, as training needs it.
 
-    `tokens` is all that follows the prompt. The policy generated those in the ranges [start, end) of `generated`, or
-    all of them where that is empty; what lies between came from the environment. Of the generated tokens, in order,
-    `logprobs` are one each, and `spans` say how many each version made. `reward` is the whole episode's, as its
-    task gave it, and `parts` what it is made of; of one that is `void` nobody could say it. `cut_off`: its last turn
-    had no tokens left, or the limits of an episode ended it. `experts` are those of the generated tokens, in order, as
-    records have them (`protocol.experts`); nothing where they were not asked for. `teacher`: a teacher's log
-    probability of each generated token, where one is learnt from.
+    `tokens` is everything after the prompt. The policy generated the ranges [start, end) in `generated`, or all tokens
+    if that is empty; the others came from the environment. `logprobs` and `teacher` (empty without a teacher) have one
+    value for each generated token, in order. `spans` say how many of these tokens each version made. `experts` are
+    those of the generated tokens as records have them (`protocol.experts`), empty if not asked for. `reward` is the
+    whole episode's, as its task gave it, and `parts` its named rewards; if `void`, nobody could compute it. `cut_off`:
+    the last turn had no tokens left, or the limits of an episode ended it.
     """
 
     tokens: tuple[int, ...]
@@ -48,16 +51,16 @@ class Completion:
 
     @property
     def turns(self) -> int:
-        """How often the policy spoke."""
+        """Number of turns of the policy."""
         return max(1, len(self.generated))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """The admitted completions of one prompt, which are whole episodes; `lease` and `peer` are those of their first
-    turns. `behaviour` are all versions that produced any of their tokens. `expected` is the mean reward that the
-    prompt's problem was known to earn before; None: nothing was known, or a restart has forgotten it. `leased_ms` is
-    when its first turns were leased, `came_ms` when it was complete; None where that is not known any more."""
+    """The admitted completions (whole episodes) of one prompt. `lease` and `peer` are those of their first turns.
+    `behaviour`: all versions that made any of their tokens. `expected`: the mean reward known for the problem before;
+    None if nothing was known, or a restart has forgotten it. `leased_ms`: when its first turns were leased. `came_ms`:
+    when it was complete. Both are None if unknown."""
 
     lease: LeaseId
     peer: PeerId
@@ -71,23 +74,23 @@ class Group:
 
     @property
     def is_scored(self) -> bool:
-        """Whether a teacher has scored all of it."""
+        """Whether a teacher has scored all completions."""
         return all(one.teacher for one in self.completions)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of its sequences, the prompt counted with each."""
+        """Tokens of its sequences; the prompt counts once for each."""
         return sum(len(self.prompt) + len(one.tokens) for one in self.completions)
 
 
 KNOWN_SHARE = 0.5
-"""Of a batch's rollouts that must be of problems of which something is known, or those say little of the others."""
+"""Fraction of a batch's rollouts whose problems must have a known reward. Fewer would say little about the rest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Groups to train on now, each with its lag, and those that were dropped since the last, each with the reason:
-    `stale` rollouts that had grown too old, `uninformative` ones whose group has one reward."""
+    """Groups to train on now, each with its lag, and the groups dropped since the last batch, each with the reason.
+    `stale`: rollouts of groups that became stale. `uninformative`: rollouts of groups with equal rewards."""
 
     groups: tuple[Group, ...]
     lags: Mapping[LeaseId, int]
@@ -101,15 +104,15 @@ class Batch:
 
     @property
     def gathered_s(self) -> float | None:
-        """From when the first of its groups was leased until the last was complete, of those of which that is known."""
+        """Seconds from the first lease of its groups until the last group was complete, as far as times are known."""
         leased = [group.leased_ms for group in self.groups if group.leased_ms is not None and group.came_ms is not None]
         came = [group.came_ms for group in self.groups if group.came_ms is not None]
         return max(0, max(came) - min(leased)) / 1000 if leased and came else None
 
     @property
     def difficulty(self) -> float | None:
-        """What the batch's problems were expected to miss of a reward of 1, mean over the rollouts of which something
-        was known; None where those are less than KNOWN_SHARE of all."""
+        """Expected failure rate of the batch's problems: 1 minus the mean expected reward over the rollouts whose
+        problem is known. None if those are less than KNOWN_SHARE of all."""
         known = [(len(group.completions), group.expected) for group in self.groups if group.expected is not None]
         rollouts = sum(count for count, _ in known)
         if not known or rollouts < KNOWN_SHARE * self.rollouts:
@@ -118,8 +121,8 @@ class Batch:
 
     @property
     def reward_error(self) -> float | None:
-        """Standard error of the mean reward, as the means of the groups spread: by chance alone, batches of the same
-        policy differ by that. None of fewer than two groups."""
+        """Standard error of the mean reward, from the spread of the groups' means. Batches of the same policy differ by
+        this much by chance. None with fewer than two groups."""
         if len(self.groups) < 2:
             return None
         means = [fmean(completion.reward for completion in group.completions) for group in self.groups]
@@ -127,7 +130,7 @@ class Batch:
 
     @property
     def rewards_by_lag(self) -> Mapping[int, float]:
-        """Mean reward of the rollouts of each lag."""
+        """Mean reward of the rollouts with each lag."""
         found: defaultdict[int, list[float]] = defaultdict(list)
         for group in self.groups:
             found[self.lags[group.lease]] += [completion.reward for completion in group.completions]
@@ -138,18 +141,18 @@ UNINFORMATIVE = "uninformative"
 """Why a group is dropped whose rewards are all equal: every advantage in it is zero."""
 
 VOID = "void"
-"""Why a group is dropped of which a completion's worth is not known: against it, all others would be judged wrongly."""
+"""Why a group is dropped in which a completion's reward is unknown: the others would be compared with a wrong value."""
 
 KEPT_MEMORY = 1 / 32
-"""Weight of one group in `Buffer.kept`: two batches of 16 groups."""
+"""Weight of one group in the moving mean `Buffer.kept`: it averages over about two batches of 16 groups."""
 
 LEAST_KEPT = 0.1
-"""However little is kept, no more than ten times what a batch takes is leased for it: most of it would be in vain."""
+"""Lower bound of `Buffer.kept`: at most ten times the rollouts of a batch are leased, since most would be wasted."""
 
 
 def is_informative(group: Group, decides: str = "") -> bool:
-    """Whether its rewards differ, so that some completion was better than another: those called `decides` where its
-    task has such, else those that completions have in all."""
+    """Return whether the rewards of a group differ, so that some completion was better than another. Compares the
+    rewards named `decides` if its task has them, else the whole rewards."""
     rewards = [decisive(one.reward, one.parts, decides) for one in group.completions]
     known = [reward for reward in rewards if reward is not None]
     return bool(known) and min(known) < max(known)
@@ -157,26 +160,26 @@ def is_informative(group: Group, decides: str = "") -> bool:
 
 @dataclass(kw_only=True)
 class Buffer:
-    """See the module's paragraph. `window` is S, in training steps."""
+    """The rollout buffer. `window` is S, in training steps."""
 
     window: int
     informative_only: bool = False
     decides: str = ""
-    """The name of the reward by which a group is informative; "": the sum of all."""
+    """The name of the reward by which a group is informative; "" means the sum of all."""
     kept: float = 1.0
-    """Of what is admitted, the share that waits to be trained on and is not dropped at once: a moving mean."""
+    """Fraction of admitted groups that wait for training and are not dropped at once: a moving mean."""
     alike: int = 0
-    """Groups dropped at once since the last that was not."""
+    """Number of groups dropped at once in a row."""
     by_version: Counter[int] = field(default_factory=Counter)
-    """Rollouts waiting, admissible or not, by the training step of their oldest version."""
+    """Waiting rollouts, admissible or not, by the training step of their oldest version."""
     by_peer: Counter[PeerId] = field(default_factory=Counter)
-    """The same by the peer of their group."""
+    """Waiting rollouts by the peer of their group."""
     needs_scores: bool = False
     """Whether a group is held until a teacher has scored it (`scored`)."""
     held_by_version: Counter[int] = field(default_factory=Counter)
-    """Rollouts held until their audit or their scores, by the training step of their oldest version."""
+    """Rollouts held for their audit or their scores, by the training step of their oldest version."""
     held_by_peer: Counter[PeerId] = field(default_factory=Counter)
-    """The same by the peer of their group."""
+    """Held rollouts by the peer of their group."""
     _held: dict[LeaseId, Group] = field(default_factory=dict)
     _unaudited: set[LeaseId] = field(default_factory=set)
     _heap: list[tuple[PolicyVersion, int, Group]] = field(default_factory=list)
@@ -188,17 +191,17 @@ class Buffer:
     _uninformative: int = 0
 
     def __len__(self) -> int:
-        """Rollouts waiting, admissible or not."""
+        """Return the number of waiting rollouts, admissible or not."""
         return self.by_version.total()
 
     @property
     def held(self) -> int:
-        """Rollouts held until their audit, or until they are scored."""
+        """Rollouts held for their audit or their scores."""
         return self.held_by_version.total()
 
     def add(self, group: Group, *, hold: bool = False) -> bool:
-        """Take in one admitted group, or `hold` it until `release`; False when it is dropped at once, since it teaches
-        nothing or is void.
+        """Add one admitted group, or `hold` it until `release`. Return False if it was dropped at once, because it
+        teaches nothing or is void.
         """
         if any(completion.void for completion in group.completions):
             self.give_up(group.lease, VOID, len(group.completions))
@@ -221,14 +224,14 @@ class Buffer:
         return True
 
     def release(self, lease: LeaseId) -> bool:
-        """The group that is held under this lease waits for its batch from now on, or for its scores; whether there was
-        one."""
+        """End the audit's hold on a group, so that it waits for its batch or for its scores. Return whether the group
+        was held."""
         self._unaudited.discard(lease)
         return self._let_go(lease)
 
     def unscored(self, tokens: int, *, besides: Container[LeaseId] = frozenset()) -> list[Group]:
-        """Return groups that wait for a teacher's scores, but for those `besides`, the oldest first: of so many tokens
-        together at most, but one at least if there is any."""
+        """Return groups that wait for a teacher's scores, oldest first, without those in `besides`. Together they have
+        at most `tokens` tokens, but the first is returned in any case."""
         found, taken = list[Group](), 0
         waiting = [one for one in self._held.values() if self._is_unscored(one) and one.lease not in besides]
         for group in sorted(waiting, key=lambda one: min(one.behaviour)):
@@ -239,15 +242,15 @@ class Buffer:
         return found
 
     def scored(self, lease: LeaseId, scores: Sequence[Sequence[float]]) -> bool:
-        """A teacher's log probabilities of the generated tokens of each completion of a group that is held; it waits
-        for its audit or its batch from now on. Whether there still was one: it may have grown too old meanwhile.
+        """Store a teacher's log probabilities of the generated tokens of each completion of a held group, which then
+        waits for its audit or its batch. Return False if the group is gone, for example because it became stale.
 
-        Raises ValueError where there are more or fewer than tokens.
+        Raises ValueError if the number of scores differs from the number of tokens.
         """
         if (group := self._held.get(lease)) is None:
             return False
         if [len(one.logprobs) for one in group.completions] != [len(one) for one in scores]:
-            raise ValueError("a teacher scores each generated token of each completion once")
+            raise ValueError("a teacher must score each generated token of each completion once")
         told = zip(group.completions, scores, strict=True)
         taught = tuple(replace(completion, teacher=tuple(one)) for completion, one in told)
         self._held[lease] = replace(group, completions=taught)
@@ -255,8 +258,8 @@ class Buffer:
         return True
 
     def unscore(self, leases: Container[LeaseId]) -> list[LeaseId]:
-        """The scores of these groups are believed no more: they wait for others, unless a batch has taken them. Return
-        those of which that holds."""
+        """Discard the scores of these groups, which wait for others unless a batch has taken them. Return the leases of
+        the groups concerned."""
         held = [group for group in self._held.values() if group.lease in leases and not self._is_unscored(group)]
         waiting = self._sift(lambda group: group.lease in leases)
         for group in [*held, *waiting]:
@@ -268,11 +271,11 @@ class Buffer:
 
     @property
     def leases(self) -> set[LeaseId]:
-        """Of all groups that wait or are held, the leases that opened them."""
+        """The leases that opened the groups which wait or are held."""
         return {*self._held, *(group.lease for _, _, group in self._heap)}
 
     def _let_go(self, lease: LeaseId) -> bool:
-        """Let a held group wait for its batch if nothing else holds it; whether there is such a group."""
+        """Let a held group wait for its batch if nothing else holds it. Return whether there is such a group."""
         if (group := self._held.get(lease)) is None:
             return False
         if lease not in self._unaudited and not self._is_unscored(group):
@@ -285,12 +288,12 @@ class Buffer:
         return self.needs_scores and not group.is_scored
 
     def _take_held(self, lease: LeaseId) -> None:
-        """The group that is held under this lease is given up."""
+        """Remove a held group."""
         self._unaudited.discard(lease)
         self._count_held(self._held.pop(lease), -1)
 
     def withdraw(self, unwanted: Callable[[Group], bool], reason: str) -> list[Group]:
-        """Give up the groups, waiting or held, of which that is so; return them."""
+        """Remove the `unwanted` groups, waiting or held, and return them."""
         gone = [group for group in self._held.values() if unwanted(group)]
         for group in gone:
             self._take_held(group.lease)
@@ -300,7 +303,7 @@ class Buffer:
         return gone
 
     def _sift(self, unwanted: Callable[[Group], bool]) -> list[Group]:
-        """Take out the groups of those that wait of which that is so; return them."""
+        """Remove the `unwanted` groups from those that wait, and return them."""
         gone = {entry[1]: entry[2] for entry in self._heap if unwanted(entry[2])}
         if gone:
             self._heap = [entry for entry in self._heap if entry[1] not in gone]
@@ -316,12 +319,12 @@ class Buffer:
         self._fresh.append(group)
 
     def give_up(self, lease: LeaseId, reason: str, rollouts: int) -> None:
-        """The group of `lease` will never come; it is reported in the next batch with what grew too old here."""
+        """Report in the next batch that the group of `lease` will never come; its rollouts count as stale."""
         self._dropped[lease] = reason
         self._stale += rollouts
 
     def clear(self) -> None:
-        """Forget everything; what is durable is in the ledger."""
+        """Forget everything; the ledger has what is durable."""
         self._heap.clear()
         self._held.clear()
         self._unaudited.clear()
@@ -334,9 +337,9 @@ class Buffer:
         self.by_peer.clear()
 
     def take(self, rollouts: int, chain: Chain) -> Batch | None:
-        """Return a batch of at least `rollouts` for the step after `chain.head`, or None while too few are admissible.
+        """Return a batch of at least `rollouts` for the step after `chain.head`, or None if too few are admissible.
 
-        What is too old is dropped either way, and reported in the next batch.
+        Stale groups are dropped in both cases, and reported in the next batch.
         """
         self._drop_inadmissible(chain)
         if len(self) < rollouts:
@@ -353,15 +356,15 @@ class Buffer:
         return Batch(groups=tuple(groups), lags=lags, dropped=dropped, stale=stale, uninformative=uninformative)
 
     def _count(self, group: Group, sign: int) -> None:
-        """It waits from now on (1), or does not any more (-1)."""
+        """Count a group that begins (1) or ends (-1) to wait."""
         _add(group, sign, self.by_version, self.by_peer)
 
     def _count_held(self, group: Group, sign: int) -> None:
-        """It is held from now on (1), or is not any more (-1)."""
+        """Count a group that begins (1) or ends (-1) to be held."""
         _add(group, sign, self.held_by_version, self.held_by_peer)
 
     def _drop_inadmissible(self, chain: Chain) -> None:
-        """Judge everything again when the chain has moved, else only what has come since."""
+        """Judge all waiting groups again when the chain has moved, else only those that came since."""
         for group in list(self._held.values()):
             fate = judge(chain, group.behaviour, self.window)
             if fate in (Admissibility.STALE, Admissibility.ORPHANED):
@@ -378,7 +381,7 @@ class Buffer:
 
 
 def _add(group: Group, sign: int, by_version: Counter[int], by_peer: Counter[PeerId]) -> None:
-    """So many rollouts more, or less, of the group's; what is at 0 is forgotten."""
+    """Add a group's rollouts to the counts, or subtract them; delete keys at 0."""
     version, rollouts = min(group.behaviour).version, sign * len(group.completions)
     by_version[version] += rollouts
     by_peer[group.peer] += rollouts

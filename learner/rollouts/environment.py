@@ -1,10 +1,10 @@
-"""What an environment answers to what the policy said: the port between episodes and the tasks, which live in the node.
+"""Define the interface between episodes and tasks: what an environment is asked, and what it replies.
 
-What always holds: what the policy read is in the transcript, and nothing else is remembered of an environment here. So
-whoever asks tells all that was said, and digests of what was answered: an environment that is still there goes on, one
-that is not is replayed, and one that then answers otherwise ends the episode without a reward, as a value. Most depend
-on what was said alone, and always answer the same; their digests are empty. A task of one turn is an environment that
-ends every episode at once.
+Tasks live in the node. The learner remembers nothing of an environment but the transcript. So each question carries all
+that the policy said, and digests of the replies. An environment that is still running goes on; one that is gone is
+replayed. If a replayed environment replies differently, the episode ends without a reward; this is a returned value,
+not an exception. Most environments depend only on what was said and always reply the same; their digests are empty. A
+task of one turn is an environment that ends every episode at once.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from learner.rollouts.reward_parts import Parts
 from protocol.core.limits import MAX_PROMPT_TOKENS
 
 MAX_TURNS = 64
-"""Each turn is a lease, a round trip and a row in the ledger; Sokoban and poker take up to 30."""
+"""Each turn costs a lease, a round trip and a row in the ledger. Sokoban and poker take up to 30 turns."""
 
 MAX_EPISODE_TOKENS = MAX_PROMPT_TOKENS
-"""The transcript so far is the prompt of the next lease."""
+"""The transcript so far is the prompt of the next lease, so it has the same limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The episode is over. `reward` is its return, for all that was said in it. `cut_off`: it did not come to its end,
-    since the last turn had no tokens left, or the limits allow no other though one was to follow. `parts`: the rewards
-    that it is made of, where those have names.
+    """The episode is over. `reward` is its return, for everything that was said in it. `cut_off`: the last turn had no
+    tokens left, or the limits allow no further turn though one was to follow. `parts`: the named rewards that make up
+    `reward`, if there are any.
 
-    `failure`: nobody could say what it is worth, and why. Such an episode is `void`, and teaches nothing to anybody,
-    unless the operator has it count as `reward`.
+    `failure`: why the reward could not be computed. Such an episode is `void` and is not trained on, unless the
+    operator lets it count as `reward`.
     """
 
     reward: float
@@ -41,9 +41,9 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
-    """The policy reads `tokens` next, after what it said, and says something again.
+    """The policy reads `tokens` next, after what it said, and takes another turn.
 
-    `digest` of what was answered, before it became tokens; empty where whoever answers depends on what was said alone.
+    `digest` of the reply before it became tokens; empty if the environment depends only on what was said.
     """
 
     tokens: tuple[int, ...]
@@ -52,27 +52,28 @@ class Answered:
 
 @dataclass(frozen=True, kw_only=True)
 class Unfinished:
-    """Nobody was asked: who said it has left in the middle of its turn, which another goes on with."""
+    """No environment was asked: the peer left in the middle of its turn, and another peer finishes it."""
 
 
 Reply = Ended | Answered
 
 Heard = Reply | Unfinished
-"""What came back to a record."""
+"""The reply to a record."""
 
 Said = tuple[tuple[int, ...], ...]
 """The tokens that the policy generated, turn by turn."""
 
 Environment = Callable[[int, Said, int], Reply]
-"""(index of the prompt, what the policy said up to now, tokens of the transcript with that) -> reply. Pure."""
+"""(index of the prompt, what the policy has said, tokens of the transcript including that) -> reply. Pure."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What an environment is asked: what comes back to the last of `said`, in a transcript of so many tokens with that.
+    """A question to an environment: its reply to the last turn in `said`. The transcript including that turn has
+    `transcript` tokens.
 
-    `digests` of what was answered to all but the last of `said`; none where it answers by what was said alone. `read`:
-    what the policy has read in answer already, if it has: any other answer is a failure.
+    `digests`: of the replies to all earlier turns; empty if the environment depends only on what was said. `read`: the
+    reply that the policy has read already, if it has; then any other reply is a failure.
     """
 
     index: int
@@ -84,15 +85,15 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeLimits:
-    """How far an episode goes: turns, and tokens of prompt, answers and all that is said. Of the latter a turn may need
-    `turn_tokens`: one for which they are not left is not begun."""
+    """How far an episode may go: `turns`, and `tokens` of prompt, completions and replies together. A turn needs
+    `turn_tokens`; it is not begun if fewer are left."""
 
     turns: int = 1
     tokens: int = MAX_EPISODE_TOKENS
     turn_tokens: int = 1
 
     def allow(self, turns: int, transcript: int) -> bool:
-        """Whether one more turn may begin after so many, with a transcript of so many tokens."""
+        """Return whether another turn may begin after `turns` turns, with a transcript of so many tokens."""
         return turns < self.turns and transcript + self.turn_tokens <= self.tokens
 
 
@@ -100,7 +101,7 @@ ONE_TURN = EpisodeLimits()
 
 
 AskOne = Callable[[Question], Reply]
-"""The same for one question, asked from a thread that waits."""
+"""Ask one question from a thread that waits for the reply."""
 
 Ask = Callable[[Sequence[Question]], Awaitable[Sequence[Reply]]]
-"""What comes back to what was said, in order: asked of an environment, wherever that is."""
+"""Return the replies to several questions in order; the environment may be anywhere."""

@@ -1,18 +1,21 @@
-"""Episodes that go on: what was said in them, who makes their next turn, which groups are complete.
+"""Track open episodes: what was said in them, which lease makes their next turn, which groups are complete.
 
-A pure core. A group of episodes is opened by a lease of its prompt; every later turn is a lease of its own whose prompt
-is the transcript so far, for one episode or for several whose transcripts agree, and may be another peer's. What always
-holds: of every episode of an open group its next turn is either in the hands of one lease or waits for one, or the
-episode is over; a turn that was lost waits again, and is leased under a new id with new seeds; a group is handed out
-once, when its last episode ends, with the completions in the order of its slots; a group is as old as the oldest tokens
-in it, and is given up as a whole when those are too old. After a restart the same records, given again in the order of
-their turns, lead to the same state. How much is held is bounded by what may be leased or wait
-(`learner.scheduling.lease_scheduler`).
+A pure core. A lease of a prompt opens a group of episodes. Every later turn is a lease of its own, whose prompt is the
+transcript so far. It may be for one episode or for several with equal transcripts, and for another peer. The memory
+that episodes take is bounded by the number that may be leased or wait (`learner.scheduling.lease_scheduler`).
 
-A lease that is handed back is taken up as far as it came. Of a turn that was begun and not finished there are several
-records, its parts, each signed by who made it; what follows them is leased to another, who reads them as the end of its
-prompt and draws with the same seed from their position on (StreamRL's and APRIL's partial rollouts, arXiv 2504.15930
-and 2509.18521). So nobody answers for what another made before. Rewards and training see the turn as one.
+A returned lease is used as far as it came. A turn that was begun and not finished has several records, its parts, each
+signed by the peer that made it. The rest is leased to another peer, which reads the parts as the end of its prompt and
+draws with the same seed from their position on (partial rollouts of StreamRL and APRIL, arXiv 2504.15930 and
+2509.18521). So no peer answers for tokens of another. Rewards and training see the turn as one.
+
+Invariants:
+
+- Every episode of an open group is over, or its next turn either belongs to one lease or waits for one.
+- A lost turn waits again, and is leased under a new id with new seeds.
+- A group is returned once, when its last episode ends, with the completions in the order of its slots.
+- A group is as old as its oldest tokens, and is given up as a whole when those are too old.
+- After a restart the same records, given in the order of their turns, lead to the same state.
 """
 
 from __future__ import annotations
@@ -34,21 +37,21 @@ from protocol.versions.staleness import Admissibility, Chain, judge
 from protocol.work import SignedRecord
 
 RECENT = 256
-"""Episodes over which their mean number of turns is taken: a few batches, since a policy in training changes it."""
+"""Episodes over which the mean number of turns is taken: a few batches, because training changes the policy."""
 
 
 MAX_PARTS = 16
-"""Parts of one turn that were handed back: as often was its node lost before it could finish. Each costs a lease, a
-round trip and a row in the ledger; a group with a turn of more is given up."""
+"""Maximum number of parts of one turn that were returned, each because its node left before it could finish. Each costs
+a lease, a round trip and a row in the ledger. A group with a turn of more parts is given up."""
 
 PARTS = "parts"
-"""Why a group is given up of which a turn has more parts than MAX_PARTS, or none of whom may be leased what follows."""
+"""Why a group is given up in which a turn has more than MAX_PARTS parts, or the rest of a turn cannot be leased."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Utterance:
-    """What the policy said in one turn, and the reply to it; or a part of that, which is Unfinished. `spans` say how
-    many tokens each version made; `experts` are as its record has them."""
+    """The policy's words in one turn, and the reply to it; or a part of a turn, whose reply is Unfinished. `spans` say
+    how many tokens each version made; `experts` are as in the record."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -62,7 +65,7 @@ class Utterance:
 
 
 def utterance_of(signed: SignedRecord, reply: Heard) -> Utterance:
-    """What an admitted record says, and what came back."""
+    """Return the content of an admitted record with the reply to it."""
     return Utterance(
         tokens=signed.tokens,
         logprobs=signed.logprobs,
@@ -74,8 +77,8 @@ def utterance_of(signed: SignedRecord, reply: Heard) -> Utterance:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """A turn that nobody makes yet, or what is left of one, and of which episodes. `oldest` made tokens of their
-    group."""
+    """A turn, or the rest of one, that waits for a lease, and its episodes. `oldest`: the oldest version that made
+    tokens of their group."""
 
     place: EpisodeSlots
     oldest: PolicyVersion
@@ -83,27 +86,27 @@ class Waiting:
 
     @property
     def prompt(self) -> Prompt:
-        """What is read before it: the transcript. Put together anew, since most that wait are only looked at."""
+        """The transcript so far. It is computed on each access, because most waiting turns are only looked at."""
         root, episode = self.group.root, self.group.episodes[self.place.slots[0]]
         return Prompt(task=root.lease.task, index=root.prompt_index, tokens=episode.follow(self.group.prompt))
 
     @property
     def start(self) -> int:
-        """Tokens that others made of the turn."""
+        """Number of tokens of the turn that others made."""
         return len(self.group.episodes[self.place.slots[0]].begun)
 
     def seeds(self, place: EpisodeSlots) -> list[int | None]:
-        """Of those episodes the seeds that the turn was begun with; None where it was not."""
+        """Return the seeds with which the turn was begun in these episodes; None where it was not begun."""
         return [self.group.episodes[slot].seed for slot in place.slots]
 
     def share(self, slots: int) -> EpisodeSlots:
-        """The place of the first `slots` of its episodes."""
+        """Return the place of the first `slots` of its episodes."""
         return EpisodeSlots(root=self.place.root, turn=self.place.turn, slots=self.place.slots[:slots])
 
 
 @dataclass(frozen=True, kw_only=True)
 class GivenUp:
-    """The group that `root` opened will not be trained on, and why."""
+    """The group that `root` opened will not be trained on, for this reason."""
 
     root: LeaseId
     reason: str
@@ -112,8 +115,8 @@ class GivenUp:
 
 @dataclass(kw_only=True, slots=True)
 class _Episode:
-    """`lease` makes the next turn; None: nobody does. Episodes of one `family` in their group said and read
-    the same. `seed` is that of a turn that was handed back before it was over."""
+    """One episode. `lease` makes its next turn; None if no lease does. Episodes of one `family` in their group have
+    equal transcripts. `seed`: that of an unfinished turn that was returned."""
 
     utterances: list[Utterance] = field(default_factory=list)
     lease: LeaseId | None = None
@@ -130,18 +133,18 @@ class _Episode:
 
     @property
     def turns(self) -> list[Utterance]:
-        """Those that are over, each as one."""
+        """The finished turns, each as one utterance."""
         return [turn for turn in _turns(self.utterances) if not turn.is_part]
 
     @property
     def parts(self) -> list[Utterance]:
-        """Those of the turn that is begun and not over."""
+        """The parts of the turn that is begun and not finished."""
         whole = next((i for i, one in enumerate(reversed(self.utterances)) if not one.is_part), len(self.utterances))
         return self.utterances[len(self.utterances) - whole :]
 
     @property
     def begun(self) -> tuple[int, ...]:
-        """What they say."""
+        """The tokens of these parts."""
         return tuple(chain.from_iterable(part.tokens for part in self.parts))
 
     @property
@@ -150,12 +153,12 @@ class _Episode:
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """Of what was answered, in every turn; none where no answer has one."""
+        """The digests of the replies to every turn; empty if no reply has one."""
         found = tuple(one.reply.digest for one in self.utterances if isinstance(one.reply, Answered))
         return found if any(found) else ()
 
     def follow(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
-        """The transcript: what the policy reads before its next turn."""
+        """Return the transcript after `prompt`: what the policy reads before its next turn."""
         parts = [prompt]
         for utterance in self.utterances:
             parts.append(utterance.tokens)
@@ -166,8 +169,8 @@ class _Episode:
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class _Open:
-    """A group with an episode that is not over. `number` is its place in the order of arrival; `families` those that
-    came of what was said next in a family, and read in answer."""
+    """A group with an episode that is not over. `number`: its place in the order of arrival. `families`: the family
+    that follows from a family, what was said next, and the reply."""
 
     root: GrantedLease
     episodes: list[_Episode]
@@ -180,7 +183,7 @@ class _Open:
         return unpack_tokens(self.root.lease.prompt)
 
     def hear(self, slot: int, utterance: Utterance) -> None:
-        """That was said next in an episode."""
+        """Add what was said next in an episode."""
         episode = self.episodes[slot]
         episode.utterances.append(utterance)
         episode.lease = episode.seed = None
@@ -190,14 +193,14 @@ class _Open:
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether a turn of it may not be leased any more: it has too many parts, or its transcript is too long."""
+        """Whether a turn of it can no longer be leased: it has too many parts, or its transcript is too long."""
         begun = [episode for episode in self.episodes if episode.waits and episode.parts]
         return any(len(one.parts) > MAX_PARTS for one in begun) or any(
             len(one.follow(self.prompt)) > MAX_PROMPT_TOKENS for one in begun
         )
 
     def waiting(self) -> Iterator[Waiting]:
-        """Its turns that wait, those of equal transcripts together."""
+        """Yield its turns that wait for a lease; equal transcripts come together."""
         alike: dict[int, list[int]] = {}
         for slot, episode in enumerate(self.episodes):
             if episode.waits:
@@ -222,34 +225,34 @@ class _Open:
 
 @dataclass(kw_only=True)
 class Episodes:
-    """See the module's paragraph. `mean_turns` is that of the episodes that ended of late, 1 before any did."""
+    """All open groups. `mean_turns` is that of the episodes that ended recently, 1 before any did."""
 
     by_version: Counter[int] = field(default_factory=Counter)
     """Episodes of open groups, by the training step of the oldest version in their group."""
     mean_turns: float = 1.0
     stuck: int = 0
-    """Episodes of those groups of which a turn waits for a lease."""
+    """Episodes of the groups in which a turn waits for a lease."""
     _open: dict[LeaseId, _Open] = field(default_factory=dict)
     _waiting: dict[LeaseId, _Open] = field(default_factory=dict)
     _arrivals: int = 0
     _turns: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def __len__(self) -> int:
-        """Episodes of open groups, over or not: each takes the room that it took while its first turn was leased."""
+        """Return the episodes of open groups, over or not: each keeps the room that its first lease took."""
         return self.by_version.total() if self._open else 0
 
     # Events
 
     def admitted(self, granted: GrantedLease, utterances: Sequence[Utterance]) -> Group | None:
-        """All records of a lease were admitted, in the order of its seeds; the group that is complete with them.
+        """Add the records of a lease, all admitted, in the order of its seeds. Return the group if it is now complete.
 
-        What continues a group that was given up, or is complete, changes nothing.
+        Records for a group that was given up, or is complete, change nothing.
         """
         return self.handed_back(granted, dict(enumerate(utterances)))
 
     def handed_back(self, granted: GrantedLease, heard: Mapping[int, Utterance]) -> Group | None:
-        """As `admitted`, of the records that were made of a lease, one or more, by their index; of the others, and of
-        those that are parts, the lease's seeds wait for another.
+        """Add one or more records of a returned lease by their index, as `admitted`. The seeds of the other
+        completions, and of those that are parts, wait for another lease.
         """
         seeds = granted.lease.seeds
         if granted.place is None:
@@ -286,7 +289,7 @@ class Episodes:
         return None
 
     def leased(self, granted: GrantedLease) -> bool:
-        """The lease makes the turn of its place from now on; False if that is over, or in the hands of another."""
+        """Assign the turn at its place to the lease. Return False if that turn is over, or belongs to another lease."""
         place = granted.place
         if place is None or (group := self._open.get(place.root)) is None:
             return True
@@ -300,7 +303,7 @@ class Episodes:
         return True
 
     def lost(self, granted: GrantedLease) -> None:
-        """The lease brings nothing: what it was to continue waits again."""
+        """Let the turns of a lease that brings nothing wait again."""
         place = granted.place
         if place is None or (group := self._open.get(place.root)) is None:
             return
@@ -311,8 +314,8 @@ class Episodes:
         self._note(group)
 
     def give_up(self, chain: Chain, window: int) -> list[GivenUp]:
-        """Forget the groups that may not be trained on at the head of `chain`, or that nobody may be leased what is
-        left of, and say which."""
+        """Give up the groups that may not be trained on at the head of `chain`, or whose rest can no longer be leased.
+        Return them."""
         if not self._open:
             return []
         ended = []
@@ -325,8 +328,8 @@ class Episodes:
         return ended
 
     def give_up_begun(self) -> list[GivenUp]:
-        """Forget the groups of which what is left of a turn waits, since nobody is here who goes on with it; say
-        which."""
+        """Give up the groups in which the rest of a begun turn waits, because no peer is here that can finish it.
+        Return them."""
         begun = [one.place.root for one in self.waiting() if one.start]
         return [self._end(root, PARTS) for root in dict.fromkeys(begun)]
 
@@ -335,36 +338,36 @@ class Episodes:
         self._forget(group)
         return GivenUp(root=root, reason=reason, episodes=len(group.episodes))
 
-    # Questions
+    # Queries
 
     @property
     def waits(self) -> bool:
-        """Whether a turn waits for a lease."""
+        """Whether any turn waits for a lease."""
         return bool(self._waiting)
 
     def is_open(self, root: LeaseId) -> bool:
-        """Whether the group that this lease opened goes on."""
+        """Return whether the group that this lease opened is still open."""
         return root in self._open
 
     def waiting(self) -> Iterator[Waiting]:
-        """The turns that wait for a lease, those of the oldest groups first."""
+        """Yield the turns that wait for a lease, those of the oldest groups first."""
         for group in sorted(self._waiting.values(), key=lambda group: (group.oldest, group.number)):
             yield from group.waiting()
 
     def said(self, granted: GrantedLease) -> Said | None:
-        """What was said in the episodes that the lease continues; None when nobody waits for it any more."""
+        """Return what was said in the episodes that the lease continues; None if they no longer wait for it."""
         if granted.place is None:
             return ()
         episode = self._continued(granted.place)
         return None if episode is None else episode.said
 
     def begun(self, granted: GrantedLease) -> tuple[int, ...]:
-        """What others made of the turn that the lease goes on with."""
+        """Return the tokens that others made of the turn that the lease finishes."""
         episode = None if granted.place is None else self._continued(granted.place)
         return () if episode is None else episode.begun
 
     def digests(self, granted: GrantedLease) -> tuple[str, ...]:
-        """Of what was answered there, in every turn; none where answers have none."""
+        """Return the digests of the replies in these episodes, one for each turn; empty if replies have none."""
         episode = None if granted.place is None else self._continued(granted.place)
         return () if episode is None else episode.digests
 
@@ -374,7 +377,7 @@ class Episodes:
         episode = group.episodes[place.slots[0]]
         return episode if len(episode.utterances) == place.turn and not episode.is_over else None
 
-    # The books
+    # Counts
 
     def _finish(self, group: _Open) -> Group | None:
         if not all(episode.is_over for episode in group.episodes):
@@ -402,13 +405,13 @@ def _oldest(utterance: Utterance) -> PolicyVersion:
 
 
 def _joined(spans: Sequence[tuple[int, PolicyVersion]]) -> tuple[tuple[int, PolicyVersion], ...]:
-    """The same with one span where several after each other are of one version."""
+    """Return the spans with consecutive ones of equal version joined."""
     by_version = groupby(spans, key=lambda span: span[1])
     return tuple((sum(count for count, _ in several), version) for version, several in by_version)
 
 
 def _turns(utterances: Sequence[Utterance]) -> list[Utterance]:
-    """Each turn as one, whoever made which part of it; the last may be unfinished."""
+    """Return each turn as one utterance, joined from its parts; the last turn may be unfinished."""
     found: list[Utterance] = []
     for one in utterances:
         if found and found[-1].is_part:
@@ -425,11 +428,11 @@ def _turns(utterances: Sequence[Utterance]) -> list[Utterance]:
 
 
 def _completion(utterances: Sequence[Utterance]) -> Completion:
-    """All that follows the prompt, as training wants it. An answer is read, and not learnt."""
+    """Return all that follows the prompt, for training. Replies of the environment are read and not trained on."""
     utterances = _turns(utterances)
     last = utterances[-1]
     assert isinstance(last.reply, Ended)
-    if len(utterances) == 1:  # as it came: a task of one turn is none the slower for those of several
+    if len(utterances) == 1:  # a shortcut, so that tasks of one turn are not slower
         return Completion(
             tokens=last.tokens,
             logprobs=last.logprobs,

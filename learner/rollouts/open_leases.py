@@ -1,10 +1,14 @@
-"""Leases that are open: whose they are, what they say, where their seeds come from.
+"""Track open leases: their peers, what they say, the versions they are made with, and their seeds.
 
-A pure core; how many, and for whom, is `learner.scheduling.lease_scheduler`'s. What always holds: a lease is bound to
-one peer and handed out once; what it asks for fits one delivery; seeds follow from the learner's secret and the lease's
-id (HMAC-SHA256), so nobody can guess them before the lease; a peer that has lost an open lease is granted that very
-lease again, with the same seeds, and what is issued to others instead of one that was withdrawn has a new id and new
-seeds; but what is left of one that was handed back keeps its seeds, so that nobody draws again by handing back.
+A pure core. `learner.scheduling.lease_scheduler` decides how many are granted, and to which peers.
+
+Invariants:
+
+- A lease is bound to one peer and granted once; what it asks for fits one delivery.
+- Seeds follow from the learner's secret and the lease's id (HMAC-SHA256), so nobody can guess them before the lease.
+- A peer that has lost an open lease is granted that same lease again, with the same seeds.
+- A lease granted to others in place of a withdrawn one has a new id and new seeds.
+- The rest of a returned lease keeps its seeds, so that nobody draws again by returning a lease.
 """
 
 from __future__ import annotations
@@ -25,10 +29,11 @@ from protocol.experts import Routing
 from protocol.work import EXPERTS, MAX_LEASE_BYTES, Lease, Sampler, lease_bytes
 
 RECORD_OVERHEAD_BYTES = 8 * KIB
-"""A record beside its tokens and logprobs: envelope, at most 64 spans, claims. The protocol's own allowance."""
+"""Bytes of a record besides its tokens and log probabilities: envelope, at most 64 spans, claims. As the protocol
+allows."""
 
 GRANT_BYTES = MAX_WORK_BYTES - 4 * KIB
-"""Leases in one grant: a frame, less what surrounds them."""
+"""Bytes of leases in one grant: a frame, less what surrounds the leases."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +47,10 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseTerms:
-    """What every lease of this run says. Times in seconds; `stop_ids` end a completion. `routing`: that of a policy
-    whose experts leases ask for.
+    """The content that all leases of this run share. `stop_ids` end a completion. `deadline_s` is in seconds. `routing`: the
+    policy's, if leases ask for experts.
 
-    LocalProtocolError when its delivery might not fit a frame.
+    Raises LocalProtocolError if a delivery might not fit into a frame.
     """
 
     group_size: int
@@ -64,7 +69,7 @@ class LeaseTerms:
 
 @dataclass(kw_only=True, slots=True)
 class Frame:
-    """The leases of one grant, by number and size."""
+    """The leases of one grant: their number and size."""
 
     leases: int = 0
     size_bytes: int = 0
@@ -74,7 +79,7 @@ class Frame:
         return self.leases >= MAX_LEASES_PER_GRANT
 
     def takes(self, prompt: Prompt, size: int) -> bool:
-        """Whether there was room for one of `size` completions; one has room in any case."""
+        """Count a lease of `size` completions, and return whether there was room. The first one always has room."""
         self.size_bytes += lease_bytes(len(prompt.tokens), size) + OVERHEAD_BYTES
         self.leases += 1
         return self.leases == 1 or (self.leases <= MAX_LEASES_PER_GRANT and self.size_bytes <= GRANT_BYTES)
@@ -82,7 +87,7 @@ class Frame:
 
 @dataclass(kw_only=True)
 class Leasing:
-    """See the module's paragraph.
+    """All open leases.
 
     Args:
         terms: what a lease says.
@@ -96,13 +101,13 @@ class Leasing:
     open: dict[LeaseId, GrantedLease] = field(default_factory=dict)
     judging: dict[LeaseId, GrantedLease] = field(default_factory=dict)
     by_version: Counter[int] = field(default_factory=Counter)
-    """Rollouts leased and not yet judged, expired, returned or recalled, by the training step of the version they are
-    made with, or may be made with while that is not known. Later turns are not among them: their episodes are counted
-    by their group's oldest tokens (`learner.rollouts.episodes`)."""
+    """Rollouts leased and not yet judged, expired, returned or recalled, by the training step of the version that makes
+    them; while that is unknown, of the oldest that may. Later turns are not included: their episodes are counted by
+    their group's oldest tokens (`learner.rollouts.episodes`)."""
     recalled: dict[LeaseId, GrantedLease] = field(default_factory=dict)
-    """Open leases that are not counted on any more."""
+    """Open leases that are no longer counted on."""
     arrived: dict[LeaseId, int] = field(default_factory=dict)
-    """When the first delivery came of those of which one waits to be judged, or is."""
+    """When the first delivery came (ms), for leases with a delivery that waits to be judged or is being judged."""
     _by_peer: Counter[PeerId] = field(default_factory=Counter)
     _started: dict[LeaseId, PolicyVersion] = field(default_factory=dict)
 
@@ -112,7 +117,7 @@ class Leasing:
         return self.by_version.total()
 
     def pending(self, peer: PeerId) -> int:
-        """Those of them, and of what was recalled, that are `peer`'s."""
+        """Return `peer`'s rollouts that are leased and not yet judged, expired or returned, recalled ones included."""
         return self._by_peer[peer]
 
     def grant(
@@ -127,10 +132,17 @@ class Leasing:
         seeds: Sequence[int | None] = (),
         start: int = 0,
     ) -> GrantedLease:
-        """Make and remember a lease for `peer`, of `size` completions: at most a whole group, which is the default.
+        """Make and remember a lease for `peer`.
 
-        `place`: it goes on with these episodes, one for each completion. `seeds`: those of completions that another was
-        leased before, None for a new one. `start`: tokens of each that are made, and that the prompt ends with.
+        Args:
+            peer: the peer that will generate.
+            prompt: what the completions continue.
+            minimum: oldest version that may be used.
+            now_ms: the time of the grant.
+            size: number of completions, at most a whole group, which is the default.
+            place: the episodes that it continues, one for each completion.
+            seeds: for each completion the seed of an earlier lease, or None for a new seed.
+            start: number of tokens that each completion has already; the prompt ends with them.
         """
         lease_id = LeaseId(self.new_id())
         known = dict(enumerate(seeds))
@@ -155,15 +167,15 @@ class Leasing:
         return granted
 
     def recover(self, granted: GrantedLease, started: PolicyVersion | None = None) -> None:
-        """Take up a lease, for example one that was open before a restart, and with which version it was begun."""
+        """Add a lease, for example one that was open before a restart, and the version with which it was begun."""
         self.open[granted.id] = granted
         if started is not None:
             self._started[granted.id] = max(started, granted.lease.minimum)
         self._count(granted, len(granted.lease.seeds))
 
     def grant_again(self, granted: GrantedLease) -> None:
-        """An open lease goes to its peer once more, which has lost it: id, prompt and seeds stay, and whoever begins it
-        now says anew with what.
+        """Grant an open lease again to its peer, which has lost it. Id, prompt and seeds stay; the peer reports again
+        with which version it begins.
         """
         self._count(granted, -len(granted.lease.seeds))
         self._started.pop(granted.id, None)
@@ -171,10 +183,10 @@ class Leasing:
         self._count(granted, len(granted.lease.seeds))
 
     def started(self, lease: LeaseId, peer: PeerId, version: PolicyVersion) -> bool:
-        """The peer says that it generates `lease` with `version`; whether that is the first word on it.
+        """Note that the peer generates `lease` with `version`. Return whether this is its first report about it.
 
-        A version older than the lease asks for will be refused; until then it counts as what was asked for. What was
-        recalled before is counted on again.
+        A version older than the lease asks for will be rejected; until then the version asked for is counted. A lease
+        that was recalled is counted on again.
         """
         granted = self.lookup(lease, peer)
         if granted is None or lease in self._started:
@@ -186,28 +198,28 @@ class Leasing:
         return True
 
     def lookup(self, lease: LeaseId, peer: PeerId) -> GrantedLease | None:
-        """The open lease of that id, if it is `peer`'s."""
+        """Return the open lease of that id, if it is `peer`'s."""
         granted = self.open.get(lease)
         return granted if granted is not None and granted.peer == peer else None
 
     def begun(self, leases: Iterable[LeaseId] | None = None) -> dict[LeaseId, PolicyVersion]:
-        """With which version those of `leases` were begun that were, or all of them."""
+        """Return the versions with which `leases`, or all leases, were begun; without those that are not begun."""
         if leases is None:
             return dict(self._started)
         return {lease: self._started[lease] for lease in leases if lease in self._started}
 
     def made_with(self, granted: GrantedLease, installed: PolicyVersion | None) -> PolicyVersion | None:
-        """The version that makes an open lease; while that was not said, the one that would if it were begun now by a
-        peer with `installed`. None: that is not known either.
+        """Return the version that makes an open lease. If it is not begun, return the version that a peer with
+        `installed` would begin it with now; None if `installed` is unknown, too.
         """
         if (begun := self._started.get(granted.id)) is not None or installed is None:
             return begun
         return max(installed, granted.lease.minimum)
 
     def recall(self, lease: LeaseId) -> None:
-        """An open lease is of no use any more: it is not counted on from here on.
+        """Stop to count on an open lease, because it is of no use any more.
 
-        It stays open, since its delivery may be on the way, and not every peer knows what a recall is.
+        It stays open, because its delivery may be on the way, and not every peer knows what a recall is.
         """
         granted = self.open[lease]
         self._count(granted, -len(granted.lease.seeds))
@@ -215,7 +227,7 @@ class Leasing:
         self._count(granted, len(granted.lease.seeds))
 
     def renew(self, now_ms: int) -> None:
-        """Until now nobody could deliver: what is open has as much time again as it was given at first."""
+        """Give all open leases their whole time again from now on, because until now nobody could deliver."""
         for lease, granted in self.open.items():
             whole_ms = granted.lease.deadline_ms - granted.lease.issued_ms
             self.open[lease] = renewed = replace(granted, until_ms=now_ms + whole_ms)
@@ -223,16 +235,16 @@ class Leasing:
                 self.recalled[lease] = renewed
 
     def arrives(self, lease: LeaseId, peer: PeerId, now_ms: int) -> None:
-        """A delivery of `peer`'s waits to be judged: if it is of an open lease of its own, that does not expire
-        meanwhile, and is in time or late by when the first came."""
+        """Note that a delivery of `peer` waits to be judged. If the lease is open and its own, it does not expire
+        meanwhile; its first delivery decides whether it is in time."""
         if self.lookup(lease, peer) is not None:
             self.arrived.setdefault(lease, now_ms)
 
     def take(self, lease: LeaseId, peer: PeerId) -> GrantedLease | None:
-        """The lease was delivered by `peer`; return it if it is that peer's and open.
+        """Return the lease that `peer` delivered, if it is that peer's and open.
 
-        From here on it can neither expire nor be withdrawn, and still takes its room until `close`: what is being
-        judged is about to wait in the buffer.
+        From now on it can neither expire nor be withdrawn. It keeps its room until `close`, because the records are
+        about to wait in the buffer.
         """
         granted = self.lookup(lease, peer)
         if granted is not None:
@@ -240,22 +252,21 @@ class Leasing:
         return granted
 
     def close(self, lease: LeaseId) -> None:
-        """The delivery was judged."""
+        """Forget a lease whose delivery was judged."""
         if (granted := self.judging.pop(lease, None)) is not None:
             self._forget(granted)
 
     def release(self, peer: PeerId) -> list[GrantedLease]:
-        """Withdraw the leases of a peer that is gone; return them. Those of which something has arrived stay: that is
-        judged as if the peer were here."""
+        """Withdraw the leases of a peer that is gone, and return them. Leases with a delivery stay, which is judged as
+        if the peer were here."""
         return self._withdraw([lease for lease, granted in self.open.items() if granted.peer == peer])
 
     def give_back(self, peer: PeerId, leases: list[LeaseId]) -> list[GrantedLease]:
-        """Withdraw those of `leases` that are `peer`'s and open, and of which nothing has arrived; return them."""
+        """Withdraw those of `leases` that are open, `peer`'s, and without a delivery; return them."""
         return self._withdraw([lease for lease in leases if self.lookup(lease, peer) is not None])
 
     def expire(self, now_ms: int, grace_ms: int) -> list[GrantedLease]:
-        """Withdraw leases whose deadline passed more than `grace_ms` ago, and of which nothing has arrived; return
-        them."""
+        """Withdraw leases whose deadline passed more than `grace_ms` ago and that have no delivery; return them."""
         late = [i for i, granted in self.open.items() if now_ms > granted.deadline_ms + grace_ms]
         return self._withdraw(late)
 
@@ -281,26 +292,26 @@ K = TypeVar("K", int, PeerId)
 
 
 def _add(counts: Counter[K], key: K, number: int) -> None:
-    """Count, and keep no key whose count is zero."""
+    """Add to a count, and delete keys whose count is zero."""
     counts[key] += number
     if not counts[key]:
         del counts[key]
 
 
 def seed_of(secret: bytes, lease: LeaseId, index: int) -> int:
-    """The sampling seed of completion `index` of a lease: 64 bits of HMAC-SHA256(secret, lease || index)."""
+    """Return the sampling seed of completion `index` of a lease: 64 bits of HMAC-SHA256(secret, lease || index)."""
     return int.from_bytes(hmac.digest(secret, lease + index.to_bytes(4, "big"), "sha256")[:8], "big")
 
 
 def delivery_bytes(group_size: int, max_new_tokens: int, routing: Routing | None = None) -> int:
-    """At most so many bytes has the delivery of a group: token ids and logprobs at 4 bytes each, experts where they are
-    asked for, and what surrounds."""
+    """Return the most bytes that the delivery of a group can have: 4 for each token id and 4 for each log probability,
+    experts if they are asked for, and what surrounds them."""
     token_bytes = 8 if routing is None else 8 + routing.token_bytes
     return group_size * (token_bytes * max_new_tokens + RECORD_OVERHEAD_BYTES)
 
 
 def own_lease(raw: bytes, swarm: SwarmId) -> Lease:
-    """The lease in an envelope that we kept ourselves. Not verified: the key that signed it may have been replaced."""
+    """Return the lease in an envelope that the learner kept. Not verified: the key that signed it may be replaced."""
     envelope = read_envelope(raw, kind=Kind.LEASE, swarm=swarm, limit=MAX_LEASE_BYTES)
     lease: Lease = decode(Lease, envelope.payload, MAX_LEASE_BYTES)
     return lease

@@ -1,9 +1,10 @@
-"""What is trained on of completions that did not come to their end: cut off at the budget, or by an episode's limits.
+"""Decide how completions that were cut off, at the budget or by an episode's limits, are trained on.
 
-Peers are credited for such a completion as for any other, and ledger, reports, pass rates and dynamic sampling know
-the reward that the task gave. What is changed here is what the trainer gets, when a batch is made.
+Peers are credited for such a completion as for any other. Ledger, reports, pass rates and dynamic sampling use the
+reward that the task gave. Only what the trainer gets is changed, when a batch is made.
 
 Invariants:
+
 - A completion that ended by itself and leaves the buffer free is trained on with the task's own reward, in every mode.
 - The mode "task" changes nothing.
 - A mode either changes rewards or leaves completions out, never both.
@@ -21,16 +22,16 @@ from learner.rollouts.reward_parts import Parts, RewardPart
 OverlongMode = Literal["task", "zero", "mask", "soft"]
 
 OVERLONG = "overlong"
-"""What the soft punishment is called among the rewards of a completion."""
+"""Name of the soft punishment among the rewards of a completion."""
 
 BUFFER_SHARE = 0.2
-"""Of the budget, the buffer of "soft" where none is set: DAPO's is 4096 tokens of 20480 (arXiv 2503.14476, 4.1)."""
+"""The default buffer of "soft" as a fraction of the budget: DAPO's is 4096 tokens of 20480 (arXiv 2503.14476, 4.1)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overlong:
-    """What becomes of completions that were cut off. `budget`: tokens that a turn may have; `buffer`: the last of them,
-    which "soft" punishes; `penalty`: by how much, at most.
+    """How to treat completions that were cut off. `budget`: tokens that a turn may have. `buffer`: the last tokens of
+    the budget, which "soft" punishes. `penalty`: the most that "soft" subtracts.
     """
 
     mode: OverlongMode = "task"
@@ -39,7 +40,7 @@ class Overlong:
     penalty: float = 1.0
 
     def reward(self, completion: Completion) -> float:
-        """Return the reward that the trainer is to compare with those of its siblings."""
+        """Return the reward that the trainer compares within the group."""
         match self.mode:
             case "zero":
                 return 0.0 if completion.cut_off else completion.reward
@@ -49,8 +50,8 @@ class Overlong:
                 return completion.reward
 
     def parts(self, completion: Completion) -> Parts:
-        """Return the named rewards that the trainer is to compare; none where the completion has none. Their sum is
-        `reward`: what "soft" takes off is a reward of its own, so that `gdpo` normalises it apart from the others.
+        """Return the named rewards that the trainer compares; none if the completion has none. Their sum is `reward`.
+        The punishment of "soft" is a reward of its own, so that `gdpo` normalises it apart from the others.
         """
         if not completion.parts:
             return ()
@@ -64,25 +65,25 @@ class Overlong:
                 return completion.parts
 
     def is_trained(self, completion: Completion) -> bool:
-        """Whether its tokens are trained on. DAPO's overlong filtering (arXiv 2503.14476, section 3.4): the reward of
-        one that is not counts among its siblings' all the same, as with TRL's `mask_truncated_completions`.
+        """Return whether its tokens are trained on. "mask" is DAPO's overlong filtering (arXiv 2503.14476, section
+        3.4). The reward of a masked completion still counts in its group, as with TRL's `mask_truncated_completions`.
         """
         return self.mode != "mask" or not completion.cut_off
 
     def punishment(self, completion: Completion) -> float:
-        """Return DAPO's soft punishment, from -1 to 0: that of the longest turn, and -1 where it was cut off."""
+        """Return DAPO's soft punishment, from -1 to 0: that of the longest turn, and -1 if it was cut off."""
         if completion.cut_off:
             return -1.0
         return soft_punishment(max(turn_lengths(completion)), self.budget, self.buffer)
 
 
 def turn_lengths(completion: Completion) -> Sequence[int]:
-    """Tokens that the policy generated, turn by turn."""
+    """Return the number of tokens that the policy generated in each turn."""
     return [end - start for start, end in completion.generated] or [len(completion.tokens)]
 
 
 def soft_punishment(length: int, budget: int, buffer: int) -> float:
     """Return 0 for a `length` that leaves the last `buffer` tokens of the `budget` free, falling linearly to -1 for one
-    that uses all of it: equation 13 of DAPO (arXiv 2503.14476).
+    that uses the whole budget: equation 13 of DAPO (arXiv 2503.14476).
     """
     return max(-1.0, min(0.0, (budget - buffer - length) / buffer))

@@ -4,7 +4,7 @@ Formulas, papers and how to add one: docs/objectives.md. No torch: the node show
 
 Invariants:
 
-- What is in force depends only on the hyperparameters (`recipe_of`).
+- The objective in force depends only on the hyperparameters (`recipe_of`).
 - A part or a bound that the hyperparameters give replaces the preset's.
 """
 

@@ -1,7 +1,11 @@
-"""The sequential test once more, from the counts that the ledger kept of each audit: does it say what was decided?
+"""Repeat the sequential test of a peer's audits from the counts that the ledger kept, and compare the results.
 
-Pure. What always holds: the same counts give the same verdicts, or the first audit that differs is named; nothing is
-decided here. It is what an operator looks at first when a peer appeals.
+Pure. An operator looks at this first when a peer appeals.
+
+Invariants:
+
+- The same counts give the same verdicts, or the result names the first audit that differs.
+- Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -16,12 +20,12 @@ from learner.trust.ban_evidence import MULTIPLES, History, Margin, bets_on, is_c
 from protocol.core.ids import LeaseId
 
 ROUNDING = 1e-6
-"""Nats by which logarithms of two machines may differ after a life of audits."""
+"""Nats by which the logarithms of two machines may differ, after all audits of a peer's life."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """An audit, by its number from 1, of which the ledger says something else than its counts."""
+    """An audit, by its number from 1, for which the ledger states another result than its counts give."""
 
     number: int
     lease: LeaseId
@@ -31,9 +35,8 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """What the audits of a peer come to. `convicted`: the number of the audit that convicts it, None if none does;
-    `anew`: those before which the test began anew, since the operator had pardoned the peer.
-    """
+    """The result of a peer's audits. `convicted` is the number of the audit that convicts it, None if none does. `anew`
+    has the audits before which the test started from zero, since the operator had pardoned the peer."""
 
     audits: int
     known: AuditHistory
@@ -49,7 +52,7 @@ class Replay:
 def replayed(
     rows: Sequence[AuditRow], margins_of: Callable[[AuditRow], Sequence[Margin]], pardons_ms: Sequence[int] = ()
 ) -> Replay:
-    """Hear the audits of one peer again, in their order; `margins_of` an audit are those that it was judged by."""
+    """Repeat the audits of one peer in their order. `margins_of` returns the margins that an audit was judged by."""
     known, convicted, anew, differences = AuditHistory(), None, list[int](), list[Difference]()
     pardons = sorted(pardons_ms)
     for number, row in enumerate(rows, 1):
@@ -75,11 +78,12 @@ def replayed(
 
 
 def _unheard(row: AuditRow, margins: Sequence[Margin], history: History) -> tuple[str, str] | None:
-    """What the ledger says, and what was in force then, where one cannot be judged by the other."""
+    """Return what the ledger states and what it should match, if this audit cannot be repeated with these margins; else
+    None."""
     if len(row.counts) != len(margins):
         return f"{len(row.counts)} counts", f"{len(margins)} margins"
     before, bets = len(history.log_wealth), len(bets_on(margins)) * len(MULTIPLES)
-    return None if before in (0, bets) else (f"{bets} bets", f"{before} of the audits before")
+    return None if before in (0, bets) else (f"{bets} bets", f"{before} bets in the audits before")
 
 
 def _told(passed: bool, evidence: float) -> str:

@@ -1,12 +1,11 @@
-"""Makes the ledger smaller, and loses nothing: receipts of leases that ended long ago are packed.
+"""Make the ledger smaller without losing anything, by packing receipts of leases that ended long ago.
 
-A run adds rows as long as it lasts, and almost all of its bytes are receipts: signed, some 200 bytes a rollout, and
-hardly ever asked for once they are old. Packed (`learner.ledger.receipt_packing`) they are an eighth of that, and read
-back byte for byte. Everything else that is large is forgotten by itself once no restart can ask for it
-(`learner.ledger.training`).
+A run adds rows as long as it lasts. Almost all bytes are receipts: signed, about 200 bytes a rollout, and hardly ever
+asked for once they are old. Packed (`learner.ledger.receipt_packing`), they take an eighth of that and read back byte
+for byte. All other large data are deleted once no restart can ask for them (`learner.ledger.training`).
 
-Each round is one transaction, so that a kill or a full disk leaves receipts whole or packed, never neither. Their room
-in the file is used again; `shrink` gives it back to the disk.
+Each round is one transaction, so that after a kill or a full disk each receipt is whole or packed, never lost. The
+ledger uses the freed room in its file again; `shrink` gives it back to the disk.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from learner.ledger.sqlite.database import LedgerError, LedgerFile
 from protocol.core.ids import LeaseId
 
 ROUND = 500
-"""Receipts that are packed in one transaction: some 50 ms, for which nobody else can write."""
+"""Receipts that are packed in one transaction: about 50 ms, during which no other thread can write."""
 
 PAGES = ("page_count", "freelist_count", "page_size")
 
 
 @dataclass(frozen=True)
 class Compaction:
-    """See the module's paragraph. Raises LedgerError."""
+    """Packs old receipts, and shrinks the file. Raises LedgerError."""
 
     db: LedgerFile
 
     def pack_receipts(self, before_ms: int, most: int = ROUND) -> int:
-        """Pack receipts of leases that ended before then, `most` at most; return how many were."""
+        """Pack receipts of leases that ended before `before_ms`, `most` at most; return how many were packed."""
         with self.db.transaction() as db:
             rows = db.execute(
                 "SELECT r.no, l.lease, r.receipt FROM receipts r JOIN lease_rows l USING (no)"
@@ -49,8 +48,9 @@ class Compaction:
         return len(rows)
 
     def _first_issued(self, since_ms: int) -> int:
-        """The number of the first lease that was issued then or later. Leases are numbered as they are issued, so what
-        lies beyond has not ended before, and need not be looked at: it is all that is whole."""
+        """Return the number of the first lease that was granted at `since_ms` or later. Leases are numbered in the
+        order of their grants, so no lease from this number on ended before. Their receipts, which are nearly all of the
+        whole ones, need not be read."""
         low, high = 1, int(self.db.query("SELECT coalesce(max(no), 0) FROM lease_rows")[0][0]) + 1
         while low < high:
             middle = (low + high) // 2
@@ -62,22 +62,22 @@ class Compaction:
         return low
 
     def shrink(self) -> None:
-        """Give the disk back what is free in the file. Needs nobody who reads it, and room: SQLite writes what is not
-        free into a temporary file, and from there into its log."""
+        """Give the free room in the file back to the disk. There must be no reader, and there must be room: SQLite
+        writes the used pages into a temporary file, and from there into its log."""
         pages, free, size = (int(self.db.query(f"PRAGMA {name}")[0][0]) for name in PAGES)
         needed = (pages - free) * size
         for place, times in ((self.db.path.parent, 2), (Path(tempfile.gettempdir()), 1)):
             status = os.statvfs(place)
             if (left := status.f_bavail * status.f_frsize) < times * needed:
                 raise LedgerError(
-                    f"To make {self.db.path} smaller takes {times * needed} bytes in {place} for a while, and {left} "
-                    "are free there. Receipts are packed, and their room in the file is used again. Free the disk, "
-                    "then do this again."
+                    f"Shrinking {self.db.path} needs {times * needed} bytes in {place} for a while, and only {left} "
+                    "are free there. The receipts are packed, and the ledger uses their room in the file again. Free "
+                    "the disk, then run this again."
                 )
         self.db.vacuum()
 
     def _packed(self, db: sqlite3.Connection, lease: LeaseId, receipt: bytes) -> bytes:
-        """The receipt, packed, or as it is where it would not read back."""
+        """Return the receipt, packed, or unchanged if the packed form would not read back."""
         certificate = certificate_in(receipt)
         db.execute("INSERT INTO receipt_certificates (certificate) VALUES (?) ON CONFLICT DO NOTHING", (certificate,))
         ((number,),) = db.execute("SELECT no FROM receipt_certificates WHERE certificate = ?", (certificate,))
@@ -87,5 +87,5 @@ class Compaction:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of the ledger's file and of its log."""
+    """Return the bytes of the ledger's file and of its log."""
     return sum(each.stat().st_size for each in (path, path.with_name(path.name + "-wal")) if each.exists())

@@ -1,8 +1,12 @@
-"""The ledger as evidence: what was signed, by the learner and by receivers, and which records trained which version.
+"""Read the evidence in a ledger: what the learner and receivers signed, and which records trained which version.
 
-What always holds: of a version on the surviving line, the records that its tally counts are found again, in the same
-order, for as long as there is a ledger; everything here only reads. A ledger that an older program wrote has no tallies
-and no credit notes, and nothing is made up for it.
+A ledger that an older program wrote has no tallies and no credit notes, and none are made for it.
+
+Invariants:
+
+- The records that a tally counts can be found again, in the same order, as long as the ledger exists and no restart
+  cuts the version off.
+- Nothing here writes.
 """
 
 from __future__ import annotations
@@ -21,13 +25,13 @@ from protocol.accounting.tally import TrainedRecord
 from protocol.core.ids import LeaseId, PeerId, PolicyVersion, RecordId
 
 PAGE = 256
-"""Rows read at a time, so that no export holds a ledger in memory."""
+"""Rows read at a time, so that no export holds a whole ledger in memory."""
 
 TALLY = "SELECT incarnation, version, after, envelope FROM tallies"
 
 
 class GivenReceipt(Row, frozen=True):
-    """A receipt as the learner signed it: for which lease of which peer."""
+    """A receipt as the learner signed it, with its lease and peer."""
 
     rowid: int
     lease: LeaseId
@@ -36,7 +40,7 @@ class GivenReceipt(Row, frozen=True):
 
 
 class RelayEvidence(Row, frozen=True):
-    """A relay receipt as its receiver signed it, and the learner's note on what it is worth; None if there is none."""
+    """A relay receipt as its receiver signed it, and the learner's credit note for it; None if there is none."""
 
     rowid: int
     receipt: bytes
@@ -44,7 +48,8 @@ class RelayEvidence(Row, frozen=True):
 
 
 class KnownRecord(Row, frozen=True):
-    """A record as the ledger has it. `step` is that which consumed it, None if none did; `dropped` why none will."""
+    """A record as the ledger has it. `step` is the step that consumed it, None if none did. `dropped` is why none ever
+    will."""
 
     record: RecordId
     lease: LeaseId
@@ -57,16 +62,17 @@ class KnownRecord(Row, frozen=True):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a ledger can show."""
+    """The evidence that a ledger can show."""
 
     db: Queries
 
     def tally_of_step(self, step: int) -> TallyRow | None:
-        """The tally of the surviving version that step `step` went into, None if none was signed (yet)."""
+        """Return the tally of the surviving version that includes step `step`; None if none was signed (yet)."""
         return self._tally(f"{TALLY} WHERE version >= ? AND after < ?", (step, step))
 
     def tally_for(self, peer: PeerId, version: PolicyVersion) -> TallyRow | None:
-        """The first tally, of `version` or a later one, that counts records of `peer`; None if there is none (yet)."""
+        """Return the first tally, of `version` or a later one, that counts records of `peer`; None if there is none
+        (yet)."""
         since = self._tally(
             f"{TALLY} WHERE (incarnation, version) >= (?, ?) ORDER BY incarnation, version LIMIT 1",
             (version.incarnation, version.version),
@@ -77,7 +83,7 @@ class Evidence:
         return None if step is None else self.tally_of_step(step)
 
     def trained(self, after: int, upto: int) -> list[TrainedRecord]:
-        """The records that the steps after `after`, up to `upto`, consumed."""
+        """Return the records that the steps after `after`, up to `upto`, consumed."""
         return [
             TrainedRecord(record=record, peer=peer, lease=lease, index=index, version=PolicyVersion(incarnation, step))
             for record, peer, lease, index, incarnation, step in self.db.query(
@@ -88,8 +94,8 @@ class Evidence:
         ]
 
     def find(self, prefix: str, limit: int) -> list[KnownRecord]:
-        """Up to `limit` records whose ids begin with `prefix`, in hex, each once: as it was trained on or admitted,
-        however often it came again. Reads all records: for a command."""
+        """Return up to `limit` records whose ids begin with `prefix`, in hex. A record that came several times is
+        returned once, as it was trained on or admitted. This reads all records, so it is for commands."""
         return self.db.rows(
             KnownRecord,
             "SELECT r.record, r.lease, r.peer, r.rule, r.detail, r.step, d.reason"
@@ -100,11 +106,11 @@ class Evidence:
         )
 
     def receipt_for(self, lease: LeaseId) -> bytes | None:
-        """The receipt that was given for a lease."""
+        """Return the receipt that was given for a lease."""
         return stored_receipt(self.db, lease)
 
     def newest_receipts(self, limit: int, peer: PeerId | None = None) -> list[bytes]:
-        """The latest `limit` receipts, or those of one peer, newest first."""
+        """Return the latest `limit` receipts, of all peers or of one, newest first."""
         rows = self.db.query(
             "SELECT lease, receipt FROM leases WHERE receipt IS NOT NULL AND (?1 IS NULL OR peer = ?1)"
             " ORDER BY closed_ms DESC, rowid DESC LIMIT ?2",
@@ -113,7 +119,7 @@ class Evidence:
         return [whole_receipt(self.db, LeaseId(lease), raw) for lease, raw in rows]
 
     def trained_of(self, lease: LeaseId) -> dict[RecordId, PolicyVersion]:
-        """Of a lease's records those that a surviving step consumed, with the version that it made."""
+        """Return those records of a lease that a surviving step consumed, each with the version that the step made."""
         rows = self.db.query(
             "SELECT r.record, s.incarnation, s.step FROM records r JOIN steps s USING (step) WHERE r.lease = ?",
             (lease,),
@@ -121,14 +127,14 @@ class Evidence:
         return {RecordId(record): PolicyVersion(incarnation, step) for record, incarnation, step in rows}
 
     def peers(self, ending: str) -> list[PeerId]:
-        """Rollout peers whose ids end so, two at most."""
+        """Return rollout peers whose ids end with `ending`, two at most."""
         rows = self.db.query(
             "SELECT peer FROM peers WHERE role = 'rollout' AND substr(peer, -?) = ? LIMIT 2", (len(ending), ending)
         )
         return [PeerId(peer) for (peer,) in rows]
 
     def tallies(self) -> Iterator[TallyRow]:
-        """The tallies of all surviving versions, in order."""
+        """Yield the tallies of all surviving versions, in order."""
         after = (-1, -1)
         while row := self._tally(
             f"{TALLY} WHERE (incarnation, version) > (?, ?) ORDER BY incarnation, version LIMIT 1", after
@@ -137,7 +143,7 @@ class Evidence:
             after = (row.version.incarnation, row.version.version)
 
     def receipts(self, peer: PeerId | None = None) -> Iterator[GivenReceipt]:
-        """Every receipt given, or those of one peer, in the order in which leases were issued."""
+        """Yield every receipt given, to all peers or to one, in the order in which the leases were granted."""
         page = (
             "FROM leases WHERE rowid > ? AND receipt IS NOT NULL AND (?2 IS NULL OR peer = ?2) ORDER BY rowid LIMIT ?3"
         )
@@ -148,7 +154,8 @@ class Evidence:
             after = found[-1].rowid
 
     def relays(self, peer: PeerId | None = None) -> Iterator[RelayEvidence]:
-        """Every relay receipt that was credited with its note, or those that `peer` signed or is credited by."""
+        """Yield every credited relay receipt with its credit note; with `peer`, those that it signed or that credit
+        it."""
         has_notes = self.db.has_table("credit_notes")
         note, join = (
             ("n.envelope", "LEFT JOIN credit_notes n USING (manifest, receiver)") if has_notes else ("NULL", "")
@@ -166,7 +173,7 @@ class Evidence:
             after = page[-1].rowid
 
     def notes_for(self, relay: PeerId, after: int, limit: int) -> list[tuple[int, bytes]]:
-        """(number, envelope) of the first `limit` credit notes behind number `after` that name `relay`."""
+        """Return (number, envelope) of the first `limit` credit notes after number `after` that name `relay`."""
         return self.db.query(
             "SELECT n.rowid, n.envelope FROM relayed d JOIN credit_notes n USING (manifest, receiver)"
             " WHERE d.relay = ? AND n.rowid > ? ORDER BY n.rowid LIMIT ?",

@@ -1,7 +1,7 @@
-"""The learner's memory: leases, verdicts, receipts, versions, steps and what every peer did, in SQLite.
+"""Open the learner's ledger: leases, verdicts, receipts, versions, steps and what every peer did, in SQLite.
 
-What always holds is what its books promise, each in its first paragraph; they are written in one file, so that what
-belongs together is on disk together (`transaction`). Synchronous: the node calls it on a worker thread.
+Each part of the ledger states its own invariants. All parts are in one file, so that rows that belong together reach
+the disk together (`transaction`). Synchronous: the node calls it on a worker thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from learner.ledger.work import WorkLedger
 
 
 class Ledger(LedgerFile):
-    """The file, and its books. Safe to call from several threads; calls are serialised. Raises LedgerError."""
+    """The ledger's file and its parts. Several threads may call it; calls are serialised. Raises LedgerError."""
 
     def __init__(self, path: Path, *, swarm: bytes) -> None:
         super().__init__(path, swarm=swarm)

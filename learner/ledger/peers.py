@@ -1,6 +1,8 @@
-"""The ledger of peers: who was here for how long and at which price, who was on, and who relayed what.
+"""Write who was here, for how long and at which price, which peers were active, and what each relayed.
 
-What always holds: of one receiver and version one relay receipt counts.
+Invariants:
+
+- For one receiver and version, one relay receipt counts.
 """
 
 from __future__ import annotations
@@ -21,20 +23,21 @@ INSERT INTO credit_notes (rowid, manifest, receiver, envelope) VALUES (
         (SELECT coalesce(max(CAST(CAST(value AS TEXT) AS INTEGER)), 0) FROM meta WHERE key = 'incarnation_seen') << 32),
     ?, ?, ?)
 """
-"""A note's number is its row: nodes ask for those behind the last that they have. A ledger that was restored from an
-older copy gave some numbers away already, so it goes on above them: none began 2^32 notes in an incarnation."""
+"""Insert a credit note. Its number is its row; a node asks for the notes after the last one that it has. A ledger
+restored from an older copy has already given some numbers away. So numbers start above `incarnation_seen` times 2^32:
+no incarnation makes 2^32 notes."""
 
 
 @dataclass(frozen=True)
 class PeerLedger(PeerQueries):
-    """See the module's paragraph. Raises LedgerError."""
+    """The part of the ledger that writes what peers do. Raises LedgerError."""
 
     db: LedgerFile
     _planned: list[frozenset[PeerId]] = field(default_factory=list)
-    """Who was on by the last plan that was written here, once there is one."""
+    """The active peers of the last plan that was written here, once there is one."""
 
     def peer_joined(self, row: PeerRow, now_ms: int) -> int:
-        """Note that a peer is present from now on; return the id of its presence."""
+        """Write that a peer is present from now on; return the id of its presence."""
         with self.db.transaction() as db:
             db.execute(
                 "INSERT INTO peers (peer, name, role, engine, machine, micros_per_hour, currency, first_seen_ms,"
@@ -53,7 +56,7 @@ class PeerLedger(PeerQueries):
         return int(cursor.lastrowid or 0)
 
     def peers_present(self, stays: Sequence[StayRow], now_ms: int) -> None:
-        """These peers are still here at `now_ms`, or were until then."""
+        """Write that these peers are still here at `now_ms`, or were until then."""
         with self.db.transaction() as db:
             for stay in stays:
                 db.execute(
@@ -72,7 +75,7 @@ class PeerLedger(PeerQueries):
                 db.executemany("INSERT OR REPLACE INTO energy VALUES (?, ?, ?)", rows)
 
     def troubles_told(self, rows: Sequence[TroubleRow]) -> None:
-        """These peers say that they cannot do something, or can again."""
+        """Write what these peers report that they cannot do, or can do again."""
         with self.db.transaction() as db:
             db.executemany(
                 "INSERT OR REPLACE INTO troubles (peer, kind, version, times, reason, since_ms, ended_ms)"
@@ -87,7 +90,7 @@ class PeerLedger(PeerQueries):
             )  # fmt: skip
 
     def reach_told(self, rows: Sequence[ReachRow], met: Sequence[MetRow]) -> None:
-        """These peers say how they are reached, and how they met others."""
+        """Write how these peers say that they are reached, and how they met others."""
         with self.db.transaction() as db:
             db.executemany(
                 "INSERT OR REPLACE INTO reach (peer, kind, why, since_ms) VALUES (?, ?, ?, ?)",
@@ -99,7 +102,7 @@ class PeerLedger(PeerQueries):
             )
 
     def circuits_carried(self, rows: Sequence[CarriedRow]) -> None:
-        """Circuits carried so much more between these peers."""
+        """Add the bytes that circuits carried between these peers."""
         with self.db.transaction() as db:
             db.executemany(
                 "INSERT INTO carried (one, other, bytes) VALUES (?, ?, ?)"
@@ -108,9 +111,8 @@ class PeerLedger(PeerQueries):
             )
 
     def planned(self, row: PlanRow) -> None:
-        """Who is to be on was decided anew. All of them are written once, and then what changes: of two thousand each
-        plan would be 100 kB.
-        """
+        """Write a new plan: all active peers the first time, and then the changes only. For two thousand peers, each
+        full plan would take 100 kB."""
         active: object = row.active
         if self._planned:
             on, before = set(row.active), self._planned[-1]
@@ -125,9 +127,9 @@ class PeerLedger(PeerQueries):
     def relays_credited(
         self, credits: Sequence[Credit], now_ms: int, noted: Callable[[Credit], bytes] | None = None
     ) -> list[Credit]:
-        """Write these credits; return those that were new, since a receiver's receipt for a version counts once.
+        """Write these credits; return the new ones, since a receiver's receipt for a version counts once.
 
-        `noted` is asked for the credit note of each that is new.
+        `noted` makes the credit note of each new one.
         """
         fresh = []
         with self.db.transaction() as db:

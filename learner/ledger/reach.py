@@ -1,13 +1,15 @@
 """Keep how each peer says that others reach it and how it met others, and count both.
 
-A pure core of the learner's, which reports fill from the ledger's rows, so that a figure is the same everywhere. What
-a peer says is a claim: it is shown and written down, and decides nothing here.
+A pure core of the learner. Reports fill it from the ledger's rows, so that a number is the same everywhere. Each report
+is a claim of its peer: it is shown and stored, and decides nothing here.
 
 Invariants:
-- Of one peer there is one verdict, and of each other peer that it met one way: the last that it told.
-- Nobody is met who is not a member, so what one peer tells is bounded by how many members there are.
-- Of two peers one way counts, whichever of them told it; a learner's own meetings are not among those of nodes.
-- No more than MOST_PEERS are remembered. The ledger has all of them.
+
+- Each peer has one verdict, and one way for each other peer that it met: the last that it reported.
+- A peer can meet members only, so the number of members bounds what one peer can report.
+- For two peers, one way counts, whichever of them reported it. The learners' own meetings are not counted among those
+  of nodes.
+- At most MOST_PEERS peers are remembered. The ledger has all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from protocol.core.ids import PeerId
 from protocol.reach import Reach, ReachKind, Way
 
 MOST_PEERS = 4096
-"""Peers that a learner remembers, those heard last: with two dozen neighbours each some 30 MB."""
+"""Peers that a learner remembers, those heard last: about 30 MB if each has two dozen neighbours."""
 
 VERDICTS = {
     ReachKind.DIRECTLY: "reachable",
@@ -32,7 +34,8 @@ VERDICTS = {
     ReachKind.UNKNOWN: "not known",
     ReachKind.OTHER: "not known",
 }
-"""How a peer is reached: others dial it, or a port that its router passes on; both knock; or it dials others."""
+"""How a peer is reached: others dial it, or a port that its router maps to it; or both sides punch a hole; or it dials
+others."""
 
 WAYS = {
     Way.DIALLED: "dialled",
@@ -41,10 +44,11 @@ WAYS = {
     Way.RELAYED: "over a circuit",
     Way.OTHER: "otherwise",
 }
-"""How two peers came together."""
+"""How two peers connected."""
 
 TELLING = (Way.PUNCHED, Way.REVERSED, Way.DIALLED, Way.WAS_DIALLED, Way.RELAYED, Way.OTHER)
-"""Which of the words of two peers counts: the end that accepted a connection often sees no more than that."""
+"""Which report of two peers counts, the first in this order: the peer that accepted a connection often sees no more
+than that."""
 
 Two = tuple[PeerId, PeerId]
 """Two peers, by their ids."""
@@ -56,8 +60,8 @@ def two(one: PeerId, other: PeerId) -> Two:
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """How two peers came together; `by`: the one that dialled, or dialled back, None where both knocked or neither
-    says. `since_ms`: when it was first told."""
+    """How two peers connected. `by` is the one that dialled, or dialled back; None if both punched or neither says.
+    `since_ms` is when it was first reported."""
 
     one: PeerId
     other: PeerId
@@ -75,7 +79,7 @@ class ReachFigures:
 
     @property
     def text(self) -> str:
-        """Both in one line, "" where nobody told anything."""
+        """Return both in one line, "" if no peer reported anything."""
         if not self.kinds:
             return ""
         pairs = _listed(self.ways, WAYS) or "none has met"
@@ -83,7 +87,7 @@ class ReachFigures:
 
 
 def _listed(numbers: Mapping[Any, int], words: Mapping[Any, str]) -> str:
-    """How many of each there are, in the order of the words."""
+    """Return how many of each there are, in the order of the words."""
     found = Counter[str]()
     for one, word in words.items():
         found[word] += numbers.get(one, 0)
@@ -92,23 +96,23 @@ def _listed(numbers: Mapping[Any, int], words: Mapping[Any, str]) -> str:
 
 @dataclass(kw_only=True)
 class Reaches:
-    """See the module's paragraph. `learners` are peers that are no nodes."""
+    """How all peers are reached and how they met. `learners` are peers that are not counted as nodes."""
 
     learners: Collection[PeerId] = ()
     _verdicts: dict[PeerId, ReachRow] = field(default_factory=dict)
     _met: dict[PeerId, dict[PeerId, MetRow]] = field(default_factory=dict)
-    """By who tells it, and of whom."""
+    """The reports of each peer, by the peer that it met."""
     _pairs: dict[Two, Pair] = field(default_factory=dict)
     _ways: Counter[Way] = field(default_factory=Counter)
     _kinds: Counter[ReachKind] = field(default_factory=Counter)
     _unwritten: dict[PeerId, ReachRow] = field(default_factory=dict)
     _unwritten_met: dict[Two, MetRow] = field(default_factory=dict)
-    """By (who tells it, of whom)."""
+    """By (the peer that reports it, the peer that it met)."""
 
     def recall(
         self, learners: Collection[PeerId], verdicts: Iterable[ReachRow] = (), met: Iterable[MetRow] = ()
     ) -> None:
-        """Take up what the ledger has, before anything is heard."""
+        """Load what the ledger has, before any peer is heard."""
         self.learners = learners
         for row in verdicts:
             self._judge(row)
@@ -116,10 +120,10 @@ class Reaches:
             self._meet(meeting)
 
     def hear(self, peer: PeerId, reach: Reach, members: Collection[PeerId], now_ms: int) -> None:
-        """A peer says how it is reached, and which of `members`, and of the learners, it is connected to."""
+        """Record how a peer says that it is reached, and to which of `members` and of the learners it is connected."""
         row = self._verdicts.pop(peer, None)
         if row is not None:
-            self._verdicts[peer] = row  # last in the order of who was heard
+            self._verdicts[peer] = row  # moves to the end: the peer heard last
         if row is None or (row.kind, row.why) != (reach.kind, reach.why):
             since_ms = row.since_ms if row is not None and row.kind is reach.kind else now_ms
             self._unwritten[peer] = ReachRow(peer=peer, kind=reach.kind, why=reach.why, since_ms=since_ms)
@@ -136,22 +140,22 @@ class Reaches:
             self._forget(next(iter(self._verdicts)))
 
     def unwritten(self) -> tuple[list[ReachRow], list[MetRow]]:
-        """What the ledger does not know yet; it counts as written from now on."""
+        """Return what the ledger does not have yet; it counts as written from now on."""
         rows, met = list(self._unwritten.values()), list(self._unwritten_met.values())
         self._unwritten, self._unwritten_met = {}, {}
         return rows, met
 
     def verdicts(self) -> list[ReachRow]:
-        """How each peer is reached that ever said so."""
+        """Return how each peer is reached that ever said so."""
         return list(self._verdicts.values())
 
     def pairs(self) -> list[Pair]:
-        """All that have met, learners' pairs among them."""
+        """Return all pairs that have met, including those of learners."""
         return list(self._pairs.values())
 
     @property
     def figures(self) -> ReachFigures:
-        """What all of it adds up to, of nodes."""
+        """Return the counts over all nodes."""
         return ReachFigures(kinds=+self._kinds, ways=+self._ways)
 
     def _judge(self, row: ReachRow) -> None:
@@ -167,7 +171,7 @@ class Reaches:
         self._recount(two(row.peer, row.other))
 
     def _forget(self, peer: PeerId) -> None:
-        """What it said goes, and what others said of it."""
+        """Forget what the peer said, and what others said of it."""
         row = self._verdicts.pop(peer)
         if peer not in self.learners:
             self._kinds[row.kind] -= 1
@@ -179,7 +183,7 @@ class Reaches:
             self._recount(pair)
 
     def _recount(self, key: Two) -> None:
-        """Two peers said something new of each other."""
+        """Count a pair again, after one of the two said something new of the other."""
         before, now = self._pairs.pop(key, None), _pair_of(self._words(key))
         is_of_nodes = not any(peer in self.learners for peer in key)
         if now is not None:
@@ -189,14 +193,14 @@ class Reaches:
             self._ways[before.way] -= is_of_nodes
 
     def _words(self, key: Two) -> Iterator[MetRow]:
-        """What two peers say of each other."""
+        """Yield what the two peers say of each other."""
         for peer, other in (key, key[::-1]):
             if (row := self._met.get(peer, {}).get(other)) is not None:
                 yield row
 
 
 def _pair_of(words: Iterable[MetRow]) -> Pair | None:
-    """What the words of two peers of each other, or of one of them, come to."""
+    """Return the pair that these reports of one or both peers describe."""
     told = sorted(words, key=lambda row: TELLING.index(row.way))
     if not told:
         return None

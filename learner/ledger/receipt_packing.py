@@ -1,17 +1,18 @@
-"""Receipts in an eighth of their bytes: without what the ledger has in its rows anyway.
+"""Pack receipts into an eighth of their bytes, by leaving out what the ledger has in its rows anyway.
 
-A receipt of four records has some 850 bytes: the learner's certificate, which is the same in all, names of fields, and
-the lease, the peer and the records that it is about. What nobody else has is the signature, a time and a few numbers.
-So a receipt is compressed (DEFLATE, RFC 1951) with a dictionary of all that is known, which whoever reads it makes
-again from the rows.
+A receipt of four records has about 850 bytes: the learner's certificate (the same in all receipts), names of fields,
+and the lease, the peer and the records that it is about. Only the signature, a time and a few numbers are found nowhere
+else. So a receipt is compressed (DEFLATE, RFC 1951) with a dictionary of all that is known. The reader makes the same
+dictionary again from the rows.
 
     packed = 0 | u32 number of the certificate | u16 records in the dictionary | DEFLATE stream   (big endian)
 
 A receipt as it was signed begins with 0x95, an array of five. Pure.
 
 Invariants:
+
 - `unpack` of what `pack` made, with the same `Known`, is the receipt, byte for byte.
-- What a dictionary has never changes: of a lease its id and its peer; of a record its id, place and reward.
+- The contents of a dictionary never change: the lease's id and peer, and each record's id, place and reward.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ HEAD = struct.Struct(">BIH")
 LEVEL = 9
 
 MAX_RECEIPT = 1 << 20
-"""Bytes of the largest that is unpacked (`protocol.work.MAX_RECEIPT_BYTES` with its envelope)."""
+"""Bytes of the largest receipt that is unpacked (`protocol.work.MAX_RECEIPT_BYTES` with its envelope)."""
 
 MAX_RECORDS = 512
-"""In a dictionary: DEFLATE looks back 32 KiB."""
+"""Records in a dictionary at most, since DEFLATE looks back 32 KiB."""
 
 
 class NotPacked(ValueError):
@@ -40,7 +41,8 @@ class NotPacked(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What a receipt is about: `records` are (id, place in the lease, reward), in the order in which they came."""
+    """The contents of the rows that a receipt is about. `records` are (id, place in the lease, reward), in order of
+    arrival."""
 
     lease: bytes
     peer: str
@@ -49,12 +51,12 @@ class Known:
 
 
 def is_packed(receipt: bytes) -> bool:
-    """Whether these bytes were packed."""
+    """Return whether these bytes were packed."""
     return receipt[:1] == bytes([MARK])
 
 
 def needed(packed: bytes) -> tuple[int, int]:
-    """The number of the certificate, and how many of the lease's first records, `unpack` is to be given. Raises
+    """Return what `unpack` needs: the certificate's number, and how many of the lease's first records. Raises
     NotPacked."""
     if len(packed) <= HEAD.size or not is_packed(packed):
         raise NotPacked("it is too short")
@@ -63,7 +65,7 @@ def needed(packed: bytes) -> tuple[int, int]:
 
 
 def certificate_in(receipt: bytes) -> bytes:
-    """The certificate that a receipt carries, empty if it has none."""
+    """Return the certificate that a receipt carries, empty if it has none."""
     try:
         payload = msgspec.msgpack.decode(receipt)[3]
         certificate = msgspec.msgpack.decode(payload)["certificate"]
@@ -73,7 +75,7 @@ def certificate_in(receipt: bytes) -> bytes:
 
 
 def pack(receipt: bytes, number: int, known: Known) -> bytes:
-    """Return the receipt, packed; `number` names the certificate. It is returned as it is if that is no shorter."""
+    """Return the receipt, packed, or unchanged if packing does not make it shorter. `number` names the certificate."""
     records = known.records[:MAX_RECORDS]
     deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=_dictionary(known, len(records)))
     packed = HEAD.pack(MARK, number, len(records)) + deflate.compress(receipt) + deflate.flush()
@@ -89,12 +91,12 @@ def unpack(packed: bytes, known: Known) -> bytes:
     except zlib.error as error:
         raise NotPacked(str(error)) from error
     if not inflate.eof or inflate.unused_data:
-        raise NotPacked("it is cut short, or goes on after its end")
+        raise NotPacked("it is cut short, or bytes follow its end")
     return receipt
 
 
 def _dictionary(known: Known, records: int) -> bytes:
-    """What a receipt looks like, as far as it is known: MessagePack, in the order of the fields."""
+    """Return the known parts of a receipt as MessagePack, in the order of the fields."""
     parts = [
         known.certificate,
         b"\xa7receipt\x87\xa5lease\xc4\x10", known.lease, b"\xa4peer\xd94", known.peer.encode(),

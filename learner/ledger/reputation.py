@@ -1,7 +1,11 @@
-"""What the ledger observed of each peer, day by day, as `protocol.accounting.reputation` takes it.
+"""Read what the ledger observed of each peer, day by day, in the form that `protocol.accounting.reputation` takes.
 
-What always holds: the same ledger gives the same days, whoever asks and whenever, up to the day asked for; it is only
-read. A ledger that an older program wrote lacks some tables, and tells less.
+A ledger that an older program wrote lacks some tables, and so yields fewer observations.
+
+Invariants:
+
+- The same ledger gives the same days up to the requested one, whenever and by whom they are requested.
+- Nothing here writes.
 """
 
 from __future__ import annotations
@@ -20,20 +24,21 @@ LATE = (Rule.LATE.value, Rule.UNKNOWN_LEASE.value)
 
 PARDON = "pardon"
 BAN = "ban"
-"""Decisions of the operator's, as the ledger has them."""
+"""Decisions of the operator, as the ledger stores them."""
 
 BANNED = "banned"
 OUT_OF_HOURS = "gone outside its owner's hours"
-"""Its line broke, or it fell silent, while nothing was expected of it: outside its hours, or paused."""
+"""Why a session ended: its connection broke or it timed out while the peer was outside its hours or paused, so that no
+work was expected of it."""
 
 EXCUSED = frozenset({IN_GOOD_ORDER, BANNED, OUT_OF_HOURS})
-"""Reasons with which a stay ended, of those that do not mean that the peer vanished: its connection broke, or it timed
-out. A stay without a reason is still open, or ended when the learner stopped."""
+"""Reasons for the end of a session that do not mean that the peer vanished. Every other reason means that the
+connection broke or the peer timed out. A session without a reason is still open, or ended when the learner stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judging:
-    """What counts against a peer: the rules that blame, and the words with which a stay ends that is excused."""
+    """The rules that count against a peer (`blaming`), and the reasons that excuse the end of a session (`excused`)."""
 
     blaming: Collection[Rule]
     excused: Collection[str]
@@ -41,7 +46,7 @@ class Judging:
 
 @dataclass(kw_only=True)
 class _Seen:
-    """What is being counted of one peer."""
+    """The counts of one peer while they are added up."""
 
     counts: dict[str, Counter[int]] = field(default_factory=lambda: {name: Counter() for name in COUNTS})
     stays: list[Stay] = field(default_factory=list)
@@ -50,7 +55,7 @@ class _Seen:
 
 
 def observed_days(db: Queries, now_ms: int, judging: Judging) -> dict[PeerId, list[ObservedDay]]:
-    """Of each rollout peer the days of the window up to `now_ms` on which anything was seen, in order."""
+    """Return, for each rollout peer, the days of the window up to `now_ms` with at least one observation, in order."""
     seen: defaultdict[str, _Seen] = defaultdict(_Seen)
     since_ms = (now_ms // DAY_MS - WINDOW_DAYS) * DAY_MS
     pardons = "SELECT peer, max(at_ms) FROM decisions WHERE what = ? GROUP BY peer"
@@ -85,7 +90,7 @@ def _see_stays(db: Queries, seen: defaultdict[str, _Seen], since_ms: int, judgin
 
 
 def _see_leases(db: Queries, seen: defaultdict[str, _Seen], since_ms: int) -> None:
-    """Those that were delivered are taken to be in time and clean until a verdict says otherwise."""
+    """Count delivered leases as in time and clean, until `_see_verdicts` says otherwise, and the leases that failed."""
     for peer, day, number in db.query(
         f"SELECT peer, closed_ms / {DAY_MS}, count(*) FROM leases WHERE status = 'delivered' AND closed_ms >= ?"
         " GROUP BY 1, 2",
@@ -109,7 +114,8 @@ def _see_leases(db: Queries, seen: defaultdict[str, _Seen], since_ms: int) -> No
 
 
 def _see_verdicts(db: Queries, seen: defaultdict[str, _Seen], since_ms: int, judging: Judging) -> None:
-    """Each lease counts once, by the worst that was found of it; what a pardon forgives is as if it had not been."""
+    """Count each lease with late or blamed records once. If it ended before the peer's pardon, it counts neither for
+    nor against the peer."""
     rules = [*LATE, *(rule.value for rule in judging.blaming)]
     marks = ", ".join("?" * len(rules))
     blaming = {rule.value for rule in judging.blaming}

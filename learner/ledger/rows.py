@@ -1,4 +1,4 @@
-"""What is written to the ledger and read from it, as values.
+"""Define the values that are written to the ledger and read from it.
 
 Times are milliseconds since 1970 on the learner's clock.
 """
@@ -22,7 +22,7 @@ from protocol.work import Rule
 
 @dataclass(frozen=True, kw_only=True)
 class PeerRow:
-    """What a peer said of itself when it joined."""
+    """A peer's own description when it joined."""
 
     peer: PeerId
     name: str
@@ -35,9 +35,8 @@ class PeerRow:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseRow:
-    """One lease. `prompt` is the task's index of its prompt; `place` the episodes that it goes on with, if any;
-    `started` the version that it was begun with, if that was said.
-    """
+    """One lease. `prompt` is the task's index of its problem. `place` names the episodes that it continues, if any.
+    `started` is the version that it was begun with, if the peer reported that."""
 
     lease: LeaseId
     peer: PeerId
@@ -53,7 +52,7 @@ class LeaseRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherLeaseRow:
-    """One lease by which a teacher scores the group that `root` opened. `prompt` is the task's index of its prompt."""
+    """One lease by which a teacher scores the group that `root` opened. `prompt` is the task's index of its problem."""
 
     lease: LeaseId
     peer: PeerId
@@ -69,8 +68,9 @@ class TeacherLeaseRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherRow:
-    """What one teacher that was ever leased something has scored so far: groups whose scores were admitted and are not
-    refused since, their tokens, groups that were refused, seconds of its engine for all of them."""
+    """The work of one teacher so far: groups whose scores are admitted, their tokens, groups whose scores were rejected
+    (at once or later), and the seconds that its engine took for all of them. Every teacher that was ever granted a
+    lease has one."""
 
     peer: PeerId
     groups: int
@@ -81,9 +81,8 @@ class TeacherRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordRow:
-    """One judged record. `version` is its oldest behaviour version; `envelope` is there for admitted records only.
-    `cut_off`: an episode ended with it that did not come to its end. `parts`: what its reward is made of.
-    """
+    """One judged record. `version` is its oldest behaviour version. Only admitted records have an `envelope`.
+    `cut_off`: it is the last record of an episode that did not reach its end. `parts`: the parts of its reward."""
 
     record: RecordId
     lease: LeaseId
@@ -104,9 +103,8 @@ class RecordRow:
 
 @dataclass(frozen=True, kw_only=True)
 class UnconsumedRow:
-    """One admitted record that waits to be trained on: of which prompt, and where in which episode if not its first
-    turn. `reward` is None where the episode went on; `cut_off` and `parts` as in RecordRow.
-    """
+    """One admitted record that waits for a training step: its problem, and its place in an episode if it is not a first
+    turn. `reward` is None if the episode continued after it. `cut_off` and `parts` are as in RecordRow."""
 
     prompt: int
     lease: LeaseId
@@ -120,7 +118,8 @@ class UnconsumedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class AdmittedRow:
-    """What of one lease of `peer` is admitted, and no step has taken: (record id, index) of each."""
+    """The records of one lease of `peer` that are admitted and that no step has consumed: (record id, index) of
+    each."""
 
     lease: LeaseId
     peer: PeerId
@@ -129,10 +128,11 @@ class AdmittedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class StepRow:
-    """One training step: `step` is the version it produced; `reward` the mean over what it was trained on.
+    """One training step: `step` is the version that it produced; `reward` is the mean over the rollouts that it trained
+    on.
 
-    `metrics` are the figures that the trainer replied, flat, and `by_lag`: by the lag in digits, those of its tokens
-    and the mean `reward` of its rollouts.
+    `metrics` are the trainer's numbers, flat, and `by_lag`: for each lag (in digits), the numbers of its tokens and the
+    mean `reward` of its rollouts.
     """
 
     step: int
@@ -148,7 +148,7 @@ class StepRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeRow:
-    """What the learner's time went into from `from_ms` to `until_ms`, while it was at training step `step`."""
+    """The learner's use of its time from `from_ms` to `until_ms`, while it was at training step `step`."""
 
     from_ms: int
     until_ms: int
@@ -158,10 +158,9 @@ class TimeRow:
 
 @dataclass(frozen=True, kw_only=True)
 class StayRow:
-    """How a stay of a peer stands: `presence` is the id that `peer_joined` gave, `reason` why it ended, if it did.
+    """The state of a peer's session: `presence` is the id that `peer_joined` gave, `reason` why it ended, if it did.
 
-    The amounts are those of this stay: chunk bytes moved, seconds the engine generated, seconds it stood by, joules by
-    source.
+    The amounts are those of this session: chunk bytes moved, seconds generating, seconds on standby, joules by source.
     """
 
     presence: int
@@ -175,7 +174,8 @@ class StayRow:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRow:
-    """Who was to be on from `at_ms` on, at which price per hour, how often versions were published, what changed."""
+    """A plan: the active peers from `at_ms` on, their price per hour, the publication period, and the reasons for
+    changes."""
 
     at_ms: int
     kappa: int
@@ -186,9 +186,8 @@ class PlanRow:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRow:
-    """A durable state to go on from: the trainer's directory (its name), the curriculum's state at that step, and how
-    many leases and records the ledger had then.
-    """
+    """A checkpoint to continue from: the trainer's directory (its name), the curriculum's state at that step, and how
+    many leases and records the ledger had then."""
 
     step: int
     incarnation: int
@@ -200,7 +199,8 @@ class CheckpointRow:
 
 @dataclass(frozen=True, kw_only=True)
 class TallyRow:
-    """What was signed of the records that trained a version: those of the steps after `after`, up to its own."""
+    """The signed tally of the records that trained a version: those of the steps after `after`, up to the version's
+    own."""
 
     version: PolicyVersion
     after: int
@@ -209,9 +209,13 @@ class TallyRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceRow:
-    """A lease of which its peer may have made a `choice`, and which was drawn by the learner: what the completions of
-    the peer's seeds are worth, and `ours` beside them (`learner.trust.selection_test`); of its groups the
-    peer had `withheld` that share of late; so many were `heard` with it, and `log_wealth` is what they add up to."""
+    """The check of one lease for selective delivery, after the learner regenerated its group
+    (`learner.trust.selection_test`).
+
+    `choice` is what the peer may have done. `theirs` has the values of the peer's completions, and `ours` those of the
+    learner's. `withheld` is the share of its recent groups that the peer had withheld. `heard` counts the peer's checks
+    up to this one, and `log_wealth` is the evidence from all of them.
+    """
 
     lease: LeaseId
     peer: PeerId
@@ -226,8 +230,9 @@ class ChoiceRow:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRow:
-    """What the audit of one lease found: of `tokens` so many beyond each margin (`counts`), the `worst` by so many
-    nats; `evidence` is the logarithm of that against the peer after it, `detail` what was measured where it failed."""
+    """The result of auditing one lease. `counts` has, for each margin, how many of how many exceeded it; `worst` is the
+    largest gap in nats. `evidence` is the logarithm of the evidence against the peer after it. `detail` says what was
+    measured, if it failed."""
 
     lease: LeaseId
     peer: PeerId
@@ -241,16 +246,15 @@ class AuditRow:
 
     @property
     def counted(self) -> Audited:
-        """What the sequential test takes."""
+        """Return what the sequential test takes."""
         return Audited(tokens=self.tokens, counts=self.counts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TroubleRow:
-    """What a peer says that it cannot do: its kind, the version if it is about one, how often in a row it failed, and
-    why, harmless text; since when it said so, and until when, None while it does. The newest of each peer and kind is
-    kept.
-    """
+    """A trouble that a peer reports. `version` is set if it is about one; `times` is how often in a row it failed;
+    `reason` is harmless text. `since_ms` is when the peer first said so, `ended_ms` when that ended, None as long as it
+    lasts. The newest of each peer and kind is kept."""
 
     peer: PeerId
     kind: str
@@ -263,7 +267,7 @@ class TroubleRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ReachRow:
-    """How a peer says that others reach it, why that is believed, and since when it is reached so."""
+    """How a peer says that others reach it, why it believes so, and since when."""
 
     peer: PeerId
     kind: ReachKind
@@ -283,7 +287,7 @@ class MetRow:
 
 @dataclass(frozen=True, kw_only=True)
 class CarriedRow:
-    """Bytes that circuits through the learner have carried between two peers, both ways together."""
+    """Bytes that circuits through the learner have carried between two peers, in both directions together."""
 
     one: PeerId
     other: PeerId

@@ -1,9 +1,13 @@
-"""The ledger of training: incarnations, steps, published versions, evaluations and checkpoints.
+"""Write incarnations, steps, published versions, evaluations and checkpoints.
 
-What always holds: a record is consumed by at most one step of the surviving chain, because going back to a checkpoint
-un-consumes what later steps took, and forgets the tallies that were signed of them; and its payload is kept for as long
-as one of the newest checkpoints, which restarts go on from, could need it, or an audit of it is not over, since what
-fails is kept as it was signed. Checkpoints that are kept beyond those need no payload.
+Checkpoints that are kept beyond the newest ones need no payloads.
+
+Invariants:
+
+- A record is consumed by at most one step of the surviving chain. Going back to a checkpoint frees the records that
+  later steps consumed, and deletes the tallies that were signed of them.
+- A record's payload is kept as long as one of the newest checkpoints, from which restarts continue, could need it.
+- A payload is also kept until its audit is over, since a record that fails is kept as it was signed.
 """
 
 from __future__ import annotations
@@ -26,14 +30,15 @@ from protocol.core.ids import LeaseId, ManifestHash, PolicyVersion
 
 @dataclass(frozen=True)
 class TrainingLedger(TrainingQueries):
-    """See the module's paragraph. Raises LedgerError."""
+    """The part of the ledger that writes training. Raises LedgerError."""
 
     db: LedgerFile
 
     def begin_incarnation(self, base: int, now_ms: int) -> int:
-        """Start the next incarnation at step `base`: later steps are forgotten and what they consumed is free again.
+        """Start the next incarnation at step `base`: later steps are deleted, and the records that they consumed are
+        free again.
 
-        Its number lies above all that began, and above what `incarnation_seen` was told.
+        Its number is above all earlier ones, and above those that were given to `incarnation_seen`.
         """
         with self.db.transaction() as db:
             (begun,) = db.execute("SELECT coalesce(max(incarnation), 0) FROM incarnations").fetchone()
@@ -47,13 +52,14 @@ class TrainingLedger(TrainingQueries):
         return int(incarnation)
 
     def incarnation_seen(self, incarnation: int) -> None:
-        """Versions of this incarnation are out, which this ledger knows nothing of: what begins next lies above it."""
+        """Note that versions of this incarnation exist that this ledger knows nothing of. The next incarnation will be
+        above it."""
         with self.db.transaction() as db:
             seen = max(incarnation, self.incarnations_seen())
             db.execute("INSERT OR REPLACE INTO meta VALUES ('incarnation_seen', ?)", (str(seen).encode(),))
 
     def forked(self, row: CheckpointRow, origin: bytes, now_ms: int) -> None:
-        """Begin with a checkpoint of another swarm, whose id is `origin`, as if it were our first incarnation's."""
+        """Begin with a checkpoint of another swarm, whose id is `origin`, as if our first incarnation had made it."""
         with self.db.transaction() as db:
             db.execute("INSERT INTO incarnations VALUES (1, 0, ?)", (now_ms,))
             db.execute(
@@ -69,11 +75,15 @@ class TrainingLedger(TrainingQueries):
         dropped: Mapping[LeaseId, str],
         time: TimeRow | None = None,
     ) -> None:
-        """A step consumed `groups` (lease -> lag when the batch formed) and dropped others (lease -> reason); `time` is
-        what the learner's time went into since it was last told.
+        """Write that a step consumed `groups` and dropped others. Raises LocalProtocolError when a surviving step has
+        already consumed one of them.
 
-        Of episodes the lease is that of their first turns; the records of later ones go with it, at their own lag.
-        Raises LocalProtocolError when a surviving step has consumed one of them before.
+        Args:
+            row: the step.
+            groups: lease -> lag when the batch formed. The lease of an episode is that of its first turn. Records of
+                later turns go with it, at their own lag.
+            dropped: lease -> reason.
+            time: the learner's use of its time since the last such row.
         """
         with self.db.transaction() as db:
             db.execute(
@@ -100,12 +110,13 @@ class TrainingLedger(TrainingQueries):
                 _pass(db, time)
 
     def time_passed(self, row: TimeRow) -> None:
-        """The learner's time went into this, since it was last told."""
+        """Write the learner's use of its time since the last such row."""
         with self.db.transaction() as db:
             _pass(db, row)
 
     def batch_dropped(self, step: int, dropped: Mapping[LeaseId, str]) -> None:
-        """Groups that step `step` took and could not be trained on (lease -> reason): no later step may take them."""
+        """Write that step `step` took these groups and could not train on them (lease -> reason). No later step may
+        take them."""
         with self.db.transaction() as db:
             _drop(db, step, dropped)
 
@@ -119,7 +130,8 @@ class TrainingLedger(TrainingQueries):
         new_bytes: int,
         tally: TallyRow | None = None,
     ) -> None:
-        """A version was signed; `new_bytes` of its chunks were not in the version before it."""
+        """Write that a version was signed. `new_bytes` are the bytes of chunks that the version before it did not
+        have."""
         with self.db.transaction() as db:
             db.execute(
                 "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?)",
@@ -141,7 +153,8 @@ class TrainingLedger(TrainingQueries):
         sampled: float,
         more: Mapping[tuple[str, str], float] = MappingProxyType({}),
     ) -> None:
-        """A version's accuracy on held-out prompts; `more` figures by (task, metric), the task "" being all."""
+        """Write a version's accuracy on held-out problems. `more` has other numbers by (task, metric); the task ""
+        means all."""
         with self.db.transaction() as db:
             db.execute(
                 "INSERT OR REPLACE INTO evaluations VALUES (?, ?, ?, ?, ?, ?)",
@@ -155,8 +168,8 @@ class TrainingLedger(TrainingQueries):
     def checkpointed(
         self, row: CheckpointRow, now_ms: int, *, newest: int = ALL, under_audit: Collection[LeaseId] = ()
     ) -> None:
-        """A durable state exists. `newest`: payloads are kept for the newest so many states; older ones stay without.
-        `under_audit`: leases whose payloads are not forgotten yet."""
+        """Write that a checkpoint is on disk. Payloads are kept for the `newest` checkpoints, and for the leases that
+        are `under_audit`."""
         with self.db.transaction() as db:
             db.execute(
                 "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?)",
@@ -165,15 +178,15 @@ class TrainingLedger(TrainingQueries):
             _forget_payloads(db, newest, under_audit)
 
     def begun_with(self, files: Mapping[str, str]) -> None:
-        """The run begins with a model of these files."""
+        """Write the digests of the model files that the run begins with."""
         self.marked("base_model", json.dumps(dict(files)).encode())
 
     def begun_under(self, settings: Mapping[str, Any]) -> None:
-        """The run begins under these settings, which are plain JSON."""
+        """Write the settings that the run begins with, which are plain JSON."""
         self.marked("settings", json.dumps(dict(settings)).encode())
 
     def marked(self, name: str, value: bytes) -> bytes | None:
-        """Write `value` down as what is so from now on; return what was so before, None if nobody wrote that."""
+        """Write `value` under `name`; return the value before, None if there was none."""
         with self.db.transaction() as db:
             before = db.execute("SELECT value FROM meta WHERE key = ?", (name,)).fetchone()
             db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
@@ -182,7 +195,7 @@ class TrainingLedger(TrainingQueries):
     def checkpoints_removed(
         self, steps: Sequence[int], *, newest: int = ALL, under_audit: Collection[LeaseId] = ()
     ) -> None:
-        """These directories are about to be deleted. `newest` and `under_audit`: as in `checkpointed`."""
+        """Write that these checkpoints are about to be deleted. `newest` and `under_audit` are as in `checkpointed`."""
         with self.db.transaction() as db:
             db.executemany("DELETE FROM checkpoints WHERE step = ?", [(step,) for step in steps])
             _forget_payloads(db, newest, under_audit)
@@ -200,7 +213,7 @@ def _pass(db: sqlite3.Connection, row: TimeRow) -> None:
 
 
 def _drop(db: sqlite3.Connection, step: int, dropped: Mapping[LeaseId, str]) -> None:
-    """What was dropped for good before (`learner.ledger.trust`) stays as it was told then."""
+    """Write dropped groups. A group that was dropped for good before (`learner.ledger.trust`) keeps its reason."""
     db.executemany(
         "INSERT INTO dropped VALUES (?, ?, ?) ON CONFLICT (lease) DO NOTHING",
         [(lease, step, why) for lease, why in dropped.items()],
@@ -208,10 +221,13 @@ def _drop(db: sqlite3.Connection, step: int, dropped: Mapping[LeaseId, str]) -> 
 
 
 def _forget_payloads(db: sqlite3.Connection, newest: int, under_audit: Collection[LeaseId]) -> None:
-    """Forget what no restart can ask for: a restart goes on from one of the `newest` checkpoints, and the oldest of
-    them is the limit; where none of them can be read, it goes on from an older one without what it would un-consume.
-    What is under audit is forgotten with a later checkpoint, also by a learner that has begun anew and audits it no
-    more."""
+    """Delete the payloads that no restart can ask for. A restart continues from one of the `newest` checkpoints, so the
+    oldest of them is the limit. If none of these can be read, it continues from an older one, without the records that
+    it would free.
+
+    A payload under audit is deleted with a later checkpoint, also by a learner that was restarted and no longer audits
+    it.
+    """
     (oldest,) = db.execute(
         "SELECT min(step) FROM (SELECT step FROM checkpoints ORDER BY step DESC LIMIT ?)", (newest,)
     ).fetchone()
@@ -220,7 +236,7 @@ def _forget_payloads(db: sqlite3.Connection, newest: int, under_audit: Collectio
     kept = "hex(l.lease) NOT IN (SELECT value FROM json_each(?1))"
     audited = json.dumps([lease.hex().upper() for lease in under_audit])
     db.execute(
-        # Looked up for each payload that is left: those that were ever dropped are far more.
+        # Look up each payload that is left, since far more groups were ever dropped.
         "DELETE FROM record_payloads WHERE no IN (SELECT e.no FROM record_payloads e"
         " CROSS JOIN record_rows r USING (no) CROSS JOIN lease_rows l ON l.no = r.lease"
         f" WHERE {kept} AND (r.step <= ?2 OR r.step IS NULL AND EXISTS"

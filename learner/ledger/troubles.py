@@ -1,14 +1,15 @@
-"""Keep what rollout nodes say that they cannot do, and say it in one sentence.
+"""Keep what rollout nodes report that they cannot do, and summarise it in one sentence.
 
-A pure core of the learner's, and the words for a trouble, which a node and a report use as well. What a peer says is a
-claim: it is shown, written down and logged, and decides nothing. Nodes that are too old to say anything are noticed by
-the leases that they give back (`learner.scheduling.lease_backoff`), with the reason that came with these.
+A pure core of the learner. A node and a report use its words for a trouble as well. Each report is a claim of its peer:
+it is shown, stored and logged, and decides nothing. Nodes that are too old to report troubles are noticed by the leases
+that they return (`learner.scheduling.lease_backoff`), with the reason that came with them.
 
 Invariants:
-- Of one peer there is at most one trouble of each kind; no more than MOST_PEERS are remembered.
-- Text of a peer has become one harmless line before anything else sees it.
-- Of one peer and kind, something is news at most once in NEWS_EVERY_S, however often it changes.
-- What concerns a version that is not the newest is nobody's trouble any more.
+
+- Each peer has at most one trouble of each kind; no more than MOST_PEERS peers are remembered.
+- Text from a peer has become one harmless line before any other code sees it.
+- For one peer and kind, there is news at most once in NEWS_EVERY_S, however often it changes.
+- A trouble with a version counts only while that version is the newest.
 """
 
 from __future__ import annotations
@@ -24,30 +25,32 @@ from protocol.core.visible import one_line
 from protocol.trouble import MAX_TROUBLE_CHARS, Trouble, TroubleKind
 
 MOST_PEERS = 1024
-"""Peers whose troubles are remembered, those who have left among them: one that gave up says why, and is gone."""
+"""Peers whose troubles are remembered, including peers that have left: one that gave up says why, and goes."""
 
 NEWS_EVERY_S = 30.0
-"""A peer may change what it says with every heartbeat; the log and the ledger are not to grow with that."""
+"""Least seconds between two news of one peer and kind. A peer may change what it says with every heartbeat, and the log
+and the ledger must not grow with that."""
 
 SEVERAL = 2
-"""Failures in a row before a trouble counts that is not about installing a version: one batch may have a prompt that no
-engine takes, and one line may have been down."""
+"""Failures in a row before a trouble counts, unless it is about installing a version: one batch may have a prompt that
+no engine accepts, and one connection may have failed."""
 
 GROUPS_TOLD = 2
-"""Different troubles in one sentence: the two that most nodes have."""
+"""Different troubles named in one sentence: the two that most nodes have."""
 
 ORDER = (TroubleKind.FETCH, TroubleKind.INSTALL, TroubleKind.ENGINE, TroubleKind.LEASE, TroubleKind.OTHER)
-"""Which of several troubles of one node is told: without a version there is no lease."""
+"""Which of several troubles of one node is named: the first in this order, since without a version there is no
+lease."""
 
 
 OF_A_VERSION = frozenset({TroubleKind.FETCH, TroubleKind.INSTALL})
-"""Troubles with one version, while another may be in service."""
+"""Troubles with one version, while the engine may still use another."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unable:
-    """`nodes` of `of` nodes cannot work with the newest version, and `idle` of these with no other either; `text` says
-    what they cannot do and why, "" if all can."""
+    """`nodes` of `of` nodes cannot work with the newest version; `idle` of these can work with no other version either.
+    `text` says what they cannot do and why, "" if all can work."""
 
     text: str = ""
     nodes: int = 0
@@ -56,14 +59,17 @@ class Unable:
 
     @property
     def is_everyone(self) -> bool:
-        """Whether nobody can work."""
+        """Return whether no node can work."""
         return 0 < self.idle == self.of
 
 
 @dataclass(kw_only=True)
 class _Said:
-    """One peer: its troubles, each with the time at which it was first heard (ms); the reason of its last give-back;
-    the time of the last news of each kind (s); the rows that the ledger has."""
+    """The reports of one peer.
+
+    `troubles` has the time of each first report (ms). `gave_back` is the reason for its last returned leases. `news_s`
+    is the time of the last news of each kind (s). `written` has the rows that are in the ledger.
+    """
 
     troubles: dict[TroubleKind, tuple[Trouble, int]] = field(default_factory=dict)
     gave_back: str = ""
@@ -73,7 +79,7 @@ class _Said:
 
 @dataclass(kw_only=True)
 class Troubles:
-    """See the module's paragraph. `now_s` is of any steady clock, `now_ms` the learner's."""
+    """The troubles of all rollout nodes. `now_s` is of any steady clock, `now_ms` of the learner's."""
 
     _peers: dict[PeerId, _Said] = field(default_factory=dict)
     _unwritten: dict[tuple[PeerId, TroubleKind], TroubleRow] = field(default_factory=dict)
@@ -81,8 +87,8 @@ class Troubles:
     def heard(
         self, peer: PeerId, troubles: Sequence[Trouble], *, now_s: float, now_ms: int, present: Collection[PeerId] = ()
     ) -> list[Trouble]:
-        """The peer cannot do this, and can do all else; return what is news of it. Of those in `present` none is
-        forgotten before one who has left is."""
+        """Record that the peer cannot do this, and can do everything else; return the news. No peer in `present` is
+        forgotten before one that has left."""
         if not troubles and peer not in self._peers:
             return []
         said = self._said(peer, present)
@@ -104,16 +110,16 @@ class Troubles:
         return news
 
     def gave_back(self, peer: PeerId, reason: str, present: Collection[PeerId] = ()) -> None:
-        """The peer gave leases back, for this reason."""
+        """Record that the peer returned leases, for this reason."""
         self._said(peer, present).gave_back = one_line(reason, MAX_TROUBLE_CHARS)
 
     def reason_of(self, peer: PeerId) -> str:
-        """Why the peer last gave leases back, "" if it never did."""
+        """Return why the peer last returned leases, "" if it never did."""
         return self._peers[peer].gave_back if peer in self._peers else ""
 
     @property
     def gave_back_for(self) -> str:
-        """Why most of those last gave leases back who ever did, "" if nobody did."""
+        """Return the most frequent reason for the last returned leases of all peers, "" if none returned any."""
         reasons = Counter(said.gave_back for said in self._peers.values() if said.gave_back)
         return reasons.most_common(1)[0][0] if reasons else ""
 
@@ -125,8 +131,9 @@ class Troubles:
         owing: Collection[PeerId] = (),
         serving: Collection[PeerId] = (),
     ) -> Unable:
-        """Who of those present, and of those who have left with such a trouble, cannot work with `newest`. `owing` are
-        those whose leases bring nothing, `serving` those who have another version in service that is of use."""
+        """Return which nodes cannot work with `newest`, among those present and those that left with such a trouble.
+        `owing` are peers whose leases bring nothing; `serving` are peers that have another usable version in service.
+        """
         found: dict[PeerId, Trouble] = {}
         for peer, said in self._peers.items():
             told = [trouble for trouble, _ in said.troubles.values()]
@@ -139,18 +146,18 @@ class Troubles:
         return unable_of(found, len({*present, *found}), serving)
 
     def count(self, present: Iterable[PeerId]) -> Mapping[TroubleKind, int]:
-        """How many of those present say that they have a trouble of each kind."""
+        """Return how many of those present report a trouble of each kind."""
         here = [self._peers[peer] for peer in present if peer in self._peers]
         return {kind: sum(kind in said.troubles for said in here) for kind in TroubleKind}
 
     def unwritten(self) -> list[TroubleRow]:
-        """What the ledger does not know yet; it counts as written from now on."""
+        """Return what the ledger does not have yet; it counts as written from now on."""
         rows, self._unwritten = list(self._unwritten.values()), {}
         return rows
 
     def _said(self, peer: PeerId, present: Collection[PeerId]) -> _Said:
         said = self._peers.pop(peer, None) or _Said()
-        self._peers[peer] = said  # last in the order of who was heard
+        self._peers[peer] = said  # moves to the end: the peer heard last
         if len(self._peers) > MOST_PEERS:
             gone = next((one for one in self._peers if one not in present and one != peer), next(iter(self._peers)))
             del self._peers[gone]
@@ -160,7 +167,7 @@ class Troubles:
         self, peer: PeerId, said: _Said, trouble: Trouble, since_ms: int, now_ms: int, *, ended: bool = False
     ) -> None:
         if ended and said.written.pop(trouble.kind, None) is None:
-            return  # it came and went between two of its news
+            return  # it began and ended between two news
         row = TroubleRow(
             peer=peer,
             kind=trouble.kind.value,
@@ -178,8 +185,9 @@ class Troubles:
 def worst_of(
     troubles: Iterable[Trouble], newest: PolicyVersion | None, *, is_here: bool, serves: bool
 ) -> Trouble | None:
-    """Which trouble of a node keeps it from working with `newest`; None: none does. What one that has left said of
-    another version is no matter; where one `serves` another version, first comes what it could not do with that."""
+    """Return the trouble that keeps a node from working with `newest`, or None. Reports of a node that has left count
+    only if they are about that version. If the node `serves` another version, troubles that stop that one as well come
+    first."""
     counted = [one for one in troubles if _counts(one, newest, is_here=is_here)]
     return min(counted, key=lambda one: (serves and one.kind in OF_A_VERSION, ORDER.index(one.kind)), default=None)
 
@@ -192,8 +200,8 @@ def _counts(trouble: Trouble, newest: PolicyVersion | None, *, is_here: bool) ->
 
 
 def unable_of(found: Mapping[PeerId, Trouble], of: int, serving: Collection[PeerId] = ()) -> Unable:
-    """The sentence for these troubles, one of each node, of `of` nodes. Of those `serving` another version only leases
-    and the engine can keep a node idle."""
+    """Summarise these troubles, one of each node, out of `of` nodes. For nodes `serving` another version, only troubles
+    with leases or the engine make a node idle."""
     if not found:
         return Unable(of=of)
     alike: dict[str, list[Trouble]] = {}
@@ -206,19 +214,19 @@ def unable_of(found: Mapping[PeerId, Trouble], of: int, serving: Collection[Peer
 
 
 def _reasons(troubles: Sequence[Trouble]) -> str:
-    """The reason that most give, and how many others there are."""
+    """Return the most frequent reason, and how many others there are."""
     by_reason = Counter(one.reason for one in troubles)
     more = f" (and {len(by_reason) - 1} other reasons)" if len(by_reason) > 1 else ""
     return by_reason.most_common(1)[0][0].rstrip(".") + more
 
 
 def in_words(troubles: Sequence[Trouble]) -> str:
-    """What a node cannot do, for its owner; "": nothing."""
+    """Return what a node cannot do, for its owner; "" if it can do everything."""
     return "; ".join(f"{cannot(one, its='its')}: {one.reason}" for one in troubles)
 
 
 def cannot(trouble: Trouble, *, its: str) -> str:
-    """What cannot be done, as the rest of a sentence; `its` is whose leases and engine they are."""
+    """Return what cannot be done, as the rest of a sentence. `its` is the word for whose leases and engine they are."""
     match trouble.kind:
         case TroubleKind.FETCH:
             return f"cannot fetch {trouble.version or 'a version'}"
@@ -233,6 +241,6 @@ def cannot(trouble: Trouble, *, its: str) -> str:
 
 
 def _harmless(trouble: Trouble) -> Trouble:
-    """Its text was made harmless where it was decoded; here it only gets words where it has none."""
+    """Return the trouble with a reason in words, if it has none. Its text was made harmless when it was decoded."""
     reason = trouble.reason.strip() or "no reason given"
     return Trouble(trouble.kind, trouble.times, reason, trouble.version)

@@ -1,10 +1,16 @@
-"""The ledger of trust: what audits found, what they add up to of each peer, who is banned, which verdicts were revised.
+"""Write what audits found, the evidence about each peer, who is banned, and which verdicts were revised.
 
-What always holds: an audit, what it says of its peer, and what becomes of the records that failed it, are on disk
-together; a lease is audited once; a verdict is revised only while no training step has taken its record, and the
-receipt that says so replaces the one before; a group that is dropped here stays dropped, to whichever checkpoint a
-restart goes back, so that what others made of it is not left waiting. What failed is kept as it was signed, so that
-anybody with the weights can look again, the newest MAX_EVIDENCE of each peer.
+Records that failed an audit are kept as they were signed, so that anybody with the weights can check them again: the
+newest MAX_EVIDENCE leases of each peer.
+
+Invariants:
+
+- An audit, its evidence about the peer, and the fate of the records that failed it reach the disk together.
+- A lease is audited once.
+- A verdict is revised only while no training step has consumed the record. The receipt that says so replaces the one
+  before.
+- A group that is dropped here stays dropped, whichever checkpoint a restart goes back to. So the parts that other peers
+  made of it do not keep waiting.
 """
 
 from __future__ import annotations
@@ -29,7 +35,7 @@ from protocol.core.ids import LeaseId, PeerId
 from protocol.work import Rule
 
 MAX_EVIDENCE = 16
-"""Leases that failed whose lease and records are kept, of each peer: the first of them convicts most who cheat."""
+"""Failed leases of each peer whose lease and records are kept. The first of them is enough to convict most cheaters."""
 
 EMPTY: Mapping[LeaseId, tuple[Rule, str, bytes]] = MappingProxyType({})
 
@@ -41,9 +47,10 @@ class AuditOutcome:
     """One audit, what is known of its peer after it, and what it takes back.
 
     Args:
-        revised: lease -> (rule, detail, receipt): the admitted records of these leases are refused after all, unless a
-            training step has taken them.
-        dropped: lease that opened a group -> reason: these groups are not trained on, whoever made parts of them.
+        revised: lease -> (rule, detail, receipt): the admitted records of these leases are rejected after all, unless a
+            training step has consumed them.
+        dropped: lease that opened a group -> reason: these groups are not trained on, whichever peers made parts of
+            them.
     """
 
     row: AuditRow
@@ -54,12 +61,12 @@ class AuditOutcome:
 
 @dataclass(frozen=True)
 class TrustLedger(TrustQueries):
-    """See the module's paragraph. Raises LedgerError."""
+    """The part of the ledger that writes audits, evidence, bans and revisions. Raises LedgerError."""
 
     db: LedgerFile
 
     def scores_audited(self, audit: AuditOutcome, margins: Sequence[Margin], lease: bytes, record: bytes) -> None:
-        """Write the audit of what a teacher said, the `margins` that it went by, and, of one that failed, `lease` and
+        """Write the audit of a teacher's scores, and the `margins` that were used. If it failed, also write `lease` and
         `record` as they were signed."""
         with self.db.transaction() as db:
             db.execute(
@@ -71,7 +78,7 @@ class TrustLedger(TrustQueries):
             _revise(db, audit.revised, audit.row.at_ms)
 
     def audited(self, audits: Sequence[AuditOutcome], *, margins: Sequence[Margin] = ()) -> None:
-        """Write these audits in their order, all or none, and the `margins` that they went by."""
+        """Write these audits in their order, all or none, and the `margins` that were used."""
         with self.db.transaction() as db:
             if margins and audits:
                 _write_margins(db, margins, min(one.row.at_ms for one in audits))
@@ -87,7 +94,8 @@ class TrustLedger(TrustQueries):
         now_ms: int,
         dropped: Mapping[LeaseId, str] = NONE,
     ) -> None:
-        """What was admitted of these leases, and no step has taken, is refused after all, as in `AuditOutcome`."""
+        """Reject the admitted records of these leases after all, unless a step has consumed them, as in
+        `AuditOutcome`."""
         with self.db.transaction() as db:
             _revise(db, revised, now_ms)
             _drop(db, dropped)
@@ -102,8 +110,8 @@ class TrustLedger(TrustQueries):
         *,
         decision: str = "",
     ) -> None:
-        """Write what is known of a peer, which `decision` of the operator's it rests on if any (BAN, PARDON of
-        `learner.ledger.reputation`), and what is refused therefore, as in `AuditOutcome`."""
+        """Write what is known of a peer, and what is rejected because of it, as in `AuditOutcome`. `decision` is the
+        operator's decision behind it, if any (BAN or PARDON of `learner.ledger.reputation`)."""
         with self.db.transaction() as db:
             if decision:
                 db.execute(
@@ -115,7 +123,7 @@ class TrustLedger(TrustQueries):
             _drop(db, dropped)
 
     def engine_used(self, what: str, seconds: float) -> None:
-        """An engine was used for so long, for "audits" or "choices", or the teacher's for its "scores"."""
+        """Add seconds that an engine was used for "audits" or "choices", or a teacher's engine for its "scores"."""
         with self.db.transaction() as db:
             db.execute(
                 "INSERT INTO engine_time VALUES (?, ?)"
@@ -124,7 +132,7 @@ class TrustLedger(TrustQueries):
             )
 
     def choice_drawn(self, row: ChoiceRow) -> None:
-        """Write what a group was worth that its peer may have chosen. A lease is drawn once."""
+        """Write the check of a group for selective delivery. Each lease is checked once."""
         with self.db.transaction() as db:
             db.execute(
                 "INSERT OR IGNORE INTO choices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -136,18 +144,18 @@ class TrustLedger(TrustQueries):
             )  # fmt: skip
 
     def choices_forgiven(self, peer: PeerId) -> None:
-        """What was drawn so far counts no more for this peer; it stays to be read, with `heard` below 0."""
+        """Stop counting the checks of this peer so far. They remain to be read, with `heard` below 0."""
         with self.db.transaction() as db:
             db.execute("UPDATE choices SET heard = -heard WHERE peer = ? AND heard > 0", (peer,))
 
     def revisions_told(self, leases: Collection[LeaseId]) -> None:
-        """Their peers were told."""
+        """Write that the peers were sent these revisions."""
         with self.db.transaction() as db:
             db.executemany("UPDATE revisions SET told = 1 WHERE lease = ?", [(lease,) for lease in leases])
 
 
 def _write_audit(db: sqlite3.Connection, row: AuditRow, records: Sequence[bytes] | None = None) -> None:
-    """`records`: what was signed, where the table of records has it not."""
+    """Write one audit. `records`: the signed records, if the table of records does not have them."""
     counts = json.dumps([[counted.above, counted.trials] for counted in row.counts])
     db.execute(
         "INSERT INTO audits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -161,7 +169,8 @@ def _write_audit(db: sqlite3.Connection, row: AuditRow, records: Sequence[bytes]
 
 
 def _keep_evidence(db: sqlite3.Connection, row: AuditRow, records: Sequence[bytes] | None) -> None:
-    """What was signed is there for as long as the audit was not over (`learner.ledger.training`)."""
+    """Keep the signed records. They are still there, since payloads are kept until the audit is over
+    (`learner.ledger.training`)."""
     if records is None:
         sql = "SELECT envelope FROM records WHERE lease = ? AND envelope IS NOT NULL ORDER BY idx"
         records = [envelope for (envelope,) in db.execute(sql, (row.lease,))]
@@ -185,19 +194,19 @@ def _worth(group: Sequence[CompletionValue]) -> str:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no infinity."""
+    """Return the value, or None for an infinite one, since JSON has no infinity."""
     return None if math.isinf(value) else value
 
 
 def margins_text(margins: Sequence[Margin]) -> str:
-    """As the ledger has margins: `margins_from` reads it."""
+    """Return margins as the ledger stores them; `margins_from` reads them."""
     return json.dumps(
         [[one.measure.value, one.above, one.rate, _finite(one.over), _finite(one.upto)] for one in margins]
     )
 
 
 def _write_margins(db: sqlite3.Connection, in_force: Sequence[Margin], now_ms: int) -> None:
-    """Where others were in force."""
+    """Write the margins that are in force, if they differ from the last ones."""
     margins = margins_text(in_force)
     last = db.execute("SELECT margins FROM margins ORDER BY since_ms DESC LIMIT 1").fetchone()
     if last != (margins,):
@@ -228,7 +237,7 @@ def _revise(db: sqlite3.Connection, revised: Mapping[LeaseId, tuple[Rule, str, b
 
 
 def _drop(db: sqlite3.Connection, dropped: Mapping[LeaseId, str]) -> None:
-    """For good: as what had been dropped before the oldest state that a restart can go back to."""
+    """Drop these groups for good: at the step of the oldest checkpoint that a restart can go back to."""
     (oldest,) = db.execute("SELECT coalesce(min(step), 0) FROM checkpoints").fetchone()
     db.executemany(
         "INSERT INTO dropped SELECT lease, ?, ? FROM leases WHERE lease = ?"

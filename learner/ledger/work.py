@@ -1,7 +1,9 @@
-"""The ledger of work: leases, the verdicts on what came of them, and receipts.
+"""Write leases, the verdicts on their records, and receipts.
 
-What always holds: what a receipt says is committed to disk before the receipt exists; a record is counted once, because
-an index of a lease is admitted once.
+Invariants:
+
+- The verdicts that a receipt states are on disk before the receipt exists.
+- A record is counted once, because each index of a lease is admitted once.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from protocol.core.ids import LeaseId, PeerId, PolicyVersion
 
 @dataclass(frozen=True)
 class WorkLedger(WorkQueries):
-    """See the module's paragraph. Raises LedgerError."""
+    """The part of the ledger that writes leases, verdicts and receipts. Raises LedgerError."""
 
     db: LedgerFile
 
     def leases_issued(self, rows: Sequence[LeaseRow]) -> None:
-        """Write leases before they are handed out."""
+        """Write leases before they are granted."""
         with self.db.transaction() as db:
             add_leases(db, rows)
             db.executemany(
@@ -35,7 +37,7 @@ class WorkLedger(WorkQueries):
             )
 
     def scoring_issued(self, rows: Sequence[TeacherLeaseRow]) -> None:
-        """Write leases of teachers before they are handed out."""
+        """Write the leases of teachers before they are granted."""
         with self.db.transaction() as db:
             add_leases(db, rows)
             db.executemany(
@@ -44,14 +46,16 @@ class WorkLedger(WorkQueries):
             )
 
     def scores_judged(self, lease: LeaseId, receipt: bytes, engine_s: float | None, now_ms: int) -> None:
-        """Write the receipt for what a teacher delivered, on disk when this returns; `engine_s` is None where it was
-        refused. Raises LocalProtocolError when the lease has a receipt already: a delivery is judged once."""
+        """Write the receipt for a teacher's delivery; it is on disk when this returns. `engine_s` is None if the
+        delivery was rejected. Raises LocalProtocolError when the lease already has a receipt: a delivery is judged
+        once."""
         with self.db.transaction() as db:
             _judge(db, lease, "delivered", receipt, now_ms)
             db.execute("UPDATE teacher_leases SET engine_s = ? WHERE lease = ?", (engine_s, lease))
 
     def recall_scoring(self, now_ms: int) -> int:
-        """After a restart no lease of a teacher goes on, which is held against nobody; return how many were open."""
+        """Close all open leases of teachers, which do not survive a restart, and count none against its teacher. Return
+        how many were open."""
         with self.db.transaction() as db:
             open_ones = "SELECT lease FROM leases JOIN teacher_leases USING (lease) WHERE status = 'open'"
             db.execute(f"INSERT OR IGNORE INTO recalled {open_ones}")
@@ -59,8 +63,8 @@ class WorkLedger(WorkQueries):
             return db.execute(f"{closed} AND lease IN ({open_ones})", (now_ms,)).rowcount
 
     def leases_closed(self, leases: Sequence[LeaseId], status: str, now_ms: int) -> None:
-        """These leases will not be delivered: 'expired', 'returned', 'lost', or 'recalled' (and returned therefore, or
-        not, the learner having been away)."""
+        """Close leases that will not be delivered, as 'expired', 'returned', 'lost' or 'recalled'. 'recalled' means
+        that the peer returned them because the learner recalled them, or that the learner was away."""
         with self.db.transaction() as db:
             if status == "recalled":
                 db.executemany(
@@ -74,7 +78,7 @@ class WorkLedger(WorkQueries):
             )
 
     def leases_started(self, started: Sequence[tuple[LeaseId, PolicyVersion]]) -> None:
-        """Peers said with which version they began to generate; the first word counts."""
+        """Write with which version peers began to generate. The first report for a lease counts."""
         with self.db.transaction() as db:
             db.executemany(
                 "UPDATE lease_rows SET started_version = ? WHERE lease = ? AND started_version IS NULL",
@@ -82,7 +86,8 @@ class WorkLedger(WorkQueries):
             )
 
     def leases_granted_again(self, leases: Sequence[LeaseId]) -> None:
-        """Their peers had lost them; with which version they are begun is to be said anew."""
+        """Forget with which version these leases were begun, since their peers had lost them and will report it
+        again."""
         with self.db.transaction() as db:
             db.executemany(
                 "UPDATE lease_rows SET started_version = NULL WHERE lease = ?", [(lease,) for lease in leases]
@@ -96,11 +101,14 @@ class WorkLedger(WorkQueries):
         orphaned: Mapping[LeaseId, int] | None = None,
         handed_back: Collection[LeaseId] = (),
     ) -> None:
-        """Write verdicts and receipts of one or more deliveries, all or nothing, on disk when this returns.
+        """Write verdicts and receipts of one or more deliveries, all or none; they are on disk when this returns.
+        Raises LocalProtocolError when a lease already has a receipt: a delivery is judged once.
 
-        `orphaned`: completion tokens that count for their authors although a restart orphaned them. Leases that were
-        `handed_back` were returned, with records of what was made of them.
-        Raises LocalProtocolError when a lease has a receipt already: a delivery is judged once.
+        Args:
+            rows: the judged records.
+            receipts: the receipt of each lease.
+            orphaned: completion tokens, by lease, that count for the peer although a restart orphaned its records.
+            handed_back: leases that were returned, with the records that were finished by then.
         """
         with self.db.transaction() as db:
             for lease, receipt in receipts.items():
@@ -111,13 +119,13 @@ class WorkLedger(WorkQueries):
     def refused_after_the_end(
         self, rows: Sequence[RecordRow], receipts: Mapping[LeaseId, tuple[PeerId, bytes]]
     ) -> None:
-        """Write verdicts and receipts of deliveries whose leases had ended before they came: expired, returned, or lost
-        with their peers' connections. The leases stay what they are, so that who delivers after the end is treated
-        neither better nor worse than who never does.
+        """Write verdicts and receipts of deliveries that came after their leases had ended: expired, returned, or lost
+        with the peer's connection. The leases keep their status, so that a peer that delivers after the end is treated
+        like one that never delivers.
 
-        Nothing is written of a lease that was not issued to that peer, or has a receipt: what anybody can have us keep
-        is bounded by what was issued. Its end may be about to be written only: should that be lost, the lease is open
-        for ever, but no restart takes it up (`open_leases`).
+        Nothing is written for a lease that was not granted to that peer, or that has a receipt. So what a peer can make
+        the ledger store is bounded by what was granted to it. The end of a lease may not be written yet. If that write
+        is lost, the lease stays open for ever, but no restart takes it up (`open_leases`).
         """
         with self.db.transaction() as db:
             ended = {
@@ -135,7 +143,7 @@ class WorkLedger(WorkQueries):
 
 
 def _judge(db: sqlite3.Connection, lease: LeaseId, status: str, receipt: bytes, now_ms: int) -> None:
-    """Close a lease with its receipt. Raises LocalProtocolError when it has one: a delivery is judged once."""
+    """Close a lease with its receipt. Raises LocalProtocolError when it already has one: a delivery is judged once."""
     closed = f"UPDATE lease_rows SET status = ?, closed_ms = ? WHERE lease = ? AND NOT {HAS_RECEIPT}"
     if not db.execute(closed, (status, now_ms, lease)).rowcount:
         raise LocalProtocolError(f"lease {lease.hex()[:8]} was never issued, or was judged before")

@@ -1,7 +1,9 @@
-"""Writes leases, records and receipts into their tables, in which peers and leases are numbers.
+"""Write leases, records and receipts into their tables, in which peers and leases are numbers.
 
-What always holds: called within a transaction of the ledger's; what is written reads back through the views `leases`
-and `records` as it was given.
+Invariants:
+
+- Each function is called within a transaction of the ledger.
+- Rows read back through the views `leases` and `records` as they were given.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ HAS_RECEIPT = (
     "(EXISTS (SELECT 1 FROM receipts r WHERE r.no = lease_rows.no)"
     " OR EXISTS (SELECT 1 FROM packed_receipts k WHERE k.no = lease_rows.no))"
 )
-"""Of a row of `lease_rows`."""
+"""SQL that is true for a row of `lease_rows` that has a receipt."""
 
 NUMBER = "(SELECT no FROM lease_rows WHERE lease = ?)"
 
@@ -41,7 +43,7 @@ def add_leases(db: sqlite3.Connection, rows: Sequence[LeaseRow | TeacherLeaseRow
 
 
 def add_records(db: sqlite3.Connection, rows: Sequence[RecordRow]) -> None:
-    """Write records; the same bytes twice under one lease are one record."""
+    """Write records. The same bytes twice under one lease are one record."""
     _number_peers(db, {row.peer for row in rows})
     for r in rows:
         ((lease,),) = db.execute("SELECT no FROM lease_rows WHERE lease = ?", (r.lease,))
@@ -60,13 +62,14 @@ def add_records(db: sqlite3.Connection, rows: Sequence[RecordRow]) -> None:
 
 
 def put_receipt(db: sqlite3.Connection, lease: LeaseId, receipt: bytes) -> None:
-    """Write the receipt of a lease, instead of the one that it has, if any. Of a lease that is not there: nothing."""
+    """Write the receipt of a lease, in place of the one that it has, if any. Write nothing if there is no such
+    lease."""
     db.execute(f"DELETE FROM packed_receipts WHERE no = {NUMBER}", (lease,))
     db.execute("INSERT OR REPLACE INTO receipts SELECT no, ? FROM lease_rows WHERE lease = ?", (receipt, lease))
 
 
 def put_lease_payload(db: sqlite3.Connection, lease: LeaseId, envelope: bytes) -> None:
-    """Keep a lease as it was signed, if it is there."""
+    """Keep a lease as it was signed, if the ledger has it."""
     db.execute("INSERT OR REPLACE INTO lease_payloads SELECT no, ? FROM lease_rows WHERE lease = ?", (envelope, lease))
 
 

@@ -1,4 +1,4 @@
-"""What a ledger says: all that is asked of its tables, by the learner, reports and commands. Nothing here writes.
+"""Read a ledger's tables, for the learner, reports and commands. Nothing here writes.
 
 - `peers`: who was here, and what it relayed
 - `reader`: the ledger as it is at one moment

@@ -1,4 +1,4 @@
-"""What a ledger says of peers: who was here, at which price, how it was reached, what it relayed and could not do."""
+"""Read what a ledger has of peers: who was here, at which price, how each is reached, its relaying, its troubles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from protocol.trouble import TroubleKind
 
 
 class KnownPeer(Row, frozen=True):
-    """What a peer said of itself when it joined last, when it was seen, and for how long its engine generated."""
+    """A peer's own description when it last joined, when it was seen, and for how many seconds its engine generated."""
 
     peer: PeerId
     name: str
@@ -34,7 +34,7 @@ class KnownPeer(Row, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class PeerStay:
-    """One stay of a peer: chunk bytes that it moved meanwhile, seconds that it stood by, joules by source."""
+    """One session of a peer: the chunk bytes that it moved, its seconds on standby, its energy in joules by source."""
 
     peer: PeerId
     began_ms: int
@@ -46,7 +46,7 @@ class PeerStay:
 
 
 class RelayedBytes(Row, frozen=True):
-    """What one peer had of a relay: chunk bytes, of so many versions."""
+    """The chunk bytes that one peer received from a relay, of so many versions."""
 
     relay: PeerId
     receiver: PeerId
@@ -56,12 +56,12 @@ class RelayedBytes(Row, frozen=True):
 
 @dataclass(frozen=True)
 class PeerQueries:
-    """See the module's paragraph."""
+    """The queries about peers."""
 
     db: Queries
 
     def all(self, role: str | None = None, ending: str = "") -> list[KnownPeer]:
-        """Every peer, or those of a role, or whose ids end so; by their ids."""
+        """Return every peer, or those of a role, or those whose ids end with `ending`; ordered by id."""
         return self.db.rows(
             KnownPeer,
             "FROM peers WHERE (?1 IS NULL OR role = ?1) AND (?2 = '' OR substr(peer, -length(?2)) = ?2) ORDER BY peer",
@@ -69,15 +69,15 @@ class PeerQueries:
         )
 
     def named(self, peer: PeerId) -> KnownPeer | None:
-        """The peer of this id; None where it never came."""
+        """Return the peer with this id; None if it never joined."""
         return next((one for one in self.all(ending=peer) if one.peer == peer), None)
 
     def knows(self, peer: PeerId) -> bool:
-        """Whether the peer has been here before."""
+        """Return whether the peer has joined before."""
         return bool(self.db.query("SELECT 1 FROM peers WHERE peer = ?", (peer,)))
 
     def stays(self) -> list[PeerStay]:
-        """All stays of all peers."""
+        """Return all sessions of all peers."""
         standby = dict(self.db.query("SELECT presence, seconds FROM standby", of="standby"))
         energy: defaultdict[int, dict[EnergySource, float]] = defaultdict(dict)
         for presence, source, joules in self.db.query("SELECT presence, source, joules FROM energy", of="energy"):
@@ -93,7 +93,7 @@ class PeerQueries:
         ]  # fmt: skip
 
     def relayed(self) -> list[RelayedBytes]:
-        """Credited bytes by relay and receiver, most first."""
+        """Return the credited bytes by relay and receiver, the largest first."""
         return self.db.rows(
             RelayedBytes,
             "SELECT relay, receiver, sum(bytes) AS total, count(*) FROM relayed GROUP BY relay, receiver"
@@ -102,12 +102,12 @@ class PeerQueries:
         )
 
     def members(self, peers: Collection[PeerId]) -> set[PeerId]:
-        """Those of `peers` that have ever joined as rollout nodes."""
+        """Return those of `peers` that have ever joined as rollout nodes."""
         sql = "SELECT peer FROM peers WHERE role = 'rollout' AND peer IN (SELECT value FROM json_each(?))"
         return {PeerId(peer) for (peer,) in self.db.query(sql, (json.dumps(list(peers)),))}
 
     def users_of(self, versions: Collection[PolicyVersion]) -> list[tuple[PeerId, PolicyVersion]]:
-        """Who has records that were trained on, of which the oldest tokens are of one of these versions."""
+        """Return which peers have trained records whose oldest tokens are of one of these versions."""
         rows = self.db.query(
             "SELECT DISTINCT peer, incarnation, version FROM records"
             " WHERE rule = 'admitted' AND step IS NOT NULL AND version >= ?",
@@ -117,7 +117,7 @@ class PeerQueries:
         return [(peer, version) for peer, version in found if version in versions]
 
     def troubles(self) -> list[TroubleRow]:
-        """By peer, in the order in which the first of its troubles counts."""
+        """Return the troubles by peer; for each peer, in the order in which they count."""
         found = [
             TroubleRow(
                 peer=PeerId(peer), kind=kind, times=times, reason=reason, since_ms=since_ms, ended_ms=ended_ms,
@@ -130,7 +130,7 @@ class PeerQueries:
         return sorted(found, key=lambda row: (row.peer, ORDER.index(TroubleKind(row.kind))))
 
     def reach(self) -> list[ReachRow]:
-        """How each peer says that it is reached, whoever came first in front."""
+        """Return how each peer says that it is reached, ordered by time."""
         return [
             ReachRow(peer=PeerId(peer), kind=ReachKind(kind), why=why, since_ms=since_ms)
             for peer, kind, why, since_ms in self.db.query(
@@ -139,7 +139,7 @@ class PeerQueries:
         ]
 
     def met(self) -> list[MetRow]:
-        """How each peer says that it met others, by when it was first told."""
+        """Return how each peer says that it met others, ordered by the time of the first report."""
         return [
             MetRow(peer=PeerId(peer), other=PeerId(other), way=Way(way), since_ms=since_ms)
             for peer, other, way, since_ms in self.db.query(
@@ -148,7 +148,7 @@ class PeerQueries:
         ]
 
     def carried(self) -> list[CarriedRow]:
-        """What circuits carried between two peers, the most first."""
+        """Return what circuits carried between two peers, the largest first."""
         return [
             CarriedRow(one=PeerId(one), other=PeerId(other), num_bytes=num_bytes)
             for one, other, num_bytes in self.db.query(

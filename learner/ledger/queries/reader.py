@@ -1,9 +1,10 @@
-"""A ledger as it is at one moment, to be read while its learner may go on writing.
+"""Read a ledger as it is at one moment, while its learner may go on writing.
 
 Invariants:
-- Everything that one reader says is of one moment; nothing is ever created or changed.
-- Sums are made by SQLite: memory does not grow with the number of records.
-- A ledger that an older program wrote lacks some tables, and tells less.
+
+- All that one reader returns is of one moment. Nothing is ever created or changed.
+- SQLite makes the sums: memory does not grow with the number of records.
+- A ledger that an older program wrote lacks some tables, and their queries return nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from protocol.core.ids import PeerId
 
 
 class LedgerReader:
-    """What a ledger says, by subject."""
+    """The queries of a ledger, by subject."""
 
     def __init__(self, db: Snapshot) -> None:
         self._db = db
@@ -32,13 +33,13 @@ class LedgerReader:
         self.trust, self.evidence = TrustQueries(db), Evidence(db)
 
     def observed_days(self, now_ms: int, judging: Judging) -> dict[PeerId, list[ObservedDay]]:
-        """See `learner.ledger.reputation`."""
+        """Return each peer's observations by day (`learner.ledger.reputation`)."""
         return observed_days(self._db, now_ms, judging)
 
 
 @contextmanager
 def read_ledger(path: Path) -> Iterator[LedgerReader]:
-    """The ledger at `path`. Raises LedgerError, naming the file and the next step, when it is missing, unreadable, or
-    of another program."""
+    """Yield the ledger at `path`. Raises LedgerError, naming the file and the next step, when it is missing,
+    unreadable, or of another program."""
     with snapshot(path) as db:
         yield LedgerReader(db)

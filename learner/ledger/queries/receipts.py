@@ -1,4 +1,4 @@
-"""Receipts as they were signed, whether the ledger has them whole or packed."""
+"""Read receipts as they were signed, whether the ledger has them whole or packed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from protocol.core.ids import LeaseId, PeerId
 
 
 def stored_receipt(db: Queries, lease: LeaseId, peer: PeerId | None = None) -> bytes | None:
-    """The receipt that was given for a lease, of that peer if one is named; None if there is none."""
+    """Return the receipt that was given for a lease, if it is one of `peer` (if that is given); None if there is
+    none."""
     rows = db.query("SELECT receipt FROM leases WHERE lease = ?1 AND (?2 IS NULL OR peer = ?2)", (lease, peer))
     return None if not rows or rows[0][0] is None else whole_receipt(db, lease, rows[0][0])
 
 
 def whole_receipt(db: Queries, lease: LeaseId, receipt: bytes) -> bytes:
-    """The receipt of `lease`, of which the ledger has `receipt`. Raises DamagedValue."""
+    """Return the receipt of `lease` as it was signed; `receipt` is what the ledger has. Raises DamagedValue."""
     if not is_packed(receipt):
         return receipt
     try:
@@ -26,7 +27,8 @@ def whole_receipt(db: Queries, lease: LeaseId, receipt: bytes) -> bytes:
 
 
 def known_of(db: Queries, lease: LeaseId, certificate: bytes, records: int = -1) -> Known:
-    """What the rows say of a lease, for the dictionary of its receipt: of its first so many records, below 0 of all."""
+    """Return what the rows say of a lease, for the dictionary of its receipt. `records` is how many of its first
+    records to use; below 0 means all. Raises NotPacked."""
     rows = db.query(
         "SELECT l.no, p.peer FROM lease_rows l JOIN peer_numbers p ON p.no = l.peer WHERE l.lease = ?", (lease,)
     )

@@ -1,4 +1,4 @@
-"""What a ledger says of training: incarnations, steps, versions, evaluations, checkpoints and plans."""
+"""Read what a ledger has of training: incarnations, steps, versions, evaluations, checkpoints and plans."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class BegunIncarnation(Row, frozen=True):
 
 
 class PublishedVersion(Row, frozen=True):
-    """A version, when it was published, its bytes, and those of its chunks that were not in the version before it."""
+    """A version, when it was published, its bytes, and the bytes of chunks that the version before it did not have."""
 
     incarnation: int
     version: int
@@ -61,7 +61,7 @@ class PublishedVersion(Row, frozen=True):
 
 
 class MadeCheckpoint(Row, frozen=True):
-    """A durable state, and when it was made."""
+    """A checkpoint, and when it was made."""
 
     step: int
     incarnation: int
@@ -70,8 +70,8 @@ class MadeCheckpoint(Row, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationRow:
-    """How well a version did on `prompts` held-out prompts; `scores` are the other figures, by task ("" is all
-    together) and metric."""
+    """How well a version did on `prompts` held-out problems. `scores` are other results, by task ("" is all together)
+    and metric."""
 
     version: PolicyVersion
     at_ms: int
@@ -83,7 +83,7 @@ class EvaluationRow:
 
 @dataclass(frozen=True)
 class TrainingQueries:
-    """See the module's paragraph."""
+    """The queries about training."""
 
     db: Queries
 
@@ -92,32 +92,32 @@ class TrainingQueries:
         return SwarmId(swarm)
 
     def started_ms(self) -> int:
-        """When the learner was first there: it is paid, and heard by peers, before its trainer and engine are loaded
-        and its first incarnation begins."""
+        """Return when the learner first appeared: peers hear it, and its machine is paid, before its trainer and engine
+        are loaded and its first incarnation begins."""
         return int(self.db.query(STARTED)[0][0])
 
     def last_moment_ms(self) -> int:
-        """The last moment the ledger knows of."""
+        """Return the last moment that the ledger knows of."""
         told = self.db.query("SELECT max(until_ms) FROM learner_time", of="learner_time")
         return max(int(rows[0][0] or 0) for rows in (self.db.query(LAST_MOMENT), told) if rows)
 
     def incarnations(self) -> list[BegunIncarnation]:
-        """In order."""
+        """Return all incarnations, in order."""
         return self.db.rows(BegunIncarnation, "FROM incarnations ORDER BY incarnation")
 
     def begun(self) -> list[tuple[int, int]]:
-        """(incarnation, the step it began at), in order."""
+        """Return (incarnation, the step it began at), in order."""
         return [(one.incarnation, one.base) for one in self.incarnations()]
 
     def steps(self) -> list[StepRow]:
-        """The surviving chain, in order."""
+        """Return the steps of the surviving chain, in order."""
         return self.newest_steps(-1)
 
     def learner_time(self) -> list[TimeRow]:
-        """What the learner's time went into, in order. What a program did that did not tell kinds is the first row, of
-        step 0: training and waiting as its steps have it, and the rest untold.
+        """Return the learner's use of its time, in order. The time of an older program, which did not record kinds, is
+        the first row, of step 0. It has the steps' training and waiting times, and the rest as untold.
 
-        Where there are gaps, no learner ran, or it was killed before it told.
+        In a gap, no learner ran, or it was killed before it recorded that time.
         """
         told = [
             TimeRow(from_ms=row[0], until_ms=row[1], step=row[2], time=_time(row[3]))
@@ -134,11 +134,11 @@ class TrainingQueries:
         return [TimeRow(from_ms=started_ms, until_ms=until_ms, step=0, time=LearnerTime(kinds)), *told]
 
     def time_so_far(self) -> LearnerTime:
-        """All of it together."""
+        """Return the sum of all of the learner's time."""
         return summed(row.time for row in self.learner_time())
 
     def newest_steps(self, count: int) -> list[StepRow]:
-        """The last `count` steps of the surviving chain, in order; all where `count` is below 0."""
+        """Return the last `count` steps of the surviving chain, in order; all if `count` is below 0."""
         rows = self.db.query(f"{STEPS} ORDER BY step DESC LIMIT ?", (count,))
         return [
             StepRow(
@@ -149,25 +149,25 @@ class TrainingQueries:
         ]  # fmt: skip
 
     def rollouts(self) -> dict[int, int]:
-        """How many each step was trained on."""
+        """Return how many rollouts each step was trained on."""
         return dict(self.db.query("SELECT step, rollouts FROM steps"))
 
     def trained_on(self, version: PolicyVersion) -> tuple[int, float] | None:
-        """Rollouts, and their mean reward, of the step that made a version; None if a restart cut it off."""
+        """Return the rollouts of the step that made a version, and their mean reward; None if a restart cut it off."""
         sql = "SELECT rollouts, reward FROM steps WHERE incarnation = ? AND step = ?"
         rows = self.db.query(sql, (version.incarnation, version.version))
         return rows[0] if rows else None
 
     def versions(self) -> list[PublishedVersion]:
-        """In order."""
+        """Return all published versions, in order."""
         return self.db.rows(PublishedVersion, "FROM versions ORDER BY incarnation, version")
 
     def manifests(self) -> list[tuple[PolicyVersion, ManifestHash]]:
-        """Published versions with the hashes of their manifests, oldest first."""
+        """Return published versions with the hashes of their manifests, oldest first."""
         return [(PolicyVersion(one.incarnation, one.version), one.manifest) for one in self.versions()]
 
     def published(self, version: PolicyVersion, manifest: ManifestHash) -> bool:
-        """Whether this version was published, with this manifest."""
+        """Return whether this version was published, with this manifest."""
         rows = self.db.query(
             "SELECT 1 FROM versions WHERE incarnation = ? AND version = ? AND manifest = ?",
             (version.incarnation, version.version, manifest),
@@ -175,12 +175,12 @@ class TrainingQueries:
         return bool(rows)
 
     def newest_manifest(self) -> ManifestHash | None:
-        """The manifest's hash of the version that was published last; None before the first."""
+        """Return the hash of the newest version's manifest; None before the first."""
         rows = self.db.query("SELECT manifest FROM versions ORDER BY incarnation DESC, version DESC LIMIT 1")
         return ManifestHash(rows[0][0]) if rows else None
 
     def evaluations(self) -> list[EvaluationRow]:
-        """In the order of time, also those that a restart cut off."""
+        """Return all evaluations by time, including those that a restart cut off."""
         scores: defaultdict[tuple[int, int], dict[str, dict[str, float]]] = defaultdict(dict)
         for incarnation, version, task, metric, value in self.db.query(
             "SELECT incarnation, version, task, metric, value FROM evaluation_scores ORDER BY rowid",
@@ -199,25 +199,26 @@ class TrainingQueries:
         ]  # fmt: skip
 
     def newest_accuracy(self) -> tuple[float, float]:
-        """Greedy and sampled, of the newest version that was evaluated; 0 before any was."""
+        """Return the greedy and the sampled accuracy of the newest version that was evaluated; 0 before the first
+        evaluation."""
         rows = self.db.query("SELECT greedy, sampled FROM evaluations ORDER BY incarnation DESC, version DESC LIMIT 1")
         return rows[0] if rows else (0.0, 0.0)
 
     def checkpoints(self) -> list[CheckpointRow]:
-        """Durable states, newest first."""
+        """Return all checkpoints, newest first."""
         rows = self.db.query("SELECT step, incarnation, directory, state FROM checkpoints ORDER BY step DESC")
         return [_checkpoint_row(*row) for row in rows]
 
     def checkpoints_made(self) -> list[MadeCheckpoint]:
-        """In order."""
+        """Return all checkpoints and when they were made, in order."""
         return self.db.rows(MadeCheckpoint, "FROM checkpoints ORDER BY step")
 
     def diverged(self) -> set[int]:
-        """The steps before which a batch was dropped because of an infinite loss."""
+        """Return the steps before which a batch was dropped because of an infinite loss."""
         return {step for (step,) in self.db.query("SELECT step FROM dropped WHERE reason = 'diverged'")}
 
     def plans(self) -> list[PlanRow]:
-        """In order."""
+        """Return all plans, in order."""
         rows = self.db.query("SELECT at_ms, kappa, active, micros_per_hour, reasons FROM plans ORDER BY id", of="plans")
         plans: list[PlanRow] = []
         active: tuple[PeerId, ...] = ()
@@ -237,23 +238,23 @@ class TrainingQueries:
         return plans
 
     def engine_s(self) -> dict[str, float]:
-        """For how long the learner's engine was used for what."""
+        """Return the seconds that the learner's engine was used, by purpose."""
         return dict(self.db.query("SELECT what, seconds FROM engine_time ORDER BY what", of="engine_time"))
 
     def incarnations_seen(self) -> int:
-        """The highest that `TrainingLedger.incarnation_seen` was told, 0 before that."""
+        """Return the highest number that was given to `TrainingLedger.incarnation_seen`, 0 before that."""
         return int(self._meta("incarnation_seen", int, 0))
 
     def base_model(self) -> dict[str, str]:
-        """A digest by name of each file of the model that the run began with; empty when nobody wrote it down."""
+        """Return a digest of each file, by name, of the model that the run began with; empty if none was recorded."""
         return dict(self._meta("base_model", dict[str, str], {}))
 
     def settings(self) -> dict[str, Any]:
-        """The settings that are fixed for the run, by name; empty when nobody wrote them down."""
+        """Return the settings that are fixed for the run, by name; empty if none were recorded."""
         return dict(self._meta("settings", dict[str, Any], {}))
 
     def _meta(self, key: str, kind: Any, otherwise: Any) -> Any:
-        """What was written down under `key` as JSON of type `kind`; `otherwise` where nothing was."""
+        """Return the JSON of type `kind` under `key`, or `otherwise` if there is none."""
         rows = self.db.query("SELECT value FROM meta WHERE key = ?", (key,))
         return from_json(f"meta.{key}", rows[0][0], kind) if rows else otherwise
 
@@ -263,7 +264,7 @@ def _time(text: str) -> LearnerTime:
 
 
 class _Described(msgspec.Struct, frozen=True, kw_only=True):
-    """What the column `state` of a checkpoint has."""
+    """The contents of a checkpoint's column `state`."""
 
     curriculum: dict[str, Any]
     leases: int
@@ -271,7 +272,7 @@ class _Described(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _checkpoint_row(step: int, incarnation: int, directory: str, text: str) -> CheckpointRow:
-    """The row as it was written; in one of before counts were kept all is counted."""
+    """Return the row as it was written. A row from before counts were kept counts everything."""
     said = from_json("checkpoints.state", text, dict[str, Any])
     if "curriculum" in said:
         told = from_json("checkpoints.state", text, _Described)

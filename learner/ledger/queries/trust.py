@@ -1,4 +1,4 @@
-"""What a ledger says of trust: what audits found, what they add up to, what peers may have chosen, what was decided."""
+"""Read what a ledger has of trust: audits, evidence, checks of selective delivery, decisions of the operator."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHOICES = "SELECT lease, peer, at_ms, choice, withheld, theirs, ours, heard, log
 
 
 class AuditSums(Row, frozen=True):
-    """All audits of a peer: how many, how many failed, of how many tokens, and the largest gap in nats."""
+    """All audits of a peer: how many, how many failed, over how many tokens, and the largest gap in nats."""
 
     audits: int = 0
     failed: int = 0
@@ -41,14 +41,14 @@ class AuditSums(Row, frozen=True):
 
 
 class Confidence(NamedTuple):
-    """What is known of a peer, since when."""
+    """The audit history of a peer, and since when it stands."""
 
     known: AuditHistory
     since_ms: int
 
 
 class OperatorDecision(Row, frozen=True):
-    """What the operator decided of a peer: BAN or PARDON."""
+    """A decision of the operator about a peer: BAN or PARDON."""
 
     at_ms: int
     what: str
@@ -57,8 +57,7 @@ class OperatorDecision(Row, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class KeptLease:
-    """What is kept of a lease that failed its audit, as it was signed, and what the audit counted beyond which
-    margins."""
+    """A lease that failed its audit, as it was signed, and what the audit counted beyond which margins."""
 
     lease: bytes
     records: tuple[bytes, ...]
@@ -68,23 +67,23 @@ class KeptLease:
 
 @dataclass(frozen=True)
 class TrustQueries:
-    """See the module's paragraph."""
+    """The queries about trust."""
 
     db: Queries
 
     def has_audits(self) -> bool:
-        """Whether the program that wrote the ledger audited."""
+        """Return whether the program that wrote the ledger made audits."""
         return self.db.has_table("audits")
 
     def audit_sums(self) -> dict[PeerId, AuditSums]:
-        """By peer."""
+        """Return the sums over each peer's audits."""
         rows = self.db.query(
             "SELECT peer, count(*), sum(passed = 0), sum(tokens), max(worst) FROM audits GROUP BY peer", of="audits"
         )
         return {peer: AuditSums(*sums) for peer, *sums in rows}
 
     def unaudited(self) -> dict[PeerId, int]:
-        """By peer: records that were trained on without an audit."""
+        """Return, by peer, how many records were trained on without an audit."""
         return dict(
             self.db.query(
                 "SELECT r.peer, count(*) FROM records r WHERE r.step IS NOT NULL"
@@ -94,7 +93,8 @@ class TrustQueries:
         )
 
     def confidence(self, peers: Collection[PeerId] | None = None, bets: int | None = None) -> dict[PeerId, Confidence]:
-        """Of those that were ever audited, or banned; or of those of `peers`. `bets`: as in `wealth_from`."""
+        """Return what is known of all peers that were ever audited or banned, or of those among `peers`. `bets` is as
+        in `wealth_from`."""
         rows = self.db.query(
             "SELECT peer, passed, failed, audits, log_wealth, banned, since_ms FROM confidence"
             " WHERE ?1 IS NULL OR peer IN (SELECT value FROM json_each(?1))",
@@ -109,25 +109,26 @@ class TrustQueries:
         return found
 
     def confidence_of(self, peers: Collection[PeerId]) -> dict[PeerId, AuditHistory]:
-        """What audits go on from, of those of `peers` that were ever audited, or banned."""
+        """Return what audits continue from, for those of `peers` that were ever audited or banned."""
         return {peer: known for peer, (known, _) in self.confidence(peers, BETS).items()}
 
     def audits(self, peer: PeerId) -> list[AuditRow]:
-        """Those of a peer, in the order in which they were made."""
+        """Return the audits of a peer, in the order in which they were made."""
         return [_audit(row) for row in self.db.query(f"{AUDITS} WHERE peer = ? ORDER BY rowid", (peer,), of="audits")]
 
     def audit(self, lease: LeaseId) -> AuditRow | None:
-        """That of a lease; None where it was not audited."""
+        """Return the audit of a lease; None if it was not audited."""
         rows = self.db.query(f"{AUDITS} WHERE lease = ?", (lease,), of="audits")
         return _audit(rows[0]) if rows else None
 
     def audits_of(self, leases: Collection[LeaseId]) -> dict[LeaseId, bool]:
-        """Those of `leases` that were audited, and whether they passed."""
+        """Return those of `leases` that were audited, and whether they passed."""
         found = {one: self.db.query("SELECT passed FROM audits WHERE lease = ?", (one,)) for one in leases}
         return {lease: bool(rows[0][0]) for lease, rows in found.items() if rows}
 
     def kept_lease(self, lease: LeaseId) -> KeptLease | None:
-        """None where it was not audited, passed, or is not among the newest of its peer that are kept."""
+        """Return a lease that failed its audit, as it was signed. None if it was not audited, passed, or is not among
+        the newest of its peer that are kept."""
         rows = self.db.query("SELECT envelope, records FROM evidence WHERE lease = ?", (lease,), of="evidence")
         if not rows or (audit := self.audit(lease)) is None:
             return None
@@ -139,7 +140,8 @@ class TrustQueries:
         )
 
     def choices(self, *, peer: PeerId | None = None, lease: LeaseId | None = None) -> list[ChoiceRow]:
-        """What was drawn since its peer may have chosen: all of a peer that was not forgiven, in order; or a lease."""
+        """Return the checks for selective delivery: all of a peer that were not forgiven, in order, or that of a
+        lease."""
         rows = self.db.query(
             f"{CHOICES} WHERE lease = ?1 OR (peer = ?2 AND heard > 0) ORDER BY heard", (lease, peer), of="choices"
         )
@@ -154,7 +156,7 @@ class TrustQueries:
         ]  # fmt: skip
 
     def choice_history(self, peer: PeerId) -> History:
-        """What the groups add up to that this peer may have chosen."""
+        """Return the evidence from all checks of this peer for selective delivery."""
         rows = self.db.query(
             "SELECT heard, log_wealth FROM choices WHERE peer = ? AND heard > 0 ORDER BY heard DESC LIMIT 1", (peer,)
         )
@@ -163,20 +165,20 @@ class TrustQueries:
         return History()
 
     def decisions(self, peer: PeerId) -> list[OperatorDecision]:
-        """Newest first."""
+        """Return the operator's decisions about a peer, newest first."""
         return self.db.rows(OperatorDecision, "FROM decisions WHERE peer = ? ORDER BY id DESC", (peer,), of="decisions")
 
     def pardons_ms(self, peer: PeerId) -> list[int]:
-        """When the operator pardoned it, in order."""
+        """Return when the operator pardoned the peer, in order."""
         return [one.at_ms for one in reversed(self.decisions(peer)) if one.what == PARDON]
 
     def banned_by_operator(self) -> set[PeerId]:
-        """Those of whom the operator's last decision is a ban."""
+        """Return the peers for which the operator's last decision is a ban."""
         rows = self.db.query("SELECT peer, what, max(id) FROM decisions GROUP BY peer", of="decisions")
         return {PeerId(peer) for peer, what, _ in rows if what == BAN}
 
     def admitted_of(self, leases: Collection[LeaseId]) -> list[AdmittedRow]:
-        """Those of `leases` of which something is admitted, and no step has taken it."""
+        """Return those of `leases` with admitted records that no step has consumed."""
         found: list[AdmittedRow] = []
         for lease in leases:
             rows = self.db.query(
@@ -190,7 +192,7 @@ class TrustQueries:
         return found
 
     def scores_of(self, leases: Collection[LeaseId]) -> list[tuple[LeaseId, PeerId, bytes]]:
-        """Those of `leases` by which a teacher delivered scores, with the receipt that it has."""
+        """Return those of `leases` for which a teacher delivered scores, each with its receipt."""
         if not self.db.has_table("teacher_leases"):
             return []
         return [
@@ -204,7 +206,7 @@ class TrustQueries:
         ]
 
     def parts_of(self, peer: PeerId, roots: Collection[LeaseId]) -> set[LeaseId]:
-        """The leases of `peer` among those that opened the groups `roots`, or went on with them."""
+        """Return the leases of `peer` that opened or continued the groups `roots`."""
         found: set[LeaseId] = set()
         for root in roots:
             rows = self.db.query(
@@ -216,8 +218,8 @@ class TrustQueries:
         return found
 
     def untrained_of(self, peer: PeerId) -> set[LeaseId]:
-        """The leases that opened the groups of which `peer` made a part that was admitted, but for groups that were
-        trained on or dropped."""
+        """Return the leases that opened groups with an admitted part of `peer`, except groups that were trained on or
+        dropped."""
         rows = self.db.query(
             "SELECT DISTINCT coalesce(c.root, r.lease) AS opener FROM records r LEFT JOIN continuations c USING (lease)"
             f" WHERE {has_payload(self.db)} AND r.step IS NULL AND r.rule = 'admitted' AND r.peer = ?"
@@ -227,11 +229,11 @@ class TrustQueries:
         return {LeaseId(root) for (root,) in rows}
 
     def is_dropped(self, root: LeaseId) -> bool:
-        """Whether the group that this lease opened was dropped."""
+        """Return whether the group that this lease opened was dropped."""
         return bool(self.db.query("SELECT 1 FROM dropped WHERE lease = ?", (root,)))
 
     def untold_revisions(self, peer: PeerId, most: int) -> list[tuple[LeaseId, bytes]]:
-        """(lease, receipt) of revisions that the peer has not been told, the oldest first."""
+        """Return (lease, receipt) of revisions that the peer has not been sent, the oldest first."""
         rows = self.db.query(
             "SELECT v.lease, l.receipt FROM revisions v JOIN leases l USING (lease)"
             " WHERE v.peer = ? AND v.told = 0 ORDER BY v.at_ms, v.lease LIMIT ?",
@@ -240,8 +242,9 @@ class TrustQueries:
         return [(LeaseId(lease), whole_receipt(self.db, LeaseId(lease), receipt)) for lease, receipt in rows]
 
     def margins(self) -> Callable[[AuditRow], Sequence[Margin]]:
-        """By which an audit was judged: those that were in force then, or, of a teacher's scores, its own. Before they
-        were written down, they went by the newest version's size, at two bytes a parameter."""
+        """Return a function that gives the margins by which an audit was judged: those in force at that time or, for a
+        teacher's scores, its own. Before margins were recorded, they depended on the newest version's size, at two
+        bytes a parameter."""
         rows = self.db.query("SELECT since_ms, margins FROM margins ORDER BY since_ms", of="margins")
         kept = [(at_ms, margins_from("margins.margins", text)) for at_ms, text in rows]
         sizes = self.db.query("SELECT published_ms, total_bytes FROM versions ORDER BY published_ms")
@@ -265,7 +268,7 @@ class TrustQueries:
 
 
 def _audit(row: tuple[Any, ...]) -> AuditRow:
-    """One of AUDITS."""
+    """Return the audit in a row of AUDITS."""
     return AuditRow(
         lease=LeaseId(row[0]), peer=PeerId(row[1]), at_ms=row[2], tokens=row[3],
         counts=counts_from("audits.above", row[4]), worst=row[5], evidence=row[6], passed=bool(row[7]), detail=row[8],

@@ -1,4 +1,4 @@
-"""What a ledger says of the work: leases, the verdicts on what came of them, and what became of the records."""
+"""Read what a ledger has of the work: leases, the verdicts on their records, and what became of the records."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ ENDS = {"returned": End.RETURNED, "expired": End.EXPIRED, "lost": End.LOST}
 
 
 class KnownLease(Row, frozen=True):
-    """A lease and how it stands: `status` as in the ledger, `started_version` that with which it was begun, if that
-    was said."""
+    """A lease and its state. `status` is as in the ledger. `started_version` is the version that it was begun with, if
+    the peer reported that."""
 
     lease: LeaseId
     peer: PeerId
@@ -43,7 +43,7 @@ class KnownLease(Row, frozen=True):
 
 
 class RecordFate(Row, frozen=True):
-    """A record, what was decided of it, the step that took it, and why its group was dropped, if it was."""
+    """A record, its verdict, the step that consumed it, and why its group was dropped, if it was."""
 
     idx: int
     record: RecordId
@@ -56,7 +56,7 @@ class RecordFate(Row, frozen=True):
 
 
 class CameRecord(Row, frozen=True):
-    """What was decided of a record, the step that took it, and when it came, for which lease."""
+    """The verdict on a record, the step that consumed it, when it arrived, and its lease."""
 
     rule: str
     step: int | None
@@ -65,7 +65,7 @@ class CameRecord(Row, frozen=True):
 
 
 class RefusedGroup(Row, frozen=True):
-    """So many records of a lease that one rule refused, with one reason, and when the last of them came."""
+    """Records of a lease that one rule rejected, with one reason: how many, and when the last of them arrived."""
 
     lease: LeaseId
     rule: str
@@ -75,7 +75,7 @@ class RefusedGroup(Row, frozen=True):
 
 
 class RefusedRow(Row, frozen=True):
-    """A record that was refused; `incarnation` and `version` name its oldest behaviour version."""
+    """A rejected record. `incarnation` and `version` name its oldest behaviour version."""
 
     peer: PeerId
     rule: Rule
@@ -98,18 +98,18 @@ class PeerWork(Row, frozen=True):
 
 @dataclass(frozen=True)
 class WorkQueries:
-    """See the module's paragraph."""
+    """The queries about work."""
 
     db: Queries
 
-    # All of it
+    # The whole ledger
 
     def trained(self) -> int:
-        """Records that were trained on."""
+        """Return how many records were trained on."""
         return int(self.db.query("SELECT count(*) FROM records WHERE step IS NOT NULL")[0][0])
 
     def lags(self) -> dict[int, int]:
-        """How many records were trained on at which lag."""
+        """Return how many records were trained on at each lag."""
         return dict(
             self.db.query(
                 "SELECT trained_lag, count(*) FROM records WHERE step IS NOT NULL AND rule = 'admitted'"
@@ -118,7 +118,7 @@ class WorkQueries:
         )
 
     def lags_by_step(self) -> dict[int, tuple[float, int]]:
-        """The mean and the largest lag of what each step was trained on."""
+        """Return the mean and the largest lag of the records of each step."""
         rows = self.db.query(
             "SELECT step, avg(trained_lag), max(trained_lag) FROM records"
             " WHERE step IS NOT NULL AND rule = 'admitted' AND trained_lag IS NOT NULL GROUP BY step"
@@ -126,17 +126,18 @@ class WorkQueries:
         return {step: (mean, largest) for step, mean, largest in rows}
 
     def later_turns(self) -> int:
-        """Admitted records that went on with an episode, or with a completion that was begun."""
+        """Return how many admitted records continued an episode, or a completion that had been begun."""
         sql = "SELECT count(*) FROM records JOIN continuations USING (lease) WHERE rule = 'admitted' AND turn > 0"
         return sum(count for (count,) in self.db.query(sql, of="continuations"))
 
     def uninformative(self) -> int:
-        """Admitted records whose group was dropped since it teaches nothing."""
+        """Return how many admitted records are in groups that were dropped because they teach nothing."""
         sql = f"SELECT count(*) FROM records r {dropped(self.db)} WHERE r.rule = 'admitted' AND d.reason = ?"
         return int(self.db.query(sql, (UNINFORMATIVE,))[0][0])
 
     def received(self) -> list[tuple[int, int]]:
-        """When which tokens that count came; those that a restart orphaned, when their lease was delivered."""
+        """Return when how many tokens arrived that count. Tokens that a restart orphaned count at the time of their
+        delivery."""
         return [
             *self.db.query("SELECT received_ms, sum(tokens) FROM records WHERE rule = 'admitted' GROUP BY received_ms"),
             *self.db.query(
@@ -146,7 +147,8 @@ class WorkQueries:
         ]
 
     def fruitless(self) -> Loop | None:
-        """How leases ended since the last admitted record, if the learner's alarm would say that none brings one."""
+        """Return how leases ended since the last admitted record, if the learner's alarm would fire: no lease brings a
+        record."""
         last_ms = self.db.query("SELECT max(received_ms) FROM records WHERE rule = 'admitted'")[0][0] or 0
         recalled = "AND lease NOT IN (SELECT lease FROM recalled)" if self.db.has_table("recalled") else ""
         ended = f"FROM leases WHERE status IN ('returned', 'expired', 'lost') AND closed_ms > ? {recalled}"
@@ -159,7 +161,7 @@ class WorkQueries:
         return Loop(ends=Counter({ENDS[status]: number for status, number in rows}), span_s=(end_ms - first_ms) / 1000)
 
     def open_leases(self) -> list[LeaseRow]:
-        """Leases neither delivered nor closed, nor answered with a receipt."""
+        """Return leases that are neither delivered nor closed, and have no receipt."""
         return [
             LeaseRow(
                 lease=LeaseId(row[0]), peer=PeerId(row[1]), task=row[2], prompt=row[3], rollouts=row[4],
@@ -174,7 +176,7 @@ class WorkQueries:
         ]  # fmt: skip
 
     def leased_lately(self, span_ms: int) -> list[PeerId]:
-        """Peers that were leased anything within so many milliseconds before the last lease."""
+        """Return peers that were granted a lease within `span_ms` before the last lease."""
         rows = self.db.query(
             "SELECT DISTINCT peer FROM leases WHERE issued_ms >= (SELECT max(issued_ms) FROM leases) - ?", (span_ms,)
         )
@@ -182,7 +184,7 @@ class WorkQueries:
 
     @property
     def _unconsumed(self) -> str:
-        """SQL that finds admitted records, as `r`, that no surviving step has taken or dropped."""
+        """SQL that finds admitted records, as `r`, that no surviving step has consumed or dropped."""
         return (
             "FROM records r JOIN leases l USING (lease) LEFT JOIN continuations c USING (lease)"
             f" WHERE r.rule = 'admitted' AND r.step IS NULL AND {has_payload(self.db)}"
@@ -190,7 +192,7 @@ class WorkQueries:
         )
 
     def group_sizes(self) -> set[int]:
-        """Of how many completions the groups are that are leased, or wait to be trained on."""
+        """Return the sizes, in completions, of the groups that are leased or wait to be trained on."""
         rows = self.db.query(
             "SELECT rollouts FROM leases LEFT JOIN continuations c USING (lease) WHERE c.root IS NULL AND"
             f" ({OPEN} OR lease IN (SELECT coalesce(c.root, r.lease) {self._unconsumed})){self._no_teachers('lease')}"
@@ -198,7 +200,7 @@ class WorkQueries:
         return {int(size) for (size,) in rows}
 
     def unconsumed(self) -> list[UnconsumedRow]:
-        """Admitted records that no surviving step has taken or dropped, in order of turns and of arrival."""
+        """Return admitted records that no surviving step has consumed or dropped, ordered by turn and arrival."""
         of_waiting = f"SELECT lease, idx FROM cut_off WHERE lease IN (SELECT r.lease {self._unconsumed})"
         cut_off = {(lease, index) for lease, index in self.db.query(of_waiting, of="cut_off")}
         parts = self._parts(f"lease IN (SELECT r.lease {self._unconsumed})")
@@ -215,7 +217,7 @@ class WorkQueries:
         ]  # fmt: skip
 
     def _parts(self, where: str, values: Sequence[Any] = ()) -> dict[tuple[LeaseId, int], Parts]:
-        """Rewards with names, by the lease and the index of their record."""
+        """Return rewards with names, by the lease and the index of their record."""
         found: defaultdict[tuple[LeaseId, int], list[RewardPart]] = defaultdict(list)
         sql = f"SELECT lease, idx, name, value, weight FROM reward_parts WHERE {where} ORDER BY lease, idx, place"
         for lease, index, name, value, weight in self.db.query(sql, values, of="reward_parts"):
@@ -224,11 +226,12 @@ class WorkQueries:
         return {record: tuple(parts) for record, parts in found.items()}
 
     def _no_teachers(self, lease: str) -> str:
-        """A condition that the column `lease` is of no teacher's, in a ledger that has such."""
+        """Return a condition that excludes teachers' leases by the column `lease`, if the ledger has the table of such
+        leases."""
         return f" AND {lease} NOT IN (SELECT lease FROM teacher_leases)" if self.db.has_table("teacher_leases") else ""
 
     def teachers(self) -> list[TeacherRow]:
-        """What each teacher has scored, of all that were ever leased something."""
+        """Return what each teacher has scored, for all teachers that were ever granted a lease."""
         return [
             TeacherRow(peer=PeerId(peer), groups=groups, refused=delivered - groups, tokens=tokens, engine_s=engine_s)
             for peer, groups, delivered, tokens, engine_s in self.db.query(
@@ -241,16 +244,16 @@ class WorkQueries:
         ]
 
     def counts(self) -> tuple[int, int]:
-        """How many leases and records there are; none is ever deleted."""
+        """Return how many leases and records there are; none is ever deleted."""
         leases, records = (
             self.db.query(f"SELECT coalesce(max({number}), 0) FROM {table}") for table, number in _numbered(self.db)
         )
         return int(leases[0][0]), int(records[0][0])
 
     def since(self, leases: int, records: int, decides: str = "") -> tuple[list[int], list[tuple[int, float]]]:
-        """Beyond the first so many leases and records, in order: the prompts that were leased, and (prompt, mean
-        reward) of each group that was admitted. `decides` names the reward of several; "": their sum.
-        """
+        """Return what came after the first `leases` leases and `records` records, in order: the problems that were
+        leased, and (problem, mean reward) of each group that was admitted. `decides` names one of several rewards; ""
+        means their sum."""
         worth, named = "r.reward", tuple[str, ...]()
         if decides and self.db.has_table("reward_parts"):
             this = "FROM reward_parts p WHERE p.lease = r.lease AND p.idx = r.idx AND p.name = ?2"
@@ -268,16 +271,16 @@ class WorkQueries:
             " UNION ALL SELECT c.root, c.lease FROM continuations c JOIN fresh USING (root))"
             f" SELECT l.prompt, avg({worth}) FROM turns t JOIN leases l ON l.lease = t.root"
             " JOIN records r ON r.lease = t.lease AND r.rule = 'admitted'"
-            # Complete is a group with a return for each of its episodes.
+            # A group is complete with a return for each of its episodes.
             " GROUP BY t.root HAVING count(r.reward) = max(l.rollouts) ORDER BY max(r.rowid)",
             (records, *named),
         )
         return [prompt for (prompt,) in given], [(prompt, mean) for prompt, mean in seen if mean is not None]
 
     def completion_tokens(self, records: int = 1 << 18) -> list[tuple[int, list[int]]]:
-        """Of the groups that were admitted last, in order: (prompt, tokens of each completion); of episodes those of
-        their first turns; none of those that were handed back before they were done. They are of the newest so many
-        records."""
+        """Return (problem, tokens of each completion) of the groups that were admitted last, in order, from the newest
+        `records` records. For episodes, these are the tokens of the first turns. Groups that were returned unfinished
+        are left out."""
         rows = self.db.query(
             "SELECT l.prompt, r.lease, r.tokens FROM records r JOIN leases l USING (lease)"
             " LEFT JOIN continuations c USING (lease) WHERE r.rule = 'admitted' AND c.root IS NULL"
@@ -293,21 +296,21 @@ class WorkQueries:
     # By peer
 
     def leases_by_peer(self) -> defaultdict[str, dict[str, int]]:
-        """How many there are of each status."""
+        """Return how many leases of each status each peer has."""
         found: defaultdict[str, dict[str, int]] = defaultdict(dict)
         for peer, status, number in self.db.query("SELECT peer, status, count(*) FROM leases GROUP BY peer, status"):
             found[peer][status] = number
         return found
 
     def recalled_by_peer(self) -> dict[str, tuple[int, int]]:
-        """Leases that were returned because they had been recalled, and their rollouts."""
+        """Return how many leases were returned because the learner had recalled them, and their rollouts."""
         rows = self.db.query(
             "SELECT peer, count(*), sum(rollouts) FROM recalled JOIN leases USING (lease) GROUP BY peer", of="recalled"
         )
         return {peer: (leases, rollouts) for peer, leases, rollouts in rows}
 
     def late_by_peer(self) -> dict[str, int]:
-        """Delivered leases that came after their deadline, or after they had been withdrawn."""
+        """Return how many leases were delivered after their deadline, or after they had been withdrawn."""
         return dict(
             self.db.query(
                 "SELECT l.peer, count(DISTINCT r.lease) FROM records r JOIN leases l USING (lease)"
@@ -317,14 +320,14 @@ class WorkQueries:
         )
 
     def verdicts_by_peer(self) -> defaultdict[str, Counter[Rule]]:
-        """Records that each rule decided; rules that this program does not know are one."""
+        """Return how many records each rule decided. All rules that this program does not know count as one."""
         found: defaultdict[str, Counter[Rule]] = defaultdict(Counter)
         for peer, rule, number in self.db.query("SELECT peer, rule, count(*) FROM records GROUP BY peer, rule"):
             found[peer][Rule(rule)] += number
         return found
 
     def work_by_peer(self) -> defaultdict[str, PeerWork]:
-        """Tokens count for it also where a restart of the learner orphaned them."""
+        """Return each peer's work. Its tokens include those that a restart of the learner orphaned."""
         found: defaultdict[str, PeerWork] = defaultdict(PeerWork)
         for peer, *sums in self.db.query(
             "SELECT r.peer, sum(r.tokens), sum(r.step IS NOT NULL), sum(d.lease IS NOT NULL)"
@@ -337,7 +340,8 @@ class WorkQueries:
         return found
 
     def judged(self, began_ms: int, width_ms: float) -> list[tuple[PeerId, int, int, int]]:
-        """By peer and stretch of `width_ms` from `began_ms` on: how many records were admitted, and how many came."""
+        """Return, by peer and stretch of `width_ms` from `began_ms` on, how many records were admitted, and how many
+        arrived."""
         return self.db.query(
             "SELECT peer, CAST((received_ms - ?) / ? AS INTEGER) AS stretch, sum(rule = 'admitted'), count(*)"
             " FROM records GROUP BY peer, stretch",
@@ -345,7 +349,8 @@ class WorkQueries:
         )
 
     def newest_refused(self, each: int, detail_chars: int) -> list[RefusedRow]:
-        """The newest `each` refused records of each peer and rule, newest first, with so much of their detail."""
+        """Return the newest `each` rejected records of each peer and rule, newest first, with `detail_chars` of their
+        detail."""
         return self.db.rows(
             RefusedRow,
             "FROM (SELECT peer, rule, lease, idx, incarnation, version, lag, received_ms, substr(detail, 1, ?) AS"
@@ -354,19 +359,19 @@ class WorkQueries:
             (detail_chars, each),
         )
 
-    # Of one peer
+    # One peer
 
     def records_of(self, peer: PeerId) -> list[CameRecord]:
-        """In the order in which they came."""
+        """Return a peer's records in the order of arrival."""
         return self.db.rows(CameRecord, "FROM records WHERE peer = ? ORDER BY received_ms, rowid", (peer,))
 
     def verdicts_of(self, peer: PeerId) -> list[tuple[Rule, int, int]]:
-        """By rule: how many records, and how many of them were trained on."""
+        """Return, by rule, how many records it decided, and how many of these were trained on."""
         sql = "SELECT rule, count(*), sum(step IS NOT NULL) FROM records WHERE peer = ? GROUP BY rule"
         return [(Rule(rule), count, trained) for rule, count, trained in self.db.query(sql, (peer,))]
 
     def refusals_of(self, peer: PeerId, limit: int) -> list[RefusedGroup]:
-        """Newest first."""
+        """Return a peer's rejected records by lease, rule and reason, newest first."""
         return self.db.rows(
             RefusedGroup,
             "SELECT lease, rule, detail, max(received_ms), count(*) FROM records WHERE peer = ? AND rule <> 'admitted'"
@@ -374,42 +379,42 @@ class WorkQueries:
             (peer, limit),
         )
 
-    # Of one lease or record
+    # One lease or record
 
     def leases_like(self, prefix: str, limit: int) -> list[LeaseId]:
-        """Those whose ids begin with `prefix`, in hex."""
+        """Return leases whose ids begin with `prefix`, in hex."""
         return self._ids("SELECT lease FROM leases WHERE substr(lower(hex(lease)), 1, ?) = ? LIMIT ?", prefix, limit)
 
     def records_like(self, prefix: str, limit: int) -> list[RecordId]:
-        """Those whose ids begin with `prefix`, in hex."""
+        """Return records whose ids begin with `prefix`, in hex."""
         sql = "SELECT DISTINCT record FROM records WHERE substr(lower(hex(record)), 1, ?) = ? LIMIT ?"
         return self._ids(sql, prefix, limit)
 
     def lease_of(self, record: RecordId) -> LeaseId:
-        """The lease under which a record was trained on or admitted, or else came first."""
+        """Return the lease under which a record was trained on or admitted, or else first arrived."""
         sql = "SELECT lease FROM records WHERE record = ? ORDER BY step IS NULL, rule <> 'admitted', rowid LIMIT 1"
         return LeaseId(self.db.query(sql, (record,))[0][0])
 
     def lease(self, lease: LeaseId) -> KnownLease:
-        """A lease that is there."""
+        """Return a lease that exists."""
         (found,) = self.db.rows(KnownLease, "FROM leases WHERE lease = ?", (lease,))
         return found
 
     def receipt_of(self, lease: LeaseId, peer: PeerId) -> bytes | None:
-        """The receipt already given to `peer` for `lease`, or None."""
+        """Return the receipt already given to `peer` for `lease`, or None."""
         return stored_receipt(self.db, lease, peer)
 
     def lease_envelope(self, lease: LeaseId) -> bytes | None:
-        """The lease as it was signed. None when there is none of that id, or it is of no use any more."""
+        """Return the lease as it was signed; None if there is no such lease, or its payload was deleted."""
         rows = self.db.query("SELECT envelope FROM leases WHERE lease = ?", (lease,))
         return rows[0][0] if rows else None
 
     def is_recalled(self, lease: LeaseId) -> bool:
-        """Whether the learner recalled it."""
+        """Return whether the learner recalled the lease."""
         return bool(self.db.query("SELECT 1 FROM recalled WHERE lease = ?", (lease,), of="recalled"))
 
     def fates(self, lease: LeaseId, record: RecordId | None = None) -> list[RecordFate]:
-        """Of the records of a lease, or one of them."""
+        """Return what became of the records of a lease, or of one of them."""
         return self.db.rows(
             RecordFate,
             "SELECT r.idx, r.record, r.rule, r.detail, r.reward, r.step, r.trained_lag, d.reason FROM records r"
@@ -418,12 +423,12 @@ class WorkQueries:
         )
 
     def came_again(self, record: RecordId, lease: LeaseId) -> list[tuple[Rule, LeaseId]]:
-        """What was decided of the same record under other leases than this."""
+        """Return the verdicts on the same record under other leases than this one."""
         sql = "SELECT rule, lease FROM records WHERE record = ? AND lease <> ? ORDER BY rowid"
         return [(Rule(rule), other) for rule, other in self.db.query(sql, (record, lease))]
 
     def rules_of(self, lease: LeaseId) -> dict[int, str]:
-        """Which rule decided each place of a lease; that which admitted it, if one did."""
+        """Return which rule decided each place of a lease; the one that admitted it, if one did."""
         return dict(
             self.db.query("SELECT idx, rule FROM records WHERE lease = ? ORDER BY rule <> 'admitted' DESC", (lease,))
         )
@@ -433,22 +438,23 @@ class WorkQueries:
 
 
 def _numbered(db: Queries) -> tuple[tuple[str, str], tuple[str, str]]:
-    """The tables of leases and of records, and the columns by which their rows are numbered as they come."""
+    """Return the tables of leases and of records, with the columns that number their rows in the order of arrival."""
     if db.has_table("lease_rows"):
         return ("lease_rows", "no"), ("record_rows", "no")
     return ("leases", "rowid"), ("records", "rowid")
 
 
 def has_payload(db: Queries) -> str:
-    """SQL that is true of `records r` that are there as they were signed: looked up among those, which are few."""
+    """Return SQL that is true for `records r` whose signed bytes are stored. It looks them up among the payloads, which
+    are few."""
     return (
         "r.rowid IN (SELECT no FROM record_payloads)" if db.has_table("record_payloads") else "r.envelope IS NOT NULL"
     )
 
 
 def dropped(db: Queries) -> str:
-    """SQL that joins what of `records r` was dropped, as `d`: of an episode all turns are, in the name of its first
-    lease. An older program's ledger has no others."""
+    """Return SQL that joins `dropped`, as `d`, to `records r`. For an episode, all turns are dropped under the name of
+    its first lease. A ledger of an older program has no other turns."""
     root = "(SELECT root FROM continuations c WHERE c.lease = r.lease)" if db.has_table("continuations") else "NULL"
     return f"LEFT JOIN dropped d ON d.lease = coalesce({root}, r.lease)"
 

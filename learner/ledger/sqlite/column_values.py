@@ -1,7 +1,11 @@
-"""Values of a ledger that SQLite does not look into: JSON, names of versions, what was signed.
+"""Read the values of a ledger that SQLite does not check: JSON, names of versions, signed bytes.
 
-What always holds: what a learner writes is read as it was; anything else is a DamagedValue that names table and column,
-never another exception, so that a row which somebody changed, or a disk, ends a command in a sentence.
+So if somebody, or the disk, changed a row, a command ends with a message and not with a traceback.
+
+Invariants:
+
+- A value that a learner wrote is read as it was.
+- Any other value raises DamagedValue, which names table and column, and never another exception.
 """
 
 from __future__ import annotations
@@ -23,14 +27,14 @@ from protocol.core.ids import PolicyVersion
 T = TypeVar("T")
 
 SHOWN_CHARS = 40
-"""Of a value that is none, said back."""
+"""Characters of a damaged value that the message shows."""
 
 MAX_COUNTED = 2**53
-"""Of what an audit counts; floats are exact up to there."""
+"""Largest number that an audit counts; floats are exact up to it."""
 
 
 def from_json(column: str, text: str | bytes, kind: Any) -> Any:
-    """The value of type `kind` that `column` has as JSON. Raises DamagedValue."""
+    """Return the value of type `kind` that `column` has as JSON. Raises DamagedValue."""
     try:
         return msgspec.convert(json.loads(text), ready(kind))
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError) as error:
@@ -38,17 +42,18 @@ def from_json(column: str, text: str | bytes, kind: Any) -> Any:
 
 
 def wealth_from(column: str, text: str, bets: int | None = None) -> tuple[float, ...]:
-    """The evidence, bet by bet, that `column` has: of so many `bets` if it has any. Raises DamagedValue."""
+    """Return the evidence that `column` has, bet by bet: none, or as many values as `bets`, if that is given. Raises
+    DamagedValue."""
     found = from_json(column, text, list[float])
-    if not all(value < math.inf for value in found):  # minus infinity: what was lost for good
-        raise damaged_value(column, text, "so much evidence cannot be")
+    if not all(value < math.inf for value in found):  # minus infinity: a bet that was lost for good
+        raise damaged_value(column, text, "evidence must be below infinity")
     if bets is not None and len(found) not in (0, bets):
         raise damaged_value(column, text, f"{len(found)} bets instead of {bets}")
     return tuple(found)
 
 
 def worth_from(column: str, text: str) -> list[CompletionValue]:
-    """The completions, with what they are worth, that `column` has. Raises DamagedValue."""
+    """Return the completions, with their values, that `column` has. Raises DamagedValue."""
     rows = from_json(column, text, list[tuple[int, float, tuple[int, float] | None]])
     return [
         CompletionValue(
@@ -59,7 +64,7 @@ def worth_from(column: str, text: str) -> list[CompletionValue]:
 
 
 def choice_from(column: str, text: str) -> DeliveryOutcome:
-    """The choice that `column` has. Raises DamagedValue."""
+    """Return the choice that `column` has. Raises DamagedValue."""
     try:
         return DeliveryOutcome(text)
     except ValueError as error:
@@ -67,15 +72,15 @@ def choice_from(column: str, text: str) -> DeliveryOutcome:
 
 
 def counts_from(column: str, text: str) -> tuple[Counted, ...]:
-    """What an audit counted, margin by margin, that `column` has. Raises DamagedValue."""
+    """Return what an audit counted, margin by margin, from `column`. Raises DamagedValue."""
     pairs = from_json(column, text, list[tuple[int, int]])
     if not all(0 <= above <= trials <= MAX_COUNTED for above, trials in pairs):
-        raise damaged_value(column, text, "so many of so many cannot be")
+        raise damaged_value(column, text, "these counts are impossible")
     return tuple(Counted(above=above, trials=trials) for above, trials in pairs)
 
 
 def margins_from(column: str, text: str) -> tuple[Margin, ...]:
-    """The margins that `column` has. Raises DamagedValue."""
+    """Return the margins that `column` has. Raises DamagedValue."""
     rows = from_json(column, text, list[tuple[Measure, float, float, float | None, float | None]])
     try:
         return tuple(
@@ -93,7 +98,7 @@ def margins_from(column: str, text: str) -> tuple[Margin, ...]:
 
 
 def packed_in(column: str, raw: bytes, kind: Any) -> Any:
-    """The value of type `kind` that `column` has as MessagePack. Raises DamagedValue."""
+    """Return the value of type `kind` that `column` has as MessagePack. Raises DamagedValue."""
     try:
         return msgspec.msgpack.decode(raw, type=ready(kind))
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -101,18 +106,19 @@ def packed_in(column: str, raw: bytes, kind: Any) -> Any:
 
 
 def version_from(column: str, name: str) -> PolicyVersion:
-    """The version that `column` names. Raises DamagedValue."""
+    """Return the version that `column` names. Raises DamagedValue."""
     try:
         incarnation, version = map(int, name.split("."))
     except ValueError as error:
-        raise damaged_value(column, name, "no version") from error
+        raise damaged_value(column, name, "it names no policy version") from error
     return PolicyVersion(incarnation, version)
 
 
 def signed_in(column: str, raw: bytes | None, read: Callable[[bytes], T]) -> T:
-    """What `read` makes of the envelope in `column`. Raises DamagedValue where there is none, or `read` a PeerError."""
+    """Return what `read` makes of the envelope in `column`. Raises DamagedValue if there is none, or if `read` raises
+    PeerError."""
     if raw is None:
-        raise damaged_value(column, b"", "it was forgotten, and is asked for")
+        raise damaged_value(column, b"", "the signed bytes were deleted, and are needed")
     try:
         return read(raw)
     except PeerError as error:
@@ -120,7 +126,7 @@ def signed_in(column: str, raw: bytes | None, read: Callable[[bytes], T]) -> T:
 
 
 def damaged_value(column: str, value: str | bytes, why: str) -> DamagedValue:
-    """What to raise where `column` has a value that is none, and why it is none."""
+    """Return the exception to raise for a damaged value in `column`. `why` says what is wrong with it."""
     shown = repr(value[:SHOWN_CHARS])
     return DamagedValue(
         f"{column} has a value that no learner writes ({shown}: {why[:200]}). Nothing was changed. Restore the ledger "

@@ -1,9 +1,14 @@
-"""The file that is the ledger: one SQLite database of one swarm, in a format that this program knows.
+"""Open the ledger's file: one SQLite database of one swarm, in a format that this program knows.
 
-What always holds: what a transaction wrote is on disk when it ends, or nothing of it is (WAL, synchronous FULL); a file
-that is not ours, or damaged, is not changed: before it is opened to be written, it is read through and its rows are
-summed (`row_sums`); what SQLite refuses becomes a LedgerError with the next step, and mistakes of ours travel. Readers
-may open the file while the learner writes, and see one moment of it.
+Readers may open the file while the learner writes, and see it as it is at one moment.
+
+Invariants:
+
+- When a transaction ends, all that it wrote is on disk, or none of it (WAL, synchronous FULL).
+- A file that is damaged or not ours is not changed: before it is opened for writing, all of it is read and its rows are
+  summed (`row_sums`).
+- An error of SQLite becomes a LedgerError with the next step. Other exceptions, which are bugs of ours, are raised as
+  they are.
 """
 
 from __future__ import annotations
@@ -33,20 +38,20 @@ from learner.ledger.sqlite.row_sums import Summing, differing
 from learner.ledger.sqlite.schema import LATER_TABLES, READABLE, SCHEMA, SCHEMA_VERSION, SUMMED, WITH_PLAIN_TABLES, WORK
 
 BUSY_S = 10.0
-"""How long to wait for another writer, of which there should be none: a backup tool may hold the file for a moment."""
+"""Seconds to wait for another writer. There should be none, but a backup tool may hold the file for a moment."""
 
 
 HEADER_BYTES = 100
-"""With so many a file of SQLite's begins."""
+"""Bytes of the header with which a SQLite file begins."""
 
 
 class LedgerError(Exception):
-    """The ledger cannot be used; its data are untouched. The message names the file and the next step."""
+    """The ledger cannot be used; its data are not changed. The message names the file and the next step."""
 
 
 class DamagedValue(LedgerError):
-    """A value in a ledger is none that a learner writes. The message names its table and column; `snapshot`, and who
-    else knows the file, puts its name before that."""
+    """A value in a ledger is none that a learner writes. The message names its table and column; `snapshot`, or another
+    caller that knows the file, puts the file's name before that."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class Snapshot(Queries):
 
 
 class LedgerFile(SqliteFile):
-    """See the module's paragraph. Safe to call from several threads; calls are serialised. Raises LedgerError."""
+    """The ledger's file, open for writing. Several threads may call it; calls are serialised. Raises LedgerError."""
 
     def __init__(self, path: Path, *, swarm: bytes) -> None:
         self._swarm = swarm
@@ -69,14 +74,14 @@ class LedgerFile(SqliteFile):
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Everything written inside is on disk together when the block ends, or not at all. Raises LedgerError."""
+        """Write everything inside to disk together when the block ends, or nothing. Raises LedgerError."""
         with super().transaction() as db:
             self._summing.forget()
             yield db
             self._summing.write()
 
     def vacuum(self) -> None:
-        """Write the file anew, without what is free in it. Raises LedgerError."""
+        """Rewrite the file without its free pages. Raises LedgerError."""
         with self._lock, self._named(Doing.WRITE):
             self._whereabouts.require()
             self._db.execute("VACUUM")
@@ -84,7 +89,7 @@ class LedgerFile(SqliteFile):
 
     def _prepare(self) -> None:
         db, self._summing = self._db, Summing(self._db)
-        if db.execute("SELECT 1 FROM sqlite_master").fetchone():  # asked before anything is changed: it may not be ours
+        if db.execute("SELECT 1 FROM sqlite_master").fetchone():  # checked before any change: it may not be ours
             _require_swarm(self.path, _meta(self.path, db), self._swarm)
         db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = OFF;")
         with self.transaction():
@@ -112,27 +117,28 @@ class LedgerFile(SqliteFile):
         if ailment is Ailment.DAMAGED:
             return _unreadable(self.path, error)
         return LedgerError(
-            f"{self.path}: {error}. Free the disk, or end what holds the file, then start again: what was acknowledged "
-            "is safe."
+            f"{self.path}: {error}. Free the disk, or end the program that holds the file, then start again. All that "
+            "the learner acknowledged is safe."
         )
 
     def _taken_away(self, gone: FileGone) -> Exception:
         if gone.rescued is None:
             return LedgerError(
-                f"{gone} while the learner used it, and could not be written anew. Restore {self.path} from a copy."
+                f"{gone} while the learner used it, and could not be rescued. Restore {self.path} from a copy."
             )
         return LedgerError(
-            f"{gone} while the learner used it. All that it held is in {gone.rescued}. Find out who did that, move "
-            f"this file to {self.path} (with no -wal or -shm beside it), and start again: nothing that was "
+            f"{gone} while the learner used it. All its contents are in {gone.rescued}. Find out what removed it, "
+            f"move this file to {self.path} (with no -wal or -shm beside it), and start again. Nothing that was "
             "acknowledged is lost."
         )
 
 
 def is_blank(path: Path) -> bool:
-    """Whether nothing was ever written there: there is no file, or whoever made it was killed at that."""
+    """Return whether nothing was ever written there: there is no file, or its writer was killed while it made the
+    file."""
     if not path.exists():
         return True
-    if not path.is_file() or 0 < path.stat().st_size < HEADER_BYTES:  # SQLite would take those for a new database
+    if not path.is_file() or 0 < path.stat().st_size < HEADER_BYTES:  # SQLite would treat such a file as a new database
         return False
     try:
         with closing(connect(path, timeout_s=BUSY_S, read_only=True)) as db:
@@ -143,18 +149,18 @@ def is_blank(path: Path) -> bool:
 
 @contextmanager
 def snapshot(path: Path) -> Iterator[Snapshot]:
-    """The ledger as it is now, to read while somebody else may write to it.
+    """Yield the ledger as it is now, to read it while another process may write to it.
 
-    Raises LedgerError, naming the file and the next step, when it is missing, unreadable, or of another program.
+    Raises LedgerError, naming the file and the next step, when the file is missing, unreadable, or of another program.
     """
     if not path.exists():
         raise LedgerError(f"{path}: there is no ledger. Name the state directory of a learner that has been started.")
     if not path.is_file():
-        raise LedgerError(f"{path} is no file. Move away what lies there, and restore the ledger from a copy.")
+        raise LedgerError(f"{path} is no file. Move away what is there, and restore the ledger from a copy.")
     try:
         with closing(connect(path, timeout_s=BUSY_S, read_only=True)) as db:
             db.execute("BEGIN")
-            _require_schema(path, _meta(path, db))  # SQLite finds out that a file is none of its own at the first query
+            _require_schema(path, _meta(path, db))  # the first query fails if the file is not SQLite's
             with _blaming(path, db):
                 yield Snapshot(db)
     except OSError as error:
@@ -169,7 +175,8 @@ def snapshot(path: Path) -> Iterator[Snapshot]:
 
 @contextmanager
 def _blaming(path: Path, db: sqlite3.Connection) -> Iterator[None]:
-    """What reading rows raises is the file's fault if the file is found to be damaged, and else a mistake of ours."""
+    """Raise LedgerError for an exception from reading rows if the file is damaged; otherwise it is a bug, and is raised
+    as it is."""
     try:
         yield
     except UnicodeDecodeError:
@@ -181,17 +188,17 @@ def _blaming(path: Path, db: sqlite3.Connection) -> Iterator[None]:
 
 
 def _unreadable(path: Path, error: Exception) -> LedgerError:
-    """Why the file cannot be read, and what to do, by what SQLite calls it."""
+    """Return the error that says why the file cannot be read, and what to do, by SQLite's name for the failure."""
     ailment = ailment_of(error)
     if ailment is Ailment.BUSY:
         return LedgerError(
-            f"{path} is locked: another program holds it for longer than {BUSY_S:g} s. End that one (a backup, a"
-            " browser of databases), then do this again. Nothing was changed."
+            f"{path} is locked: another program has held it for more than {BUSY_S:g} s. End that program (a backup, a"
+            " database browser), then run this again. Nothing was changed."
         )
     if ailment is Ailment.DAMAGED:
         return LedgerError(
-            f"{path} is damaged, or no ledger ({error}). Nothing was changed. Restore it from a copy; what can still be"
-            " read of it, `sqlite3 FILE .recover` prints."
+            f"{path} is damaged, or no ledger ({error}). Nothing was changed. Restore it from a copy;"
+            " `sqlite3 FILE .recover` prints what can still be read of it."
         )
     return LedgerError(
         f"{path} cannot be read as a ledger ({error}). Check that it is one, that you may read it and that its"
@@ -200,11 +207,11 @@ def _unreadable(path: Path, error: Exception) -> LedgerError:
 
 
 def _meta(path: Path, db: sqlite3.Connection) -> dict[str, bytes]:
-    """What the file says of itself. Raises LedgerError when it is another program's, or empty."""
+    """Return what the file says of itself. Raises LedgerError when it is another program's, or empty."""
     if not db.execute("SELECT 1 FROM sqlite_master").fetchone():
         raise LedgerError(
-            f"{path} is empty, or cut short. Restore it from a copy; if this learner has never worked, remove it, and"
-            " start."
+            f"{path} is empty, or cut short. Restore it from a copy. If this learner has never run, remove it, and"
+            " start again."
         )
     named = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta' AND type = 'table'").fetchone()
     meta = dict(db.execute("SELECT key, value FROM meta")) if named else {}
@@ -222,8 +229,9 @@ def _require_swarm(path: Path, meta: Mapping[str, bytes], swarm: bytes) -> None:
 
 
 def require_sound(path: Path, swarm: bytes) -> None:
-    """Raise LedgerError unless the file is new, or ours and whole. Asked as a reader, who changes nothing even by
-    closing, and of all of it: to write into a damaged file may spoil what could have been saved. A GB takes 5 s."""
+    """Raise LedgerError unless the file is new, or ours and undamaged. All of it is read, by a reader, which changes
+    nothing even when it closes the file. Writing into a damaged file may destroy what could have been saved. 1 GB takes
+    5 s."""
     if is_blank(path):
         return
     with snapshot(path) as moment:
@@ -233,24 +241,24 @@ def require_sound(path: Path, swarm: bytes) -> None:
 
 
 def what_ails(db: sqlite3.Connection) -> str:
-    """What is wrong with the file, read through; "" if nothing is found. Raises SQLITE_ERRORS."""
+    """Read the whole file and return what is wrong with it, "" if nothing is found. Raises SQLITE_ERRORS."""
     (schema,) = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone() or (b"",)
     return is_sound(db) or (differing(db) if schema in [str(one).encode() for one in SUMMED] else "")
 
 
 def _damaged(path: Path, found: str) -> LedgerError:
     return LedgerError(
-        f"{path} is damaged ({found}). Nothing was changed. Restore it from a copy; what can still be read of it,"
-        ' `sqlite3 FILE .recover` prints. If it was changed by hand, on purpose: `sqlite3 FILE "DROP TABLE sums"`,'
-        " and the next start takes it as it is."
+        f"{path} is damaged ({found}). Nothing was changed. Restore it from a copy; `sqlite3 FILE .recover` prints"
+        ' what can still be read of it. If you changed it on purpose, run `sqlite3 FILE "DROP TABLE sums"`, and the'
+        " next start accepts it as it is."
     )
 
 
 def _require_schema(path: Path, meta: Mapping[str, bytes]) -> None:
-    """Raise LedgerError unless this program understands the ledger that says `meta` of itself."""
+    """Raise LedgerError unless this program can read the ledger that has this `meta`."""
     schema = bytes(meta.get("schema", b"")).decode("ascii", "replace")
     if schema not in map(str, READABLE):
         raise LedgerError(
-            f"{path} has ledger format {schema or 'unknown'}, this program reads {SCHEMA_VERSION}. Use the volery that"
-            " wrote it."
+            f"{path} has ledger format {schema or 'unknown'}, but this program reads {SCHEMA_VERSION}. Use the version"
+            " of volery that wrote it."
         )

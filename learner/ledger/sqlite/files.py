@@ -1,12 +1,13 @@
-"""SQLite files that lie on a disk: how one is opened, read and written, and what is wrong with one that cannot be read.
+"""Open, read and write SQLite files on a disk, and say what is wrong with a file that cannot be read.
 
-A flipped bit in a schema or a text makes Python's module raise UnicodeDecodeError instead of an error of SQLite's; a
-path may be a pipe, which SQLite would wait for. So every file of ours is opened here, and every error is named here.
+A flipped bit in a schema or a text makes Python's module raise UnicodeDecodeError instead of an error of SQLite. A path
+may be a pipe, on which SQLite would wait. So each of our files is opened here, and each error is classified here.
 
 Invariants:
-- Only a regular file is opened, or made where there is none and that is wanted.
-- Each error that a damaged file can cause has an Ailment; what has none is a mistake of ours.
-- Nothing is written to a file that somebody took away or replaced while it was open.
+
+- Only a regular file is opened, or made where there is none and the caller wants one.
+- Each error that a damaged file can cause has an Ailment; an error without one is a bug of ours.
+- Nothing is written to a file that was removed or replaced while it was open.
 """
 
 from __future__ import annotations
@@ -28,27 +29,28 @@ from learner.artifacts.regular_file import open_file
 from protocol.core.codec import ready
 
 SQLITE_ERRORS = (sqlite3.DatabaseError, UnicodeDecodeError)
-"""What reading or writing a file may raise; `ailment_of` says which of them are the file's."""
+"""Exceptions from reading or writing a file; `ailment_of` says which of them are due to the file."""
 
 OF_ROWS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, AssertionError)
-"""What reading rows may raise that no program of ours wrote: an enum without that word, a number too large."""
+"""Exceptions from reading rows that no program of ours wrote: an enum without that value, a number that is too
+large."""
 
 
 class Ailment(Enum):
-    """What is wrong with a file."""
+    """The kind of fault that a file has."""
 
     BUSY = "busy"
     """Another program holds it."""
     DAMAGED = "damaged"
-    """It holds something else than was written."""
+    """It does not hold what was written."""
     PLACE = "place"
-    """The disk, or a right."""
+    """The disk or the permissions fail."""
 
 
 def connect(path: Path, *, timeout_s: float, read_only: bool = False, shared: bool = False) -> sqlite3.Connection:
-    """Open the file; without `read_only` it is made where there is none. `shared`: for several threads, who take turns.
+    """Open the file. Without `read_only`, it is made if there is none. `shared`: for several threads, which take turns.
 
-    Raises sqlite3.OperationalError, and OSError for what is no regular file.
+    Raises sqlite3.OperationalError, and OSError if it is no regular file.
     """
     try:
         open_file(path).close()
@@ -66,7 +68,7 @@ def connect(path: Path, *, timeout_s: float, read_only: bool = False, shared: bo
 
 
 def ailment_of(error: Exception) -> Ailment | None:
-    """What an error says of the file that was read, None where it says nothing of one."""
+    """Return what an error says of the file; None if it says nothing of it."""
     if isinstance(error, UnicodeDecodeError):
         return Ailment.DAMAGED
     kind = str(getattr(error, "sqlite_errorname", ""))
@@ -75,30 +77,30 @@ def ailment_of(error: Exception) -> Ailment | None:
     if kind.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_FORMAT", "SQLITE_MISMATCH")):
         return Ailment.DAMAGED
     if type(error) is sqlite3.OperationalError:
-        # No name: a text that is not UTF-8. SQLITE_ERROR: a table or a column that is not there.
+        # No error name: a text that is not UTF-8. SQLITE_ERROR: a table or a column is missing.
         return Ailment.DAMAGED if kind in ("", "SQLITE_ERROR") else Ailment.PLACE
     return Ailment.DAMAGED if type(error) is sqlite3.DatabaseError else None
 
 
 def is_sound(db: sqlite3.Connection) -> str:
-    """ "" if SQLite finds nothing wrong with all of the file, indexes too; else what it finds first. Raises
-    SQLITE_ERRORS."""
+    """Return "" if SQLite finds nothing wrong with the whole file, including indexes; else the first thing that it
+    finds. Raises SQLITE_ERRORS."""
     ((found,),) = db.execute("PRAGMA integrity_check(1)")
     return "" if found == "ok" else " ".join(str(found).split())[:200]
 
 
 class Doing(Enum):
-    """What was being done with a file when it failed."""
+    """The operation on a file that failed."""
 
     OPEN = auto()
     PREPARE = auto()
-    """To look whether the file is ours, and to make its tables."""
+    """To check whether the file is ours, and to make its tables."""
     READ = auto()
     WRITE = auto()
 
 
 class FileGone(Exception):
-    """The path does not lead to the open file any more. `rescued`: where all that it held was written, if anywhere."""
+    """The path no longer leads to the open file. `rescued`: where all its contents were written, if that succeeded."""
 
     def __init__(self, what: str, rescued: Path | None) -> None:
         super().__init__(what)
@@ -106,10 +108,10 @@ class FileGone(Exception):
 
 
 class Whereabouts:
-    """Whether the path of an open database, and of the log beside it, still lead to the files that are open.
+    """Checks whether the path of an open database, and of the log beside it, still lead to the files that are open.
 
-    Who deletes or replaces such a file under a running program takes nothing from it: SQLite goes on writing into a
-    file without a name, and all of that is gone when the program ends. Asking costs two `stat`, 4 us.
+    If such a file is deleted or replaced under a running program, SQLite keeps writing into a file without a name, and
+    all of that is lost when the program ends. The check costs two `stat`, 4 us.
     """
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
@@ -118,7 +120,8 @@ class Whereabouts:
         self._gone: FileGone | None = None
 
     def require(self) -> None:
-        """Raises FileGone; the first time after a copy was written, beside the path, which is left as it is."""
+        """Raise FileGone if the file is gone. The first time, write a copy beside the path before that; the path itself
+        is left as it is."""
         if self._gone is None:
             self._gone = self._look()
         if self._gone is not None:
@@ -128,13 +131,13 @@ class Whereabouts:
         for path in (self._path, self._path.with_name(self._path.name + "-wal")):
             found = _place_of(path)
             if found is not None and path not in self._known:
-                self._known[path] = found  # a log is made by the first transaction, and stays until the file is closed
+                self._known[path] = found  # the first transaction makes the log, which stays until the file is closed
             elif path in self._known and found != self._known[path]:
                 return FileGone(f"{path} was {'removed' if found is None else 'replaced'}", self._rescue())
         return None
 
     def _rescue(self) -> Path | None:
-        """A copy of the file without a name, through SQLite, which has it open: whole, the log included."""
+        """Copy the nameless file through SQLite, which has it open: all of it, with the log."""
         names = (f"{self._path.name}.rescued-{number:03}" for number in range(1, 1000))
         target = next(path for name in names if not (path := self._path.with_name(name)).exists())
         try:
@@ -155,33 +158,34 @@ R = TypeVar("R", bound=Row)
 
 
 class Queries(ABC):
-    """What a file, or one moment of one, may be asked."""
+    """The queries that a file, or a snapshot of one, answers."""
 
     @abstractmethod
     def query(self, sql: str, values: Sequence[Any] = (), *, of: str = "") -> list[Any]:
-        """All rows that a query finds; none where the file lacks the table `of`, since an older program wrote it."""
+        """Return all rows that a query finds; none if the file lacks the table `of`, since an older program wrote
+        it."""
 
     def rows(self, kind: type[R], sql: str, values: Sequence[Any] = (), *, of: str = "") -> list[R]:
-        """All rows that a query finds, as values; one that begins with FROM asks for the columns named like fields.
-        Raises ValueError for what no program of ours wrote."""
+        """Return all rows that a query finds, as values. A query that begins with FROM selects the columns named like
+        the fields. Raises ValueError for rows that no program of ours wrote."""
         if sql.startswith("FROM"):
             sql = f"SELECT {', '.join(kind.__struct_fields__)} {sql}"
         found: list[R] = msgspec.convert(self.query(sql, values, of=of), ready(GenericAlias(list, (kind,))))
         return found
 
     def has_table(self, name: str) -> bool:
-        """Whether there is this table: files that no program has written to since it was invented lack it."""
+        """Return whether this table exists. A file that only older programs have written to lacks the newer tables."""
         return bool(self.query("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)))
 
 
 class SqliteFile(Queries):
-    """A SQLite file that is open. Safe to call from several threads, which take turns.
+    """A SQLite file that is open. Several threads may call it, and take turns.
 
-    A subclass says in `_prepare` what a file must have, and in `_failure` and `_taken_away` what it raises.
+    A subclass says in `_prepare` what a file must have, and in `_failure` and `_taken_away` what is raised.
 
     Args:
-        busy_s: how long to wait for another program that holds the file.
-        read_only: without this the file is made where there is none.
+        busy_s: seconds to wait for another program that holds the file.
+        read_only: without this, the file is made if there is none.
     """
 
     def __init__(self, path: Path, *, busy_s: float, read_only: bool = False) -> None:
@@ -198,7 +202,7 @@ class SqliteFile(Queries):
             raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._db.close()
 
@@ -210,7 +214,7 @@ class SqliteFile(Queries):
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Everything written inside is written together when the block ends, or not at all."""
+        """Write everything inside together when the block ends, or nothing."""
         with self._lock, self._named(Doing.WRITE):
             self._whereabouts.require()
             self._db.execute("BEGIN IMMEDIATE")
@@ -218,7 +222,7 @@ class SqliteFile(Queries):
                 yield self._db
                 self._db.execute("COMMIT")
             except BaseException:
-                if self._db.in_transaction:  # a full disk has rolled it back already
+                if self._db.in_transaction:  # a full disk has already rolled it back
                     self._db.execute("ROLLBACK")
                 raise
 
@@ -230,7 +234,8 @@ class SqliteFile(Queries):
 
     @contextmanager
     def _named(self, doing: Doing) -> Iterator[None]:
-        """What is neither the file's nor the disk's fault is a mistake of ours, and travels."""
+        """Turn errors of the file or the disk into those of the subclass. Other errors are bugs, and are raised as they
+        are."""
         try:
             yield
         except FileGone as gone:
@@ -245,25 +250,25 @@ class SqliteFile(Queries):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Find out whether the file is ours before anything is changed, then make what it lacks."""
+        """Check whether the file is ours before any change, then make what it lacks."""
 
     @abstractmethod
     def _failure(self, doing: Doing, ailment: Ailment, error: Exception) -> Exception | None:
-        """What to raise, naming the file and the next step; None: the error itself."""
+        """Return what to raise, naming the file and the next step; None raises the error itself."""
 
     @abstractmethod
     def _taken_away(self, gone: FileGone) -> Exception:
-        """What to raise when the path does not lead to this file any more."""
+        """Return what to raise when the path no longer leads to this file."""
 
 
 def execute_all(db: sqlite3.Connection, statements: str) -> None:
-    """Execute statements that a semicolon divides, within the transaction that is open."""
+    """Execute statements separated by semicolons, within the open transaction."""
     for statement in filter(str.strip, statements.split(";")):
         db.execute(statement)
 
 
 def rescued_files(path: Path) -> list[Path]:
-    """Copies that were made of the file at `path` when it was taken away, the latest last."""
+    """Return the copies that were made of the file at `path` when it was removed or replaced, the latest last."""
     return sorted(path.parent.glob(f"{path.name}.rescued-*[0-9]"))
 
 

@@ -1,9 +1,11 @@
-"""Makes a ledger of a format with plain tables of leases and records into one of this program's.
+"""Convert a ledger whose leases and records are plain tables into this program's format.
 
-Within one transaction of the caller's, so that a kill or a full disk leaves the old ledger as it was. Foreign keys have
-to be off: tables that refer to leases are made anew, to refer to the new table.
+This runs within one transaction of the caller, so that a kill or a full disk leaves the old ledger as it was. Foreign
+keys must be off: tables that refer to leases are made again, to refer to the new table.
 
-What always holds: every lease and every record has the number that it had as its rowid, and reads as before.
+Invariants:
+
+- Every lease and every record keeps its rowid as its number, and reads as before.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ REFERS = "REFERENCES leases"
 
 def split_work(db: sqlite3.Connection) -> None:
     """Move leases and records into the tables of WORK. Raises sqlite3.DatabaseError."""
-    db.execute("PRAGMA legacy_alter_table = ON")  # whatever refers to a table goes on naming it as before
+    db.execute("PRAGMA legacy_alter_table = ON")  # references to a renamed table keep its old name
     referring = db.execute(
         "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql LIKE ? AND name <> 'records'",
         (f"%{REFERS}%",),
@@ -47,7 +49,7 @@ def split_work(db: sqlite3.Connection) -> None:
 
 
 def rebuild(db: sqlite3.Connection, name: str, sql: str) -> None:
-    """Make a table anew by another statement, with its rows and indexes; with `legacy_alter_table`."""
+    """Make a table again by another statement, with its rows and indexes. Needs `legacy_alter_table`."""
     indexes = _rename(db, name)
     db.execute(sql)
     db.execute(f'INSERT INTO "{name}" SELECT * FROM "old_{name}"')
@@ -57,7 +59,7 @@ def rebuild(db: sqlite3.Connection, name: str, sql: str) -> None:
 
 
 def _rename(db: sqlite3.Connection, name: str) -> list[str]:
-    """Call a table by an old one's name; return how its indexes were made, which are gone."""
+    """Rename a table to its old_ name; delete its indexes and return the statements that made them."""
     found = db.execute(
         "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND tbl_name = ? AND sql IS NOT NULL", (name,)
     ).fetchall()

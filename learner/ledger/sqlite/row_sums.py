@@ -1,13 +1,16 @@
-"""A sum over all rows of each table, kept in the same file, so that a byte that the disk changed is found at a start.
+"""Keep a sum over all rows of each table in the same file, so that a start finds a byte that the disk changed.
 
-SQLite looks into the order of its pages, not into what they hold: a flipped bit in a reward is a reward. So each row
-has a digest of 64 bits, and each table the sum of those of its rows, modulo 2^64, which does not depend on their order:
-what a row adds when it comes it takes when it goes, so a transaction costs by the rows that it changes. (Bellare and
-Micciancio, "A New Paradigm for Collision-Free Hashing", 1997, is where such sums are from. They are for disks here, not
-against liars: who can write the file can write the sums.)
+SQLite checks the structure of its pages, not what they hold: a reward with a flipped bit is still a reward. So each row
+has a digest of 64 bits, and each table the sum of its rows' digests, modulo 2^64. The sum does not depend on the order
+of rows. A row adds its digest when it comes and subtracts it when it goes, so a transaction pays for the rows that it
+changes only. Such sums are from Bellare and Micciancio, "A New Paradigm for Collision-Free Hashing", 1997. They are
+used against disks here, not against liars: anyone who can write the file can write the sums.
 
-What always holds: sums and rows are written by one transaction; a table's sum in the file is that of the rows that this
-program put there. Only the connection that was given triggers (`Summing`) may write.
+Invariants:
+
+- One transaction writes rows and sums together.
+- A table's sum in the file is that of the rows that this program wrote.
+- Only the connection that has the triggers (`Summing`) writes.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from typing import Any
 import msgspec
 
 SUMS = "CREATE TABLE IF NOT EXISTS sums (name TEXT PRIMARY KEY, sum INTEGER NOT NULL) STRICT;"
-"""By table; that of the schema under its own name. Without this table nothing is known of any row, and it is made anew
-from what is there."""
+"""One sum for each table, and one for the schema under its own name. If this table is missing, nothing is known of any
+row, and the sums are made from the rows that are there."""
 
 SCHEMA_TABLE = "sqlite_master"
 _SCHEMA_ROWS = f"SELECT type, name, tbl_name, sql FROM {SCHEMA_TABLE}"
@@ -39,21 +42,21 @@ class Summing:
         db.create_function("row_changes", -1, self._note, deterministic=False)
 
     def begin(self, *, anew: bool) -> None:
-        """Within the transaction that has made the tables: sum what has no sum yet, and what was just changed; or all,
-        `anew`, where another program wrote last."""
+        """Sum the tables that have no sum yet or were just changed, within the transaction that made them. With `anew`,
+        sum all tables, since another program wrote last."""
         db = self._db
         db.execute(SUMS)
         known = {name for (name,) in db.execute("SELECT name FROM sums")}
         fresh = [name for name in _tables(db) if anew or name not in known or name == "meta"]
         for name in known - {*_tables(db), SCHEMA_TABLE} if anew else ():
-            db.execute("DELETE FROM sums WHERE name = ?", (name,))  # of a table that an older format had
+            db.execute("DELETE FROM sums WHERE name = ?", (name,))  # a table of an older format
         for name in [*fresh, SCHEMA_TABLE]:
             db.execute("INSERT OR REPLACE INTO sums VALUES (?, ?)", (name, _signed(sum_of(db, name))))
 
     def watch(self) -> None:
-        """From now on see every change, by triggers of this connection that the file knows nothing of."""
+        """See every change from now on, by triggers of this connection that are not stored in the file."""
         db = self._db
-        db.execute("PRAGMA recursive_triggers = ON")  # or a row that is replaced would not be seen to go
+        db.execute("PRAGMA recursive_triggers = ON")  # else the removal of a replaced row is not seen
         for name in _tables(db):
             columns = [column for _, column, *_ in db.execute(f'PRAGMA main.table_info("{name}")')]
             old, new = (", ".join(f'{which}."{column}"' for column in columns) for which in ("old", "new"))
@@ -64,11 +67,11 @@ class Summing:
                 )
 
     def forget(self) -> None:
-        """A transaction begins: what an earlier one changed and took back does not count."""
+        """Forget the changes of an earlier transaction that was rolled back, as a new one begins."""
         self._changed.clear()
 
     def write(self) -> None:
-        """A transaction ends: have what it changed in the sums."""
+        """Add the changes of this transaction to the sums, as it ends."""
         for name, change in self._changed.items():
             ((before,),) = self._db.execute("SELECT sum FROM sums WHERE name = ?", (name,))
             self._db.execute("UPDATE sums SET sum = ? WHERE name = ?", (_signed(before + change), name))
@@ -79,8 +82,8 @@ class Summing:
 
 
 def differing(db: sqlite3.Connection) -> str:
-    """The first table whose rows are not those that were written, in words; "" if all are, or nothing is known. Raises
-    sqlite3.DatabaseError, UnicodeDecodeError."""
+    """Name the first table whose rows are not those that were written; return "" if all match, or there are no sums.
+    Raises sqlite3.DatabaseError, UnicodeDecodeError."""
     if not db.execute(f"SELECT 1 FROM {SCHEMA_TABLE} WHERE name = 'sums'").fetchone():
         return ""
     known = dict(db.execute("SELECT name, sum FROM sums"))
@@ -93,7 +96,7 @@ def differing(db: sqlite3.Connection) -> str:
 
 
 def sum_of(db: sqlite3.Connection, name: str) -> int:
-    """The sum of all rows that a table has now."""
+    """Return the sum of all rows that a table has now."""
     encode, total = msgspec.msgpack.Encoder().encode, 0
     rows = db.execute(_SCHEMA_ROWS if name == SCHEMA_TABLE else f'SELECT * FROM "{name}" NOT INDEXED')
     for row in rows:
@@ -106,12 +109,12 @@ def _digest(name: str, row: bytes) -> int:
 
 
 def _signed(number: int) -> int:
-    """As SQLite's integers are: of 64 bits with a sign."""
+    """Return the number as a signed integer of 64 bits, as SQLite stores it."""
     number %= _WORD
     return number - _WORD if number >= _WORD // 2 else number
 
 
 def _tables(db: sqlite3.Connection) -> list[str]:
-    """All tables of the file but the sums, and SQLite's own."""
+    """Return all tables of the file, except the sums and SQLite's own."""
     named = f"SELECT name FROM main.{SCHEMA_TABLE} WHERE type = 'table' AND name NOT LIKE 'sqlite%' AND name <> 'sums'"
     return [name for (name,) in db.execute(f"{named} ORDER BY name")]

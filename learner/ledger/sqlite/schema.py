@@ -1,34 +1,41 @@
-"""The tables of the learner's ledger.
-
-What always holds: times are milliseconds since 1970 on the learner's clock; bulky payloads (`envelope`) have tables of
-their own, from which they are removed once no restart can ask for them, so that their pages are used again. Verdicts,
-receipts, those for relaying, steps and versions are kept for good: they are the accounts.
+"""Define the tables of the learner's ledger.
 
 Leases and records are read through the views `leases` and `records`, which are tables in formats before 8. They are
-written to the tables of WORK (`learner.ledger.work_tables`), in which a peer is a number, and a record's lease is one.
+written to the tables of WORK (`learner.ledger.work_tables`), in which a peer is a number, and so is a record's lease.
+
+Invariants:
+
+- Times are milliseconds since 1970 on the learner's clock.
+- Bulky payloads (`envelope`) have their own tables. They are deleted once no restart can ask for them, so that their
+  pages are used again.
+- Verdicts, receipts, relay receipts, steps and versions are kept for good: they are the accounts.
 """
 
 from __future__ import annotations
 
 SCHEMA_VERSION = 8
-"""Goes up when an old program could misread a new ledger, or spoil it: one of before episodes takes a turn for a group,
-one of before tallies leaves those of versions that it cuts off; and when evidence is reckoned otherwise, so that what
-was heard of a peer cannot go on, nor be heard again (`tests/learner/ledger/sqlite/test_schema.py`); one of before
-`row_sums` would leave sums that are not those of the rows.
+"""Version of the ledger's format. It goes up in two cases:
+
+- An older program could misread or spoil a newer ledger. One from before episodes takes a turn for a group. One from
+  before tallies keeps the tallies of versions that it cuts off. One from before `row_sums` leaves sums that do not
+  match the rows.
+- Evidence is computed in another way, so that a peer's evidence can neither be continued nor computed again
+  (`tests/learner/ledger/sqlite/test_schema.py`).
 """
 
 WITH_PLAIN_TABLES = frozenset({1, 2, 6, 7})
-"""Older formats, in which `leases` and `records` are tables; some lack others. In 3 to 5 evidence was reckoned in other
-ways."""
+"""Older formats, in which `leases` and `records` are tables; some lack other tables. Formats 3 to 5 computed evidence
+in other ways."""
 
 SUMMED = frozenset({7, SCHEMA_VERSION})
 """Formats whose rows are summed (`learner.ledger.sqlite.row_sums`)."""
 
 READABLE = WITH_PLAIN_TABLES | {SCHEMA_VERSION}
-"""What this program reads, and makes SCHEMA_VERSION of when it writes (`learner.ledger.sqlite.migration`)."""
+"""Formats that this program reads, and converts to SCHEMA_VERSION when it writes
+(`learner.ledger.sqlite.migration`)."""
 
 LEASE = "REFERENCES lease_rows (lease)"
-"""How tables below refer to a lease by its id."""
+"""How the tables below refer to a lease by its id."""
 
 WORK = """
 CREATE TABLE peer_numbers (no INTEGER PRIMARY KEY, peer TEXT NOT NULL UNIQUE) STRICT;
@@ -68,9 +75,9 @@ SELECT r.no AS rowid, l.lease, r.record, r.idx, p.peer, r.rule, r.reward, r.toke
     r.step, r.trained_lag
 FROM record_rows r JOIN lease_rows l ON l.no = r.lease JOIN peer_numbers p ON p.no = r.peer;
 """
-"""What each lease became, and what was judged of each record and which step trained on it, in rows as small as they can
-be: of those there are millions. A receipt is whole (`receipts`) or packed (`learner.ledger.receipt_packing`), with the
-certificates that packed ones name."""
+"""The state of each lease, the verdict on each record, and the step that trained on it. There are millions of such
+rows, so they are as small as possible. A receipt is whole (`receipts`) or packed (`learner.ledger.receipt_packing`).
+Packed ones name a certificate of `receipt_certificates`."""
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT;
@@ -109,9 +116,14 @@ CREATE TABLE checkpoints (
     state TEXT NOT NULL
 ) STRICT;
 """
-"""Groups that no step used (`dropped`); what each step took and made (`steps`), what was published (`versions`) and
-scored (`evaluations`), and what a restart goes on from (`checkpoints`); who was here from when to when (`peers`,
-`presence`), and each start of the learner (`incarnations`)."""
+"""The other tables that every ledger has:
+
+- `dropped`: groups that no step used.
+- `steps`, `versions`, `evaluations`: what each step took and made, what was published, and how it scored.
+- `checkpoints`: what a restart continues from.
+- `peers`, `presence`: who was here, from when to when.
+- `incarnations`: each start of the learner.
+"""
 
 PLANS = """
 CREATE TABLE IF NOT EXISTS plans (
@@ -122,9 +134,9 @@ CREATE TABLE IF NOT EXISTS standby (
     presence INTEGER PRIMARY KEY REFERENCES presence, seconds REAL NOT NULL
 ) STRICT;
 """
-"""Who was to be on from when on, and why (JSON lists of peer ids and of sentences; behind the first plan of a start,
-who was switched `on` and `off`); how much of a stay was standing by.
-Made, like RELAYS, in every ledger that is opened for writing."""
+"""Which peers were active from when on, and why (`active` and `reasons`: JSON lists of peer ids and of sentences); how
+long a session was on standby. After the first plan of a start, `active` has the changes only: the peers switched `on`
+and `off`. Made, like RELAYS, in every ledger that is opened for writing."""
 
 SCORES = """
 CREATE TABLE IF NOT EXISTS evaluation_scores (
@@ -132,13 +144,13 @@ CREATE TABLE IF NOT EXISTS evaluation_scores (
     value REAL NOT NULL, PRIMARY KEY (incarnation, version, task, metric)
 ) STRICT;
 """
-"""What else an evaluation found, such as pass@8, by task; "" is all tasks together. Made like RELAYS."""
+"""Other results of an evaluation, such as pass@8, by task; "" is all tasks together. Made like RELAYS."""
 
 RECALLS = """
 CREATE TABLE IF NOT EXISTS recalled (lease BLOB PRIMARY KEY REFERENCES lease_rows (lease)) STRICT;
 """
-"""Of the leases that were returned, those that the learner had recalled; and those, returned or not, that are held
-against nobody since it was away. Made like RELAYS."""
+"""Returned leases that the learner had recalled, and leases that do not count against their peer because the learner
+was away, returned or not. Made like RELAYS."""
 
 CONTINUATIONS = """
 CREATE TABLE IF NOT EXISTS continuations (
@@ -147,16 +159,16 @@ CREATE TABLE IF NOT EXISTS continuations (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS continuations_by_root ON continuations (root);
 """
-"""Leases that go on with episodes: of the group that the lease `root` opened, after `turn` turns, one episode of
-`slots` (a JSON list, places in that group) for each seed. `dropped` names a group by its root. Made like RELAYS."""
+"""Leases that continue episodes of the group that the lease `root` opened, after `turn` turns. Each seed continues one
+episode of `slots` (a JSON list of places in that group). `dropped` names a group by its root. Made like RELAYS."""
 
 ORPHANS = """
 CREATE TABLE IF NOT EXISTS orphans (
     lease BLOB PRIMARY KEY REFERENCES lease_rows (lease), tokens INTEGER NOT NULL
 ) STRICT;
 """
-"""Of the leases that were delivered, those whose records a restart of the learner orphaned and that count for their
-author all the same: the completion tokens of the group. Made like RELAYS."""
+"""Delivered leases whose records a restart of the learner orphaned, and that count for their peer nevertheless: the
+completion tokens of the group. Made like RELAYS."""
 
 RELAYS = """
 CREATE TABLE IF NOT EXISTS relay_receipts (
@@ -169,9 +181,12 @@ CREATE TABLE IF NOT EXISTS relayed (
     FOREIGN KEY (manifest, receiver) REFERENCES relay_receipts
 ) STRICT;
 """
-"""Made in every ledger that is opened for writing: those of before relays were credited have no such tables, and a
-program of then reads the others as before. Of one receiver and version there is one receipt: that is what keeps a
-restart from crediting twice. It is kept as the evidence, a byte for each chunk of at least 256 KiB that was relayed."""
+"""Relay receipts, and the bytes that each credits. Made in every ledger that is opened for writing: a ledger from
+before relays were credited lacks these tables, and a program from then reads the others as before.
+
+There is one receipt for each receiver and version, so that a restart cannot credit twice. The receipt is kept as the
+evidence: a byte for each relayed chunk of at least 256 KiB.
+"""
 
 TALLIES = """
 CREATE TABLE IF NOT EXISTS tallies (
@@ -184,9 +199,9 @@ CREATE TABLE IF NOT EXISTS credit_notes (
     FOREIGN KEY (manifest, receiver) REFERENCES relay_receipts
 ) STRICT;
 """
-"""What the learner signed of a version, and of a relay receipt. Of versions on the surviving line there is one tally
-each, and their steps, beyond `after` up to `version`, do not overlap; those of versions that a restart cuts off are
-forgotten, since their records are free again. Made like RELAYS."""
+"""The learner's signed statements about a version (`tallies`) and about a relay receipt (`credit_notes`). Each version
+on the surviving chain has one tally. Its steps, after `after` up to `version`, do not overlap with those of others.
+Tallies of versions that a restart cuts off are deleted, since their records are free again. Made like RELAYS."""
 
 TRUST = """
 CREATE TABLE IF NOT EXISTS audits (
@@ -219,15 +234,23 @@ CREATE INDEX IF NOT EXISTS choices_by_peer ON choices (peer, heard);
 CREATE TABLE IF NOT EXISTS margins (since_ms INTEGER PRIMARY KEY, margins TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS engine_time (what TEXT PRIMARY KEY, seconds REAL NOT NULL) STRICT;
 """
-"""What audits found: of each lease that was audited how many were above which margin, and of how many (`above`, a
-JSON list of pairs), the largest gap in nats, and the logarithm of the evidence against its peer after it; of each
-peer what all of them add up to (`log_wealth`, a JSON list), and why it is banned, "" if it is not; the leases whose
-receipt was replaced by a later one, and whether the peer has heard of it; of audits that failed the lease and the
-records as they were signed; what the operator decided (`what` is "ban" or "pardon"), from which replays and
-reputations begin anew; of each lease of which its peer may have made a choice, and which was drawn by the learner,
-tokens and worth of what was compared (JSON lists), how many of its peer were `heard` with it (below 0 once
-forgiven), and what they add up to; since when which margins are in force (`learner.trust.margins`); for how
-long the engine was used for audits, and to draw what peers may have chosen. Made like RELAYS."""
+"""The results of audits and of checks for selective delivery, and the decisions about peers:
+
+- `audits`: for each audited lease, how many of how many values exceeded each margin (`above`, a JSON list of pairs),
+  and the largest gap in nats. `evidence` is the logarithm of the evidence against its peer after it.
+- `confidence`: for each peer, the evidence from all its audits (`log_wealth`, a JSON list), and why it is banned, "" if
+  it is not.
+- `revisions`: leases whose receipt was replaced by a later one, and whether the peer was sent it.
+- `evidence`: for audits that failed, the lease and the records as they were signed.
+- `decisions`: what the operator decided (`what` is "ban" or "pardon"). Replays and reputations start again from there.
+- `choices`: for each regenerated lease that its peer may have chosen, the tokens and values that were compared (JSON
+  lists). `heard` counts the peer's checks up to this one, and is below 0 once they are forgiven; `log_wealth` is the
+  evidence from all of them.
+- `margins`: which margins are in force, since when (`learner.trust.margins`).
+- `engine_time`: how long the engine was used for audits, and to regenerate groups.
+
+Made like RELAYS.
+"""
 
 ENERGY = """
 CREATE TABLE IF NOT EXISTS energy (
@@ -235,8 +258,8 @@ CREATE TABLE IF NOT EXISTS energy (
     PRIMARY KEY (presence, source)
 ) STRICT;
 """
-"""What a peer says that its machine took of the mains during a stay, by where it has that from; believed or not. Made
-like RELAYS."""
+"""The energy that a peer says its machine drew from the mains during a session, by the source of that number, whether
+it is believed or not. Made like RELAYS."""
 
 TROUBLES = """
 CREATE TABLE IF NOT EXISTS troubles (
@@ -244,8 +267,8 @@ CREATE TABLE IF NOT EXISTS troubles (
     since_ms INTEGER NOT NULL, ended_ms INTEGER, PRIMARY KEY (peer, kind)
 ) STRICT;
 """
-"""What a peer says that it cannot do, the newest of each kind: in a row so many times, for which reason, since when and
-until when (NULL: it did not say that it is over). Made like RELAYS."""
+"""Troubles that peers report, the newest of each kind: how many times in a row, for which reason, since when and until
+when (NULL: the peer has not said that it ended). Made like RELAYS."""
 
 LEARNER_TIME = """
 CREATE TABLE IF NOT EXISTS learner_time (
@@ -253,9 +276,9 @@ CREATE TABLE IF NOT EXISTS learner_time (
     seconds TEXT NOT NULL
 ) STRICT;
 """
-"""What the learner's time went into, one stretch after the other: at which training step it was, and the seconds of
-each kind (a JSON object, `learner.provisioning.estimation.learner_time`). Stretches of steps that a restart cut off
-stay: that time has passed. Made like RELAYS."""
+"""The learner's use of its time, one stretch after the other: the training step, and the seconds of each kind (a JSON
+object, `learner.provisioning.estimation.learner_time`). Stretches of steps that a restart cut off stay: that time has
+passed. Made like RELAYS."""
 
 REACH = """
 CREATE TABLE IF NOT EXISTS reach (
@@ -268,17 +291,16 @@ CREATE TABLE IF NOT EXISTS carried (
     one TEXT NOT NULL, other TEXT NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (one, other)
 ) STRICT;
 """
-"""How a peer says that it is reached, why, and since when; how it says that it met another, and when it first said so:
-the last that it told of each. Bytes that circuits through the learner carried between two peers, as it counted them
-itself. No address is kept. Made like RELAYS."""
+"""How a peer says that it is reached, why, and since when (`reach`); how it says that it met another, and when it first
+said so (`meetings`). Each has the last report only. `carried` has the bytes that circuits through the learner carried
+between two peers, as it counted them itself. No address is kept. Made like RELAYS."""
 
 CUT_OFF = """
 CREATE TABLE IF NOT EXISTS cut_off (
     lease BLOB NOT NULL REFERENCES lease_rows (lease), idx INTEGER NOT NULL, PRIMARY KEY (lease, idx)
 ) STRICT;
 """
-"""Of the records that were admitted, those with which an episode ended that did not come to its end. Made like
-RELAYS."""
+"""Admitted records with which an episode stopped before it reached its end. Made like RELAYS."""
 
 REWARD_PARTS = """
 CREATE TABLE IF NOT EXISTS reward_parts (
@@ -286,8 +308,8 @@ CREATE TABLE IF NOT EXISTS reward_parts (
     value REAL, weight REAL NOT NULL, PRIMARY KEY (lease, idx, name)
 ) STRICT;
 """
-"""Of the records with which an episode ended whose task gives several rewards: each by its name, in the task's order,
-with its share in the sum, which is the record's reward. NULL: nobody could say it. Made like RELAYS."""
+"""The rewards of a record that ended an episode, if the task gives several: each by its name, in the task's order, with
+its share in the sum, which is the record's reward. NULL: its value is not known. Made like RELAYS."""
 
 TEACHER_LEASES = """
 CREATE TABLE IF NOT EXISTS teacher_leases (
@@ -296,12 +318,12 @@ CREATE TABLE IF NOT EXISTS teacher_leases (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS teacher_leases_of ON teacher_leases (root);
 """
-"""Of the leases those by which a teacher scores the group that `root` opened: how many tokens, for how long the
-teacher's engine was used for them (NULL: it has not delivered), and by which margins that was audited, as in `margins`
-(NULL: it was not). What they ask for is no rollouts, and no restart takes them up. Made like RELAYS."""
+"""Leases by which a teacher scores the group that `root` opened: the number of tokens, and the seconds that the
+teacher's engine took (NULL: nothing was delivered). `margins` has the margins of the audit, as in the table `margins`
+(NULL: not audited). These leases ask for no rollouts, and no restart takes them up. Made like RELAYS."""
 
 LATER_TABLES = (
     RELAYS, PLANS, RECALLS, CONTINUATIONS, SCORES, ORPHANS, TALLIES, TRUST, ENERGY, TROUBLES, LEARNER_TIME, REACH,
     CUT_OFF, REWARD_PARTS, TEACHER_LEASES,
 )  # fmt: skip
-"""Made, where they lack, in every ledger that is opened for writing."""
+"""Tables that are made, if they are missing, in every ledger that is opened for writing."""

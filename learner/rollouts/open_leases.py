@@ -47,8 +47,8 @@ class Prompt:
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseTerms:
-    """The content that all leases of this run share. `stop_ids` end a completion. `deadline_s` is in seconds. `routing`: the
-    policy's, if leases ask for experts.
+    """The content that all leases of this run share. `stop_ids` end a completion; `deadline_s` is in seconds;
+    `routing` is the policy's, if leases ask for experts.
 
     Raises LocalProtocolError if a delivery might not fit into a frame.
     """

@@ -1,12 +1,13 @@
-"""Circuits of ours: to peers through a relay, and from peers that reach us through one.
+"""Open circuits to peers through a relay, and accept circuits from peers that reach us through one.
 
     /libp2p/circuit/relay/0.2.0/hop     RESERVE, CONNECT -> STATUS     what we ask of a relay
     /libp2p/circuit/relay/0.2.0/stop    CONNECT -> STATUS              what a relay asks us, where we have a reservation
 
 Invariants:
-- A circuit is secured as any connection is: a relay that joins us with somebody else than it says is found out.
-- Nobody reaches us through a relay that we did not reserve with, and MAX_INBOUND do at a time.
-- What is said over a circuit before it is granted is public: the first words of a handshake.
+
+- A circuit is secured like any connection: a relay that joins us with another peer than it says is found out.
+- Peers reach us only through relays that we have a reservation with, and at most MAX_INBOUND at a time.
+- The bytes sent over a circuit before it is granted are public: the first ones of a handshake.
 
 Specification: https://github.com/libp2p/specs/blob/master/relay/circuit-v2.md.
 """
@@ -38,42 +39,42 @@ from swarm.libp2p.yamux.connection import YAMUX_PROTOCOL
 from swarm.transport.interface import Stream, TransportError
 
 HANDSHAKE_S = 10.0
-"""Over a circuit: five round trips at most, each of two lines."""
+"""Seconds for a handshake over a circuit: five round trips at most, each over two links."""
 
 GRANT_S = 2 * ANSWER_S
-"""For a relay to answer: it asks somebody else in turn."""
+"""Seconds for a relay to answer: it asks another peer in turn."""
 
 MAX_INBOUND = 16
 """Peers that reach us through relays at a time. A member's neighbours all come within seconds; the rest waits."""
 
 MIN_RESERVATION_S = 30.0
 MAX_RESERVATION_S = 24 * 3600.0
-"""What we believe of how long a reservation lasts."""
+"""Seconds. We believe a reservation's lifetime only within these bounds."""
 
 
 log = logging.getLogger(__name__)
 
 
 class NoCircuit(Exception):
-    """A relay did not do what it was asked for. The message says which, and why."""
+    """A relay did not do what we asked for. The message says which relay, and why."""
 
 
 class RelayBusy(NoCircuit):
-    """The relay, or the peer that was to be reached through it, has its hands full, and may not have in a moment."""
+    """The relay, or the peer behind it, is busy, and may have room in a moment."""
 
 
 BUSY = frozenset({pb.RESOURCE_LIMIT_EXCEEDED, pb.CONNECTION_FAILED})
-"""What they say then. A relay tells neither apart: it could not reach the peer, or the peer refused."""
+"""The statuses that may mean this. A relay does not say whether it could not reach the peer, or the peer refused."""
 
 
 @dataclass(kw_only=True)
 class Circuits:
-    """See the module's paragraph. `on_inbound` is told of each circuit from a peer, and may start what it likes."""
+    """Open and accept circuits. `on_inbound` is called with each circuit from a peer, and may start what it likes."""
 
     host: Hosting
     on_inbound: Callable[[Connection], None]
     _reserved: dict[PeerId, float] = field(default_factory=dict)
-    """Until when, monotonic, by relay."""
+    """When each relay's reservation ends, on the monotonic clock."""
     _num_inbound: int = 0
 
     async def reserve(self, relay: PeerId) -> float:
@@ -86,26 +87,26 @@ class Circuits:
         return lasts_s
 
     def forget(self, relay: PeerId) -> None:
-        """A relay is not connected any more, which ends a reservation."""
+        """Forget a relay that is not connected any more, which ends our reservation."""
         self._reserved.pop(relay, None)
 
     def relays(self) -> list[PeerId]:
-        """Those that we can be reached through."""
+        """Return the relays through which we can be reached."""
         now = trio.current_time()
         return [relay for relay, until in self._reserved.items() if until > now]
 
     async def connect(self, relay: PeerId, peer: PeerId) -> Connection:
-        """A circuit to `peer`, through a relay that is connected. Raises NoCircuit, RelayBusy among it."""
+        """Return a circuit to `peer` through a connected relay. Raises NoCircuit, or its subclass RelayBusy."""
         return await self.host.haste.attempt(peer, partial(self._connect, relay, peer))
 
     async def _connect(self, relay: PeerId, peer: PeerId, at_once: bool) -> Connection:
-        """The same. Raises NotTakenAtOnce as well."""
+        """Do the same in one attempt. Raises NotTakenAtOnce as well."""
         asked = pb.HopMessage(type=pb.HopMessage.CONNECT, peer=pb.PeerId(id=ID.from_base58(peer).to_bytes()))
         raw = _AskedCircuit(partial(self._ask, relay, asked))
         try:
             with trio.fail_after(GRANT_S + HANDSHAKE_S):
                 channel = await secure_outbound(raw, self.host.security, peer, YAMUX_PROTOCOL, at_once=at_once)
-        except BaseException as error:  # also where it was cancelled: nobody else knows of this stream
+        except BaseException as error:  # also if it was cancelled: nothing else knows of this stream
             with trio.CancelScope(shield=True):
                 await raw.abort()
             if isinstance(error, NotTakenAtOnce):
@@ -118,7 +119,7 @@ class Circuits:
         return self.host.add(channel, raw, route, is_member=True, is_initiator=True)
 
     async def serve(self, stream: Stream) -> None:
-        """A relay has somebody who wants to reach us. Handles STOP."""
+        """Accept a circuit that a relay brings from a peer. Handles STOP."""
         assert isinstance(stream, Libp2pStream)
         with trio.fail_after(ANSWER_S):
             message = await receive(stream, pb.StopMessage)
@@ -144,7 +145,7 @@ class Circuits:
             with trio.fail_after(HANDSHAKE_S):
                 channel = await secure_inbound(raw, self.host.security, YAMUX_PROTOCOL)
         except HandshakeFailed as error:
-            # Closed in good order: where we do not speak what was proposed, our answer to that must still arrive.
+            # Close it in good order: if we do not speak the proposed protocol, our answer must still arrive.
             log.debug("a circuit from %s: %s", peer, error)
             return
         if channel.remote != peer:
@@ -166,13 +167,13 @@ class Circuits:
         )
 
     async def _ask(self, relay: PeerId, message: pb.HopMessage, first: bytes = b"") -> _Answer:
-        """Ask a relay for something that it grants, and send `first` over that. Raises NoCircuit.
+        """Ask a relay for something that it grants, and send `first` over the result. Raises NoCircuit.
 
-        Where the relay is known to keep what it reads too early, it is sent with the question: half a round trip less.
+        If the relay is known to keep bytes that it reads too early, they go with the question: half a round trip less.
         """
         connection = self.host.open_connection(relay)
         if connection is None:
-            raise NoCircuit(f"{relay}, a relay, is not connected")
+            raise NoCircuit(f"the relay {relay} is not connected")
         early, late = (first, b"") if connection.agent == AGENT else (b"", first)
         try:
             stream = await self.host.open_stream_on(connection, HOP, framed(message) + early)
@@ -181,27 +182,27 @@ class Circuits:
                     answer = await receive(stream, pb.HopMessage)
                 if answer.type != pb.HopMessage.STATUS or answer.status != pb.OK:
                     failed = RelayBusy if answer.status in BUSY else NoCircuit
-                    raise failed(f"{relay} relays nothing: {_name(answer.status)}")
+                    raise failed(f"the relay {relay} refused: {_name(answer.status)}")
                 await stream.send_all(late)
-            except BaseException:  # also where it was cancelled
+            except BaseException:  # also if it was cancelled
                 with trio.CancelScope(shield=True):
                     await stream.abort()
                 raise
         except (TransportError, PeerError, trio.TooSlowError) as error:
-            raise NoCircuit(f"{relay}, a relay: {error or 'no answer in time'}") from error
+            raise NoCircuit(f"the relay {relay} failed: {error or 'no answer in time'}") from error
         return _Answer(stream=stream, message=answer)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """What a relay granted, and the stream on which it did, which may be a circuit now."""
+    """A relay's grant, and the stream on which it came, which may be a circuit now."""
 
     stream: Libp2pStream
     message: pb.HopMessage
 
 
 class _AskedCircuit(CircuitConnection):
-    """A circuit that `ask` asks a relay for, together with the first bytes that are said over it."""
+    """A circuit that `ask` asks a relay for, together with the first bytes to be sent over it."""
 
     def __init__(self, ask: Callable[[bytes], Awaitable[_Answer]]) -> None:
         super().__init__(None, is_initiator=True)
@@ -227,5 +228,5 @@ def _status(status: pb.Status.ValueType) -> bytes:
 
 
 def _name(status: pb.Status.ValueType) -> str:
-    """How the specification calls a status."""
+    """Return the specification's name of a status."""
     return pb.Status.Name(status) if status in pb.Status.values() else str(int(status))

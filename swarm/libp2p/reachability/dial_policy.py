@@ -1,9 +1,9 @@
-"""Which addresses that somebody else named may be dialled, and which of ours are worth naming.
+"""Decide which addresses that a stranger named may be dialled, and which of ours are worth naming.
 
-A stranger who names addresses of our own network, or of this machine, would have us knock at doors inside that he
-cannot reach himself. So what lies inside is dialled only where we are on the same network. A pure core.
+A stranger that names addresses of our own network, or of this machine, would make us knock at doors inside that it
+cannot reach itself. So private addresses are dialled only if we are on the same network. A pure core.
 
-Specification of what is global: the IANA registries of special-purpose addresses (RFC 6890).
+Specification of global addresses: the IANA registries of special-purpose addresses (RFC 6890).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from swarm.libp2p.sockets.addresses import Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 SHARED = ipaddress.IPv4Network("100.64.0.0/10")
-"""Between a provider and its customers, behind a router of the provider's (RFC 6598): "carrier grade NAT"."""
+"""Addresses between a provider and its customers, behind a router of the provider (RFC 6598): "carrier grade NAT"."""
 
 
 def is_public(address: Address) -> bool:
-    """Whether the address may be anywhere in the internet: not private, of one link, of documentation, of many."""
+    """Return whether the address may be on the internet: not private, link-local, for documentation, or multicast."""
     if not address.kind.startswith("ip") or address.port == 0:
         return False
     ip = ipaddress.ip_address(address.host)
@@ -28,7 +28,7 @@ def is_public(address: Address) -> bool:
 
 
 def is_private(address: Address) -> bool:
-    """Whether the address is one of a home's or a company's own network (RFC 1918, RFC 4193)."""
+    """Return whether the address is in a private network of a home or a company (RFC 1918, RFC 4193)."""
     if not address.kind.startswith("ip") or address.port == 0:
         return False
     ip = ipaddress.ip_address(address.host)
@@ -36,16 +36,16 @@ def is_private(address: Address) -> bool:
 
 
 def is_loopback(address: Address) -> bool:
-    """Whether the address is this machine itself, for whoever dials it."""
+    """Return whether the address means the dialling machine itself."""
     return address.kind.startswith("ip") and ipaddress.ip_address(address.host).is_loopback
 
 
 def shares_network(address: Address, networks: Iterable[Network]) -> bool:
-    """Whether one of our interfaces is on the same network."""
+    """Return whether one of our interfaces is on the same network."""
     ip = ipaddress.ip_address(address.host)
     return any(ip.version == network.version and ip in network for network in networks)
 
 
 def may_dial(address: Address, networks: Iterable[Network]) -> bool:
-    """Whether an address that a stranger named may be dialled from here."""
+    """Return whether an address that a stranger named may be dialled from here."""
     return is_public(address) or (is_private(address) and shares_network(address, networks))

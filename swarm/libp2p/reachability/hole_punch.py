@@ -1,4 +1,4 @@
-"""From a circuit to a direct connection: both ends knock at each other's router at the same time (DCUtR).
+"""Turn a circuit into a direct connection by hole punching: both ends knock at each other's router at once (DCUtR).
 
     B, which was reached                       A, which reached it
     CONNECT, where B is seen      -->
@@ -6,18 +6,19 @@
     SYNC                          -->          knocks
     (half a round trip later) knocks
 
-Each knock opens the way through the router that it leaves by, so where they cross, both arrive: TCP's simultaneous
-open, in which there is no listener. So the ends agree beforehand: A is the client of all that follows, B the server.
-go-libp2p has it the other way round (its issue 3171), so with it a connection comes of a knock that reaches a listener,
-and none of two that cross.
+A knock is an attempt to connect. It opens the way through the router that it leaves by, so if both knocks cross, both
+arrive. That is TCP's simultaneous open, which has no listener. So the ends agree beforehand: A is the client of all
+that follows, and B the server. go-libp2p has these roles the other way round (its issue 3171). So with go-libp2p a
+connection results from a knock that reaches a listener, and none from two knocks that cross.
+
+Specification: https://github.com/libp2p/specs/blob/master/relay/DCUtR.md. Why one round trip matters, and when holes
+can be punched: arXiv 2510.27500.
 
 Invariants:
-- There are TRIES, and each takes PUNCH_S.
-- Knocks leave from the port on which we listen. They go to MAX_KNOCKED addresses at most, which `may_dial` allows.
-- Who answers is the peer of the circuit, or nobody.
 
-Specification: https://github.com/libp2p/specs/blob/master/relay/DCUtR.md. That one round trip matters, and when what
-can be punched is: arXiv 2510.27500.
+- There are at most TRIES tries, and each takes PUNCH_S.
+- Knocks leave from the port on which we listen. They go to at most MAX_KNOCKED addresses, which `may_dial` allows.
+- Only the peer of the circuit is accepted as the one that answers.
 """
 
 from __future__ import annotations
@@ -49,15 +50,15 @@ from swarm.transport.interface import Stream, TransportError
 DCUTR = "/libp2p/dcutr"
 
 TRIES = 3
-"""As the specification says. Of the holes that could be punched, 97.6 % were at the first try (arXiv 2510.27500)."""
+"""As in the specification. 97.6 % of the holes that could be punched opened at the first try (arXiv 2510.27500)."""
 
 PUNCH_S = 5.0
-"""For one try. TCP knocks again after one second and after three; then a handshake takes four round trips."""
+"""Seconds for one try. TCP knocks again after one second and after three; then a handshake takes four round trips."""
 
 KNOCK_AGAIN_S, KNOCK_SELDOM_S = 0.05, 0.4
-"""After a router turned a knock away rather than swallow it: the other end's may have opened the way since. Each pause
-is twice the one before, up to the second: whoever has us knock at somebody else gets no flood of it. And each is half
-as long to half as long again, at random: two that knock in step would miss each other for ever."""
+"""Seconds before the next knock, if a router rejected a knock rather than drop it: the other end may have opened the
+way since. The pause doubles from the first value up to the second, so that a peer that makes us knock at somebody else
+causes no flood. Each is scaled at random by 0.5 to 1.5: two ends that knock in step would miss each other for ever."""
 
 ANSWER_S = 10.0
 
@@ -67,7 +68,7 @@ MAX_KNOCKED = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Punched:
-    """What came of it: after so many tries a direct connection, or `why` there is none."""
+    """The result: after `tries` tries there is a direct connection, or `why` says why not."""
 
     tries: int
     why: str = ""
@@ -75,10 +76,10 @@ class Punched:
 
 @dataclass(kw_only=True)
 class HolePuncher:
-    """See the module's paragraph.
+    """Punch holes with the peers at the other end of circuits.
 
     Args:
-        seen_at: where others may knock to reach us, if anywhere.
+        seen_at: addresses where others may knock to reach us, if there are any.
         may_dial: whether an address that a stranger named may be dialled.
     """
 
@@ -87,26 +88,26 @@ class HolePuncher:
     may_dial: Callable[[Address], bool] = is_public
     rng: Random = field(default_factory=Random)
     _clients: dict[tuple[str, int], PeerId] = field(default_factory=dict)
-    """Addresses of peers at which we knock as clients, so that we are clients as well where they are let in first."""
+    """Addresses at which we knock as clients, with their peers, so that we are also clients if they get in first."""
 
     def wanted_at(self, host: str, port: int) -> PeerId | None:
-        """The peer that we are to be the client of, should it connect to us from there."""
+        """Return the peer whose client we are, if it connects to us from this address."""
         return self._clients.get((host, port))
 
     def perhaps_wanted_at(self, host: str) -> PeerId | None:
-        """The one peer that we knock at there as clients. Its router may show us another port than it showed others."""
+        """Return the one peer at this host that we knock at as clients; its router may show us another port."""
         peers = {peer for (known, _), peer in self._clients.items() if known == host}
         return peers.pop() if len(peers) == 1 else None
 
     async def upgrade(self, circuit: Connection) -> Punched:
-        """Be B: get a direct connection to the peer at the circuit's other end."""
+        """Act as B: get a direct connection to the peer at the circuit's other end."""
         stream: Libp2pStream | None = None
         why = ""
         try:
             for number in range(1, TRIES + 1):
                 addresses = [] if stream is None else await self._agree(stream)
                 if not addresses:
-                    # Some take a stream for each try, though the specification has one for all.
+                    # Some implementations use one stream for each try; the specification has one for all.
                     began_s = trio.current_time()
                     stream = await self._begin(circuit)
                     addresses = [] if stream is None else await self._agree(stream, began_s)
@@ -121,10 +122,10 @@ class HolePuncher:
         return Punched(tries=TRIES, why=f"{circuit.peer} was not reached in {TRIES} tries: {why}")
 
     async def serve(self, stream: Stream) -> None:
-        """Be A, as often as B asks. Handles DCUTR, on circuits that we asked for."""
+        """Act as A, as often as B asks. Handles DCUTR, on circuits that we asked for."""
         assert isinstance(stream, Libp2pStream)
         if stream.connection.route.relay is None or not stream.connection.dialled:
-            raise PeerError(Fault.MALFORMED, "hole punching is for whoever was reached through a relay to begin")
+            raise PeerError(Fault.MALFORMED, "hole punching must be begun by the peer that was reached through a relay")
         for _ in range(TRIES):
             with trio.fail_after(ANSWER_S + PUNCH_S):
                 asked = await receive(stream, HolePunch)
@@ -141,16 +142,16 @@ class HolePuncher:
                     return
 
     async def _begin(self, circuit: Connection) -> Libp2pStream | None:
-        """Open a stream with CONNECT on it; None where the peer does not punch holes."""
+        """Open a stream with CONNECT on it; return None if the peer does not punch holes."""
         try:
             return await self.host.open_stream_on(circuit, DCUTR, self._connect())
         except TransportError:
             return None
 
     async def _agree(self, stream: Libp2pStream, began_s: float | None = None) -> list[Address]:
-        """Exchange addresses, and return half a round trip after SYNC was sent. Nothing, where the peer does not go on.
+        """Exchange addresses, and return them half a round trip after SYNC was sent; none if the peer does not go on.
 
-        CONNECT is still to be sent unless it was when the stream was opened, at `began_s`.
+        CONNECT is still to be sent, unless it was sent when the stream was opened, at `began_s`.
         """
         try:
             with trio.fail_after(ANSWER_S):
@@ -176,7 +177,7 @@ class HolePuncher:
         return "" if self.host.is_met(peer) else "; ".join(failures)
 
     async def _knock_at(self, peer: PeerId, address: Address, *, is_client: bool) -> str:
-        """Knock at one address until somebody is there; return why that is of no use."""
+        """Knock at one address until somebody answers; return why that failed."""
         pause_s = KNOCK_AGAIN_S
         while True:
             try:
@@ -195,14 +196,14 @@ class HolePuncher:
         return framed(HolePunch(type=HolePunch.CONNECT, ObsAddrs=[to_bytes(str(one)) for one in self.seen_at()]))
 
     def _dialable(self, told: HolePunch) -> list[Address]:
-        """Where the peer is seen, in families of addresses in which we are seen ourselves: elsewhere is no way back."""
+        """Return where the peer is seen, in address families in which we are seen too: others offer no way back."""
         kinds = {one.kind for one in self.seen_at()}
         told_of = from_bytes(told.ObsAddrs, MAX_KNOCKED)
         return [address for address in told_of if address.kind in kinds and self.may_dial(address)]
 
     @contextmanager
     def _client_of(self, peer: PeerId, addresses: Sequence[Address]) -> Iterator[None]:
-        """Meanwhile, who connects from one of these expects us to be its client."""
+        """For the duration of the block, act as the client of a peer that connects from one of these addresses."""
         places = [(address.host, address.port) for address in addresses]
         self._clients.update(dict.fromkeys(places, peer))
         try:

@@ -1,4 +1,4 @@
-"""What reaching others, and being reached, needs of the host."""
+"""Declare the parts of the host that reaching others, and being reached, uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Hosting(Protocol):
-    """See `swarm.libp2p.host.Host`."""
+    """The interface of `swarm.libp2p.host.Host` that this package uses."""
 
     identity: Identity
     security: SecurityTable

@@ -1,4 +1,4 @@
-"""What a peer is asked on a connection: where it sees us, and whether it is there at all."""
+"""Ask a peer on a connection where it sees us, and whether it is still there."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from swarm.transport.interface import TransportError
 IDENTIFY_S = 10.0
 
 DOUBT_S = 5.0
-"""For a peer to answer after we slept, or moved, or after it came to us another way, as one does that has lost the
-connection; else it is taken for dead. A line that is full takes one."""
+"""Seconds for a peer to answer after we slept or moved, or after it came to us in another way, as a peer does that has
+lost the connection. Without an answer it counts as dead. A full link takes one second."""
 
 
 async def identify(host: Hosting, connection: Connection) -> Introduced | None:
-    """What a peer says of itself and of us; None where it does not."""
+    """Return what a peer says of itself and of us; None if it does not answer."""
     with suppress(TransportError, PeerError, trio.TooSlowError), trio.fail_after(IDENTIFY_S):
         stream = await host.open_stream_on(connection, IDENTIFY_PROTOCOL)
         try:
@@ -33,20 +33,20 @@ async def identify(host: Hosting, connection: Connection) -> Introduced | None:
 
 
 async def doubt(host: Hosting, connection: Connection, cause: str) -> None:
-    """End a connection that nobody answers on any more."""
+    """End a connection on which nobody answers any more."""
     try:
         with trio.fail_after(DOUBT_S):
             ping = await host.open_stream_on(connection, PING_PROTOCOL, bytes(PING_BYTES))
             await ping.receive_some(PING_BYTES)
             await ping.aclose()
     except TransportError:
-        pass  # the peer takes no ping, so it is there; or the connection is ending by itself
+        pass  # the peer does not accept a ping, so it is there; or the connection is ending by itself
     except trio.TooSlowError:
         connection.muxer.break_off(f"nobody answered within {DOUBT_S:.0f} s after {cause}")
 
 
 async def doubt_others(host: Hosting, peer: PeerId, but: Connection) -> None:
-    """End those connections to a peer on which nobody answers any more: it came to us another way."""
+    """End the other connections to a peer on which nobody answers any more: it came to us in another way."""
     async with trio.open_nursery() as nursery:
         for connection in host.connections_to(peer):
             if connection is not but:

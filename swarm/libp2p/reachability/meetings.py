@@ -1,11 +1,12 @@
-"""From a circuit to a direct connection, by whatever way there is: reversal, a hole that both ends punch, or none.
+"""Turn a circuit into a direct connection in any way that works: by dialling back, or by hole punching.
 
     circuit from a peer --+--> we dial it, where it can be dialled ---+--> met; the circuit is closed
                           +--> both knock at the same moment (DCUtR) --+
     two connections to a peer --> those are closed on which nobody answers, then all but one
 
 Invariants:
-- What fails here ends nothing but the circuit.
+
+- A failure here ends nothing but the circuit.
 - A circuit that has served its purpose is closed.
 """
 
@@ -34,51 +35,52 @@ from swarm.transport.event_rate import Buckets, Rate
 from swarm.transport.interface import DialFailed
 
 MAX_PUNCHED = 256
-"""Peers of whom it is remembered what came of punching: more than a node has neighbours."""
+"""Peers whose last hole punching result is remembered: more than a node has neighbours."""
 
 PUNCHES = Rate(per_s=1 / 30, burst=4.0)
-"""Circuits of one peer over which we knock where it says. An honest one comes again once a network has changed."""
+"""Circuits of one peer over which we knock where it says. An honest one comes again only when a network has changed."""
 
 UPGRADE_S = 40.0
-"""From a circuit to a direct connection, at most: three tries, and what they take to agree on."""
+"""Seconds from a circuit to a direct connection, at most: three tries, and the time to agree on them."""
 
 PRUNE_S = 3.0
-"""Before all connections to a peer but one are closed: one that was made to dial us back is gone by then."""
+"""Seconds before all connections to a peer but one are closed: one that was made to dial us back is gone by then."""
 
 BUSY_PAUSES_S = (1.0, 2.0, 4.0, 8.0)
-"""Before a relay is asked again that had its hands full, each as it is or up to twice as long, at random. After a
-learner's restart members want hundreds of circuits at once, of which a relay carries 128, each for three seconds."""
+"""Seconds before a busy relay is asked again; each pause is extended at random, up to twice as long. After a learner's
+restart members want hundreds of circuits at once. A relay carries 128 of them, each for three seconds."""
 
 LINGER_S = 1.0
-"""From a direct connection to the end of the circuit, so that whoever is slower knows of it as well."""
+"""Seconds from a direct connection to the end of the circuit, so that the slower end knows of the connection too."""
 
 log = logging.getLogger(__name__)
 
 
 class Meetings:
-    """See the module's paragraph. `seen_at`: where others may knock to reach us. Nothing happens before `start`."""
+    """Get direct connections. `seen_at` returns where others may knock to reach us. Nothing happens before `start`."""
 
     def __init__(self, host: Hosting, seen_at: Callable[[], Sequence[Address]]) -> None:
         self.circuits = Circuits(host=host, on_inbound=self._upgrade)
         self.puncher = HolePuncher(host=host, seen_at=seen_at)
         self.punched: dict[PeerId, Punched] = {}
-        """What came of the last hole that was to be punched to each peer that reached us through a relay."""
+        """The result of the last hole punching with each peer that reached us through a relay."""
         self._host = host
         self._rng = Random()
         self._punches: Buckets[PeerId] = Buckets(rate=PUNCHES)
 
     def start(self, nursery: trio.Nursery) -> None:
-        """What is to be done beside the connections is done in `nursery`."""
+        """Run the background tasks in `nursery` from now on."""
         self._nursery = nursery
 
     def note_connected(self, connection: Connection) -> None:
-        """There is a connection, which is no circuit that is limited."""
+        """Note a new connection, which is no limited circuit."""
         if len(self._host.connections_to(connection.peer)) > 1:
             self._nursery.start_soon(self._prune, connection)
 
     async def through(self, addresses: Sequence[CircuitAddress], named_by_others: bool) -> str:
-        """Get a direct connection to a peer behind a relay, which is dialled at one of these addresses if it must be,
-        and if it may be where others named them; return why there is none, "" if there is one.
+        """Get a direct connection to a peer behind a relay. Return why there is none, "" if there is one.
+
+        The relay is dialled at one of these addresses if need be, and if it may be, where others named them.
         """
         peer, relay = addresses[0].peer, addresses[0].relay.peer
         assert relay is not None
@@ -89,16 +91,16 @@ class Meetings:
         except (DialFailed, NoCircuit) as error:
             return f"{addresses[0]}: {error}"
         if circuit is None or not circuit.route.is_limited:
-            return ""  # it came by itself, or whoever was reached looks for a shorter way
+            return ""  # it came by itself, or the reached peer looks for a shorter way
         with trio.move_on_after(UPGRADE_S):
             await self._host.unless_met(peer, circuit.gone.wait)
         self._nursery.start_soon(self._leave, circuit)
         if not self._host.is_met(peer):
-            return f"{addresses[0]}: no way leads through the routers between us"
+            return f"{addresses[0]}: no direct connection through the routers between us succeeded"
         return ""
 
     async def _connect_patiently(self, relay: PeerId, peer: PeerId) -> Connection:
-        """A circuit to `peer`, also from a relay that is busy for a while. Raises NoCircuit."""
+        """Return a circuit to `peer`, also from a relay that is busy for a while. Raises NoCircuit."""
         for pause_s in BUSY_PAUSES_S:
             try:
                 return await self.circuits.connect(relay, peer)
@@ -111,7 +113,7 @@ class Meetings:
         self._nursery.start_soon(self._meet, circuit)
 
     async def _meet(self, circuit: Connection) -> None:
-        """Get a direct connection to who reached us through a relay, though we may believe to have one."""
+        """Get a direct connection to a peer that reached us through a relay, even if we seem to have one."""
         await doubt_others(self._host, circuit.peer, but=circuit)
         if not circuit.route.is_limited or self._punches.of(circuit.peer).admit(trio.current_time()):
             with trio.move_on_after(UPGRADE_S):
@@ -129,11 +131,11 @@ class Meetings:
             log.debug("%d tries to punch a hole to %s: %s", punched.tries, circuit.peer, punched.why or "done")
 
     async def _reverse(self, circuit: Connection) -> None:
-        """Dial who reached us through a relay, where it can be dialled in the internet.
+        """Dial a peer that reached us through a relay, if it can be dialled over the internet.
 
-        Not inside: whoever shares our network was told where we are by the learner, and anybody else who names such an
-        address means a machine of ours. And from a port of our own: from that on which we listen, it would be taken for
-        a knock.
+        Private addresses are not dialled: a peer on our network got our address from the learner, and one that any
+        other peer names would mean a machine of ours. The dial leaves from a port of its own. From our listening port
+        it would look like a knock.
         """
         told = await identify(self._host, circuit)
         attempts = [
@@ -151,9 +153,9 @@ class Meetings:
         return ""
 
     async def _prune(self, newest: Connection) -> None:
-        """Leave one connection of several, where two dials have crossed: the smaller id decides which.
+        """Keep one connection of several after two dials have crossed: the smaller peer id decides which.
 
-        Or the peer connects anew because it slept, or moved, and the older connection is dead without our knowing it.
+        Or the peer connected again because it slept or moved, and the older connection is dead without our knowing.
         """
         peer = newest.peer
         await doubt_others(self._host, peer, but=newest)

@@ -1,14 +1,15 @@
-"""Notice that this machine slept, or that its network is another one now.
+"""Notice that this machine slept, or that its network has changed.
 
     looked at the clocks and interfaces --> same as before | slept | moved
 
-A machine that sleeps stops the monotonic clock and not the wall's; on Windows both go on, and so they do where this
-process alone was stopped: then the look itself comes late. A clock that somebody sets, or a machine that is too busy to
-look, is taken for one that slept: what is done about it (look at everything again) does no harm. A pure core.
+A sleeping machine stops the monotonic clock and not the wall clock. On Windows both go on, and so they do if only this
+process was stopped: then the check itself comes late. If somebody sets the clock, or the machine is too busy to check,
+that counts as sleep too. The reaction (to check everything again) does no harm. A pure core.
 
 Invariants:
-- What has changed is told once.
-- A clock that is slewed, as time servers do, is never taken for sleep.
+
+- Each change is reported once.
+- A clock that is slewed, as time servers do, never counts as sleep.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from enum import Enum
 import psutil
 
 LOOK_S = 4.0
-"""Between looks, so that whatever happens is noticed within ten seconds with what follows from it."""
+"""Seconds between checks, so that a change and its consequences are noticed within ten seconds."""
 
 SLEPT_S = 10.0
-"""By so much the wall's clock must run ahead between two looks, or the later one be late."""
+"""Seconds by which the wall clock must run ahead between two checks, or the later check be late."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
-"""An address of ours, with the network that it is in."""
+"""One of our addresses, with the network that it is in."""
 
 
 class Change(Enum):
-    """What happened since the last look."""
+    """What happened since the last check."""
 
     NOTHING = "nothing"
     SLEPT = "slept"
@@ -42,7 +43,7 @@ class Change(Enum):
 
 @dataclass(kw_only=True)
 class NetworkWatch:
-    """See the module's paragraph: what the last look saw."""
+    """Remember the interfaces and clocks of the last check, and compare the next one with them."""
 
     interfaces: frozenset[Interface]
     monotonic_s: float
@@ -50,11 +51,11 @@ class NetworkWatch:
 
     @property
     def networks(self) -> frozenset[Network]:
-        """The networks that we are on."""
+        """The networks that this machine is on."""
         return frozenset(one.network for one in self.interfaces)
 
     def look(self, interfaces: frozenset[Interface], monotonic_s: float, wall_s: float) -> Change:
-        """Compare with the last look."""
+        """Compare with the last check; return what changed."""
         elapsed_s = monotonic_s - self.monotonic_s
         ahead_s, late_s = (wall_s - self.wall_s) - elapsed_s, elapsed_s - LOOK_S
         moved, self.interfaces = interfaces != self.interfaces, interfaces
@@ -65,7 +66,7 @@ class NetworkWatch:
 
 
 def own_interfaces() -> frozenset[Interface]:
-    """The addresses that our interfaces have now. Those of one link alone are left out: every interface has one."""
+    """Return our interfaces' addresses. Link-local ones are left out: every interface has one."""
     found: set[Interface] = set()
     for entries in psutil.net_if_addrs().values():
         for entry in entries:
@@ -77,12 +78,12 @@ def own_interfaces() -> frozenset[Interface]:
 
 
 def own_hosts() -> frozenset[str]:
-    """The addresses that our interfaces have now, those of one link without their scope, as sockets tell them."""
+    """Return our interfaces' addresses as sockets report them; link-local ones without their scope."""
     return frozenset(entry.address.partition("%")[0] for entries in psutil.net_if_addrs().values() for entry in entries)
 
 
 def _prefix_bits(netmask: str | None) -> int:
-    """How long a prefix a netmask stands for: IPv6 ones come as addresses. Raises ValueError."""
+    """Return the prefix length of a netmask; IPv6 netmasks come as addresses. Raises ValueError."""
     if netmask is None:
         raise ValueError("no netmask")
     return int(ipaddress.ip_address(netmask)).bit_count()

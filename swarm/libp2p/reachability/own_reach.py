@@ -1,11 +1,12 @@
-"""How this node is reached, as far as others say: where they see us, and to which of our addresses they could dial.
+"""Find out how this node is reached: where others see it, and to which of its addresses they could dial.
 
     connected --identify--> the peer says where it sees us
     an address of ours that is untried --AutoNAT--> a peer dials it --> reachable, or not
 
 Invariants:
-- What is told is public, and was dialled by somebody.
-- One address is tried at a time, by somebody who did not fail to reach it.
+
+- An address that we tell others is public, and was dialled by some peer.
+- One address is tried at a time, by a peer of an origin that has not failed to reach it.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from swarm.libp2p.sockets.addresses import Address, parse_address
 from swarm.transport.reach_evidence import ReachEvidence, Sight, TriedAddress
 
 PAUSE_S, SELDOM_S = 0.5, 60.0
-"""Between two addresses that are tried, and before somebody is asked again who dialled nothing."""
+"""Seconds between two tried addresses, and before a peer that dialled nothing is asked again."""
 
-DIALLED, DIALLED_BY_KNOWN = "others dialled it", "others dialled it, to whom it had spoken before"
-"""A router that lets in whom one has spoken to is not told apart from one that lets in everybody. So who is introduced
-is told of circuits as well."""
+DIALLED, DIALLED_BY_KNOWN = "others dialled it", "peers that the node had contacted before dialled it"
+"""Some routers let in only peers that one has contacted. They cannot be told apart from routers that let in everybody.
+So peers that are introduced to such a node also learn of circuits."""
 
-SHOWS_ALL_THE_SAME = "its router shows everybody the same port, and lets nobody in uncalled"
-SEEN_BY_ONE = "its router lets nobody in uncalled, and one peer alone has said which port it shows"
+SHOWS_ALL_THE_SAME = "its router shows all peers the same port, and blocks peers that the node has not contacted"
+SEEN_BY_ONE = "its router blocks peers that the node has not contacted, and only one peer has said which port it shows"
 
 
 class OwnReach:
-    """See the module's paragraph."""
+    """Collect what others say about our addresses, and conclude how this node is reached."""
 
     def __init__(self, host: Hosting) -> None:
         self.observed = ObservedAddresses()
@@ -46,38 +47,38 @@ class OwnReach:
         self.questions = ReachabilityQuestions(host=host)
         self._host = host
         self._servers: dict[int, Connection] = {}
-        """Who dials back for us, by connection."""
+        """Connections whose peers dial back for us, by number."""
         self._sights: dict[int, Address] = {}
-        """Where each connection's peer sees us, whatever that is worth."""
+        """Where each connection's peer sees us, whether that can be trusted or not."""
         self._asked_in_vain: dict[int, float] = {}
-        """When such a connection's peer last dialled nothing."""
+        """When the peer of each such connection last dialled nothing."""
         self._news = trio.Event()
 
     def offer(self, source: Source, addresses: Iterable[Address]) -> None:
-        """These, and no others, are ours by `source`."""
+        """Replace the addresses that `source` knows by these."""
         public = [replace(one, peer=None) for one in addresses if is_public(one)]
         if self.own.offer(source, public, trio.current_time()):
             self._stir()
 
     def note_sight(self, connection: Connection, seen: Address) -> None:
-        """The peer at the other end says that it sees us there."""
+        """Note where the peer at the other end says that it sees us."""
         self._sights[connection.number] = seen
         if connection.route.from_listening:
             self.note_listening_seen(connection, seen)
 
     def note_listening_seen(self, connection: Connection, seen: Address) -> None:
-        """The same, of the port on which we listen."""
+        """Do the same for the port on which we listen."""
         if is_public(seen):
             self.observed.note(connection.number, connection.route.origin, seen)
             self.offer(Source.OBSERVED, self.observed.candidates())
 
     def note_helper(self, connection: Connection) -> None:
-        """The peer at the other end dials back for whoever asks."""
+        """Note that the peer at the other end dials back for others."""
         self._servers[connection.number] = connection
         self._stir()
 
     def note_gone(self, connection: Connection) -> None:
-        """A connection has ended."""
+        """Forget a connection that has ended."""
         self.observed.forget(connection.number)
         self.offer(Source.OBSERVED, self.observed.candidates())
         self._servers.pop(connection.number, None)
@@ -85,32 +86,32 @@ class OwnReach:
         self._asked_in_vain.pop(connection.number, None)
 
     def look_again(self) -> None:
-        """Whatever was found out may be wrong: this machine slept, or moved."""
+        """Doubt all results, because this machine slept or moved."""
         self.own.forget_verdicts()
         self._stir()
 
     def addresses(self) -> list[Address]:
-        """Those that a dial came through to."""
+        """Return the addresses that a dial has reached."""
         return [one.address for one in self.own.reachable()]
 
     def verdict(self) -> tuple[ReachKind, str]:
-        """How others reach us, and why that is believed."""
+        """Return how others reach us, and the reason for that verdict."""
         reachable = self.own.reachable()
         if any(one.sources - {Source.MAPPED} for one in reachable):
             seen = all(one.sources <= {Source.MAPPED, Source.OBSERVED} for one in reachable)
             return ReachKind.DIRECTLY, DIALLED_BY_KNOWN if seen else DIALLED
         if reachable:
-            return ReachKind.MAPPED, "its router passes a port on"
+            return ReachKind.MAPPED, "its router forwards a port"
         if not self._host.listeners:
             return ReachKind.NOT, "it listens nowhere"
         if self.observed.is_mapped_anew():
-            return ReachKind.NOT, "its router shows everybody another port"
+            return ReachKind.NOT, "its router shows each peer another port"
         if self.observed.candidates():
             return ReachKind.BY_PUNCHING, SHOWS_ALL_THE_SAME if self.observed.believed() else SEEN_BY_ONE
-        return ReachKind.UNKNOWN, "nobody has said where it is seen"
+        return ReachKind.UNKNOWN, "no peer has said where it sees the node"
 
     def evidence(self) -> ReachEvidence:
-        """What the verdict is made of."""
+        """Return the facts behind the verdict."""
         sights = [
             Sight(
                 peer=one.peer,
@@ -134,13 +135,13 @@ class OwnReach:
         return ReachEvidence(sights=tuple(sights), addresses=tuple(tried), num_helpers=len(self._servers))
 
     def seen_at(self) -> list[Address]:
-        """Where others may knock: as they see us, and our own public addresses."""
+        """Return where others may knock: the addresses at which they see us, and our own public addresses."""
         own = [parse_address(text) for text in self._host.addresses()]
         found = [*(one for one in own if is_public(one)), *self.observed.candidates()]
         return list(dict.fromkeys(replace(one, peer=None) for one in found))
 
     async def find_out(self) -> None:
-        """Have what is to be tried dialled by others, one address at a time, until cancelled."""
+        """Have peers dial the addresses that are due, one at a time, until cancelled."""
         while True:
             now = trio.current_time()
             due, asked = self.own.due(now), None
@@ -160,13 +161,13 @@ class OwnReach:
             await trio.sleep(PAUSE_S)
 
     def _askable(self, now: float) -> list[Connection]:
-        """Who may be asked to dial back now."""
+        """Return connections whose peers may be asked to dial back now."""
         return [
             one for number, one in self._servers.items() if now - self._asked_in_vain.get(number, -math.inf) > SELDOM_S
         ]
 
     def _stir(self) -> None:
-        """Wake who waits for something to find out."""
+        """Wake the task that waits for something to try."""
         self._news.set()
         self._news = trio.Event()
 

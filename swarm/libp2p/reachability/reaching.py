@@ -1,11 +1,12 @@
-"""How this node is reached, and reaches others, where a router stands between: who does what, and when.
+"""Coordinate how this node is reached, and reaches others, across routers: decide which part acts when.
 
-    connected --identify--> `own_reach` is told where we are seen --reserve--> the peer may be our relay
+    connected --identify--> `own_reach` learns where we are seen --reserve--> the peer may be our relay
     a circuit from a peer --> `meetings`
-    slept, or moved --> all connections are doubted, and all that was found out is looked at again
+    slept, or moved --> all connections are doubted, and all results are checked again
 
 Invariants:
-- All of it goes on beside the connections that there are, and nothing that fails here ends any.
+
+- All of it runs beside the existing connections, and no failure here ends any of them.
 """
 
 from __future__ import annotations
@@ -56,39 +57,39 @@ MAX_RELAYS = 2
 """Relays that we ask to be reached through: the learner, and one more in case it is away."""
 
 ASK_AGAIN_S, ASK_SELDOM_S = 0.5, 60.0
-"""Pauses before a relay that refused us is asked again: a learner does not take us for a member before we have joined.
-"""
+"""Seconds before a relay that refused us is asked again, at first and at most. A learner does not treat us as a member
+before we have joined."""
 
 FAMILIES = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6}
 
 SEEN_FIRST_S, SEEN_SELDOM_S, SEEN_AGAIN_S = 2.0, 15.0, 120.0
-"""Before we connect to a peer once more from the port on which we listen, where the first connection could not leave
-from there: soon, then after twice as long each time up to the second, since a port is free after a minute at most. And
-once it was seen: routers keep a mapping without a connection four minutes (RFC 5382)."""
+"""Seconds before we connect to a peer once more from our listening port, if the first connection could not leave from
+there. The pause begins with the first value and doubles up to the second, since a port is free after a minute at most.
+The third applies once the peer has seen us: routers keep a mapping without a connection for four minutes (RFC 5382)."""
 
 PROPOSES_S = 0.3
-"""For a client's first words. A dialler speaks as soon as it is connected, so they are a round trip behind at most."""
+"""Seconds for a client's first bytes. A dialler sends as soon as it is connected, so they take at most a round trip."""
 
 PROTOCOLS = frozenset({IDENTIFY_PROTOCOL, PING_PROTOCOL, HOP, STOP, DCUTR, DIAL_REQUEST, DIAL_BACK})
-"""What nodes say to each other to find out how they are reached, and to meet."""
+"""The protocols by which nodes find out how they are reached, and meet."""
 
 TellPort = Callable[[PortMapped | PortMappingFailed], None]
-"""Told what came of asking a router for a port."""
+"""Called with the result of asking a router for a port."""
 
 log = logging.getLogger(__name__)
 
 
 class MapPorts(Enum):
-    """When a router is asked for a port."""
+    """When to ask a router for a port."""
 
     NEVER = "never"
     ONCE_OUT = "once_out"
-    """As soon as there is a connection out into the internet."""
+    """As soon as there is a connection to the internet."""
     AT_ONCE = "at_once"
 
 
 class Reaching:
-    """See the module's paragraph. Nothing happens before `start`."""
+    """Run all parts of this package for one host. Nothing happens before `start`."""
 
     def __init__(self, host: Hosting) -> None:
         self.relay = Relay(host=host)
@@ -103,7 +104,7 @@ class Reaching:
         self._is_mapping = False
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Serve others, and do what is to be done beside the connections in `nursery`."""
+        """Serve others, and run the background tasks in `nursery`."""
         self._nursery = nursery
         self._host.handle(HOP, self.relay.serve)
         self._host.handle(STOP, self.circuits.serve)
@@ -115,13 +116,13 @@ class Reaching:
         nursery.start_soon(self._look_around)
 
     def allow_bulk(self, pacer: Pacer | None) -> None:
-        """Let circuits through us be used as connections, all together no faster than `pacer` has it."""
+        """Let circuits through us be used as connections; `pacer` caps the rate of all of them together."""
         limits = replace(self.relay.budget.limits, allows_bulk=True)
         self.relay.budget = RelayBudget(limits=limits)
         self.relay.pacer = pacer
 
     def map_ports(self, when: MapPorts, tell: TellPort) -> None:
-        """Have the home router pass the ports on which we listen on to us."""
+        """Ask the home router to forward the ports on which we listen."""
         if when is MapPorts.NEVER or not self._host.listeners:
             return
         self._mapper = PortMapper(
@@ -138,13 +139,13 @@ class Reaching:
             self._nursery.start_soon(self._mapper.run)
 
     def note_listening(self, announced: Sequence[Address]) -> None:
-        """The host listens from now on; `announced` is what the owner says of where."""
+        """Note that the host listens from now on; `announced` are the addresses that the owner configured."""
         source = Source.ANNOUNCED if announced else Source.INTERFACE
         own = announced or [parse_address(text) for text in self._host.addresses()]
         self.own_reach.offer(source, own)
 
     def told(self) -> Reach:
-        """How others reach us, why that is believed, and whom we have met."""
+        """Return how others reach us, the reason for that verdict, and which peers we have met."""
         kind, why = self.own_reach.verdict()
         met: dict[PeerId, Way] = {}
         for connection in self._host.connections():
@@ -159,8 +160,9 @@ class Reaching:
         )
 
     def may_dial(self, text: str) -> bool:
-        """Whether an address that the learner named may be dialled from here: of this machine, only where the learner
-        is on it as well.
+        """Return whether an address that the learner named may be dialled from here.
+
+        An address of this machine may be dialled only if the learner is on this machine as well.
         """
         try:
             address = parse_circuit(text).relay if is_circuit(text) else parse_address(text)
@@ -169,7 +171,7 @@ class Reaching:
         return self.may_dial_named(address)
 
     def may_dial_named(self, address: Address) -> bool:
-        """The same of an address. A name is resolved first, and what it leads to is looked at."""
+        """Do the same for a parsed address. Names are allowed here; their addresses are checked when they are dialled."""
         if is_loopback(address):
             return any(
                 one.dialled and one.route.relay is None and is_loopback(parse_address(one.route.address))
@@ -178,27 +180,27 @@ class Reaching:
         return not address.kind.startswith("ip") or may_dial(address, self._watch.networks)
 
     async def wanted_at(self, raw: TcpConnection) -> PeerId | None:
-        """The peer whose client we are on this connection, though it connected to us: we knock at each other."""
+        """Return the peer whose client we are on this connection, though it connected to us: both ends knock."""
         if (wanted := self.meetings.puncher.wanted_at(raw.remote.host, raw.remote.port)) is not None:
             return wanted
         perhaps = self.meetings.puncher.perhaps_wanted_at(raw.remote.host)
         if perhaps is None:
             return None
-        # Another one behind the same router may dial us just now. Who wants to be the client proposes at once.
+        # Another peer behind the same router may dial us just now. A peer that wants to be the client proposes at once.
         with trio.move_on_after(PROPOSES_S):
             await raw.wait_first()
         return perhaps if raw.arrived in (b"", encode_message(GREETING)) else None
 
     def note_connected(self, connection: Connection) -> None:
-        """There is a connection, which is no circuit that is limited."""
+        """Note a new connection, which is no limited circuit."""
         if connection.route.relay is None:
             self._nursery.start_soon(self._get_to_know, connection)
             if connection.dialled and is_public(parse_address(connection.route.address)):
-                self._start_mapping()  # who talks to its own network alone needs no port of the router's
+                self._start_mapping()  # a node that talks only to its own network needs no port of the router
         self.meetings.note_connected(connection)
 
     def note_gone(self, connection: Connection) -> None:
-        """A connection has ended."""
+        """Note that a connection has ended."""
         self.own_reach.note_gone(connection)
         if self._host.open_connection(connection.peer) is None:
             self.circuits.forget(connection.peer)
@@ -221,7 +223,7 @@ class Reaching:
                 nursery.cancel_scope.cancel()
 
     async def _look_around(self) -> None:
-        """Notice sleep, and another network, until cancelled."""
+        """Notice sleep and network changes, until cancelled."""
         while True:
             await trio.sleep(LOOK_S)
             change = self._watch.look(own_interfaces(), time.monotonic(), self.wall_clock())
@@ -247,17 +249,18 @@ class Reaching:
             if connection.peer in (relays := self.circuits.relays()) or len(relays) < MAX_RELAYS:
                 try:
                     again_s = await self.circuits.reserve(connection.peer) / 2
-                except NoCircuit as refused:  # it may not have taken us for a member yet
+                except NoCircuit as refused:  # it may not treat us as a member yet
                     log.debug("no reservation: %s", refused)
                     again_s, pause_s = pause_s, min(2 * pause_s, ASK_SELDOM_S)
             with trio.move_on_after(again_s):
                 await connection.gone.wait()
 
     async def _keep_seen(self, connection: Connection) -> None:
-        """Have a relay say where our listening port is seen, where the connection to it left from another one.
+        """Have a relay say where it sees our listening port, if the connection to it left from another port.
 
-        It did because one between the same ports had just ended, or has ended and does not know it: after a node's
-        restart, a machine's sleep, a router's. Without it nobody could knock here as long as the connection lasts.
+        That happens when a connection between the same ports had just ended, or has ended without the peer's knowing:
+        after a restart of a node or a router, or a machine's sleep. Without this, nobody could knock here as long as
+        the connection lasts.
         """
         address, pause_s = parse_address(connection.route.address), SEEN_FIRST_S
         is_listening = any(one.socket.family == FAMILIES.get(address.kind) for one in self._host.listeners)
@@ -272,7 +275,7 @@ class Reaching:
             pause_s = SEEN_AGAIN_S if seen is not None else min(2 * pause_s, SEEN_SELDOM_S)
 
     async def _seen_from_listening(self, peer: PeerId, address: Address) -> Address | None:
-        """Where a peer sees the port on which we listen; None while no connection can leave from it."""
+        """Return where a peer sees the port on which we listen; None while no connection can leave from it."""
         try:
             with trio.fail_after(DIAL_TIMEOUT_S):
                 apart = await self._host.connect_apart(peer, address, Leaves.WHERE_WE_LISTEN)
@@ -283,7 +286,7 @@ class Reaching:
         return told.observed if told is not None and told.observed is not None and is_public(told.observed) else None
 
     def _may_dial_back(self, address: Address) -> bool:
-        """Whether we can tell if somebody is there: without IPv6 of our own, nobody is anywhere."""
+        """Return whether we can tell if a node is at this address: without IPv6 of our own, not for IPv6 addresses."""
         version = ipaddress.ip_address(address.host).version
         return is_public(address) and (
             version == 4 or any(one.is_global for one in self._watch.networks if one.version == 6)
@@ -291,7 +294,8 @@ class Reaching:
 
 
 def _is_of_an_interface(host: str) -> bool:
-    """Whether an address of ours on a connection is an interface's: not over a circuit, nor within this machine, whose
-    interface has one of all those addresses.
+    """Return whether our address on a connection is an interface's.
+
+    It is none over a circuit, nor within this machine, whose interface has only one of the loopback addresses.
     """
     return host != "" and not ipaddress.ip_address(host).is_loopback

@@ -1,9 +1,10 @@
-"""Messages of libp2p's own protocols on a stream: protobuf, each with its length before it as a varint.
+"""Read and write messages of libp2p's own protocols: protobuf, each preceded by its length as a varint.
 
 Invariants:
+
 - No byte behind a message is read, since a stream may go on as something else.
-- A length over the bound is refused before anything is allocated.
-- All that is wrong with what a peer sent is a PeerError.
+- A length over the limit is rejected before any memory is allocated.
+- Every error in what a peer sent is a PeerError.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from swarm.transport.interface import Stream, StreamBroken
 M = TypeVar("M", bound=Message)
 
 MAX_MESSAGE_BYTES = 4096
-"""What the specifications of circuits and hole punching ask implementations to accept, and no more."""
+"""The bytes that the specifications of circuits and hole punching ask implementations to accept, and no more."""
 
 LENGTH_BYTES = 2
-"""Of the varint before a message of at most MAX_MESSAGE_BYTES; 3 would do for 2 MiB."""
+"""Bytes of the varint before a message of at most MAX_MESSAGE_BYTES; 3 would do for 2 MiB."""
 
 
 def framed(message: Message) -> bytes:
-    """The bytes of a message on a stream."""
+    """Return the bytes of a message on a stream."""
     data = message.SerializeToString(deterministic=True)
     return uvarint(len(data)) + data
 
 
 def uvarint(value: int) -> bytes:
-    """An unsigned number, seven bits a byte, the lowest first."""
+    """Return an unsigned number with seven bits a byte, the lowest first."""
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
@@ -40,7 +41,7 @@ def uvarint(value: int) -> bytes:
 
 
 async def receive(stream: Stream, kind: type[M], at_most: int = MAX_MESSAGE_BYTES) -> M:
-    """Wait for one message. Raises PeerError for one that is none, or too long; StreamBroken where the stream ends."""
+    """Wait for one message. Raises PeerError if it is malformed or too long, StreamBroken if the stream ends."""
     length = await _length(stream)
     if length > at_most:
         raise PeerError(Fault.OVERSIZED, f"{kind.DESCRIPTOR.full_name}: {length} bytes, at most {at_most} allowed")

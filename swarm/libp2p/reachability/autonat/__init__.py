@@ -1,6 +1,6 @@
-"""Whether we can be reached at an address: others dial it for us, and we for others (AutoNAT v2).
+"""Find out whether a node can be reached at an address: others dial it for us, and we for others (AutoNAT v2).
 
-- `autonat_pb2`: the messages, made of autonat.proto
-- `client`: asks others
+- `autonat_pb2`: the messages, generated from autonat.proto
+- `client`: asks others to dial back
 - `server`: dials back for others
 """

@@ -1,8 +1,9 @@
-"""Asks others whether we can be reached at an address: they dial back, and hand over a number that we made up.
+"""Ask others whether we can be reached at an address: they dial it and return a number that we made up.
 
 Invariants:
-- An address counts as reachable only where that number came back. That it is not reachable is a peer's word.
-- What we send to prove that we mean it is bounded.
+
+- An address counts as reachable only if that number came back. That it is not reachable is only a peer's claim.
+- The bytes that we send to prove that our request is serious are bounded.
 
 Specification: https://github.com/libp2p/specs/blob/master/autonat/autonat-v2.md.
 """
@@ -28,26 +29,26 @@ from swarm.libp2p.stream import Libp2pStream
 from swarm.transport.interface import Stream, TransportError
 
 ANSWER_S = 40.0
-"""For one verdict: others give a dial 15 s, and the bytes that they ask for take a slow line some more."""
+"""Seconds for one verdict: others give a dial 15 s, and a slow link takes some more for the bytes that they ask for."""
 
 DATA_BYTES = 4096
-"""Of one message of proof, the most that the specification allows."""
+"""Bytes of proof in one message, the most that the specification allows."""
 
 NONCE_BITS = 64
 
 
 class Word(Enum):
-    """What a peer's dial came to."""
+    """The result of a peer's dial."""
 
     REACHED = "reached"
     NOT_REACHED = "not_reached"
     NONE = "none"
-    """It dialled nothing, or cannot be believed."""
+    """It dialled nothing, or its answer cannot be trusted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a peer found out about one address; None where it chose none."""
+    """A peer's result for one address; the address is None if the peer chose none."""
 
     address: Address | None
     word: Word
@@ -55,15 +56,15 @@ class Verdict:
 
 @dataclass(kw_only=True)
 class ReachabilityQuestions:
-    """See the module's paragraph. `rng` makes numbers that nobody guesses."""
+    """Ask peers to dial back, and receive their dials. `rng` makes numbers that nobody can guess."""
 
     host: Hosting
     rng: Random = field(default_factory=SystemRandom)
     _awaited: dict[int, bool] = field(default_factory=dict)
-    """Numbers under way, and whether they came back."""
+    """Numbers of open requests, and whether each came back."""
 
     async def serve(self, stream: Stream) -> None:
-        """Somebody dialled back. Handles DIAL_BACK."""
+        """Receive the number of a peer that dialled back. Handles DIAL_BACK."""
         with trio.fail_after(ANSWER_S):
             told = await receive(stream, pb.DialBack)
             if told.nonce in self._awaited:
@@ -71,7 +72,7 @@ class ReachabilityQuestions:
                 await stream.send_all(framed(pb.DialBackResponse(status=pb.DialBackResponse.OK)))
 
     async def ask(self, connection: Connection, addresses: Sequence[Address]) -> Verdict:
-        """Have a peer dial back to the first of `addresses` that it would dial."""
+        """Ask a peer to dial the first of `addresses` that it is willing to dial; return its verdict."""
         nonce = self.rng.getrandbits(NONCE_BITS)
         self._awaited[nonce] = False
         request = pb.DialRequest(addrs=[to_bytes(str(address)) for address in addresses], nonce=nonce)
@@ -92,7 +93,7 @@ class ReachabilityQuestions:
             del self._awaited[nonce]
 
     async def _hear(self, stream: Libp2pStream) -> pb.DialResponse:
-        """The peer's answer, after the bytes that it may want. Raises TransportError, PeerError."""
+        """Return the peer's answer, after sending the bytes that it may demand. Raises TransportError, PeerError."""
         while True:
             message = await receive(stream, pb.Message)
             if message.WhichOneof("msg") != "dialDataRequest":

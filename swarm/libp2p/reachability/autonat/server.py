@@ -1,14 +1,16 @@
-"""Tells others whether they can be reached: dials back to one address of whoever asks (AutoNAT v2).
+"""Tell others whether they can be reached, by dialling back to one address of the peer that asks (AutoNAT v2).
 
     asker: addresses, nonce -> (bytes, where the address is not the asker's own) -> we dial -> the nonce -> our verdict
 
-Who has us dial somebody else's address must first send us more than that dial costs, so there is nothing to gain.
+A peer that wants us to dial somebody else's address must first send us more bytes than that dial costs. So such a
+request gains it nothing.
 
 Invariants:
+
 - One address of each request is dialled, a public one.
-- We dial from a port on which we do not listen: else a hole that the asker has punched to us would let us in.
+- We dial from a port on which we do not listen. Otherwise a hole that the asker has punched to us would let us in.
 - At most MAX_DIALS run at a time.
-- A connection made for this is closed at once, and those above never see it.
+- A connection made for this is closed at once, and the layers above never see it.
 
 Specification: https://github.com/libp2p/specs/blob/master/autonat/autonat-v2.md.
 """
@@ -39,35 +41,35 @@ DIAL_REQUEST = "/libp2p/autonat/2/dial-request"
 DIAL_BACK = "/libp2p/autonat/2/dial-back"
 
 MAX_DIALS = 8
-"""At a time: a connection and a handshake each."""
+"""Dials at a time: a connection and a handshake each."""
 
 REQUESTS_OF_PEER = Rate(per_s=1 / 10, burst=8.0)
 REQUESTS = Rate(per_s=5.0, burst=64.0)
 """Requests that are served: a node has a handful of addresses, and asks again when its network changes."""
 
 MAX_ADDRESSES_READ = 16
-"""Of one request; the first that we would dial is dialled."""
+"""Addresses read from one request. The first that we would dial is dialled."""
 
 MIN_PROOF_BYTES, MAX_PROOF_BYTES = 30_000, 100_000
-"""Sent by whoever has us dial another address than its own: three to ten times what the dial costs."""
+"""Bytes from a peer that wants us to dial an address that is not its own: three to ten times what the dial costs."""
 
 MAX_DATA_MESSAGE_BYTES = 8 * KIB
-"""Of one message of those bytes: 4096 of them, and what others may have left over."""
+"""Bytes of one message of that proof: 4096 of them, and some overhead of other implementations."""
 
 REQUEST_S = 15.0
-"""For a request to come, with its bytes."""
+"""Seconds for a request to arrive, with its bytes."""
 
 DIAL_S = 10.0
-"""For a dial back, from its first packet to the asker's thanks."""
+"""Seconds for a dial back, from its first packet to the asker's thanks."""
 
 
 @dataclass(kw_only=True)
 class DialBacks:
-    """See the module's paragraph.
+    """Serve requests to dial back.
 
     Args:
-        may_dial: whether an address that a stranger named is one to dial for him.
-        rng: how many bytes are asked for.
+        may_dial: whether an address that a stranger named may be dialled.
+        rng: chooses how many bytes to demand.
     """
 
     host: Hosting
@@ -108,7 +110,7 @@ class DialBacks:
         return self._num_dials >= MAX_DIALS
 
     def _choose(self, request: pb.DialRequest) -> tuple[int, Address] | None:
-        """The first address that we would dial, and its number in the request."""
+        """Return the first address that we would dial, and its number in the request."""
         for number, data in enumerate(request.addrs[:MAX_ADDRESSES_READ]):
             for address in from_bytes([data], 1):
                 if self.may_dial(address):
@@ -116,18 +118,18 @@ class DialBacks:
         return None
 
     async def _take_proof(self, stream: Libp2pStream, number: int) -> None:
-        """Have the asker send more than the dial costs. Raises PeerError when it sends something else."""
+        """Make the asker send more than the dial costs. Raises PeerError if it sends something else."""
         wanted = self.rng.randint(MIN_PROOF_BYTES, MAX_PROOF_BYTES)
         asked = pb.Message(dialDataRequest=pb.DialDataRequest(addrIdx=number, numBytes=wanted))
         await stream.send_all(framed(asked))
         while wanted > 0:
             told = await receive(stream, pb.Message, MAX_DATA_MESSAGE_BYTES)
             if not told.dialDataResponse.data:
-                raise PeerError(Fault.MALFORMED, "AutoNAT: bytes were asked for, and none came")
+                raise PeerError(Fault.MALFORMED, "AutoNAT: a proof was asked for, and a message without bytes came")
             wanted -= len(told.dialDataResponse.data)
 
     async def _dial(self, peer: PeerId, address: Address, nonce: int) -> pb.DialStatus.ValueType:
-        """Dial, hand over the nonce, and hang up."""
+        """Dial, send the nonce, and close the connection."""
         connection: Connection | None = None
         try:
             with trio.move_on_after(DIAL_S):
@@ -147,7 +149,7 @@ class DialBacks:
 
 
 def _is_at(connection: Connection, address: Address) -> bool:
-    """Whether the address is on the machine at the connection's other end, as we see it."""
+    """Return whether the address is on the machine at the connection's other end, as we see it."""
     route = connection.route
     return route.relay is None and parse_address(route.address).host == address.host
 

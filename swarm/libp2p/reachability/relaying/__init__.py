@@ -1,6 +1,6 @@
-"""Being a relay: joining members that cannot dial each other.
+"""Act as a relay: join members that cannot dial each other.
 
-- `carried`: what circuits through us have carried, by pair
+- `carried`: counts what circuits through us have carried, by pair of peers
 - `relay`: grants reservations and circuits, and moves their bytes
-- `relay_budget`: how many of them, to whom, and for how long
+- `relay_budget`: how many of them, to which peers, and for how long
 """

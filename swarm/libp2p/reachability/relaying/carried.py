@@ -1,10 +1,11 @@
-"""Count what circuits carry, by the two peers at their ends, until somebody takes the sums to write them down.
+"""Count the bytes that circuits carry, by the two peers at their ends, until a caller takes the sums and records them.
 
-What a relay says of it is its own word: a learner shows what it counted itself, and credits nobody by what others say.
+A relay's count is only its own claim. A learner shows what it counted itself, and credits nobody by others' counts.
 
 Invariants:
-- Each byte counts once, for one pair, whichever way it went.
-- No more than MOST_PAIRS are told apart at a time; what others carried is in one sum.
+
+- Each byte counts once, for one pair, in whichever direction it went.
+- At most MOST_PAIRS pairs are counted apart at a time; bytes of all other pairs are in one sum.
 """
 
 from __future__ import annotations
@@ -15,28 +16,28 @@ from dataclasses import dataclass, field
 from protocol.core.ids import PeerId
 
 MOST_PAIRS = 4096
-"""More than there are circuits in the seconds in which nobody takes the sums (`relay_budget.RelayLimits`)."""
+"""More than the circuits in the seconds between two calls that take the sums (`relay_budget.RelayLimits`)."""
 
 Pair = tuple[PeerId, PeerId]
 
 OTHERS: Pair = (PeerId(""), PeerId(""))
-"""Where those count for whom there was no room."""
+"""The pair that counts for all pairs without room."""
 
 
 @dataclass(kw_only=True)
 class Carried:
-    """See the module's paragraph."""
+    """Count bytes by pair of peers."""
 
     _pairs: dict[Pair, int] = field(default_factory=dict)
 
     def add(self, one: PeerId, other: PeerId, num_bytes: int) -> None:
-        """So many bytes went from one of these to the other."""
+        """Add bytes that went from one of these peers to the other."""
         key = (one, other) if one < other else (other, one)
         if key not in self._pairs and len(self._pairs) >= MOST_PAIRS:
             key = OTHERS
         self._pairs[key] = self._pairs.get(key, 0) + num_bytes
 
     def take(self) -> Mapping[Pair, int]:
-        """What was counted since this was last called."""
+        """Return the counts since the last call."""
         taken, self._pairs = self._pairs, {}
         return taken

@@ -1,15 +1,17 @@
-"""A relay for members: it joins a stream of whoever wants to reach a peer with one to that peer.
+"""Relay for members: join a stream of a member that wants to reach a peer with a stream to that peer.
 
     /libp2p/circuit/relay/0.2.0/hop     RESERVE, CONNECT -> STATUS     members ask us
     /libp2p/circuit/relay/0.2.0/stop    CONNECT -> STATUS              we ask the peer that is to be reached
 
 Invariants:
-- `relay_budget` decides who may have what.
-- No circuit leads through another one.
+
+- `relay_budget` decides which peers get what.
+- No circuit leads through another circuit.
 - A circuit ends with its time, its bytes, or either end, and both ends then know.
-- What it carries is encrypted between its ends.
-- MAX_EARLY_BYTES at most of a circuit reach its far end before that has taken it, which spares both ends half a round
-  trip: the first words of a handshake, which are public. Who may not keep them behind our question is sent none.
+- The bytes of a circuit are encrypted between its ends.
+- At most MAX_EARLY_BYTES of a circuit reach its far end before that end accepts it, which spares both ends half a round
+  trip. They are the first bytes of a handshake, which are public. A peer that might lose them behind our question gets
+  none.
 
 Specification: https://github.com/libp2p/specs/blob/master/relay/circuit-v2.md.
 """
@@ -48,17 +50,17 @@ HOP = "/libp2p/circuit/relay/0.2.0/hop"
 STOP = "/libp2p/circuit/relay/0.2.0/stop"
 
 ANSWER_S = 10.0
-"""For a message to come, and for the peer that is to be reached to say whether it wants to be."""
+"""Seconds for a message to arrive, and for the peer that is to be reached to accept or refuse."""
 
 COPY_BYTES = 16 * 1024
-"""Moved at a time: introductions are small, and bulk takes turns with all else that its lines carry."""
+"""Bytes moved at a time. Introductions are small, and bulk takes turns with all other traffic of its connections."""
 
 MAX_EARLY_BYTES = 4096
-"""Sent with the question whether a peer wants a circuit: a first message of TLS has some 400 bytes, one with keys for
-the time of quantum computers 1700."""
+"""Bytes sent together with the question whether a peer accepts a circuit. A first message of TLS has about 400 bytes;
+with post-quantum keys, 1700."""
 
 MAX_PEER_ID_BYTES = 64
-"""A peer's id is the hash of its key, or an Ed25519 key itself: 34 or 38 bytes."""
+"""A peer id is the hash of its key, or an Ed25519 key itself: 34 or 38 bytes."""
 
 REQUESTS = Rate(per_s=2.0, burst=64.0)
 """Reservations and circuits that one member asks for. After a learner's restart it asks for all its neighbours."""
@@ -67,23 +69,23 @@ _flows = count()
 
 VOUCHER_DOMAIN = b"libp2p-relay-rsvp"
 VOUCHER_TYPE = bytes([0x03, 0x02])
-"""What the signature of a voucher is for, so that it can stand for nothing else (RFC 0002 of libp2p's)."""
+"""The purpose of a voucher's signature, so that it can stand for nothing else (libp2p's RFC 0002)."""
 
 
 @dataclass(kw_only=True)
 class Relay:
-    """See the module's paragraph. `pacer`: what all circuits together carry at most, if there is such a cap."""
+    """Grant reservations and circuits, and move their bytes. `pacer`: the cap of all circuits together, if any."""
 
     host: Hosting
     pacer: Pacer | None = None
     budget: RelayBudget = field(default_factory=RelayBudget)
     relayed_bytes: int = 0
-    """Of all circuits so far, each byte once."""
+    """Bytes of all circuits so far, each byte once."""
     carried: Carried = field(default_factory=Carried)
     _rates: Buckets[PeerId] = field(default_factory=lambda: Buckets(rate=REQUESTS))
 
     async def serve(self, stream: Stream) -> None:
-        """Do what a member asks for. Handles HOP."""
+        """Answer one request of a member. Handles HOP."""
         assert isinstance(stream, Libp2pStream)
         try:
             with trio.fail_after(ANSWER_S):
@@ -103,7 +105,7 @@ class Relay:
             await stream.send_all(_answer(Status.UNEXPECTED_MESSAGE))
 
     def forget(self, peer: PeerId) -> None:
-        """The last connection to a peer is gone."""
+        """Forget a peer whose last connection is gone."""
         self.budget.forget(peer)
 
     async def _reserve(self, stream: Libp2pStream) -> None:
@@ -121,7 +123,7 @@ class Relay:
         await stream.send_all(_answer(Status.OK, reservation=reservation, limit=self._limit()))
 
     async def _connect(self, stream: Libp2pStream, wanted: bytes) -> None:
-        """Join `stream` with one to the peer that is wanted, until one of them ends."""
+        """Join `stream` with one to the wanted peer, until one of them ends."""
         target = peer_of(wanted)
         if target is None:
             await stream.send_all(_answer(Status.MALFORMED_MESSAGE))
@@ -136,7 +138,7 @@ class Relay:
             self.budget.close_circuit(stream.remote, target)
 
     async def _join(self, near: Libp2pStream, target: PeerId) -> None:
-        """The same, where it was granted."""
+        """Join them once the budget has granted it."""
         limits = self.budget.limits
         left = math.inf if limits.allows_bulk else limits.circuit_bytes
         connection = self.host.open_connection(target)
@@ -156,14 +158,14 @@ class Relay:
                     nursery.start_soon(self._carry, far, near, left)
         except trio.TooSlowError:
             raise StreamBroken("a circuit's time is over") from None
-        except BaseException:  # also where it was cancelled: the far end must not wait for more
+        except BaseException:  # also if it was cancelled: the far end must not wait for more
             with trio.CancelScope(shield=True):
                 await far.abort()
             raise
         await far.aclose()
 
     async def _reach(self, source: PeerId, connection: Connection, early: bytes) -> Libp2pStream | None:
-        """A stream that the peer of a connection took for a circuit from `source`, with `early` on it."""
+        """Return a stream that the peer of `connection` accepted as a circuit from `source`, with `early` on it."""
         offer = pb.StopMessage(
             type=pb.StopMessage.CONNECT, peer=pb.PeerId(id=ID.from_base58(source).to_bytes()), limit=self._limit()
         )
@@ -172,7 +174,7 @@ class Relay:
             try:
                 with trio.fail_after(ANSWER_S):
                     answer = await receive(far, pb.StopMessage)
-            except BaseException:  # also where it was cancelled
+            except BaseException:  # also if it was cancelled
                 with trio.CancelScope(shield=True):
                     await far.abort()
                 raise
@@ -184,7 +186,7 @@ class Relay:
         return None
 
     async def _carry(self, source: Libp2pStream, target: Libp2pStream, left: float) -> None:
-        """Move `left` bytes one way at most, until their end. Raises StreamBroken, also after the last one."""
+        """Move at most `left` bytes one way, until the end. Raises StreamBroken, also after the last byte."""
         flow = next(_flows)
         while data := await source.receive_some(COPY_BYTES):
             if len(data) > left:
@@ -206,7 +208,7 @@ class Relay:
 
 
 def sign_voucher(relay: Identity, peer: PeerId, expires: int) -> bytes:
-    """The word of `relay` that `peer` may be reached through it until `expires`, in seconds of Unix time."""
+    """Return the signed statement of `relay` that `peer` may be reached through it until `expires` (Unix seconds)."""
     key = relay.key_pair
     voucher = pb.Voucher(
         relay=ID.from_base58(relay.peer_id).to_bytes(), peer=ID.from_base58(peer).to_bytes(), expiration=expires
@@ -230,7 +232,7 @@ def _answer(status: Status, *, reservation: pb.Reservation | None = None, limit:
 
 
 def peer_of(raw: bytes) -> PeerId | None:
-    """The peer that is meant; None where no key of ours can be."""
+    """Return the peer id of these bytes; None if they cannot be one."""
     try:
         return PeerId(ID(raw).to_base58()) if 0 < len(raw) <= MAX_PEER_ID_BYTES else None
     except ValueError:

@@ -1,15 +1,16 @@
-"""Which reservations and circuits a relay grants: a bounded number in all, for each peer, and for each origin.
+"""Decide which reservations and circuits a relay grants: a bounded number in all, for each peer, and for each origin.
 
     peer --reserved--> may be reached --expired, gone--> (nothing)
     pair --opened--> circuit --closed--> (nothing)
 
-A reservation is what a peer holds that wants to be reached through this relay; a circuit joins a stream of whoever
-wants to reach it with one to that peer. Both are for members alone. A pure core; times are in seconds, monotonic.
+A peer that wants to be reached through this relay holds a reservation. A circuit joins a stream of the peer that wants
+to reach it with one to it. Both are for members only. A pure core; times are in seconds, monotonic.
 Specification: https://github.com/libp2p/specs/blob/master/relay/circuit-v2.md.
 
 Invariants:
+
 - No peer has more than one reservation, and none has one that its relay did not grant or that has expired.
-- Who reserves anew, as everybody does before a reservation ends, takes no further place.
+- A peer that renews its reservation, as all do before it ends, takes no further place.
 - No peer is at either end of more than `circuits_of_peer` circuits, nor are there more than `circuits` in all.
 """
 
@@ -23,7 +24,7 @@ from protocol.core.ids import PeerId
 
 
 class Status(IntEnum):
-    """What a relay answers, by its number on the wire."""
+    """A relay's answers, by their numbers on the wire."""
 
     OK = 100
     RESERVATION_REFUSED = 200
@@ -37,24 +38,24 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RelayLimits:
-    """What one relay gives."""
+    """The limits of one relay."""
 
     reservations: int = 1024
-    """In all: as many as there may be connections of members. One costs a hundred bytes."""
+    """In all: as many as there may be members' connections. One costs a hundred bytes."""
     reservations_of_origin: int = 128
-    """Of one IPv4 address, or one /64 of IPv6: a laboratory behind one router."""
+    """From one IPv4 address, or one /64 of IPv6: a laboratory behind one router."""
     reservation_s: float = 3600.0
-    """How long one lasts, as other implementations have it."""
+    """Seconds that a reservation lasts, as in other implementations."""
     circuits: int = 128
-    """At a time. Each is two streams and as many tasks."""
+    """At a time. Each takes two streams and as many tasks."""
     circuits_of_peer: int = 16
     """At a time, at either end. A node punches at most so many holes at once."""
     circuit_s: float = 60.0
-    """How long one lasts. An introduction takes two seconds, with three tries ten."""
+    """Seconds that a circuit lasts. An introduction takes two seconds, or ten with three tries."""
     circuit_bytes: int = 64 * 1024
-    """Each way. An introduction takes 8 KiB; less than a chunk has, so that nobody moves any this way."""
+    """Bytes each way. An introduction takes 8 KiB. A chunk has more, so that nobody moves chunks this way."""
     allows_bulk: bool = False
-    """Then neither time nor bytes end a circuit, and its ends may use it as a connection."""
+    """If true, neither time nor bytes end a circuit, and its ends may use it as a connection."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +66,12 @@ class _Reservation:
 
 @dataclass(kw_only=True)
 class RelayBudget:
-    """See the module's paragraph."""
+    """Grant reservations and circuits within `limits`."""
 
     limits: RelayLimits = field(default_factory=RelayLimits)
     _reservations: dict[PeerId, _Reservation] = field(default_factory=dict)
     _circuits: Counter[PeerId] = field(default_factory=Counter)
-    """By peer, at either end."""
+    """Circuits by peer, at either end."""
     _num_circuits: int = 0
 
     @property
@@ -78,7 +79,7 @@ class RelayBudget:
         return self._num_circuits
 
     def reserve(self, peer: PeerId, origin: str, now: float) -> Status:
-        """A member at `origin` asks to be reached through us, until `limits.reservation_s` from now."""
+        """Grant a member at `origin` a reservation until `limits.reservation_s` from now, or refuse it."""
         self._expire(now)
         others = [one for holder, one in self._reservations.items() if holder != peer]
         of_origin = sum(one.origin == origin for one in others)
@@ -88,16 +89,16 @@ class RelayBudget:
         return Status.OK
 
     def forget(self, peer: PeerId) -> None:
-        """A peer is gone, and with it its reservation."""
+        """Forget a peer that is gone, and its reservation."""
         self._reservations.pop(peer, None)
 
     def is_reserved(self, peer: PeerId, now: float) -> bool:
-        """Whether the peer may be reached through us."""
+        """Return whether the peer may be reached through us."""
         one = self._reservations.get(peer)
         return one is not None and one.expires_s > now
 
     def open_circuit(self, source: PeerId, target: PeerId, now: float) -> Status:
-        """A member asks to be joined with `target`. Where that is granted, `close_circuit` is to follow."""
+        """Grant a member a circuit to `target`, or refuse it. The caller must `close_circuit` a granted one."""
         if not self.is_reserved(target, now):
             return Status.NO_RESERVATION
         if self._num_circuits >= self.limits.circuits or any(
@@ -109,7 +110,7 @@ class RelayBudget:
         return Status.OK
 
     def close_circuit(self, source: PeerId, target: PeerId) -> None:
-        """A circuit that was granted is over."""
+        """Free a granted circuit that is over."""
         self._num_circuits -= 1
         for peer in (source, target):
             self._circuits[peer] -= 1

@@ -1,8 +1,8 @@
-"""What an operator should hear of while a run goes on. Figures in, alarms and scores out.
+"""Tell an operator what needs attention during a run: alarms and scores from the numbers of steps and leases.
 
 - `alarms`: alarms raised and cleared
-- `eval_scores`: mean rewards and pass@k on held-out prompts
-- `fruitless_leases`: leases that are granted again and again and bear no record
+- `eval_scores`: mean rewards and pass@k on held-out problems
+- `fruitless_leases`: leases that are granted again and again and bring no record
 - `rules`: what each alarm measures, and what is usual
-- `thresholds`: which alarms there are, and every threshold with its reason
+- `thresholds`: the alarms, and every threshold with its reason
 """

@@ -1,8 +1,13 @@
-"""What a version is worth on held-out prompts: mean rewards, and pass@k.
+"""Compute the scores of a version on held-out problems: mean rewards, and pass@k.
 
-Pure. What always holds: pass@k is estimated without bias from n >= k samples a prompt (Chen et al., arXiv 2107.03374,
-equation 1), with every figure between 0 and 1; a completion passes when its reward is 1, all right, or more. Of several
-tasks each has scores of its own, and those of all together are means over all prompts.
+Pure.
+
+Invariants:
+
+- pass@k is estimated without bias from n >= k samples a problem (Chen et al., arXiv 2107.03374, equation 1), and lies
+  between 0 and 1.
+- A completion passes when its reward is 1 (all right) or more.
+- With several tasks, each has its own scores. The scores of all together are means over all problems.
 """
 
 from __future__ import annotations
@@ -14,17 +19,20 @@ from itertools import compress
 from statistics import fmean
 
 RIGHT = 1.0
-"""A reward from which on a completion is all right, see `node.tasks.api.interface.Task.reward`."""
+"""Lowest reward of a completion that is all right, see `node.tasks.api.interface.Task.reward`."""
 
 GREEDY_OF, SAMPLED_OF = "greedy of ", "sampled of "
-"""Before the name of a reward, among the metrics of an evaluation."""
+"""Prefixes of the name of a reward, among the metrics of an evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Mean rewards over the held-out prompts, of the greedy completion and of `samples` sampled ones of each, and
-    pass@k by k. `tasks`: the same by task, empty where there is one. `named`: mean of the greedy and of the sampled
-    ones for each reward that has a name; NaN where nobody could say any."""
+    """Mean rewards over the held-out problems, of the greedy completion and of `samples` sampled ones of each, and
+    pass@k by k.
+
+    `tasks` has the same by task, and is empty if there is only one. `named` has the means of the greedy and of the
+    sampled completions for each reward that has a name; NaN if no reward is known.
+    """
 
     greedy: float
     sampled: float
@@ -34,7 +42,7 @@ class Scores:
     named: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def rows(self) -> dict[tuple[str, str], float]:
-        """All but `greedy` and `sampled` of the whole, by (task, metric); the task "" is all of them."""
+        """Return all scores but `greedy` and `sampled` of the whole, by (task, metric). The task "" is all of them."""
         found = {("", f"pass@{k}"): value for k, value in self.pass_at.items()} | {("", "samples"): self.samples}
         for name, figures in self.named.items():
             told = zip((GREEDY_OF, SAMPLED_OF), figures, strict=True)
@@ -47,9 +55,10 @@ class Scores:
 
 
 def pass_at_k(samples: int, right: int, k: int) -> float:
-    """1 - C(n - c, k) / C(n, k), for n `samples` of which c are `right`: the chance that one of k drawn from them is.
+    """Return 1 - C(n - c, k) / C(n, k), for n `samples`, c of them `right`: the chance that at least one of k samples
+    chosen from them is right.
 
-    As the product that the paper's appendix computes, which neither overflows nor cancels. Raises ValueError unless
+    It is computed as the product in the paper's appendix, which neither overflows nor cancels. Raises ValueError unless
     0 <= right <= samples and 1 <= k <= samples.
     """
     if not (0 <= right <= samples and 1 <= k <= samples):
@@ -66,9 +75,18 @@ def score(
     ks: Sequence[int],
     decided: Sequence[Sequence[float]] | None = None,
 ) -> Scores:
-    """Scores from the rewards of N prompts, at least one: `greedy` [N], `sampled` [N][n], and their `tasks` [N].
-    `decided` [N][n]: by which a sample passes, if that is another reward. NaN, of which nobody could say anything, is
-    left out of means, and its sample of pass@k; a mean is NaN, and a k is missing, where nothing is left."""
+    """Return scores from the rewards of N problems, at least one.
+
+    NaN means that a reward is not known. It is left out of means, and its sample is left out of pass@k. If nothing is
+    left, a mean is NaN, and a k is missing.
+
+    Args:
+        greedy: rewards of the greedy completions, [N].
+        sampled: rewards of the sampled completions, [N][n].
+        tasks: the task of each problem, [N].
+        ks: the values of k.
+        decided: rewards that decide whether a sample passes, [N][n], if these are not `sampled`.
+    """
     decided = sampled if decided is None else decided
     whole = _score(greedy, sampled, ks, decided)
     names = list(dict.fromkeys(tasks))
@@ -103,6 +121,6 @@ def _score(
 
 
 def _mean(rewards: Iterable[float]) -> float:
-    """Of those that are known."""
+    """Return the mean of the rewards that are known."""
     known = [reward for reward in rewards if not math.isnan(reward)]
     return fmean(known) if known else math.nan

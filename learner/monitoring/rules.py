@@ -1,5 +1,4 @@
-"""The rules behind the alarms (`learner.monitoring.alarms`): what each measures, what is usual, and how far that is
-apart.
+"""Measure what each alarm is about (`learner.monitoring.alarms`), what is usual, and how far the two are apart.
 
 Pure functions of the newest steps, with the thresholds of `learner.monitoring.thresholds`.
 """
@@ -15,33 +14,33 @@ from statistics import fmean, median
 from learner.monitoring.thresholds import MEDIAN_VARIANCE, SCORES, Alarm, Finding, Limits, Observation
 
 SIGMA_PER_MAD = 1.4826
-"""The MAD of a normal distribution times this is its standard deviation."""
+"""The standard deviation of a normal distribution, in units of its MAD."""
 
 Steps = Sequence[Observation]
 Rule = Callable[[Steps, Limits], Finding | None]
 
 
-# The rules, each a function of the steps so far, oldest first
+# Rules: each is a function of the steps so far, oldest first
 
 
 def entropy_leaves(steps: Steps, limits: Limits, sign: int, words: str) -> Finding | None:
-    """Above its own course, or below where `sign` is negative."""
+    """Compare the entropy with its own trend: is it above, or below if `sign` is negative?"""
     course = _course([(s.step, s.entropy) for s in steps], limits)
     if course is None:
         return None
     now, led_to, before, spread = course
-    # A course that flattens, as learning curves do, leads beyond: what has just been counts as usual, too.
+    # A trend that flattens, as learning curves do, overshoots, so the newest values before count as usual, too.
     usual = max(sign * led_to, sign * before) * sign
     bound = max(limits.entropy_spreads * spread, limits.entropy_relative * abs(usual), limits.entropy_absolute)
     said = (
-        f"The policy's entropy {words} its own course: {now:.3g} nats per token, where the {limits.window} steps "
-        f"before led to {usual:.3g}, give or take {spread:.2g}."
+        f"The policy's entropy {words} its own trend: {now:.3g} nats per token, where the trend of the "
+        f"{limits.window} steps before gives {usual:.3g} (spread {spread:.2g})."
     )
     return Finding(severity=sign * (now - usual) / bound, measured=now, usual=usual, said=said)
 
 
 def engine_mismatch(steps: Steps, limits: Limits) -> Finding | None:
-    """Tokens that the newest weights made differ from what the trainer makes of them."""
+    """Compare the engines' log probabilities with the trainer's, for tokens that the newest weights made."""
     fresh = [s.by_lag[0].kl for s in steps[-limits.recent :] if 0 in s.by_lag]
     known = [kl for kl in fresh if kl is not None]
     if not known:
@@ -49,13 +48,13 @@ def engine_mismatch(steps: Steps, limits: Limits) -> Finding | None:
     now = median(known)
     said = (
         f"Engines and trainer disagree about tokens that the newest version made: a KL of {now:.2g} nats per token "
-        f"at lag 0, where at most {limits.kl_fresh:g} is rounding."
+        f"at lag 0, where rounding explains at most {limits.kl_fresh:g}."
     )
     return Finding(severity=now / limits.kl_fresh, measured=now, usual=limits.kl_fresh, said=said)
 
 
 def too_stale(steps: Steps, limits: Limits) -> Finding | None:
-    """Tokens differ, and the more so the older they are."""
+    """Measure how far tokens are from the policy, if that grows with their lag."""
     now = _recent(steps, limits, lambda s: s.kl if _grows_with_lag(s, limits) else 0.0)
     if now is None or len(steps) < limits.least:
         return None
@@ -63,16 +62,15 @@ def too_stale(steps: Steps, limits: Limits) -> Finding | None:
     oldest = {lag: at.kl for lag, at in steps[-1].by_lag.items() if at.kl is not None}
     most = f", and {oldest[max(oldest)]:.2g} at lag {max(oldest)}" if len(oldest) > 1 else ""
     said = (
-        f"What is trained on is far from the policy: a KL of {now:.2g} nats per token{most}, where up to "
-        f"{borne:g} is borne."
+        f"The training data are far from the policy: a KL of {now:.2g} nats per token{most}, where the objective "
+        f"tolerates up to {borne:g}."
     )
     return Finding(severity=now / borne, measured=now, usual=borne, said=said)
 
 
 def _grows_with_lag(step: Observation, limits: Limits) -> bool:
-    """Whether lag is what drives a step's KL: unless tokens without any show that it is there without. Where all are
-    old, nothing does.
-    """
+    """Return whether lag drives a step's KL. It does unless tokens of lag 0 have nearly the same KL. If all tokens have
+    a lag, nothing speaks against it."""
     known = {lag: at.kl for lag, at in step.by_lag.items() if at.kl is not None and at.tokens > 0}
     if not known:
         return step.lag is None or step.lag > 0
@@ -81,26 +79,26 @@ def _grows_with_lag(step: Observation, limits: Limits) -> bool:
 
 
 def few_effective(steps: Steps, limits: Limits) -> Finding | None:
-    """A few tokens would carry the batch, if no bound held them."""
+    """Measure whether a few tokens would carry the batch, if no bound held them."""
     now = _recent(steps, limits, lambda s: s.effective)
     if now is None:
         return None
     least = steps[-1].borne_ess or limits.effective
-    said = f"The ratios' effective sample size is {now:.0%} of the tokens, where {least:.0%} is little."
+    said = f"The effective sample size of the importance ratios is {now:.0%} of the tokens; {least:.0%} is too little."
     return Finding(severity=(1 - now) / (1 - least), measured=now, usual=least, said=said)
 
 
 def clipped(steps: Steps, limits: Limits) -> Finding | None:
-    """Bounds decide about most tokens."""
+    """Measure whether bounds decide about most tokens."""
     now = _recent(steps, limits, lambda s: s.clip_share)
     if now is None:
         return None
-    said = f"A bound acts on {now:.0%} of the tokens (clipped, masked, truncated), where {limits.clipped:.0%} is much."
+    said = f"A bound acts on {now:.0%} of the tokens (clipped, masked, truncated); {limits.clipped:.0%} is too many."
     return Finding(severity=now / limits.clipped, measured=now, usual=limits.clipped, said=said)
 
 
 def gradient_spikes(steps: Steps, limits: Limits) -> Finding | None:
-    """Gradients of another size than usual."""
+    """Compare the gradient's norm with the usual one."""
     past, now = _past(steps, limits, _log_norm), _log_norm(steps[-1])
     if past is None or now is None:
         return None
@@ -116,20 +114,20 @@ def _log_norm(step: Observation) -> float | None:
 
 
 def reward_falls(steps: Steps, limits: Limits) -> Finding | None:
-    """The batches' own reward, by more than their problems are harder."""
+    """Measure whether the batches' own reward falls by more than harder problems explain."""
     newest = limits.reward_recent
     past, now = _past(steps, limits, _reward, newest), _recent(steps, limits, _reward, newest)
     if past is None or now is None:
         return None
     usual, spread = past
     scale = _scale([s.reward for s in steps])
-    # The median of few batches spreads less than one batch does.
+    # The median of several batches varies less than one batch does.
     noise = _noise(steps, limits, spread) / math.sqrt(newest)
     bound = max(limits.reward_spreads * noise, limits.reward_absolute * scale)
     harder = _harder(steps, limits)
     said = f"The mean reward of the batches fell to {now:.3f}, where {usual:.3f} was usual."
     if harder > 0:
-        said += f" Problems that are harder explain {harder:.3f} of it."
+        said += f" Harder problems explain {harder:.3f} of it."
     return Finding(severity=(usual - now - harder) / bound, measured=now, usual=usual, said=said)
 
 
@@ -138,12 +136,12 @@ def _reward(step: Observation) -> float | None:
 
 
 def _noise(steps: Steps, limits: Limits, spread: float) -> float:
-    """Standard deviation of one batch's mean reward, by chance alone: as the batches of before spread, and no less than
-    what they and the newest tell of their own error.
+    """Return the standard deviation of one batch's mean reward by chance alone: the spread of the batches before, but
+    no less than the errors that they and the newest batches report.
 
-    The spread alone is an estimate of few values, which is now and then far too small: in simulated runs of 1000 steps
-    that learn, with 16 groups of 16, it raised a false alarm in one of four, and both together in none of 400; both
-    told a reward that falls by 40 % within five steps in all of 150, seven steps after it began to.
+    The spread alone is an estimate from few values, and is sometimes far too small. In simulated runs of 1000 steps
+    that learn, with 16 groups of 16, it raised a false alarm in one run out of four, and both together in none of 400.
+    Both noticed a reward that falls by 40 % within five steps in all of 150 runs, seven steps after the fall began.
     """
     newest = limits.reward_recent
     before = _values(steps[:-newest][-limits.window :], lambda s: s.reward_error)
@@ -154,10 +152,11 @@ def _noise(steps: Steps, limits: Limits, spread: float) -> float:
 
 
 def _harder(steps: Steps, limits: Limits) -> float:
-    """By how much the reward is expected to be lower than usual, for the problems alone; 0 where that is not known.
+    """Return by how much the reward is expected to be lower than usual because of the problems alone; 0 if that is not
+    known.
 
-    Never below: what is known of a problem is the best that was seen of it, which only grows, so problems seem to
-    become easier although the policy stays what it is.
+    It is never below 0: the difficulty of a problem follows from its best reward so far, which only grows, so problems
+    seem to become easier although the policy does not change.
     """
     newest = limits.reward_recent
     past = _past(steps, limits, lambda s: s.difficulty, newest)
@@ -166,9 +165,8 @@ def _harder(steps: Steps, limits: Limits) -> float:
 
 
 def hidden_fall(steps: Steps, limits: Limits) -> Finding | None:
-    """The policy falls while rollouts of its better past still earn well. A score that was just measured says it of the
-    policy itself; an old one says nothing of the steps since, but stands where lags say no more.
-    """
+    """Measure whether the policy falls while rollouts of its better past still earn well. A fresh held-out score says
+    this of the policy itself. An old one says nothing of the steps since, but stands unless the lags show more."""
     scores, lags = _fall_of_scores(steps, limits), _fall_by_lag(steps, limits)
     if scores is None or lags is None:
         return scores or lags
@@ -177,7 +175,7 @@ def hidden_fall(steps: Steps, limits: Limits) -> Finding | None:
 
 
 def _fall_of_scores(steps: Steps, limits: Limits) -> Finding | None:
-    """By held-out scores: by how much more than the batches' reward they fell since the scores before."""
+    """Measure by how much more than the batches' reward the held-out score fell since the scores before."""
     scored = [s for s in steps if s.evaluation is not None and s.reward is not None]
     reward = _recent(steps, limits, lambda s: s.reward)
     if len(scored) < 2 or reward is None:
@@ -196,12 +194,12 @@ def _fall_of_scores(steps: Steps, limits: Limits) -> Finding | None:
 
 
 def _error_of_fall(now: float, usual: float, completions: Sequence[float], earlier: int) -> float:
-    """Standard error of the difference between a score and the median of `earlier` ones before it, were the policy the
-    same; 0 where nobody told over how many completions they are means.
+    """Return the standard error of the difference between a score and the median of `earlier` scores before it, if the
+    policy did not change. Return 0 if no step says how many completions the scores are means of.
 
-    sqrt(p (1 - p) / n) with the p of both: prompts are the same every time, so chance is in the sampling alone, and of
-    rewards between 0 and 1 none vary more than those of right and wrong. Rewards of a wider range are as wide as the
-    scores show.
+    It is sqrt(p (1 - p) / n) with the p of both. The problems are the same every time, so chance is in the sampling
+    alone, and no rewards between 0 and 1 vary more than those that are 0 or 1. Rewards with a wider range are taken to
+    be as wide as the scores show.
     """
     if not completions:
         return 0.0
@@ -212,11 +210,10 @@ def _error_of_fall(now: float, usual: float, completions: Sequence[float], earli
 
 
 def _fall_by_lag(steps: Steps, limits: Limits) -> Finding | None:
-    """By how much more than usual the oldest rollouts of a step earn beyond its freshest, in the newest steps. What is
-    usual may be more than nothing: slow peers, whose rollouts are old, are given the short prompts.
-    """
+    """Measure by how much more than usual the oldest rollouts of the newest steps earn beyond the freshest. The usual
+    lead may be above 0: slow peers, whose rollouts are old, get the short prompts."""
     past, now = _past(steps, limits, _lead), _recent(steps, limits, _lead)
-    if past is None or now is None or len(steps) < limits.window:  # its noise is more than the rewards' own
+    if past is None or now is None or len(steps) < limits.window:  # its noise is larger than that of the rewards
         return None
     rewards = _by_lag(steps[-1])
     low, high = min(rewards), max(rewards)
@@ -225,14 +222,14 @@ def _fall_by_lag(steps: Steps, limits: Limits) -> Finding | None:
         f"{limits.recent} steps): newer versions are worse."
     )
     usual, spread = past
-    # A lag may have but a group or two in a step, whose prompts are easy or hard by chance.
+    # A lag may have only one or two groups in a step, whose prompts are easy or hard by chance.
     noise = limits.reward_spreads * spread / math.sqrt(limits.recent)
     bound = max(limits.hidden * _scale([s.reward for s in steps]), noise)
     return Finding(severity=(now - max(0.0, usual)) / bound, measured=now, usual=usual, said=said)
 
 
 def _lead(step: Observation) -> float | None:
-    """What the oldest rollouts of a step earn beyond its freshest; None where all are of one lag."""
+    """Return how much more the oldest rollouts of a step earn than its freshest; None if all have one lag."""
     rewards = _by_lag(step)
     return rewards[max(rewards)] - rewards[min(rewards)] if len(rewards) > 1 else None
 
@@ -242,7 +239,7 @@ def _by_lag(step: Observation) -> dict[int, float]:
 
 
 def batches_dropped(steps: Steps, limits: Limits) -> Finding | None:
-    """A loss was not finite."""
+    """Count batches with a loss that was not finite."""
     del limits
     number = steps[-1].diverged
     said = f"{number} {'batch' if number == 1 else 'batches'} made the loss infinite and had to be dropped."
@@ -250,21 +247,22 @@ def batches_dropped(steps: Steps, limits: Limits) -> Finding | None:
 
 
 def nothing_learnt(steps: Steps, limits: Limits) -> Finding | None:
-    """No completion was better than another, step after step, or the gradient was 0 all the same."""
+    """Count the newest steps in which no completion was better than another, or the gradient was 0 for another
+    reason."""
     barren = list(takewhile(lambda step: step.taught == 0 or step.grad_norm == 0, reversed(steps)))
     if not barren and steps[-1].taught is None and steps[-1].grad_norm is None:
         return None
     said = f"In each of the last {len(barren)} training steps the gradient was 0: nothing is learnt."
     if all(step.taught == 0 for step in barren):
         said = (
-            f"In the last {len(barren)} training steps no completion had an advantage, since those that are compared "
-            f"were rewarded alike (mean reward {_told(barren)}): nothing can be learnt from them."
+            f"In the last {len(barren)} training steps no completion had an advantage, since all of a group had the "
+            f"same reward (mean reward {_told(barren)}): nothing can be learnt from them."
         )
     return Finding(severity=len(barren) / limits.barren, measured=len(barren), usual=0.0, said=said)
 
 
 def _told(steps: Iterable[Observation]) -> str:
-    """The rewards of some steps: one figure where they are one."""
+    """Return the range of the rewards of some steps in words, as one number if they are all equal."""
     rewards = sorted(_values(steps, _reward))
     ends = list(dict.fromkeys(f"{reward:.3f}" for reward in (*rewards[:1], *rewards[-1:])))
     return " to ".join(ends) or "unknown"
@@ -295,7 +293,7 @@ def _values(steps: Iterable[Observation], of: Callable[[Observation], float | No
 def _recent(
     steps: Steps, limits: Limits, of: Callable[[Observation], float | None], newest: int | None = None
 ) -> float | None:
-    """The median over the `newest` steps, `limits.recent` unless told otherwise; None until there are so many."""
+    """Return the median over the `newest` steps (default: `limits.recent`); None until there are so many."""
     count = newest or limits.recent
     values = _values(steps[-count:], of)
     return median(values) if len(values) >= count else None
@@ -304,7 +302,7 @@ def _recent(
 def _past(
     steps: Steps, limits: Limits, of: Callable[[Observation], float | None], newest: int | None = None
 ) -> tuple[float, float] | None:
-    """Median and spread over the window before the `newest` steps; None while that is too short."""
+    """Return the median and the spread over the window before the `newest` steps; None while that is too short."""
     values = _values(steps[: -(newest or limits.recent)], of)[-limits.window :]
     if len(values) < limits.least:
         return None
@@ -313,10 +311,10 @@ def _past(
 
 
 def _course(points: Sequence[tuple[int, float | None]], limits: Limits) -> tuple[float, float, float, float] | None:
-    """(median of the newest, where the straight course of those before leads, median of the last of those, spread).
+    """Return (median of the newest, where the linear trend of those before leads, median of the last of those, spread).
 
-    The line is Theil and Sen's over pairs half a window apart: the median of their slopes, so a quarter of wild points
-    moves nothing.
+    The line is Theil and Sen's over pairs half a window apart: the median of their slopes, so it does not move if a
+    quarter of the points are wild.
     """
     known = [(step, value) for step, value in points if value is not None]
     before, newest = known[: -limits.recent][-limits.window :], known[-limits.recent :]
@@ -336,6 +334,6 @@ def _slopes(points: Sequence[tuple[int, float]]) -> Iterator[float]:
 
 
 def _scale(rewards: Iterable[float | None]) -> float:
-    """How far rewards go, at least 1: a task of right and wrong has 0 to 1."""
+    """Return the range of the rewards, at least 1: a task of right and wrong answers has 0 to 1."""
     known = [reward for reward in rewards if reward is not None]
     return max(1.0, max(known) - min(known)) if known else 1.0

@@ -29,5 +29,5 @@ def test_a_task_that_never_rewards_raises_an_alarm(swarm: Swarm) -> None:
     assert learner.events("alarm_cleared") == []
     assert "alarms                 nothing_learnt" in swarm.machine.call("status", swarm.config).out
     report = " ".join(swarm.machine.call("report", swarm.config).out.split())
-    assert "nothing can be learnt from them. Where rewards are at their lowest: look at what is written" in report
+    assert "nothing can be learnt from them. If rewards are at their lowest, look at completions" in report
     assert "ALARM at step" in learner.out.read_text(encoding="utf-8")

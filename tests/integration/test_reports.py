@@ -922,7 +922,7 @@ def test_a_report_says_that_leases_bring_nothing_until_one_does(story: Story) ->
     assert swarm_report(story.ledger.path).fruitless is None, "a pause"
     spin(8, 10.0)
     report = swarm_report(story.ledger.path)
-    assert str(report.fruitless) == ("The last 48 leases brought no record, over 84 s: 36 given back, 12 expired.")
+    assert str(report.fruitless) == ("The last 48 leases brought no record, over 84 s: 36 returned, 12 expired.")
     assert "leases" in as_text(report)
     assert json.loads(as_json(report))["fruitless"]["leases"] == 48
     story.deliver(story.lease(ALPHA), ALPHA, Rule.ADMITTED, version=V0)

@@ -252,7 +252,7 @@ def test_a_fall_that_harder_problems_explain_in_part_is_told_with_that_part() ->
         harder(row, 0.1, 0.5)
     first = alarms(rows)[0]
     assert (first.alarm, first.raised) == (Alarm.REWARD_FALLS, True)
-    assert re.search(r"Problems that are harder explain 0\.(05|10)0 of it\.", first.said)
+    assert re.search(r"Harder problems explain 0\.(05|10)0 of it\.", first.said)
 
 
 def test_a_difficulty_that_became_known_only_now_explains_nothing() -> None:

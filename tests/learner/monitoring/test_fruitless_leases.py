@@ -21,7 +21,7 @@ def tried_again(made: Fruitless, tries: int) -> int:
 def test_a_node_that_tries_again_and_again_is_noticed_within_a_minute() -> None:
     made = Fruitless()
     assert tried_again(made, 5) == NOW_MS + 30_000
-    assert str(made.loop) == "The last 10 leases brought no record, over 30 s: 10 given back."
+    assert str(made.loop) == "The last 10 leases brought no record, over 30 s: 10 returned."
 
 
 def test_an_owner_who_needs_the_machine_is_no_alarm() -> None:
@@ -35,7 +35,7 @@ def test_it_says_how_they_ended() -> None:
     made = Fruitless()
     for number, end in enumerate([End.EXPIRED, End.LOST, End.REFUSED, End.RETURNED, End.RETURNED]):
         made.ended(end, 1000, NOW_MS + number * SPAN_MS)
-    told = "2,000 given back, 1,000 expired, 1,000 lost with their node, 1,000 delivered and refused."
+    told = "2,000 returned, 1,000 expired, 1,000 lost with their node, 1,000 delivered and rejected."
     assert str(made.loop) == f"The last 5,000 leases brought no record, over 120 s: {told}"
 
 

@@ -3,8 +3,8 @@
     an observer at an origin said that it sees us at an address --> believed, once AGREEING origins say the same
     the connection ended --> it says so no more
 
-An address that only one observer names may be a lie, or may be true for that observer alone: some routers show every
-observer another port. A pure core.
+An address that only one observer names may be a lie, or may be true for that observer alone: some routers show each
+observer a different port. A pure core.
 
 Invariants:
 
@@ -69,7 +69,7 @@ class ObservedAddresses:
         return [address for address, origins in self._by_origins().most_common() if origins >= AGREEING]
 
     def is_mapped_anew(self) -> bool:
-        """Return whether a router shows each observer another port: no two origins agree on an IPv4 address."""
+        """Return whether a router shows each observer a different port: no two origins agree on an IPv4 address."""
         ports = {sight.origin: sight.address for sight in self._sights.values() if sight.address.kind == "ip4"}
         return len(ports) >= AGREEING and len(set(ports.values())) == len(ports)
 

@@ -105,7 +105,7 @@ class OwnReach:
         if not self._host.listeners:
             return ReachKind.NOT, "it listens nowhere"
         if self.observed.is_mapped_anew():
-            return ReachKind.NOT, "its router shows each peer another port"
+            return ReachKind.NOT, "its router shows each peer a different port"
         if self.observed.candidates():
             return ReachKind.BY_PUNCHING, SHOWS_ALL_THE_SAME if self.observed.believed() else SEEN_BY_ONE
         return ReachKind.UNKNOWN, "no peer has said where it sees the node"

@@ -171,7 +171,7 @@ class Reaching:
         return self.may_dial_named(address)
 
     def may_dial_named(self, address: Address) -> bool:
-        """Do the same for a parsed address. Names are allowed here; their addresses are checked when they are dialled."""
+        """Do the same for a parsed address. Names are allowed here; their addresses are checked when dialled."""
         if is_loopback(address):
             return any(
                 one.dialled and one.route.relay is None and is_loopback(parse_address(one.route.address))

@@ -147,9 +147,10 @@ class PeerLink:
             self.owner.forget_peer(self)
 
     def forget(self) -> None:
-        """Nothing is owed any more."""
+        """Owe nothing, and be owed nothing. What still comes over the data stream answers nobody's request."""
         self.owed.clear()
         self.outbox.clear()
+        self.data = None
 
     def has_heard(self) -> bool:
         """Whether bytes have come since we asked last."""
@@ -252,6 +253,8 @@ class PeerLink:
             nursery.start_soon(self._send_requests, frames)
             try:
                 while (answer := await frames.receive_each(self._take_at_once)) is not None:
+                    if self.data is not frames:
+                        raise StreamBroken("nothing is owed on this data stream any more")
                     if (chunk := exchange.split_chunk(answer)) is not None:
                         await self._take_chunk(*chunk)
                     else:

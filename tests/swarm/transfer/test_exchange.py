@@ -127,6 +127,25 @@ def data_of(cid: bytes) -> bytes:
 # Honest peers.
 
 
+async def test_an_answer_that_comes_as_it_is_given_up_is_nobodys_fault(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The last chunk has come from elsewhere, and in the same turn the answer to a second request arrives."""
+    network = MemoryNetwork()
+    async with scripted(network, "late") as late, open_node(network, SWARM, tmp_path, "a") as a:
+
+        async def serve(frames: FrameStream) -> None:
+            request = await frames.receive(exchange.Request)
+            assert request is not None
+            assert frames.post([exchange.Chunk(cid=request.cid, data=data_of(request.cid))])
+            a.distribution._links[late.transport.peer_id].break_off()
+            await trio.sleep_forever()
+
+        late.handle(exchange.CHUNKS, serve)
+        await a.transport.dial(late.transport.addresses())
+        with trio.move_on_after(5.0):
+            await a.fetch(SIGNED)
+        assert a.faults == []
+
+
 async def test_a_version_comes_from_all_who_hold_it(tmp_path: Path, autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     async with (

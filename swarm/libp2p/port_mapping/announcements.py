@@ -1,12 +1,13 @@
-"""Hear the routers that tell their link that they have started anew, and with that have forgotten every mapping.
+"""Hear routers that announce to their network that they have restarted, and so have forgotten every mapping.
 
 They send to 224.0.0.1 and ff02::1, port 5350: NAT-PMP its external address, PCP an ANNOUNCE (RFC 6886 section 3.2.1,
-RFC 6887 section 14.1). Everybody on the link can send such a datagram in the router's name, so it is a hint and no
-more: it makes us ask the gateway itself, which `lease.MIN_PAUSE_S` bounds.
+RFC 6887 section 14.1). Every machine on the network can send such a datagram in the router's name, so it is only a
+hint. It makes us ask the gateway itself, and `lease.MIN_PAUSE_S` limits how often.
 
 Invariants:
-- Only a gateway's own address and port are listened to.
-- A machine on which the port cannot be opened hears nothing, and all else goes on: the gateways are asked regularly.
+
+- Only datagrams from a gateway's own address and port are heard.
+- If the port cannot be opened, this machine hears nothing, and all else goes on: the gateways are asked regularly.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from swarm.libp2p.port_mapping.outcomes import IPAddress
 from swarm.libp2p.port_mapping.pcp import MAX_BYTES, PORT
 
 CLIENT_PORT = 5350
-"""Where clients listen for what gateways tell all of them."""
+"""The port on which clients listen for announcements of gateways."""
 
 GROUP = "224.0.0.1"
-"""All systems on this link. IPv6 gateways tell theirs to ff02::1, which each of our checks makes up for."""
+"""All systems on this network. IPv6 gateways use ff02::1, which is not heard; our regular checks make up for that."""
 
 PAUSE_S = 0.1
-"""Between two datagrams that are looked at: a flood costs ten looks a second."""
+"""Seconds between two datagrams that are read, so that a flood costs ten reads a second."""
 
 log = logging.getLogger(__name__)
 
 
 async def hear_announcements(own: IPAddress, gateway: IPAddress, on_heard: Callable[[], None]) -> None:
-    """Call `on_heard` whenever the IPv4 gateway announces itself on our address' link.
+    """Call `on_heard` whenever the IPv4 gateway announces itself on the network of our address `own`.
 
-    Until cancelled, or until the port cannot be listened to.
+    Runs until cancelled, or until the port cannot be used.
     """
     try:
         with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listening:

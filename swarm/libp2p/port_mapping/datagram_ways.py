@@ -1,11 +1,12 @@
 """Ask one gateway for one port by PCP or NAT-PMP, and find out which of them it speaks.
 
-A gateway of NAT-PMP alone must answer PCP with "unsupported version" (RFC 6886 section 3.5), yet some say nothing. So
-both are asked at the same time, with requests that change nothing; PCP is preferred.
+A gateway that speaks only NAT-PMP must answer PCP with "unsupported version" (RFC 6886 section 3.5), yet some say
+nothing. So both are asked at the same time, with requests that change nothing; PCP is preferred.
 
 Invariants:
-- An answer counts only if it repeats what was asked: the nonce, the protocol and the port (PCP), or the port (NAT-PMP).
-- Nothing here raises for what a gateway sends.
+
+- An answer counts only if it repeats the request's nonce, protocol and port (PCP), or its port (NAT-PMP).
+- Nothing that a gateway sends raises an error here.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from swarm.libp2p.port_mapping.outcomes import (
 )
 from swarm.libp2p.sockets.addresses import Address
 
-FORGOTTEN = "the router has forgotten it: it was restarted, or has another connection"
+FORGOTTEN = "the router has forgotten it: it was restarted, or has another connection to the internet"
 
 
 async def find_spoken(client: GatewayClient) -> MappedBy | None:
@@ -51,7 +52,7 @@ async def find_spoken(client: GatewayClient) -> MappedBy | None:
     def _read_other(datagram: bytes) -> MappedBy | None:
         match nat_pmp.decode_answer(datagram):
             case nat_pmp.Failure(result=nat_pmp.Result.UNSUPPORTED_VERSION):
-                return MappedBy.NAT_PMP  # that is what it says to PCP
+                return MappedBy.NAT_PMP  # this is its answer to PCP
             case nat_pmp.ExternalAddress() | nat_pmp.Failure():
                 spoken.append(MappedBy.NAT_PMP)
         return None
@@ -81,10 +82,10 @@ class PcpWay:
         """Ask for the port, or renew it."""
         match await self._map(external_port, lifetime_s):
             case pcp.MapAnswer(result=pcp.Result.SUCCESS) as answer if not answer.lifetime_s:
-                return Refused(why="the router granted it for no time at all")
+                return Refused(why="the router granted the port for 0 s")
             case pcp.MapAnswer(result=pcp.Result.SUCCESS) as answer:
                 if answer.external_host.version != self.client.own.version:
-                    return Refused(why=f"the router grants {answer.external_host}, which is not of our kind")
+                    return Refused(why=f"the router grants {answer.external_host}, which is not of our IP version")
                 self._host = answer.external_host
                 return Granted(
                     external=_address(answer.external_host, answer.external_port), lifetime_s=answer.lifetime_s
@@ -93,12 +94,12 @@ class PcpWay:
                 is_conflict = answer.result == pcp.Result.CANNOT_PROVIDE_EXTERNAL
                 return Refused(why=pcp.explain(answer.result), is_conflict=is_conflict, wait_s=answer.lifetime_s)
             case pcp.VersionUnsupported(speaks=speaks):
-                return Refused(why=f"the router speaks PCP of version {speaks} alone")
+                return Refused(why=f"the router speaks only version {speaks} of PCP")
             case None:
                 return Silent(why="the router does not answer PCP")
 
     async def look(self) -> Forgot | Moved | None:
-        """Return what became of the mapping; None if nothing did, or the gateway is silent."""
+        """Return what happened to the mapping; None if nothing did, or the gateway is silent."""
 
         def read(datagram: bytes) -> pcp.PcpAnswer | None:
             answer = pcp.decode_answer(datagram)
@@ -135,7 +136,7 @@ class PcpWay:
         except GatewayUnreachable:
             return None
         if isinstance(answer, pcp.PcpAnswer):
-            self._epoch.has_forgotten(answer.epoch, trio.current_time())  # what is answered is there, whatever was
+            self._epoch.has_forgotten(answer.epoch, trio.current_time())  # only noted: this answer is new anyway
         return answer
 
     def _read(self, datagram: bytes) -> pcp.PcpAnswer | pcp.VersionUnsupported | None:
@@ -179,12 +180,12 @@ class NatPmpWay:
             case nat_pmp.PortAnswer() as answer if answer.lifetime_s:
                 return Granted(external=_address(self._host, answer.external_port), lifetime_s=answer.lifetime_s)
             case nat_pmp.PortAnswer():
-                return Refused(why="the router granted it for no time at all")
+                return Refused(why="the router granted the port for 0 s")
             case None:
                 return Silent(why="the router does not answer NAT-PMP")
 
     async def look(self) -> Forgot | Moved | None:
-        """Return what became of the mapping; None if nothing did, or the gateway is silent."""
+        """Return what happened to the mapping; None if nothing did, or the gateway is silent."""
         match await self._address():
             case nat_pmp.ExternalAddress(host=host, epoch=epoch):
                 if self._epoch.has_forgotten(epoch, trio.current_time()):
@@ -237,7 +238,7 @@ class NatPmpWay:
 
 
 def _address(host: IPAddress, port: int) -> Address:
-    """The decoders let nothing else through."""
+    """Return the address. The decoders let no invalid one through."""
     if why := why_no_external(host, port):
         raise BadDatagram(why)
     return Address(kind=f"ip{host.version}", host=str(host), port=port)

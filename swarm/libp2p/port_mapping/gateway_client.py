@@ -1,10 +1,11 @@
-"""Send requests to one gateway over one UDP socket, again until it answers or the patience is over.
+"""Send requests to one gateway over one UDP socket, repeatedly until it answers or PATIENCE_S is over.
 
-The socket is connected, so the kernel hands on only datagrams from the gateway's own address and port.
+The socket is connected, so the kernel delivers only datagrams from the gateway's own address and port.
 
 Invariants:
+
 - A request takes at most PATIENCE_S, whatever the gateway sends meanwhile.
-- One request is under way at a time; the others wait for their turn.
+- One request is open at a time; the others wait for their turn.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from swarm.libp2p.port_mapping.outcomes import BadDatagram, IPAddress
 from swarm.libp2p.port_mapping.pcp import MAX_BYTES, PORT
 
 RETRANSMIT_S = (0.25, 0.5, 1.0, 2.0)
-"""Waits after each sending. RFC 6886 begins so and goes on to 64 s, RFC 6887 begins with 3 s: both wait for nothing
-else, while we have UPnP to try.
+"""Seconds to wait after each transmission. RFC 6886 begins so and goes on to 64 s, RFC 6887 begins with 3 s. Both have
+nothing else to try, while we have UPnP.
 """
 
 PATIENCE_S = sum(RETRANSMIT_S)
 
 MAX_HEARD = 64
-"""Datagrams that are looked at after each sending. A gateway that sends more is not read until the next."""
+"""Datagrams that are read after each transmission. If a gateway sends more, they wait for the next one."""
 
 T = TypeVar("T")
 
@@ -41,7 +42,7 @@ class GatewayUnreachable(OSError):
 
 
 class GatewayClient:
-    """See the module's paragraph."""
+    """Ask one gateway, one request at a time."""
 
     def __init__(self, connected: trio.socket.SocketType, own: IPAddress, gateway: Gateway) -> None:
         self.own = own
@@ -56,9 +57,9 @@ class GatewayClient:
         read: Callable[[bytes], T | None],
         is_enough: Callable[[], bool] = lambda: False,
     ) -> T | None:
-        """Send the datagrams, and again, until `read` makes something of an answer; None when nothing came of it.
+        """Send the datagrams repeatedly until `read` returns a result for an answer; return it, or None if none came.
 
-        `read` may raise BadDatagram, and return None for what answers another request. Before each repetition,
+        `read` may raise BadDatagram, and returns None for an answer to another request. Before each repetition,
         `is_enough` may say that there is nothing more to wait for. Raises GatewayUnreachable.
         """
         async with self._turn:
@@ -76,9 +77,9 @@ class GatewayClient:
         self._socket.close()
 
     async def _send(self, datagrams: Sequence[bytes]) -> bool:
-        """Return whether the gateway has not said that nobody listens there."""
+        """Send the datagrams; return False if the gateway said that nothing listens there."""
         for datagram in datagrams:
-            for _ in range(2):  # the first may be told what became of an earlier request
+            for _ in range(2):  # the first send may report an earlier request's error
                 try:
                     await self._socket.send(datagram)
                     break
@@ -91,7 +92,7 @@ class GatewayClient:
         return True
 
     async def _listen(self, read: Callable[[bytes], T | None]) -> T | None:
-        """Return the first answer that can be read; None if the gateway says that nobody listens there."""
+        """Return the first answer that can be read; None if the gateway says that nothing listens there."""
         for _ in range(MAX_HEARD):
             try:
                 datagram = await self._socket.recv(MAX_BYTES + 1)
@@ -103,7 +104,7 @@ class GatewayClient:
                 if (answer := read(datagram)) is not None:
                     return answer
             except BadDatagram as bad:
-                log.debug("%s sent what is no answer: %s", self.gateway, bad)
+                log.debug("%s sent a datagram that is no answer: %s", self.gateway, bad)
         await trio.sleep_forever()
         return None
 
@@ -127,7 +128,7 @@ async def open_client(gateway: Gateway, own: IPAddress | None = None) -> Gateway
 
 
 async def find_own_address(gateway: Gateway) -> IPAddress | None:
-    """Return our address on the way to the gateway, as the kernel chooses it; None if there is no way."""
+    """Return our address for traffic to the gateway, as the kernel chooses it; None if there is no route."""
     try:
         client = await open_client(gateway)
     except GatewayUnreachable:

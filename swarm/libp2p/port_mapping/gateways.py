@@ -1,10 +1,11 @@
 """Find the routers that lead out of this machine's networks, in the kernel's tables.
 
-Linux tells them in /proc/net/route and /proc/net/ipv6_route. Elsewhere (macOS) `netstat -rn` does, whose columns have
-been the same for decades. What cannot be read is skipped. The parsers are pure; `find_gateways` reads.
+On Linux they are in /proc/net/route and /proc/net/ipv6_route. Elsewhere (macOS) `netstat -rn` lists them, with columns
+that have not changed for decades. Lines that cannot be read are skipped. The parsers are pure; `find_gateways` reads.
 
 Invariants:
-- A gateway is an address of one machine, never that of a link or of many; at most MAX_GATEWAYS are returned.
+
+- A gateway is an address of one machine, never of a link or of many machines; at most MAX_GATEWAYS are returned.
 - A link-local address comes with its interface, without which it means nothing.
 """
 
@@ -22,17 +23,17 @@ import trio
 from swarm.libp2p.port_mapping.outcomes import IPAddress
 
 MAX_GATEWAYS = 4
-"""A laptop with cable and radio has two of each version."""
+"""Gateways returned. A laptop with cable and radio has two of each IP version."""
 
 MAX_OWN_ADDRESSES = 4
-"""IPv6 addresses of one interface for which pinholes are asked for: a stable one, and temporary ones of some days."""
+"""IPv6 addresses of one interface to open: a stable one, and temporary ones that last some days."""
 
 NETSTAT_S = 5.0
 MAX_TABLE_BYTES = 1 << 20
-"""A routing table may be a provider's, with a million lines. Default routes come early in it."""
+"""Bytes. A routing table may be a provider's, with a million lines. Default routes come early in it."""
 
 RTF_UP, RTF_GATEWAY = 0x1, 0x2
-"""Of Linux' <linux/route.h>."""
+"""Flags from Linux' <linux/route.h>."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class Gateway:
 
 
 async def find_gateways() -> list[Gateway]:
-    """Return the default gateways, the preferred ones first. Waits for `netstat` where there is no /proc."""
+    """Return the default gateways, the preferred ones first. Waits for `netstat` if there is no /proc."""
     if sys.platform.startswith("linux"):
         return _first(parse_route(_read("/proc/net/route")) + parse_ipv6_route(_read("/proc/net/ipv6_route")))
     try:
@@ -93,7 +94,7 @@ def parse_route(table: str) -> list[Gateway]:
 
 
 def parse_ipv6_route(table: str) -> list[Gateway]:
-    """Return the gateways of /proc/net/ipv6_route: hexadecimal, in the network's order, the lowest metric first."""
+    """Return the gateways of /proc/net/ipv6_route: hexadecimal, in network byte order, the lowest metric first."""
     found: list[tuple[int, Gateway]] = []
     for line in table.splitlines():
         try:

@@ -1,14 +1,15 @@
 """Keep one port mapped at one gateway: the driver of `lease.MappingLease`.
 
-PCP, NAT-PMP and UPnP's search begin at the same time. The first of them, in this order, that grants the port keeps it;
-the others are asked only if it refuses or is silent.
+PCP, NAT-PMP and UPnP's search begin at the same time. The first of them, in this order, that grants the port keeps it.
+The others are asked only if it refuses or is silent.
 
-The loop consumes what the lease wants done. It waits for the lease's next time, for the next look at the gateway, or
+The loop performs the effects of the lease. It waits for the lease's next time, for the next check of the gateway, or
 for `Stir`, which wakes all keepers when the network may have changed.
 
 Invariants:
+
 - When `run` ends, in whatever way, the mapping is given back, or GIVE_BACK_S have passed.
-- `current` is what others can dial, or None.
+- `current` is the address that others can dial, or None.
 """
 
 from __future__ import annotations
@@ -44,25 +45,25 @@ from swarm.libp2p.reachability.dial_policy import SHARED, is_private
 from swarm.libp2p.sockets.addresses import Address
 
 GIVE_BACK_S = 2.0
-"""A node that stops waits that long for its gateways at most; what is left there ends with its lifetime."""
+"""Seconds that a stopping node waits for its gateways at most. A mapping that is left there ends with its lifetime."""
 
 LOOK_S = {MappedBy.PCP: 30.0, MappedBy.NAT_PMP: 30.0, MappedBy.UPNP: 300.0}
-"""How often a gateway is asked whether it still has the mapping: 60 bytes by datagram, a process by UPnP."""
+"""Seconds between two checks whether a gateway still has the mapping: 60 bytes by datagram, a process by UPnP."""
 
 Way = PcpWay | NatPmpWay | UpnpWay
 
 
 @dataclass(frozen=True, kw_only=True)
 class MappedPort:
-    """One port that a gateway passes on to us."""
+    """One port that a gateway forwards to us."""
 
     address: Address
-    """Where others dial us."""
+    """The address at which others dial us."""
     protocol: MappedBy
     gateway: str
     internal_port: int
     until_s: float
-    """When it ends unless it is renewed, on trio's clock."""
+    """When the mapping ends unless it is renewed, on trio's clock."""
 
     @property
     def is_behind_another_nat(self) -> bool:
@@ -71,7 +72,7 @@ class MappedPort:
 
 
 class Stir:
-    """Wakes everybody who waits, and those who were busy as soon as they wait."""
+    """Wake all keepers that wait, and those that are busy as soon as they wait."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -84,26 +85,26 @@ class Stir:
         self._event = trio.Event()
 
     async def wait_beyond(self, count: int) -> None:
-        """Wait until it was stirred more often than `count`."""
+        """Wait until `stir` was called more than `count` times."""
         while self.count <= count:
             await self._event.wait()
 
 
 @dataclass(kw_only=True, eq=False)
 class Keeper:
-    """See the module's paragraph."""
+    """Keep one port mapped at one gateway, by any of the protocols."""
 
     client: GatewayClient
     internal_port: int
     stir: Stir
     rng: random.Random
     tell: Callable[[Keeper, Mapped | Lost | Failed], None]
-    """What has become of the mapping. `current` is up to date then."""
+    """Called when the mapping changed. `current` is up to date then."""
     current: MappedPort | None = None
     _way: Way | None = None
-    """What granted the mapping, or will be asked to."""
+    """The protocol that granted the mapping, or that will be asked to."""
     _used: dict[MappedBy, Way] = field(default_factory=dict)
-    """Ways by which something may exist at the gateway: one of each protocol."""
+    """Protocols by which a mapping may exist at the gateway, one way of each."""
     _looked_s: float = 0.0
     _seen: int = 0
 
@@ -124,7 +125,7 @@ class Keeper:
                     await self._give_back()
 
     def _note(self, effects: Sequence[Effect]) -> Ask | None:
-        """Tell what has become of the mapping; return what is to be asked."""
+        """Report changes of the mapping; return the next request, if there is one."""
         for effect in effects:
             match effect:
                 case Mapped(external=external, until_s=until_s):
@@ -182,7 +183,7 @@ class Keeper:
         return _combine(refusals, self.client.own.version)
 
     async def _search(self, locations: list[str]) -> None:
-        """UPnP's gateways are found over IPv4; see `upnp_worker` for what is missing with IPv6."""
+        """Search UPnP's gateways over IPv4; `upnp_worker` says why IPv6 is missing."""
         if self.client.own.version == 4:
             locations += await find_locations(self.client.own, self.client.gateway.host)
 
@@ -195,7 +196,7 @@ class Keeper:
         return answer
 
     def _datagram_way(self, spoken: MappedBy) -> Way:
-        """One way for as long as this keeper lives, since its nonce is what makes a mapping ours."""
+        """Return one way for as long as this keeper lives: its nonce is what makes a mapping ours."""
         if (known := self._used.get(spoken)) is not None:
             return known
         if spoken is MappedBy.PCP:
@@ -209,7 +210,7 @@ class Keeper:
 
 
 def _combine(refusals: Sequence[Refused], version: int) -> Answer:
-    """Return why nothing was granted, whoever was asked."""
+    """Return why nothing was granted, by all that were asked."""
     if not refusals:
         asked = "PCP, NAT-PMP or UPnP" if version == 4 else "PCP, the only protocol for IPv6 that is spoken here"
         return Silent(why=f"the router does not answer {asked}")

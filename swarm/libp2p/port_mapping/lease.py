@@ -1,4 +1,4 @@
-"""The life of one mapping: when it is asked for, renewed, called lost, asked for again, and given back.
+"""Decide when one mapping is asked for, renewed, called lost, asked for again, and given back.
 
     WAITING --its time came--> ASKED --granted--> GRANTED --half its life is over--> RENEWING --granted--> GRANTED
     ASKED --refused, or silence--> WAITING, longer each time
@@ -6,15 +6,17 @@
     RENEWING --refused--> WAITING; --silence--> GRANTED while it lasts, unless we doubt it
     any --the end--> RETURNED
 
-A pure core: an event and the time in, effects out. Times are in seconds. A clock that goes back stands still.
+A pure core: an event and the time in, effects out. Times are in seconds. A clock that goes back counts as standing
+still.
 
 Specifications: RFC 6887 section 11.2.1 (renewal), RFC 6886 section 3.3 and 3.7 (renewal, loss).
 
 Invariants:
+
 - At most one request is open, and every `Ask` is answered by one event before the next.
-- An address is told with `Mapped` before it is withdrawn with `Lost`, and `until_s` is never passed.
-- Requests are MIN_PAUSE_S apart, but for at most MAX_PORTS_TRIED in a row when external ports are taken.
-- After the end nothing is asked for. What may exist at the gateway is given back once.
+- An address is reported with `Mapped` before it is withdrawn with `Lost`, and `until_s` is never passed.
+- Requests are MIN_PAUSE_S apart, except for at most MAX_PORTS_TRIED in a row when external ports are taken.
+- After the end nothing is asked for. A mapping that may exist at the gateway is given back once.
 """
 
 from __future__ import annotations
@@ -28,35 +30,37 @@ from swarm.libp2p.port_mapping.outcomes import Answer, Granted, Refused, Silent
 from swarm.libp2p.sockets.addresses import Address
 
 LIFETIME_S = 1200
-"""What we ask for. A node that dies leaves its mapping for twenty minutes at most; RFC 6886 suggests two hours."""
+"""Seconds that we ask for. A node that dies leaves its mapping for at most twenty minutes; RFC 6886 suggests two hours.
+"""
 
 MAX_LIFETIME_S = 86400.0
-"""More is not believed: routers restart."""
+"""Seconds. A longer lifetime is not believed: routers restart."""
 
 MIN_PAUSE_S = 4.0
-"""RFC 6887 section 11.2.1: requests for one mapping are no closer."""
+"""Seconds. RFC 6887 section 11.2.1: requests for one mapping are no closer."""
 
 MIN_LIFETIME_S = 10.0
-"""Less cannot be renewed in time, and an address that comes and goes is worth nothing. RFC 6887 recommends 120 s."""
+"""Seconds. A shorter lifetime cannot be renewed in time, and an address that comes and goes is useless. RFC 6887
+recommends 120 s."""
 
 FIRST_RETRY_S, MAX_RETRY_S = 10.0, 900.0
-"""From a refusal to the next request, doubled each time: a router may be configured by its owner just now."""
+"""Seconds from a refusal to the next request, doubled each time: the owner may be configuring the router just now."""
 
 MAX_WAIT_S = 1800.0
-"""A router's own wish for a pause is granted up to that."""
+"""Seconds up to which a router's own wish for a pause is respected."""
 
 MAX_PORTS_TRIED = 8
 """External ports that are asked for in a row when others have them."""
 
 RECOVERY_S = 5.0
-"""Clients of a router that restarted ask it within this time, each at its own moment (RFC 6887 section 14.1.3)."""
+"""Seconds. Clients of a router that restarted ask it within this time, each at a random moment (RFC 6887 14.1.3)."""
 
 FIRST_RANDOM_PORT = 10_000
-"""Other external ports are drawn from here up: below lie those that are registered, and asked for by games."""
+"""Other external ports are chosen at random from here up: registered ports, and those that games use, are lower."""
 
 
 class Standing(Enum):
-    """Where a mapping is in its life."""
+    """The state of a mapping."""
 
     WAITING = "waiting"
     ASKED = "asked"
@@ -79,19 +83,19 @@ class Forgot:
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """The gateway has the mapping still, and another external address."""
+    """The gateway still has the mapping, and another external address."""
 
     host: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class LookAgain:
-    """The network may have changed: what was granted is doubtful, and what was refused may be granted."""
+    """The network may have changed: a granted mapping is doubtful, and a refused one may be granted now."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """The node needs the port no more."""
+    """The node no longer needs the port."""
 
 
 Event = Tick | Answer | Forgot | Moved | LookAgain | End
@@ -99,11 +103,11 @@ Event = Tick | Answer | Forgot | Moved | LookAgain | End
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """Ask the gateway for the port, and tell its answer."""
+    """Ask the gateway for the port, and report its answer."""
 
     external_port: int
     renews: bool
-    """Whether by the protocol that granted it. Else all are tried."""
+    """Whether to ask by the protocol that granted the mapping. Otherwise all are tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +122,11 @@ class Mapped:
 
 @dataclass(frozen=True, kw_only=True)
 class Lost:
-    """Others can no longer dial what was mapped."""
+    """Others can no longer dial the mapped address."""
 
     why: str
     is_wanted: bool = False
-    """Whether it is given back."""
+    """Whether it is given back on purpose."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +147,7 @@ Effect = Ask | Mapped | Lost | Failed | GiveBack
 
 @dataclass(kw_only=True)
 class MappingLease:
-    """One internal port at one gateway. See the module's paragraph."""
+    """One internal port at one gateway, from the first request until it is given back."""
 
     internal_port: int
     rng: random.Random
@@ -156,7 +160,7 @@ class MappingLease:
     _now: float = -math.inf
     _failures: int = 0
     _num_tried: int = 0
-    """External ports that others had, in this row."""
+    """External ports in this row that others had."""
     _wanted_port: int = field(init=False)
     _is_doubted: bool = False
 
@@ -164,7 +168,7 @@ class MappingLease:
         self._wanted_port = self.internal_port
 
     def next_s(self) -> float:
-        """Return when a `Tick` is due; infinity while an answer is waited for, and after the end."""
+        """Return when a `Tick` is due; infinity while an answer is awaited, and after the end."""
         match self.standing:
             case Standing.WAITING:
                 return self._due_s
@@ -174,7 +178,7 @@ class MappingLease:
                 return math.inf
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take an event; return what is to be done. An `Ask` is the last of it."""
+        """Take an event; return the effects. An `Ask` is the last of them."""
         self._now = max(self._now, now)
         if self.standing is Standing.RETURNED:
             return []
@@ -245,7 +249,7 @@ class MappingLease:
         return [Mapped(external=external, until_s=self.until_s, is_news=True)]
 
     def _fail(self, why: str, wait_s: float) -> list[Effect]:
-        """Nothing was granted: ask again after a while, or at once if something was lost just now."""
+        """Handle a refusal: ask again after a while, or soon if a mapping was lost just now."""
         lost = self._lose(why)
         if lost:
             return [*lost, *self._wait(min(wait_s, MAX_WAIT_S))]
@@ -275,5 +279,5 @@ class MappingLease:
         may_exist = self.standing is not Standing.WAITING
         self.standing, self._due_s = Standing.RETURNED, math.inf
         had, self.external = self.external, None
-        lost = [Lost(why="this node needs it no more", is_wanted=True)] if had is not None else []
+        lost = [Lost(why="this node no longer needs it", is_wanted=True)] if had is not None else []
         return [*lost, *([GiveBack()] if may_exist else [])]

@@ -1,16 +1,17 @@
-"""Write the requests and read the answers of NAT-PMP, which PCP replaced. Pure functions over bytes.
+"""Write the requests and read the answers of NAT-PMP, which PCP replaced, in pure functions over bytes.
 
     request   version 0 | opcode                     for the gateway's external address
               version 0 | opcode | reserved 2 | internal port 2 | external port 2 | lifetime 4
     answer    version 0 | 0x80 + opcode | result 2 | epoch 4 | address 4
               version 0 | 0x80 + opcode | result 2 | epoch 4 | internal port 2 | external port 2 | lifetime 4
 
-Specification: RFC 6886, sections 3.2 (address), 3.3 (mappings), 3.5 (results). There is no nonce, so an answer is known
-by the gateway's address and the internal port alone. IPv4 only.
+Specification: RFC 6886, sections 3.2 (address), 3.3 (mappings), 3.5 (results). There is no nonce, so only the gateway's
+address and the internal port identify an answer. IPv4 only.
 
 Invariants:
-- Bytes are read whole or rejected with BadDatagram, which says why; nothing else is raised.
-- An answer that grants a port, or that tells an address, names what others could dial.
+
+- A datagram is read whole or rejected with BadDatagram, which says why; nothing else is raised.
+- An answer that grants a port, or that names an address, names what others could dial.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ _HEADER = struct.Struct("!BBHL")
 _MAP_ANSWER = struct.Struct("!HHL")
 
 ANY_PORT = 1
-"""Stands for the port where none is named: only the address is looked at."""
+"""Stands for the port where none is named: only the address is checked."""
 
 
 class Opcode(IntEnum):
-    """What is asked. MAP_UDP is 1, which we never ask for."""
+    """The kind of a request. MAP_UDP is 1, which we never ask for."""
 
     ADDRESS = 0
     MAP_TCP = 2
 
 
 class Result(IntEnum):
-    """RFC 6886 section 3.5."""
+    """Results of RFC 6886 section 3.5."""
 
     SUCCESS = 0
     UNSUPPORTED_VERSION = 1
@@ -62,7 +63,7 @@ MEANINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """An answer that says no."""
+    """An answer that refuses."""
 
     opcode: int
     result: int
@@ -71,7 +72,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalAddress:
-    """The gateway's address outside."""
+    """The gateway's external address."""
 
     host: ipaddress.IPv4Address
     epoch: int
@@ -79,7 +80,7 @@ class ExternalAddress:
 
 @dataclass(frozen=True, kw_only=True)
 class PortAnswer:
-    """The external port for an internal one. Lifetime 0: there is none any more."""
+    """The external port for an internal one. Lifetime 0 means that there is none any more."""
 
     internal_port: int
     external_port: int
@@ -93,12 +94,12 @@ def encode_address_request() -> bytes:
 
 
 def encode_map(*, internal_port: int, external_port: int, lifetime_s: int) -> bytes:
-    """Return the request for a TCP port. `external_port` is what we should like; both 0 with lifetime 0 delete."""
+    """Return the request for a TCP port. `external_port` is our wish; 0 with lifetime 0 deletes the mapping."""
     return _MAP_REQUEST.pack(VERSION, Opcode.MAP_TCP, internal_port, external_port, lifetime_s)
 
 
 def decode_answer(datagram: bytes) -> Failure | ExternalAddress | PortAnswer:
-    """Return what a gateway answered. Raises BadDatagram."""
+    """Return the answer of a gateway. Raises BadDatagram."""
     if len(datagram) < _HEADER.size:
         raise BadDatagram(f"{len(datagram)} bytes are no answer")
     version, opcode, result, epoch = _HEADER.unpack_from(datagram)
@@ -113,18 +114,18 @@ def decode_answer(datagram: bytes) -> Failure | ExternalAddress | PortAnswer:
     if opcode == Opcode.ADDRESS and len(body) == 4:
         host = ipaddress.IPv4Address(body)
         if why := why_no_external(host, ANY_PORT):
-            raise BadDatagram(f"it tells what cannot be used: {why}")
+            raise BadDatagram(f"it names an address that cannot be used: {why}")
         return ExternalAddress(host=host, epoch=epoch)
     if opcode == Opcode.MAP_TCP and len(body) == _MAP_ANSWER.size:
         internal_port, external_port, lifetime_s = _MAP_ANSWER.unpack(body)
         if lifetime_s and not external_port:
             raise BadDatagram("it grants port 0")
         return PortAnswer(internal_port=internal_port, external_port=external_port, lifetime_s=lifetime_s, epoch=epoch)
-    raise BadDatagram(f"opcode {opcode} with {len(datagram)} bytes answers nothing that we ask")
+    raise BadDatagram(f"opcode {opcode} with {len(datagram)} bytes answers no request of ours")
 
 
 def explain(result: int) -> str:
-    """Return what a result that is no success means."""
+    """Return the meaning of a result that is no success."""
     try:
         return MEANINGS[Result(result)]
     except (ValueError, KeyError):

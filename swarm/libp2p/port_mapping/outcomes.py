@@ -1,7 +1,8 @@
-"""The answers that a request for a port may have, whichever protocol carried it.
+"""Define the answers to a request for a port, whichever protocol carried it.
 
 Invariants:
-- A `Granted` names an address that others could dial: a host that is one machine, and a port that is not 0.
+
+- A `Granted` names an address that others could dial: the host is one machine, and the port is not 0.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class MappedBy(Enum):
-    """The protocols by which a gateway is asked."""
+    """The protocols by which we ask a gateway."""
 
     PCP = "PCP"
     NAT_PMP = "NAT-PMP"
@@ -29,7 +30,7 @@ class BadDatagram(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Granted:
-    """The gateway passes connections to `external` on to us, for `lifetime_s` from now."""
+    """The gateway forwards connections from `external` to us, for `lifetime_s` from now."""
 
     external: Address
     lifetime_s: float
@@ -41,13 +42,13 @@ class Granted:
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """The gateway answered, and gave us nothing."""
+    """The gateway answered, and granted nothing."""
 
     why: str
     is_conflict: bool = False
-    """Whether another external port may be given."""
+    """Whether the gateway may grant another external port."""
     wait_s: float = 0.0
-    """For how long the gateway wants to hear no more of it."""
+    """Seconds for which the gateway wants no further request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +64,9 @@ Answer = Granted | Refused | Silent
 def why_no_external(host: IPAddress, port: int) -> str:
     """Return why no connection can come to that address from outside, as a clause; empty if one may."""
     if port == 0:
-        return "port 0 is no port that others can dial"
+        return "others cannot dial port 0"
     if host.is_unspecified or host.is_loopback or host.is_multicast or host.is_link_local:
-        return f"{host} is no address that others can dial"
+        return f"others cannot dial {host}"
     if host == ipaddress.IPv4Address("255.255.255.255"):
         return f"{host} is the broadcast address"
     return ""

@@ -1,16 +1,17 @@
-"""Write the requests and read the answers of PCP, the Port Control Protocol. Pure functions over bytes.
+"""Write the requests and read the answers of PCP, the Port Control Protocol, in pure functions over bytes.
 
     request   version 2 | opcode | reserved 2 | lifetime 4 | client's address 16
     answer    version 2 | 0x80 + opcode | reserved 1 | result 1 | lifetime 4 | epoch 4 | reserved 12
     MAP adds  nonce 12 | protocol 1 | reserved 3 | internal port 2 | external port 2 | external address 16
 
-IPv4 addresses are written as ::ffff:a.b.c.d. Over IPv6 nothing is translated: MAP opens a pinhole in the
-router's firewall, and its external port and address are our own.
+IPv4 addresses are written as ::ffff:a.b.c.d. Over IPv6 nothing is translated: MAP opens a pinhole in the router's
+firewall, and its external port and address are our own.
 
 Specification: RFC 6887, sections 7 (formats), 7.4 (results), 11 (MAP), 14.1 (ANNOUNCE).
 
 Invariants:
-- Bytes are read whole or rejected with BadDatagram, which says why; nothing else is raised.
+
+- A datagram is read whole or rejected with BadDatagram, which says why; nothing else is raised.
 - An answer that grants a port names an address that others could dial.
 """
 
@@ -25,14 +26,14 @@ from swarm.libp2p.port_mapping.outcomes import BadDatagram, IPAddress, why_no_ex
 
 VERSION = 2
 PORT = 5351
-"""Where gateways listen, for NAT-PMP as well (RFC 6887 section 19.1)."""
+"""The port on which gateways listen, for NAT-PMP as well (RFC 6887 section 19.1)."""
 
 NONCE_BYTES = 12
 MAX_BYTES = 1100
 """RFC 6887 section 7: no message is longer."""
 
 TCP = 6
-"""Of the registry of IP protocols."""
+"""TCP's number in the registry of IP protocols."""
 
 _RESPONSE = 0x80
 _REQUEST = struct.Struct("!BBxxL16s")
@@ -41,14 +42,14 @@ _MAP = struct.Struct("!12sB3xHH16s")
 
 
 class Opcode(IntEnum):
-    """What is asked."""
+    """The kind of a request."""
 
     ANNOUNCE = 0
     MAP = 1
 
 
 class Result(IntEnum):
-    """RFC 6887 section 7.4."""
+    """Results of RFC 6887 section 7.4."""
 
     SUCCESS = 0
     UNSUPP_VERSION = 1
@@ -85,7 +86,7 @@ MEANINGS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PcpAnswer:
-    """An answer to any request: to ANNOUNCE it is no more than this."""
+    """An answer to any request; an answer to ANNOUNCE holds only this."""
 
     opcode: int
     result: int
@@ -106,7 +107,7 @@ class MapAnswer(PcpAnswer):
 
 @dataclass(frozen=True, kw_only=True)
 class VersionUnsupported:
-    """The gateway speaks no PCP 2. Version 0 is NAT-PMP."""
+    """The gateway does not speak PCP 2. Version 0 is NAT-PMP."""
 
     speaks: int
     epoch: int | None = None
@@ -122,14 +123,14 @@ def encode_map(
 ) -> bytes:
     """Return the request for a TCP port.
 
-    `external_port` and `external` are what we should like, 0 and :: for no wish. Lifetime 0 deletes.
+    `external_port` and `external` are our wishes, 0 and :: for none. Lifetime 0 deletes the mapping.
     """
     header = _REQUEST.pack(VERSION, Opcode.MAP, lifetime_s, _as_ipv6(client))
     return header + _MAP.pack(nonce, TCP, internal_port, external_port, _as_ipv6(external))
 
 
 def decode_answer(datagram: bytes) -> PcpAnswer | MapAnswer | VersionUnsupported:
-    """Return what a gateway answered. Raises BadDatagram."""
+    """Return the answer of a gateway. Raises BadDatagram."""
     if len(datagram) < 4:
         raise BadDatagram(f"{len(datagram)} bytes are no answer")
     if datagram[0] != VERSION:
@@ -149,7 +150,7 @@ def decode_answer(datagram: bytes) -> PcpAnswer | MapAnswer | VersionUnsupported
     nonce, protocol, internal_port, external_port, packed = _MAP.unpack_from(datagram, _ANSWER.size)
     host = _from_ipv6(packed)
     if result == Result.SUCCESS and lifetime_s and (why := why_no_external(host, external_port)):
-        raise BadDatagram(f"it grants what cannot be used: {why}")
+        raise BadDatagram(f"it grants an address that cannot be used: {why}")
     return MapAnswer(
         opcode=opcode,
         result=result,
@@ -164,7 +165,7 @@ def decode_answer(datagram: bytes) -> PcpAnswer | MapAnswer | VersionUnsupported
 
 
 def explain(result: int) -> str:
-    """Return what a result that is no success means."""
+    """Return the meaning of a result that is no success."""
     try:
         return MEANINGS[Result(result)]
     except (ValueError, KeyError):
@@ -172,7 +173,7 @@ def explain(result: int) -> str:
 
 
 def _other_version(datagram: bytes) -> VersionUnsupported:
-    """NAT-PMP gateways answer in their own form (RFC 6886 section 3.5, RFC 6887 section 9)."""
+    """Read an answer of another version. NAT-PMP gateways answer in their own form (RFC 6886 3.5, RFC 6887 9)."""
     version, opcode = datagram[0], datagram[1]
     if not opcode & _RESPONSE:
         raise BadDatagram("it is a request")

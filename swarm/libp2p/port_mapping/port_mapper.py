@@ -5,10 +5,11 @@
         nursery.start_soon(mapper.run)
 
 The loop reads which gateways there are, starts and ends a session for each, and waits for WATCH_S or for `look_again`.
-A session has one socket, one `Keeper` for each port, and an ear for the gateway's announcements.
+A session has one socket, one `Keeper` for each port, and a listener for the gateway's announcements.
 
 Invariants:
-- `on_change` is told everything that is mapped whenever that changes, an empty list at the end.
+
+- `on_change` gets all mapped ports whenever they change, and an empty list at the end.
 - Neither a gateway nor a network that fails ends `run`.
 - There are at most MAX_SESSIONS sessions with MAX_PORTS ports each.
 """
@@ -32,7 +33,7 @@ from swarm.libp2p.port_mapping.outcomes import IPAddress, MappedBy
 from swarm.libp2p.sockets.addresses import Address
 
 WATCH_S = 5.0 if sys.platform.startswith("linux") else 30.0
-"""How often the routing tables are read: two small files on Linux, a process elsewhere."""
+"""Seconds between two reads of the routing tables: two small files on Linux, a process elsewhere."""
 
 MAX_SESSIONS = 8
 """Pairs of a gateway and an address of ours."""
@@ -40,7 +41,7 @@ MAX_SESSIONS = 8
 MAX_PORTS = 4
 """Ports of a session. A node listens on one."""
 
-NO_GATEWAY = "there is no router to ask: this machine has public addresses alone, or no way out of its network"
+NO_GATEWAY = "there is no router to ask: this machine has only public addresses, or no route out of its network"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +51,14 @@ class PortMapped:
     protocol: MappedBy
     address: Address
     until: float
-    """When it ends unless it is renewed, in seconds since 1970."""
+    """When the mapping ends unless it is renewed, in seconds since 1970."""
     gateway: str
     is_behind_another_nat: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class PortMappingFailed:
-    """The event `port_mapping_failed`. It is asked for again; only another reason is told again."""
+    """The event `port_mapping_failed`. The port is asked for again; the event is repeated only for another reason."""
 
     reason: str
     gateway: str = ""
@@ -65,14 +66,14 @@ class PortMappingFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class Route:
-    """A gateway, and our address on the way to it, or behind it."""
+    """A gateway, and our address in its network; for an IPv6 gateway, the address to open."""
 
     gateway: Gateway
     own: IPAddress
 
 
 class PortMapper:
-    """See the module's paragraph."""
+    """Keep this node's ports mapped at all home routers."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class PortMapper:
         self._stir = Stir()
         self._keepers: list[Keeper] = []
         self._reasons: dict[str, str] = {}
-        """The reason that was last told, by gateway."""
+        """The reason that was last reported, by gateway."""
 
     async def run(self) -> None:
         """Keep the ports mapped until cancelled; then give them back, within `keeper.GIVE_BACK_S`."""
@@ -110,20 +111,20 @@ class PortMapper:
                     await self._stir.wait_beyond(seen)
 
     def look_again(self) -> None:
-        """Ask all gateways now whether they still have what they granted: the network has changed, or we slept."""
+        """Ask all gateways now whether they still have the mappings: the network has changed, or we slept."""
         self._stir.stir()
 
     def mapped(self) -> list[MappedPort]:
-        """Return what is mapped now."""
+        """Return the ports that are mapped now."""
         return [keeper.current for keeper in self._keepers if keeper.current is not None]
 
     async def _find_routes(self) -> list[Route]:
-        """Return the gateways behind which something of ours listens."""
+        """Return the gateways behind which this node listens."""
         found: list[Route] = []
         for gateway in await find_gateways():
             if gateway.host.version == 4:
                 own = await find_own_address(gateway)
-                # A public address has no home router before it, and its provider wants no searches for one.
+                # A public address has no home router in front of it, and its provider wants no searches for one.
                 found += [Route(gateway=gateway, own=own)] if own is not None and not own.is_global else []
             else:
                 found += [Route(gateway=gateway, own=own) for own in own_ipv6_addresses(gateway.interface)]
@@ -135,7 +136,7 @@ class PortMapper:
         return list(dict.fromkeys(port for port in there if port))[:MAX_PORTS]
 
     async def _serve(self, route: Route, sessions: dict[Route, trio.CancelScope]) -> None:
-        """Keep our ports mapped at one gateway, until it is no longer there."""
+        """Keep our ports mapped at one gateway until it is gone."""
         try:
             with sessions[route]:
                 await self._keep_all(route)
@@ -162,7 +163,7 @@ class PortMapper:
             client.close()
 
     async def _heed_announcements(self, route: Route) -> None:
-        """Look again some time after the gateway has started anew: all its clients at once would overwhelm it."""
+        """Check again a random time after the gateway restarted: all its clients at once would overwhelm it."""
         async with trio.open_nursery() as nursery:
             announced = trio.Event()
 

@@ -1,11 +1,12 @@
-"""Find where a gateway describes itself for UPnP: search the link, and believe nobody but the gateway.
+"""Find where a gateway describes itself for UPnP: search the network, and trust only answers of the gateway.
 
-Anybody on the link can answer a search, and name any URL in the router's name. So an answer counts only if it comes
-from the gateway's address and names a URL there; miniupnpc's own search would fetch what anybody names.
+Any machine on the network can answer a search, and name any URL in the router's name. So an answer counts only if it
+comes from the gateway's address and names a URL there. miniupnpc's own search would fetch any URL that is named.
 
 Specification: UPnP Device Architecture 1.1, section 1.3 (search), 1.3.3 (answers).
 
 Invariants:
+
 - A location is an http URL at the gateway's own address, of printable ASCII, at most MAX_URL_CHARS long.
 - A search takes at most PATIENCE_S and returns at most MAX_LOCATIONS.
 """
@@ -24,7 +25,7 @@ from swarm.libp2p.port_mapping.outcomes import BadDatagram, IPAddress
 
 GROUP, PORT = "239.255.255.250", 1900
 TTL = 2
-"""Of multicast datagrams, by the specification."""
+"""Time to live of multicast datagrams, by the specification."""
 
 TARGETS = (
     "urn:schemas-upnp-org:device:InternetGatewayDevice:2",
@@ -33,15 +34,15 @@ TARGETS = (
 )
 
 MAX_ANSWER_BYTES = 2048
-"""Answers have some 400 bytes."""
+"""Answers have about 400 bytes."""
 
 MAX_URL_CHARS = 256
 
 MAX_LOCATIONS = 4
-"""A gateway that describes several devices, of which one is the gateway."""
+"""Descriptions. A router may describe several devices, and one of them is the gateway."""
 
 MAX_HEARD = 128
-"""Datagrams that are looked at in one search: a home has dozens of devices that answer several times."""
+"""Datagrams that are read in one search: a home has dozens of devices that answer several times."""
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ def why_not_at(url: str, gateway: IPAddress) -> str:
 
 
 async def find_locations(own: IPAddress, gateway: IPAddress) -> list[str]:
-    """Return the gateway's descriptions, in the order in which it answered; waits PATIENCE_S at most."""
+    """Return the gateway's descriptions in the order of its answers; waits at most PATIENCE_S."""
     found: list[str] = []
     try:
         with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as searching:

@@ -1,9 +1,10 @@
 """Ask one gateway for one port by UPnP, through `upnp_worker`, a process that is ended when it takes too long.
 
 Invariants:
+
 - A call takes at most CALL_S, after which its process is dead.
-- What the process says is bounded by MAX_REPLY_BYTES and checked like what a gateway says, since a gateway may have
-  taken it over.
+- The reply of the process is limited to MAX_REPLY_BYTES, and checked like a gateway's answer, since a gateway may have
+  taken the process over.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from swarm.libp2p.sockets.addresses import Address
 WORKER = Path(__file__).with_name("upnp_worker.py")
 
 CALL_S = 8.0
-"""A description, an address and four requests, of which each takes a home router up to a second."""
+"""Seconds for a description, an address and four requests; each takes a home router up to a second."""
 
 MAX_REPLY_BYTES = 4096
 
@@ -47,7 +48,7 @@ class UpnpWay:
     client: GatewayClient
     internal_port: int
     url: str
-    """The gateway's description."""
+    """The URL of the gateway's description."""
     protocol: MappedBy = MappedBy.UPNP
     _port: int = 0
     """The external port that we have, 0 for none."""
@@ -62,14 +63,14 @@ class UpnpWay:
             case None:
                 return SILENT
             case {"error": str(why)}:
-                return Refused(why=f"its UPnP says: {why}", is_conflict=reply.get("is_conflict") is True)
+                return Refused(why=f"the router's UPnP says: {why}", is_conflict=reply.get("is_conflict") is True)
             case {"external_port": int(port), "host": str(host), "lifetime_s": int(granted_s)}:
                 return self._granted(port, host, granted_s)
             case _:
-                return Refused(why="the answer by UPnP could not be read")
+                return Refused(why="the router's answer by UPnP could not be read")
 
     async def look(self) -> Forgot | Moved | None:
-        """Return what became of the mapping; None if nothing did, or the gateway is silent."""
+        """Return what happened to the mapping; None if nothing did, or the gateway is silent."""
         match await self._call("look", external_port=self._port):
             case {"is_ours": False}:
                 return Forgot(why="the router no longer lists it")
@@ -85,7 +86,7 @@ class UpnpWay:
 
     def _granted(self, port: int, host: str, lifetime_s: int) -> Answer:
         if why := _why_bad(host, port):
-            return Refused(why=f"the router grants what cannot be used: {why}")
+            return Refused(why=f"the router grants an address that cannot be used: {why}")
         self._port, self._host = port, host
         return Granted(external=Address(kind="ip4", host=host, port=port), lifetime_s=lifetime_s)
 
@@ -117,17 +118,17 @@ class UpnpWay:
                         output += some
                     nursery.cancel_scope.cancel()
         except* OSError as errors:
-            log.debug("the process that speaks UPnP does not start: %s", errors.exceptions[0])
+            log.debug("the process that speaks UPnP did not start: %s", errors.exceptions[0])
         return _parse(output)
 
 
 async def _kill(process: trio.Process) -> None:
-    """It has nothing to tidy up."""
+    """Kill the process: it has nothing to tidy up."""
     process.kill()
 
 
 def _parse(output: bytes) -> Mapping[str, object] | None:
-    """Return what the process said; None if it said nothing that can be read."""
+    """Return the reply of the process; None if there is none that can be read."""
     if len(output) > MAX_REPLY_BYTES:
         return None
     try:

@@ -114,7 +114,7 @@ async def test_an_address_of_the_other_version_is_none_of_ours() -> None:
 
     async with gateway(answering) as client:
         answer = await PcpWay(client=client, internal_port=4001).ask(4001, 1200)
-    assert answer == Refused(why="the router grants 2a00:77::1, which is not of our kind")
+    assert answer == Refused(why="the router grants 2a00:77::1, which is not of our IP version")
 
 
 async def test_a_taken_port_is_a_conflict() -> None:

@@ -1,7 +1,11 @@
-"""Directories that are written from a snapshot on a thread of their own, while training goes on.
+"""Write directories from a snapshot, each on a thread of its own, while training goes on.
 
-Invariants: a directory appears whole or not at all; whatever ends the writing, its snapshot is let go and `done` is
-called, on every rank. Each writing speaks with the other ranks in a group that nobody else uses meanwhile.
+Each writing communicates with the other ranks in a process group that no other thread uses meanwhile.
+
+Invariants:
+
+- A directory appears whole or not at all.
+- However the writing ends, its snapshot is released and `done` is called, on every rank.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from learner.training.snapshot import Crossing, Snapshot
 
 
 class Writing(ABC):
-    """One directory being written. `error` says what went wrong, once it is over."""
+    """One directory being written. `error` is what went wrong, once the writing is over."""
 
     def __init__(self, directory: Path, snapshot: Snapshot) -> None:
         self.directory = directory
@@ -28,25 +32,25 @@ class Writing(ABC):
         self._done: Callable[[], None] = lambda: None
 
     def start(self, done: Callable[[], None] = lambda: None) -> None:
-        """Write; `done` is called on the writing thread, on every rank, however it ended."""
+        """Begin to write. `done` is called on the writing thread, on every rank, however the writing ends."""
         self._done = done
         self._thread.start()
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is read or told any more."""
+        """Whether the writing has ended, and `done` was called."""
         return not self._thread.is_alive()
 
     def keep(self) -> None:
-        """Return once training may change what is being written. See `Snapshot.keep`."""
+        """Return once training may change the tensors that are being written. See `Snapshot.keep`."""
         self._snapshot.keep()
 
     def join(self) -> None:
-        """Return once it is over, either way."""
+        """Return once the writing is over, whether it succeeded or failed."""
         self._thread.join()
 
     def finish(self) -> None:
-        """Return once the directory is durable. Raises what went wrong."""
+        """Return once the directory is durable. Raises the error of a writing that failed."""
         self.join()
         if self.error is not None:
             raise self.error
@@ -58,16 +62,16 @@ class Writing(ABC):
     def _run(self) -> None:
         try:
             self._write()
-        except Exception as error:  # raised again by `finish`, or told by `done`
+        except Exception as error:  # `finish` raises it again, or `done` reports it
             self.error = error
         finally:
             self._snapshot.close()
-            done, self._done = self._done, lambda: None  # which may hold us, and so a policy
+            done, self._done = self._done, lambda: None  # `done` may refer to this object, and so to a policy
             done()
 
 
 class Exporting(Writing):
-    """An export of `policy` as it is now. `exported` is known once it has ended well."""
+    """An export of `policy` as it is now. `exported` is set once the export has succeeded."""
 
     def __init__(self, policy: Policy, request: Export, crossing: Crossing | None) -> None:
         snapshot = take_snapshot(policy, request.dtype, crossing, merge=request.merge)

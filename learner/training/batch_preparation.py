@@ -1,8 +1,11 @@
-"""From a batch as it came to one that is ready for updates: advantages, and what a first pass without gradients says.
+"""Prepare a batch for its updates: compute advantages, and the results of a first pass without gradients.
 
-What always holds: everything here is fixed before the first update, under the weights at the step's start, so it does
-not depend on how the batch is cut afterwards; what a recipe does not ask for is not computed; sequences that teach
-nothing are not scored.
+Invariants:
+
+- Everything here is fixed before the first update, under the weights at the step's start, so it does not depend on how
+  the batch is cut afterwards.
+- Only what the recipe asks for is computed.
+- Sequences that teach nothing are not scored.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from learner.training.reference_policy import Reference
 
 Columns = dict[str, NDArray[Any]]
 Score = Callable[[Ragged, Flags], Mapping[str, Floats]]
-"""Numbers [T] for the targets of the sequences marked, [B], under the weights in force: `logprobs`, and with a critic
-`values`; 0 for those not marked."""
+"""A function that scores the marked sequences, [B], under the weights in force. It returns `logprobs` and, with a
+critic, `values`, [T] for all targets; 0 for sequences that are not marked."""
 
 WHITENING_FLOOR = 1e-8
 """Added to a variance before dividing, as TRL does."""
@@ -32,11 +35,11 @@ WHITENING_FLOOR = 1e-8
 def prepare(
     batch: Rollouts, recipe: Recipe, h: Hyperparameters, score: Score, reference: Reference | None
 ) -> tuple[Prepared, dict[str, float]]:
-    """Return the batch with all that `recipe` needs, and metrics of what was found. Raises BadBatch."""
+    """Return the batch with all that `recipe` needs, and metrics that were found on the way. Raises BadBatch."""
     if recipe.advantage == "preference" and not batch.trained.all():
         raise BadBatch("trained leaves sequences out, but preferences are learnt from both completions of a pair")
     if recipe.needs_teacher and batch.teacher is None:
-        raise BadBatch("array 'teacher_logprobs' is missing, and the objective learns from a teacher")
+        raise BadBatch("array 'teacher_logprobs' is missing, but the objective learns from a teacher")
     sequences, told = batch.sequences, dict[str, float]()
     offline = _repeated(batch, batch.origins == OFFLINE)
     columns: Columns = {"behaviour": batch.behaviour, "lags": batch.lags, "offline": offline}
@@ -75,20 +78,20 @@ def _prepared(batch: Rollouts, columns: Columns) -> Prepared:
 
 
 def _relative(batch: Rollouts, recipe: Recipe) -> Floats:
-    """Advantages [B], for which the rewards of all siblings count; 0 of what is not trained on."""
+    """Return advantages [B], compared among all rewards of a group; 0 for sequences that are not trained on."""
     found = compared(batch.rewards, batch.groups, recipe.advantage, batch.parts, batch.part_weights)
     return np.where(batch.trained, found, np.float32(0))
 
 
 def _repeated(batch: Rollouts, per_sequence: NDArray[Any]) -> NDArray[Any]:
-    """[B] to [T]: for each target what its sequence has."""
+    """Return [T] from [B]: for each target the value of its sequence."""
     return np.repeat(per_sequence, batch.sequences.target_counts)
 
 
 def _teacher_mean(batch: Rollouts, teacher: Floats) -> Floats:
-    """Mean over all targets that are trained on of log pi_T - log mu, [T] the same: a baseline, which takes variance
-    away and no more (Williams 1992). By mu, so that it is known before the first update; a claim moves it by
-    TEACHER_LIMIT over the number of tokens at most."""
+    """Return the mean of log pi_T - log mu over all targets that are trained on, the same value [T] times. It is a
+    baseline, which only reduces variance (Williams 1992). It uses mu, so that it is known before the first update. A
+    claim moves it by at most TEACHER_LIMIT divided by the number of tokens."""
     lead = np.clip(teacher - batch.behaviour, -TEACHER_LIMIT, TEACHER_LIMIT)
     heard = _repeated(batch, batch.trained)
     mean = lead[heard].mean() if heard.any() else 0.0
@@ -96,18 +99,18 @@ def _teacher_mean(batch: Rollouts, teacher: Floats) -> Floats:
 
 
 def with_advantage(batch: Rollouts, recipe: Recipe) -> float:
-    """Return the share of the sequences that the rewards say anything about, 0 to 1: their advantage is not 0, and they
-    are trained on. `batch` is one that `prepare` took. A teacher says something of every token.
+    """Return the fraction of the sequences about which the rewards say anything, 0 to 1: their advantage is not 0, and
+    they are trained on. `batch` is one that `prepare` took. With a teacher all sequences that are trained on count.
 
-    A critic's advantages are never 0, since it is always a little off: there all sequences that are trained on count,
-    unless the whole batch has one reward.
+    A critic's advantages are never 0, because it is always a little off. With a critic all sequences that are trained
+    on count, unless the whole batch has one reward.
     """
     if recipe.needs_teacher:
         return float(batch.trained.mean())
     match recipe.advantage:
         case "gae":
             return float(batch.trained.mean() * (batch.rewards.min() < batch.rewards.max()))
-        case "preference":  # of pairs: `preference` has looked
+        case "preference":  # groups are pairs: `preference` has checked that
             return float((batch.rewards[0::2] != batch.rewards[1::2]).mean())
         case _:
             return float((_relative(batch, recipe) != 0).mean())
@@ -115,16 +118,16 @@ def with_advantage(batch: Rollouts, recipe: Recipe) -> float:
 
 def gae(batch: Rollouts, values: Floats, gamma: float, lam: float) -> tuple[Floats, Floats]:
     """Return whitened advantages and returns, float32 [T] each: generalised advantage estimation (arXiv 1506.02438,
-    equation 16) over the generated tokens of each sequence, whose reward comes with the last of them.
+    equation 16) over the generated tokens of each sequence, whose reward comes with the last token.
 
         delta_t = r_t + gamma V_{t+1} - V_t        A_t = delta_t + gamma lambda A_{t+1}        R_t = A_t + V_t
 
-    Whitened over all tokens of the batch that are trained on, as PPO's implementations do; of the others advantage and
-    return are 0. Tokens of the environment are no steps.
+    Advantages are whitened over all tokens of the batch that are trained on, as PPO's implementations do. For other
+    tokens advantage and return are 0. Tokens of the environment are no steps.
     """
     counts = batch.sequences.target_counts
     longest = int(counts.max())
-    # A row for each sequence, its last token at the right end: then all sequences go backwards together.
+    # A row for each sequence, with its last token at the right end, so that all sequences go backwards together.
     here = np.arange(longest) >= longest - counts[:, None]  # (B, longest)
     told = np.zeros(here.shape)
     told[here] = values
@@ -146,8 +149,8 @@ def gae(batch: Rollouts, values: Floats, gamma: float, lam: float) -> tuple[Floa
 
 
 def explained_variance(values: Floats, returns: Floats) -> float:
-    """How much of the returns' variance the critic told before it saw them: 1 all, 0 none, below 0 worse than a
-    constant. 0 where there is none.
+    """Return the fraction of the returns' variance that the critic predicted: 1 all, 0 none, below 0 worse than a
+    constant. 0 if the returns do not vary.
     """
     total = float(returns.var()) if len(returns) else 0.0
     return 1 - float((returns - values).var()) / total if total > 0 else 0.0
@@ -160,7 +163,7 @@ def preference(batch: Rollouts, log_ratio: Floats, beta: float) -> tuple[Floats,
 
         A = +- beta sigma(-m),    m = beta (log pi(y_w) / pi_ref(y_w) - log pi(y_l) / pi_ref(y_l))
 
-    + for the better completion of a pair and - for the worse, summed over tokens and meant over pairs. A pair whose
+    + for the better completion of a pair and - for the worse, summed over tokens and averaged over pairs. A pair whose
     rewards are equal teaches nothing. Raises BadBatch when a group is no pair.
     """
     if (batch.groups != 2).any():

@@ -1,15 +1,19 @@
-"""The trainer's durable state on disk, through torch.distributed.checkpoint: a JSON head beside a file from each rank.
+"""Save and load the trainer's durable state, through torch.distributed.checkpoint: a JSON head and a file of each rank.
 
     trainer.json             format, fingerprint of the model, counters, hyperparameters, files, index of the tensors
     rank-00000.safetensors   slices of weights/<name>, adamw/<moment>/<name>, warm_start/<moment>/<name>, and the
                              random state of its rank, rng/<device>/<rank>
 
-What always holds: a checkpoint is checked as a whole, to the last bit, before any of it is used, so a bad one changes
-nothing; the directory appears whole or not at all; what some number of ranks wrote any other number can read; it is
-never pickle.
-Writing goes on beside training, from a snapshot (`learner.training.snapshot`): tensors on a CPU are written from where
-they lie, and the next update copies those that were not (`Saving.keep`), at most 12 bytes a trained parameter; those of
-a GPU cross to the host's memory, which takes as much.
+Writing goes on beside training, from a snapshot (`learner.training.snapshot`). Tensors on a CPU are written from where
+they lie, and the next update copies those that were not written yet (`Saving.keep`): at most 12 bytes a trained
+parameter. Tensors of a GPU are copied to the host's memory, which takes as much.
+
+Invariants:
+
+- A checkpoint is checked as a whole, to the last bit, before any of it is used, so a bad one changes nothing.
+- The directory appears whole or not at all.
+- A checkpoint that some number of ranks wrote can be read by any other number.
+- Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ from learner.training.distributed.sharding import local
 from learner.training.snapshot import Crossing, Snapshot
 
 FORMAT = 2
-"""Goes up when an old trainer could misread a new checkpoint. 1 had one file, of one process."""
+"""Incremented when an old trainer could misread a new checkpoint. Format 1 had one file, of one process."""
 
 HEAD = "trainer.json"
 
@@ -50,7 +54,7 @@ SEAL = "digest"
 DIGEST_BYTES = 32
 
 Expected = Callable[[str], tuple[torch.dtype, tuple[int, ...]] | None]
-"""Dtype and shape that a tensor of this name must have; None when no such tensor belongs here."""
+"""Returns the dtype and shape that a tensor of this name must have; None when no such tensor belongs here."""
 
 
 class BadCheckpoint(Exception):
@@ -62,20 +66,20 @@ class BadCheckpoint(Exception):
 
 
 class ForeignCheckpoint(BadCheckpoint):
-    """It is whole, and another model's or another program's: an older one would not help, and going on from that would
-    throw away what is good.
+    """The checkpoint is whole, but belongs to another model or another program. Resuming from an older checkpoint would
+    not help, and would throw away good work.
     """
 
     kind = "foreign_checkpoint"
 
 
 class CheckpointHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What the JSON says; `fingerprint` is `Policy.fingerprint`, `files` has sizes in bytes, `digests` the SHA-256 of
-    the blocks of each (`learner.artifacts.file_digests`). Training again is bit-identical with the same torch,
-    threads, ranks and kind of device.
+    """The content of the JSON head. `fingerprint` is `Policy.fingerprint`; `files` has sizes in bytes; `digests` has
+    the SHA-256 of the blocks of each file (`learner.artifacts.file_digests`). Repeated training is bit-identical with
+    the same torch, threads, ranks and kind of device.
 
-    In the file stands `digest` as well, whatever the format: of all the rest (`seal`). Neither is there in a
-    checkpoint of an older program, whose numbers are taken for what they say.
+    The file also has `digest`, in every format: that of everything else in it (`seal`). A checkpoint of an older
+    program has neither `digests` nor `digest`; its numbers are trusted.
     """
 
     fingerprint: str
@@ -93,14 +97,14 @@ class CheckpointHead(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint that was checked, all but its numbers."""
+    """A checkpoint that was checked; its tensors are not loaded yet."""
 
     head: CheckpointHead
     directory: Path
 
     @property
     def names(self) -> Set[str]:
-        """Its tensors' names."""
+        """The names of its tensors."""
         return self.head.index.keys()
 
     def load(self, state: dict[str, Any], ranks: Ranks) -> None:
@@ -117,7 +121,7 @@ class Checkpoint:
 
 
 class Saving(Writing):
-    """One checkpoint of `state`, as it is now, being written. `finish` raises OSError, FileExistsError, Elsewhere."""
+    """Writes one checkpoint of `state` as it is now. `finish` raises OSError, FileExistsError, Elsewhere."""
 
     def __init__(
         self,
@@ -127,7 +131,7 @@ class Saving(Writing):
         ranks: Ranks,
         crossing: Crossing | None = None,
     ) -> None:
-        """Take the snapshot, for a directory that is not there yet; does not wait for a disk.
+        """Take the snapshot, for a directory that does not exist yet. Does not wait for a disk.
 
         The tensors may be changed after `keep`.
         """
@@ -160,7 +164,7 @@ class Saving(Writing):
         return sum(files.values())
 
     def _digests(self, files: Mapping[str, int], mine: str, known: Sequence[str]) -> dict[str, list[str]]:
-        """The digests of all ranks' files, of which this one wrote `mine`."""
+        """Return the digests of all ranks' files. This rank wrote the file `mine`, whose digests are `known`."""
         found = {}
         for name, size_bytes in files.items():
             blocks = np.zeros((num_blocks(size_bytes), DIGEST_BYTES), np.uint8)
@@ -171,7 +175,7 @@ class Saving(Writing):
 
 
 def _outline(tensor: Tensor, ranks: Ranks) -> Any:
-    """Its dtype, its shape and how it is cut, without its memory: what training drops is held by the snapshot alone."""
+    """Return its dtype, its shape and how it is cut, without its memory, which only the snapshot may keep alive."""
     empty = torch.empty_like(local(tensor), device="meta")
     if not isinstance(tensor, DTensor):
         return empty
@@ -181,13 +185,13 @@ def _outline(tensor: Tensor, ranks: Ranks) -> Any:
 
 
 def _first(failure: CheckpointException) -> Exception:
-    """What really happened, on the first rank that it happened to."""
+    """Return the original error of the first rank that failed."""
     error = next(iter(failure.failures.values()))[0]
     return agreed(error) if isinstance(error, Exception) else RuntimeError(str(failure))
 
 
 def seal(head: dict[str, Any]) -> dict[str, Any]:
-    """`head` with its own digest, so that a bit that flipped in it is found."""
+    """Return `head` with its own digest, so that a flipped bit in it is detected."""
     rest = {name: value for name, value in head.items() if name != SEAL}
     return {**rest, SEAL: sha256(msgspec.json.encode(rest)).hexdigest()}
 
@@ -197,8 +201,8 @@ def read_checkpoint(
 ) -> Checkpoint:
     """Open the checkpoint in `directory` and check all of it, each rank a part of its bytes. Raises BadCheckpoint.
 
-    `fingerprint` is that of the loaded model; `required` names tensors that every checkpoint of it has (others may
-    be there when `expected` knows them).
+    `fingerprint` is that of the loaded model. `required` names tensors that every checkpoint of it has; others are
+    allowed if `expected` knows them.
     """
     head = _read_head(directory)
     if head.fingerprint != fingerprint:
@@ -238,7 +242,7 @@ def _read_head(directory: Path) -> CheckpointHead:
             raise BadCheckpoint(
                 f"{directory / HEAD} is damaged: the disk does not give back what was written; restore an older one"
             )
-        # The format before all else: another one may well have other fields.
+        # Check the format before everything else, because another format may have other fields.
         found = raw.get("format") if isinstance(raw, dict) else None
         if isinstance(found, int) and found > FORMAT:
             raise ForeignCheckpoint(
@@ -247,8 +251,8 @@ def _read_head(directory: Path) -> CheckpointHead:
             )
         if isinstance(found, int) and found < FORMAT:
             raise ForeignCheckpoint(
-                f"{directory} has format {found}, older than the {FORMAT} known here; go on with the program that "
-                "wrote it, or begin anew from the last version that it published"
+                f"{directory} has format {found}, older than the {FORMAT} known here; resume with the program that "
+                "wrote it, or start again from the last version that it published"
             )
         return msgspec.convert(raw, CheckpointHead)
     except FileNotFoundError:

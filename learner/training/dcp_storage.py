@@ -1,12 +1,16 @@
-"""Storage for torch.distributed.checkpoint without pickle: one safetensors file from each rank, and an index of them.
+"""Store torch.distributed.checkpoint's tensors without pickle: a safetensors file from each rank, and an index.
 
-What always holds: a rank writes the slices that it holds and nothing else, one at a time, from a snapshot of them;
-what is written by some number of ranks can be read by any other; nothing is executed on reading. (DCP's own
-`FileSystemWriter` pickles its metadata and its tensors; its `HuggingFaceStorageWriter` writes no index when it writes
-distributed, and so cannot tell a half-written checkpoint from a whole one.)
+DCP's own `FileSystemWriter` pickles its metadata and its tensors. Its `HuggingFaceStorageWriter` writes no index when
+it writes distributed, so a half-written checkpoint looks like a whole one.
 
     rank-00000.safetensors   the slices of rank 0, by the name of the tensor that each belongs to
     index                    {name: {"dtype", "shape", "slices": [{"file", "start", "offsets", "sizes"}]}}, in JSON
+
+Invariants:
+
+- A rank writes only the slices that it holds, one at a time, from a snapshot of them.
+- A checkpoint that some number of ranks wrote can be read by any other number.
+- Reading executes nothing.
 """
 
 from __future__ import annotations
@@ -39,16 +43,16 @@ from learner.artifacts.file_digests import HashedWriter
 from learner.training.snapshot import Kept
 
 PIECE_BYTES = 1 << 22
-"""Read from a snapshot together: copied in a millisecond, and large enough to be hashed beside writing."""
+"""Bytes that are read from a snapshot together: copied in a millisecond, and enough to hash while writing."""
 
 DTYPES = {"F32": torch.float32, "U8": torch.uint8}
-"""All that a trainer's state is made of."""
+"""All dtypes in a trainer's state."""
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's piece of a tensor: its first byte in `file`, its `offsets` and `sizes` in the whole."""
+    """One rank's piece of a tensor: its first byte in `file`, its `offsets` and `sizes` in the whole tensor."""
 
     file: str
     start: int
@@ -73,19 +77,19 @@ Index = Mapping[str, Listed]
 
 
 class _OfOne:
-    """What writer and reader have in common: each is made for the directory of one checkpoint."""
+    """The base of writer and reader, each of which is made for the directory of one checkpoint."""
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Nothing is kept from one checkpoint to the next."""
+        """Do nothing: no state is kept from one checkpoint to the next."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Made with its directory, never by name."""
+        """Return False: an object is made with its directory, never by name."""
         return False
 
 
 class TensorFilesWriter(_OfOne, StorageWriter):
-    """Writes into `directory`, which is there. Afterwards `index` is known on rank 0, and on each `written`: the file
+    """Writes into `directory`, which exists. Afterwards `index` is set on rank 0, and `written` on each rank: the file
     that it wrote and the digests of its blocks.
 
     `kept` holds this rank's slices by the names of their tensors. Those that other ranks write are released.
@@ -98,14 +102,14 @@ class TensorFilesWriter(_OfOne, StorageWriter):
         self._kept = kept
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """The directory is there already."""
+        """Do nothing: the directory exists already."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """As it is."""
+        """Return the plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Give every rank a file."""
+        """Assign a file to every rank."""
         return [replace(plan, storage_data=f"rank-{number:05d}.safetensors") for number, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -132,7 +136,7 @@ class TensorFilesWriter(_OfOne, StorageWriter):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Remember where everything is."""
+        """Fill the index with the place of every slice."""
         places = {(one.index.fqn, tuple(one.index.offset or ())): one.storage_data for some in results for one in some}
         for name, found in metadata.state_dict_metadata.items():
             assert isinstance(found, TensorStorageMetadata), "the state is tensors alone"
@@ -152,12 +156,12 @@ class TensorFilesWriter(_OfOne, StorageWriter):
 
 
 def _write(writer: HashedWriter, kept: Kept, buffer: NDArray[np.uint8]) -> None:
-    """Write all of `kept`, by way of `buffer`: training may wait for a piece to be copied, and never for the disk."""
+    """Write all of `kept` through `buffer`, so that training may wait for the copy of a piece, never for the disk."""
     step = len(buffer) // kept.dtype.itemsize
     for first in range(0, kept.numel, step):
         with kept.reading(first, min(first + step, kept.numel)) as values:
             piece = buffer[: values.nbytes]
-            piece[:] = values.view(torch.uint8).numpy()  # numpy's copy starts no threads
+            piece[:] = values.view(torch.uint8).numpy()  # numpy copies without starting threads
         writer.write(piece.data)
 
 
@@ -169,28 +173,28 @@ def _entry(item: Any) -> TensorEntry:
 
 @dataclass
 class TensorFilesReader(_OfOne, StorageReader):
-    """Reads what `index` says is in `directory`."""
+    """Reads from `directory` what `index` lists."""
 
     directory: Path
     index: Index
 
     def read_metadata(self, *args: Any) -> Metadata:
-        """The index, as DCP wants it."""
+        """Return the index in DCP's form."""
         return Metadata(state_dict_metadata={name: _metadata(listed) for name, listed in self.index.items()})
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Nothing to set up."""
+        """Do nothing: there is nothing to set up."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """As it is."""
+        """Return the plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """As they are."""
+        """Return the plans unchanged."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Copy what this rank keeps of each slice. Raises OSError."""
+        """Copy this rank's part of each slice. Raises OSError."""
         maps: dict[str, mmap.mmap] = {}
         for item in plan.items:
             piece = self._slice(item.storage_index)

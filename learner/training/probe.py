@@ -1,7 +1,11 @@
-"""The tokens of a version's probe (`protocol.versions.probe`): the same for every version, spread over the vocabulary.
+"""Define the tokens of a version's probe (`protocol.versions.probe`), spread over the vocabulary.
 
-What always holds: they follow from the vocabulary's size alone. They are few, so that scoring them costs a training
-step nothing, and short, so that an engine that takes them token by token is done in a few steps.
+They are few, so that scoring them costs a training step nothing. They are short, so that an engine that takes them
+token by token is done in a few steps.
+
+Invariants:
+
+- The tokens depend only on the vocabulary's size, so they are the same for every version.
 """
 
 from __future__ import annotations
@@ -13,15 +17,15 @@ import numpy as np
 from protocol.core.pipe import Arrays
 
 ROWS, PROMPT, SCORED = 8, 4, 4
-"""Sequences, and tokens of each that are given and that are scored."""
+"""Number of sequences, and the numbers of given and of scored tokens in each."""
 LEAST = -100.0
-"""Of a logprob that is told: what is less likely is not looked at more closely."""
+"""Lowest log probability that is reported: smaller ones are not compared closely."""
 COARSER = ("float32", "float16", "bfloat16")
-"""From the finest number format to the coarsest."""
+"""Number formats from the finest to the coarsest."""
 
 
 def probe_batch(vocab_size: int) -> Arrays:
-    """The probe as the trainer scores it: `tokens`, `lengths`, `mask` of `sequences.supervised_batch`."""
+    """Return the probe as the trainer scores it: `tokens`, `lengths`, `mask` of `sequences.supervised_batch`."""
     tokens = np.random.Generator(np.random.Philox(7)).integers(0, vocab_size, (ROWS, PROMPT + SCORED), np.int64)
     mask = np.zeros((ROWS, PROMPT + SCORED), np.uint8)
     mask[:, PROMPT:] = 1
@@ -37,7 +41,7 @@ def coarsest(dtypes: Sequence[str]) -> str:
 
 
 def describe(vocab_size: int, logprobs: Sequence[float], dtype: str) -> dict[str, object]:
-    """The probe in an answer of the trainer's: `dtype`, `prompts`, `completions`, and `logprobs` of all of them."""
+    """Return the probe for a reply: `dtype`, `prompts`, `completions`, and `logprobs` of all completion tokens."""
     rows = probe_batch(vocab_size)["tokens"].reshape(ROWS, -1).tolist()
     return {
         "dtype": dtype,

@@ -1,9 +1,12 @@
-"""A copy of the weights that can take the policy's place: those that a run began with, which a KL penalty and DPO
-compare the policy with, or those that an export rounds.
+"""Keep a copy of the weights that can take the policy's place for a while.
 
-What always holds: outside `in_force` nothing is changed; inside, and whatever happens there, the policy's weights are
-kept and come back to the bit. A frozen copy of what is trained, so 4 bytes a trained parameter: of a policy that trains
-adapters alone that is the base model, for next to nothing.
+It holds the weights that a run began with, for a KL penalty and DPO, or the weights as an export rounds them. The copy
+takes 4 bytes a trained parameter. If only adapters are trained, the copy is small, and the reference is the base model.
+
+Invariants:
+
+- Nothing changes outside `in_force`.
+- After `in_force` the policy's weights are the same as before, to the bit, even if an error was raised inside.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ class Reference:
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        """Let the policy be the reference while inside."""
+        """Let the policy have the reference's weights inside the block."""
         self._exchange()
         try:
             yield
@@ -39,7 +42,7 @@ class Reference:
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        # One tensor at a time, so that no second copy of the model is ever there.
+        # One tensor at a time, so that there is never a second copy of the model.
         for parameter, kept in zip(self._parameters, self._kept, strict=True):
             now = parameter.detach().clone()
             parameter.copy_(kept)

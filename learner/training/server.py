@@ -1,14 +1,20 @@
-"""The trainer: a child process that holds the policy and its optimizer, and does one request at a time, in order.
+"""Run the trainer: a child process that holds the policy and its optimizer, and does one request at a time, in order.
 
-    python -m learner.training.server       frames of `protocol.core.pipe`: requests on stdin, replies on stdout, logs
-    on stderr
+    python -m learner.training.server
 
-What always holds: a request that fails leaves weights and optimizer as they were; the same requests on the same
-machine with the same number of threads and ranks give the same weights, bit for bit, also across `save` and `restore`;
-what `export` and `save` write appears whole or not at all. The process ends when stdin does, whatever it is doing: its
-node is gone, the next one may want the memory, and nobody will know of a checkpoint that it finishes. It reads no clock
-but to report seconds, and never touches the network but to meet its other ranks. Where torchrun starts it several times
+Frames of `protocol.core.pipe`: requests on stdin, replies on stdout. Logs go to stderr.
+
+The process ends when stdin ends, whatever it is doing: its node is gone, the next node may need the memory, and nobody
+would know of a checkpoint that it finishes. When torchrun starts it several times
 (`learner.training.distributed.launcher`), rank 0 has the pipe and every rank does every request.
+
+Invariants:
+
+- A request that fails leaves weights and optimizer as they were.
+- The same requests on the same machine with the same number of threads and ranks give the same weights, bit for bit,
+  also across `save` and `restore`.
+- Directories that `export` and `save` write appear whole or not at all.
+- It reads a clock only to report seconds, and uses the network only to communicate with its other ranks.
 
     event    {"event": "waiting", "text": str}      before it is ready: what it waits for
              {"event": "ready", "torch": str, "threads": n, "ranks": n}
@@ -75,17 +81,17 @@ from learner.training.train_state import Training
 from protocol.core.pipe import Arrays, BadFrame, Header, encode_frame
 
 ENDING_S = 1.0
-"""To finish what is nearly done when nobody will ask for more."""
+"""Seconds to finish what is nearly done after the last request."""
 
 
 class RankFailed(Exception):
-    """Something went wrong on this rank alone, where the others wait for it: all of them must end."""
+    """Something went wrong on this rank alone while the others wait for it, so all of them must end."""
 
 
 class Trainer:
-    """Turns requests into replies. Holds at most one `Training`; needs no process, so tests talk to it directly.
+    """Turns requests into replies. Holds at most one `Training`; needs no process, so tests call it directly.
 
-    `tell` is given events and their arrays, on any thread.
+    `tell` gets events and their arrays, on any thread.
     """
 
     def __init__(
@@ -101,9 +107,9 @@ class Trainer:
         self._blocked_s = 0.0
 
     def answer(self, header: Mapping[str, Any], arrays: Arrays) -> tuple[Header, Arrays]:
-        """Do one request and return the reply. Failures become replies; only KeyboardInterrupt and the like travel.
+        """Do one request and return the reply. Failures become replies; only KeyboardInterrupt and the like propagate.
 
-        Raises RankFailed where other ranks may be waiting in the middle of the request.
+        Raises RankFailed if other ranks may be waiting in the middle of the request.
         """
         self.note_reply()
         number = header.get("id")
@@ -111,7 +117,7 @@ class Trainer:
             fields = {key: value for key, value in header.items() if key != "id"}
             request = msgspec.convert(fields, AnyRequest)
             reply, found = self._do(request, arrays)
-        except Exception as error:  # whatever it is: a request must get its reply
+        except Exception as error:  # any error at all: a request must get its reply
             kind, text = explain(error)
             if kind == "internal":
                 traceback.print_exc()
@@ -123,13 +129,11 @@ class Trainer:
         return {"id": number, "ok": True, **reply}, found
 
     def note_reply(self) -> None:
-        """The last reply is on its way: what happened since may be told."""
+        """Note that the last reply is on its way, so that events after it may be sent."""
         self._replied.set()
 
     def wait_until_written(self) -> None:
-        """Return once the last checkpoint and the last export are written, or are known to have failed, and that was
-        told.
-        """
+        """Return once the last checkpoint and the last export are written or have failed, and the event was sent."""
         self.note_reply()
         for writing in self._writings():
             writing.join()
@@ -170,7 +174,7 @@ class Trainer:
         return {**reply, "seconds": time.perf_counter() - started}, found
 
     def _probe(self, dtype: str) -> Header:
-        """What engines may check the weights by that were exported in `dtype`; nothing when they are broken."""
+        """Return the probe of weights exported in `dtype`, for engines to check; {} when the weights are broken."""
         training = self._require_training()
         vocab_size = training.policy.vocab_size
         found = training.logprobs(supervised_batch(probe_batch(vocab_size), vocab_size), 1.0)["logprobs"]
@@ -187,7 +191,7 @@ class Trainer:
         return count
 
     def _load(self, request: Load) -> Header:
-        recipe_of(request.hyperparameters)  # before the seconds that loading takes
+        recipe_of(request.hyperparameters)  # before loading, which takes seconds
         self.wait_until_written()
         torch.set_num_threads(request.threads)
         torch.manual_seed(request.seed)
@@ -217,7 +221,7 @@ class Trainer:
         }
 
     def _keep(self) -> None:
-        """Let what is being written be copied before weights change."""
+        """Copy what is being written before the weights change."""
         for writing in self._writings():
             if not writing.is_over:
                 began = time.perf_counter()
@@ -225,7 +229,7 @@ class Trainer:
                 self._blocked_s += time.perf_counter() - began
 
     def _crossing(self, kind: type[Writing]) -> Crossing | None:
-        """How tensors come to the host: None where they are there."""
+        """Return how tensors are copied to the host; None if they are there already."""
         if self._ranks.device.type == "cpu":
             return None
         if kind not in self._crossings:
@@ -255,7 +259,7 @@ class Trainer:
             return
         kind, text = self._explained(error)
         if self._ranks.count > 1 and (kind == "internal" or not is_agreed(error)):
-            die(f"it cannot go on, so no rank can: {text}")  # the others wait for this one
+            die(f"it cannot go on, so no rank can: {text}")  # the others wait for this rank
         replied.wait()
         self._tell({"event": "export_failed", "directory": directory, "kind": kind, "error": text}, {})
 
@@ -266,7 +270,7 @@ class Trainer:
         return kind, text
 
     def _join(self, writing: Writing | None) -> None:
-        """Return once `writing` is over and told of: it is of an earlier request, whose reply is on its way."""
+        """Return once `writing` is over and reported. It is of an earlier request, whose reply is on its way."""
         if writing is not None:
             writing.join()
 
@@ -311,7 +315,7 @@ class Trainer:
             )
             head = checkpoint.head
             hyperparameters = training.hyperparameters if keep_hyperparameters else _hyperparameters_of(directory, head)
-        self._training = None  # a disk that fails from here on leaves neither the old state nor the new
+        self._training = None  # a disk that fails from here on leaves neither the old state nor the new one
         training.configure(hyperparameters)
         training.adopt(checkpoint)
         self._training = training
@@ -338,7 +342,7 @@ def _hyperparameters_of(directory: Path, head: CheckpointHead) -> Hyperparameter
 
 
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer requests until they end. Raises BadFrame when they cannot be read, BrokenPipeError when nobody listens."""
+    """Reply to requests until they end. Raises BadFrame if they cannot be read, BrokenPipeError if nobody listens."""
     sending = threading.Lock()
 
     def send(header: Header, arrays: Arrays | None = None) -> None:
@@ -349,7 +353,7 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
 
     ranks = open_ranks(lambda text: send({"event": "waiting", "text": text}))
     if not ranks.is_first:
-        requests.close()  # only rank 0 may be woken by the node, or keep it waiting
+        requests.close()  # the node's pipe must neither wake another rank nor be kept open by it
         replies.close()
     trainer = Trainer(ranks, send)
     send({"event": "ready", "torch": str(torch.__version__), "threads": torch.get_num_threads(), "ranks": ranks.count})
@@ -365,17 +369,17 @@ def serve(requests: BinaryIO, replies: BinaryIO) -> None:
 
 Unread = BadFrame | OSError | MemoryError
 Waiting = queue.Queue[bytes | Unread | None]
-"""A frame, what made the next one unreadable, or None at the end."""
+"""A frame, the error that made the next one unreadable, or None at the end."""
 
 
 def _shared(frames: Iterator[bytes], ranks: Ranks) -> Iterator[bytes]:
-    """Give every rank the frames that rank 0 reads."""
+    """Yield the frames that rank 0 reads, on every rank."""
     while True:
         frame: bytes | None = None
         failed: Unread | None = None
         try:
             frame = next(frames, None)
-        except (BadFrame, OSError, MemoryError) as error:  # the other ranks must hear of the end before it is raised
+        except (BadFrame, OSError, MemoryError) as error:  # the other ranks must learn of the end before it is raised
             failed = error
         shared = ranks.share(frame)
         if failed is not None:
@@ -386,9 +390,9 @@ def _shared(frames: Iterator[bytes], ranks: Ranks) -> Iterator[bytes]:
 
 
 def _read_ahead(requests: BinaryIO, over: threading.Event) -> Iterator[bytes]:
-    """Yield the frames of `requests`, and b"" every HEARTBEAT_S while there is none, so that other ranks may be told
-    that this one lives. One frame is read ahead, so that the end of the pipe is seen while a request is being done;
-    the process has ENDING_S then to set `over`.
+    """Yield the frames of `requests`, and b"" every HEARTBEAT_S while there is none, so that other ranks know that this
+    one is alive. One frame is read ahead, so that the end of the pipe is seen while a request is being done. The
+    process then has ENDING_S to set `over`.
     """
     waiting: Waiting = queue.Queue(1)
     threading.Thread(target=_read, args=(requests, waiting, over), name="requests", daemon=True).start()
@@ -418,8 +422,8 @@ def _read(requests: BinaryIO, waiting: Waiting, over: threading.Event) -> None:
 
 
 def main(requests: BinaryIO, replies: BinaryIO) -> int:
-    """Run the child process over claimed pipes; returns its exit status."""
-    # Ctrl-C reaches the whole terminal: the node decides what is saved before it closes our stdin.
+    """Run the child process over claimed pipes, and return its exit status."""
+    # Ctrl-C reaches the whole terminal: the node decides what to save before it closes this process's stdin.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     quiet_transformers()
     try:
@@ -427,7 +431,7 @@ def main(requests: BinaryIO, replies: BinaryIO) -> int:
     except (BadFrame, NotHere) as error:
         die(str(error))
     except BrokenPipeError:
-        os._exit(1)  # the thread that reads requests would keep us, and torchrun, at 0, wait for a rank that hangs
+        os._exit(1)  # the thread that reads requests would keep the process alive; and with 0 torchrun would wait
     except RankFailed as error:
         die(f"it cannot go on, so no rank can: {error}")
     return 0
@@ -436,4 +440,4 @@ def main(requests: BinaryIO, replies: BinaryIO) -> int:
 if __name__ == "__main__":
     status = main(*PIPES)
     sys.stderr.flush()
-    os._exit(status)  # at once: an interpreter that frees all that torch holds takes a second, and nobody needs it
+    os._exit(status)  # at once: freeing all that torch holds takes a second, and nobody needs it

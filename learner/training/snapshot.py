@@ -1,14 +1,15 @@
-"""Tensors as they were at one moment, read on other threads while training goes on.
+"""Keep tensors as they were at one moment, so that other threads can read them while training goes on.
 
-A snapshot of tensors on a CPU is copied on write: a reader takes them from where they lie, and right before training
+A snapshot of tensors on a CPU is copied on write. A reader reads the tensors in place, and right before training
 changes them `Snapshot.keep` copies those that were not read yet. A reader holds a tensor only while it copies or
-converts a piece of it, so training waits for a piece, and never for a disk or for another rank. Tensors of a GPU cross
-to page-locked memory of the host on a stream of their own, beside the passes that follow (`Crossing`).
+converts a piece of it, so training waits for a piece, and never for a disk or for another rank. Tensors of a GPU are
+copied to page-locked memory of the host, on a separate stream, beside the passes that follow (`Crossing`).
 
 Invariants:
-- What is read equals the tensor when the snapshot was taken, to the bit, whatever training does after `keep`.
-- Memory on a CPU: at most the size of what was not read when `keep` came; each copy is freed once it was read.
-- Memory for a GPU: on the host the size of the whole snapshot, kept for the next one; on the GPU two pieces.
+
+- A reader gets the tensor as it was when the snapshot was taken, to the bit, whatever training does after `keep`.
+- Memory on a CPU: at most the size of what was not read before `keep`; each copy is freed once it was read.
+- Memory for a GPU: on the host the size of the whole snapshot, which is reused for the next one; on the GPU two pieces.
 - No collective takes place here: each rank has a snapshot of its own slices.
 """
 
@@ -26,20 +27,20 @@ import torch
 from torch import Tensor
 
 SMALL_BYTES = 1024
-"""Tensors up to this size are copied at once: AdamW has a step counter for each of its tensors."""
+"""Tensors up to this size are copied at once, because AdamW has a step counter for each of its tensors."""
 
 CROSSING_BYTES = 1 << 26
-"""Bytes that are converted together before they cross: enough for the full speed of the bus."""
+"""Bytes that are converted together before they are copied to the host: enough for the full speed of the bus."""
 
 ALIGN_BYTES = 64
-"""Where a tensor may begin in page-locked memory: any dtype can be viewed there."""
+"""Alignment of tensors in page-locked memory, in bytes, so that any dtype can be viewed there."""
 
 
 class Kept:
-    """One tensor of a snapshot, flat, on the host. Every number is read once; then its memory is let go.
+    """One tensor of a snapshot, flat, on the host. Every number is read once; then its memory is freed.
 
-    `live` says that training writes to this very memory. `ready` returns once the values are there. Other tensors
-    that must not be freed until this one was read are `sources`.
+    `live`: training writes to this very memory. `ready`: returns once the values are there. `sources`: other tensors
+    that must not be freed until this one was read.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Kept:
 
     @contextmanager
     def reading(self, first: int = 0, last: int | None = None) -> Iterator[Tensor]:
-        """Yield the numbers from `first` up to `last`, which nobody changes inside. Do no more inside than copy them.
+        """Yield the numbers from `first` up to `last`, which do not change inside the block. Only copy them inside.
 
         Raises:
             RuntimeError: all of it was read before, or was released.
@@ -81,7 +82,7 @@ class Kept:
                 self._turn.notify_all()
 
     def keep(self, *, wait: bool) -> None:
-        """Copy what training is about to change. With `wait` also if it is just being read: that piece comes first."""
+        """Copy a tensor that training is about to change. While it is read, do so only with `wait`, after the piece."""
         with self._turn:
             if self._values is None or not self._live or (self._readers and not wait):
                 return
@@ -97,30 +98,30 @@ class Kept:
         try:
             self._values = copy_of(self._values)
             self._live = False
-        except RuntimeError:  # torch's word for no memory: wait until it was read
+        except RuntimeError:  # torch raises it when memory runs out: wait until the tensor was read
             self._copying = False
             self._turn.notify_all()
             self._turn.wait_for(lambda: self._values is None)
 
     def release(self) -> None:
-        """Let it go: nobody will read it."""
+        """Free the tensor; nobody will read it."""
         with self._turn:
             self._values = self._sources = None
             self._turn.notify_all()
 
 
 def copy_of(values: Tensor) -> Tensor:
-    """Return a copy of `values`, which is flat. Raises RuntimeError where there is no memory."""
+    """Return a copy of `values`, which is flat. Raises RuntimeError if there is no memory."""
     made = torch.empty_like(values)
     if values.nbytes >= HUGE_BYTES and _libc_madvise is not None:
         start = -(-made.data_ptr() // PAGE_BYTES) * PAGE_BYTES
         size = (made.data_ptr() + made.nbytes - start) // PAGE_BYTES * PAGE_BYTES
-        _libc_madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), MADV_HUGEPAGE)  # advice: it may fail
+        _libc_madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), MADV_HUGEPAGE)  # only advice: it may fail
     return made.copy_(values)
 
 
 HUGE_BYTES = 1 << 22
-"""From here on new memory is asked for in huge pages: page by page it is copied at a third of the speed."""
+"""From this size on new memory is requested in huge pages: page by page it is copied at a third of the speed."""
 
 PAGE_BYTES = 4096
 
@@ -130,10 +131,10 @@ _libc_madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform == "
 
 
 class Snapshot:
-    """`tensors` as they are now; `kept` holds them in the same order.
+    """The `tensors` as they are now; `kept` holds them in the same order.
 
-    Tensors of a GPU cross as `dtypes`, with `crossing`; those on the host stay as they are. Each must be this rank's
-    own slice. `keep` must be called before they change, as often as one likes.
+    Tensors of a GPU are copied to the host as `dtypes`, with `crossing`; those on the host stay as they are. Each must
+    be this rank's own slice. Call `keep` before each change of the tensors.
     """
 
     def __init__(
@@ -152,17 +153,17 @@ class Snapshot:
         self.kept = [arrived[i] if i in arrived else _on_host(tensor) for i, tensor in enumerate(tensors)]
 
     def keep(self) -> None:
-        """Return once training may change the tensors. Copies what was not read, and waits only for pieces that are
-        just being read; on a GPU the current stream waits and the host does not.
+        """Return once training may change the tensors. Copies those that were not read, and waits only for pieces that
+        are being read. On a GPU the current stream waits and the host does not.
         """
         if self._crossing is not None:
             self._crossing.hold_back()
         for wait in (False, True):
-            for kept in reversed(self.kept):  # the reader comes from the other end
+            for kept in reversed(self.kept):  # the reader begins at the other end
                 kept.keep(wait=wait)
 
     def close(self) -> None:
-        """Let go of all that was not read. Nobody may be reading."""
+        """Free all that was not read. Nobody may be reading."""
         for kept in self.kept:
             kept.release()
 
@@ -174,27 +175,27 @@ def _on_host(tensor: Tensor) -> Kept:
 
 
 class Side(Protocol):
-    """What a crossing needs of a device; tests have one without a GPU."""
+    """The operations that a crossing needs of a device. Tests have an implementation without a GPU."""
 
     def page_locked(self, size_bytes: int) -> Tensor:
-        """Return new memory of the host, uint8, once nothing is copied into older memory any more."""
+        """Return new memory of the host, uint8, once no copy into older memory is pending."""
 
     def behind(self) -> AbstractContextManager[None]:
-        """Inside, what is computed and copied comes after what the current stream has been given, and beside what it
-        will be given.
+        """Inside the block, computations and copies come after those that the current stream has already, and run
+        beside those that it gets later.
         """
 
     def mark(self) -> Any:
-        """Return an event, with `synchronize`, for all that was asked for on the side so far."""
+        """Return an event, with `synchronize`, for everything requested on the side so far."""
 
     def hold_back(self, event: Any) -> None:
         """Let the current stream wait for `event`."""
 
 
 class Crossing:
-    """Copies from a GPU to the host, into page-locked memory that is used again, since locking it takes seconds.
+    """Copies tensors from a GPU to page-locked memory of the host, which is reused, because locking it takes seconds.
 
-    One snapshot at a time: nobody reads the one before when `take` is called.
+    It serves one snapshot at a time: nobody may read the previous one when `take` is called.
     """
 
     def __init__(self, side: Side) -> None:
@@ -203,12 +204,12 @@ class Crossing:
         self._last: Any = None
 
     def take(self, tensors: Sequence[tuple[Tensor, torch.dtype]]) -> list[Kept]:
-        """Begin to copy `tensors`, each as the dtype beside it, which is converted on the device. Does not wait."""
+        """Begin to copy `tensors`, each as the dtype beside it; the device converts them. Does not wait."""
         ends = [0]
         for tensor, dtype in tensors:
             ends.append(ends[-1] + -(-tensor.numel() * dtype.itemsize // ALIGN_BYTES) * ALIGN_BYTES)
         if ends[-1] > len(self._memory):
-            self._memory = torch.empty(0, dtype=torch.uint8)  # the old one goes first: both may be too much
+            self._memory = torch.empty(0, dtype=torch.uint8)  # first free the old memory: both may be too much
             self._memory = self._side.page_locked(ends[-1])
         with self._side.behind():
             return [self._cross(one, dtype, start) for (one, dtype), start in zip(tensors, ends[:-1], strict=True)]
@@ -223,7 +224,7 @@ class Crossing:
         return Kept(host, ready=self._last.synchronize, sources=tensor)
 
     def hold_back(self) -> None:
-        """Let the device change the tensors only once they have crossed; the host does not wait."""
+        """Let the device change the tensors only once they were copied; the host does not wait."""
         if self._last is not None:
             self._side.hold_back(self._last)
 
@@ -236,7 +237,7 @@ class SideStream:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def page_locked(self, size_bytes: int) -> Tensor:
-        """Registered by hand: torch's own allocator would round up to a power of two."""
+        """Register memory directly, because torch's own allocator would round up to a power of two."""
         self._stream.synchronize()
         memory = torch.empty(size_bytes, dtype=torch.uint8)
         runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
@@ -263,5 +264,5 @@ class SideStream:
 
 
 def _unlock(runtime: Any, stream: Any, address: int) -> None:
-    stream.synchronize()  # a snapshot that nobody read to its end may still be on its way
+    stream.synchronize()  # copies of a snapshot that was not read to its end may still be pending
     runtime.cudaHostUnregister(address)

@@ -1,8 +1,13 @@
-"""A loaded policy in training: its weights, its optimizers, its counters.
+"""Train a loaded policy: its weights, its optimizers, its counters.
 
-What always holds: a step that fails leaves weights and moments as they were, to the bit; one whose later update
-diverges ends there and keeps those before it; everything that training changes is among `tensors` and counters, so a
-checkpoint of those goes on as if nothing had happened. It knows neither pipes nor files.
+This module knows neither pipes nor files.
+
+Invariants:
+
+- A step that fails leaves weights and moments as they were, to the bit.
+- A step whose later update diverges ends there and keeps the updates before it.
+- Everything that training changes is among `tensors` and counters, so training resumes from a checkpoint of these as if
+  nothing had happened.
 """
 
 from __future__ import annotations
@@ -41,10 +46,11 @@ class Diverged(ArithmeticError):
 
 @dataclass(kw_only=True)
 class _Taken:
-    """What came of a step's updates: their loss, the norms of their gradients, and whether one more diverged.
+    """The outcome of a step's updates: their loss, the norms of their gradients, and whether an update diverged.
 
-    `apart` float32 [T]: how far each target's log probability was from what generated it, in nats; of the sequences
-    that are `trained` [B]. `choices`: of those of experts that were to be replayed, how many were, and all.
+    `apart` float32 [T]: distance of each target's log probability from its behaviour log probability, in nats, for the
+    sequences that are `trained` [B]. `choices`: the number of choices of experts that were replayed, and of all that
+    were given.
     """
 
     statistics: Statistics
@@ -59,7 +65,7 @@ class _Taken:
 class Training:
     """A loaded policy with its optimizers: everything that training changes, and everything that a checkpoint holds.
 
-    `steps` counts training steps. The warm start has an optimizer of its own, dropped at the first training step.
+    `steps` counts training steps. The warm start has its own optimizer, dropped at the first training step.
     `before_update` is called before weights change. Every rank makes the same calls, with the same batches.
     """
 
@@ -75,7 +81,7 @@ class Training:
         self.configure(hyperparameters)
 
     def configure(self, hyperparameters: Hyperparameters) -> None:
-        """Put `hyperparameters` in force, with fresh moments. Raises UnknownName and NothingToLearn."""
+        """Put `hyperparameters` in force and reset the moments. Raises UnknownName and NothingToLearn."""
         self.hyperparameters = hyperparameters
         self._recipe = recipe_of(hyperparameters)
         self._borne = BORNE.get(self._recipe.correction, Borne())
@@ -106,14 +112,14 @@ class Training:
     def step(self, batch: Rollouts) -> tuple[dict[str, Any], Arrays]:
         """Take one training step on `batch`: an update on each of its mini-batches, in order, until one diverges.
 
-        Return what is told of the step, and `apart` float32 [B], of each sequence that it was trained on the mean
-        |log pi - log mu| of its targets, in nats; NaN of the others. Sequences of zero advantage only count in the
-        divisor. Those that are not `trained` on count among sequences and groups, and their tokens nowhere. A
-        mini-batch with no others leaves the weights. Raises Diverged when the first update does, BadBatch when the
-        objective cannot learn from such a batch.
+        Return the metrics of the step, and `apart` float32 [B]: for each sequence that was trained on, the mean of
+        |log pi - log mu| over its targets, in nats; NaN for the others. Sequences with advantage zero only count in the
+        divisor. Sequences that are not `trained` count among sequences and groups, but their tokens do not count. A
+        mini-batch without any sequence to train on leaves the weights unchanged. Raises Diverged when the first update
+        does, BadBatch when the objective cannot learn from such a batch.
         """
         if self._recipe.needs_reference:
-            self.before_update()  # its weights take the place of ours
+            self.before_update()  # the reference's weights replace those that may be read
         prepared, found = prepare(batch, self._recipe, self.hyperparameters, self._scored, self._reference)
         learning_rate = learning_rate_at(self.steps, self.hyperparameters)
         set_learning_rate(self._optimizer, learning_rate)
@@ -141,7 +147,7 @@ class Training:
         return told, {"apart": _by_sequence(taken, batch.sequences.target_counts)}
 
     def _updates(self, batch: Prepared, max_lag: int) -> _Taken:
-        """Update on each mini-batch that teaches something. Raises Diverged when the first does."""
+        """Update on each mini-batch that teaches something. Raises Diverged when the first one does."""
         taken = _Taken(
             statistics=Statistics(max_lag),
             apart=np.zeros(int(batch.sequences.targets.sum()), np.float32),
@@ -162,7 +168,7 @@ class Training:
             except Diverged:
                 if not taken.norms:
                     raise
-                # What was taken stands: a copy to go back to would cost 12 bytes a parameter in every step.
+                # The updates taken stay: a copy to return to would cost 12 bytes a parameter in every step.
                 self.forget_gradients()
                 taken.diverged = True
                 break
@@ -178,8 +184,8 @@ class Training:
         return taken
 
     def _update(self, batch: Prepared, keep: Flags, statistics: Statistics, apart: Floats) -> tuple[float, float]:
-        """One optimizer update on a batch of its own divisor; return its loss and the gradient's norm. Fills in what
-        this rank has of `apart`, see `_Taken`."""
+        """Take one optimizer update on a batch with its own divisor. Return its loss and the gradient's norm, and fill
+        in this rank's part of `apart` (see `_Taken`)."""
         totals = self._totals(batch)
         loss = 0.0
         for part in self.parts(batch.sequences, keep):
@@ -193,15 +199,15 @@ class Training:
 
     def logprobs(self, batch: Ragged, temperature: float | None, weights: ExportDtype | None = None) -> Arrays:
         """Return `logprobs` and `entropy`, float32 [C], of the batch's targets under the current weights, or under
-        those that an export in the dtype `weights` holds."""
+        the weights of an export in the dtype `weights`."""
         with self._as_exported(weights):
             found = self._scored(batch, np.ones(len(batch), np.bool_), temperature)
         return {name: found[name] for name in ("logprobs", "entropy")}
 
     @contextmanager
     def _as_exported(self, dtype: ExportDtype | None) -> Iterator[None]:
-        """Let the weights be as an export in `dtype` rounds them while inside; afterwards they are as before, to the
-        bit. Takes 4 bytes a parameter for so long, in which there are no gradients."""
+        """Round the weights inside the block as an export in `dtype` does; afterwards they are as before, to the bit.
+        Inside it takes 4 bytes a parameter, at a time without gradients."""
         if dtype is None or dtype == "float32":
             yield
             return
@@ -213,7 +219,7 @@ class Training:
 
     @torch.no_grad()
     def _scored(self, batch: Ragged, keep: Flags, temperature: float | None = None) -> Columns:
-        """`logprobs`, `entropy` and, with a critic, `values`, float32 [T], of the sequences to keep; 0 elsewhere."""
+        """Return `logprobs`, `entropy` and, with a critic, `values`, float32 [T], of the sequences to keep; else 0."""
         names = ("logprobs", "entropy", *(["values"] if self._critic else []))
         found: Columns = {name: np.zeros(int(batch.targets.sum()), np.float32) for name in names}
         for part in self.parts(batch, keep):
@@ -225,7 +231,7 @@ class Training:
         return {name: self.policy.ranks.combine(values) for name, values in found.items()}
 
     def parts(self, batch: Ragged, keep: Any) -> Iterator[Microbatch]:
-        """This rank's microbatches, on its device. Whoever asks for the next one is done with the one before."""
+        """Yield this rank's microbatches, on its device. The caller must finish each before it asks for the next."""
         budget, ranks = self.hyperparameters.max_tokens_per_microbatch, self.policy.ranks
         layout = self.policy.layout
         for part in dealt_microbatches(batch, keep, budget, layout=layout, rank=ranks.number, ranks=ranks.count):
@@ -253,7 +259,7 @@ class Training:
             values=self._critic.values(part) if self._critic else None,
             **columns,
         )
-        for place, count in enumerate(self.policy.replayed()):  # before the backward pass, which may compute it again
+        for place, count in enumerate(self.policy.replayed()):  # before the backward pass, which may recompute it
             self._choices[place] += count
         corrected = self._objective(terms, totals)
         corrected.loss.backward()  # type: ignore[no-untyped-call]
@@ -262,7 +268,7 @@ class Training:
         return corrected.loss.item()
 
     def _apply(self, optimizer: torch.optim.AdamW, loss: float) -> float:
-        """Clip, check, update, forget the gradients; return the norm before clipping."""
+        """Clip, check, update, and clear the gradients. Return the norm before clipping."""
         h = self.hyperparameters
         parameters = [parameter for _, parameter in self.policy.parameters]
         norm = whole(torch.nn.utils.clip_grad_norm_(parameters, h.grad_clip, foreach=True)).item()
@@ -271,7 +277,7 @@ class Training:
         if not np.isfinite([norm, of_critic, loss]).all():
             raise Diverged(
                 f"the loss ({loss}) or its gradient ({norm}) is not finite; the weights were left as they were: "
-                "lower learning_rate, or look for broken behaviour logprobs"
+                "lower learning_rate, or look for broken behaviour log probabilities"
             )
         self.before_update()
         optimizer.step()
@@ -281,14 +287,14 @@ class Training:
         return norm
 
     def forget_gradients(self) -> None:
-        """Free all gradients; also after a failure, so that the next step does not start from half a sum."""
+        """Free all gradients, also after a failure, so that the next step does not begin with half a sum."""
         self.policy.model.zero_grad(set_to_none=True)
         if self._critic:
             self._critic.forget_gradients()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return everything a checkpoint holds, by name: the tensors in use, of which this rank has its slices, and its
-        own random state.
+        """Return everything that a checkpoint holds, by name: this rank's slices of the tensors in use, and its own
+        random state.
         """
         state = {f"weights/{name}": parameter.detach() for name, parameter in self.policy.parameters}
         for kind, optimizer in (("adamw", self._optimizer), ("warm_start", self._warm_start)):
@@ -318,15 +324,15 @@ class Training:
         }
 
     def expected_tensor(self, name: str) -> tuple[torch.dtype, tuple[int, ...]] | None:
-        """Return the dtype and shape that a checkpoint's tensor `name` must have, None for a name that does not
-        belong.
+        """Return the dtype and shape that a checkpoint's tensor `name` must have; None if no such tensor belongs
+        there.
         """
         kind, _, rest = name.partition("/")
         if kind == "rng":
             known = self._random_state().get(f"rng/{rest.partition('/')[0]}/{self.policy.ranks.number}")
             return torch.uint8, tuple(known.shape) if known is not None else _CUDA_STATE
         if kind == "critic":
-            shape = shapes_of(self.policy.model).get(name)  # also where there is none: it is forgotten then
+            shape = shapes_of(self.policy.model).get(name)  # even without a critic: then the tensor is ignored
             return None if shape is None else (torch.float32, shape)
         moment, _, parameter_name = ("", "", rest) if kind == "weights" else rest.partition("/")
         parameter = dict(self.policy.parameters).get(parameter_name)
@@ -336,7 +342,7 @@ class Training:
 
     @torch.no_grad()
     def adopt(self, checkpoint: Checkpoint) -> None:
-        """Take over a checkpoint that was checked, right after `configure`. Raises OSError."""
+        """Load a checkpoint that was checked, right after `configure`. Raises OSError."""
         self._warm_start = None
         state = {f"weights/{name}": parameter.detach() for name, parameter in self.policy.parameters}
         for kind in ("adamw", "warm_start"):
@@ -352,7 +358,7 @@ class Training:
         self.steps, self.supervised_steps = checkpoint.head.steps, checkpoint.head.supervised_steps
 
     def _empty_moments(self, kind: str, names: Set[str]) -> dict[str, Tensor]:
-        """Room for the moments that a checkpoint has."""
+        """Allocate the moments that a checkpoint has, and return them by name."""
         made: dict[str, Tensor] = {}
         for name, parameter in self.policy.parameters:
             if f"{kind}/step/{name}" in names:
@@ -373,7 +379,7 @@ class Training:
 
 
 def _by_sequence(taken: _Taken, counts: Ints) -> Floats:
-    """The mean of `apart` over the targets of each sequence that was trained on, [B]; NaN of the others."""
+    """Return the mean of `apart` over the targets of each sequence that was trained on, [B]; NaN for the others."""
     means = np.add.reduceat(taken.apart.astype(np.float64), starts_of(counts)) / counts
     return np.where(taken.trained, means, np.nan).astype(np.float32)
 

@@ -1,8 +1,13 @@
-"""A critic: a value head on the policy's last hidden state, with an optimizer of its own, for PPO.
+"""Train a critic for PPO: a value head on the policy's last hidden state, with its own optimizer.
 
-What always holds: it is part of checkpoints and never of exports; it begins by valuing everything at 0, so the first
-steps are REINFORCE; a step that fails leaves it as it was. The policy's module is not changed: the head listens to its
-trunk, so one forward pass gives logprobs and values.
+The policy's module is not changed. A hook on its trunk keeps the hidden states, so one forward pass gives log
+probabilities and values.
+
+Invariants:
+
+- The critic is part of checkpoints and never of exports.
+- It begins with value 0 everywhere, so the first steps are REINFORCE.
+- A step that fails does not change it.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from learner.training.optimizer import MOMENTS
 
 
 class Critic:
-    """See the module's paragraph. `weight` [D] and `bias` [1] in float32, moments by AdamW without decay."""
+    """A value head with `weight` [D] and `bias` [1] in float32, trained by AdamW without decay."""
 
     def __init__(self, model: Any, hyperparameters: Hyperparameters) -> None:
         shapes, device = shapes_of(model), model.get_output_embeddings().weight.device
@@ -32,7 +37,7 @@ class Critic:
             [self.weight, self.bias], lr=self._rate, betas=hyperparameters.betas, weight_decay=0.0
         )
         for parameter in (self.weight, self.bias):
-            # At once and not at the first step, so that every checkpoint holds the same tensors.
+            # Now and not at the first step, so that every checkpoint holds the same tensors.
             self._optimizer.state[parameter] = {
                 "step": torch.zeros(()),
                 "exp_avg": torch.zeros_like(parameter),
@@ -40,11 +45,11 @@ class Critic:
             }
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Remove the hook."""
         self._hook.remove()
 
     def values(self, part: Microbatch) -> Tensor:
-        """Values [N] of the positions that predict the part's targets, in the forward pass that has just been."""
+        """Return values [N] of the positions that predict the part's targets, from the last forward pass."""
         assert self._hidden is not None, "no forward pass was heard"
         hidden, self._hidden = self._hidden, None
         states = torch.nn.functional.embedding(part.predictors, hidden.flatten(0, 1)).float()  # (N, D)
@@ -54,7 +59,7 @@ class Critic:
         self._hidden = output.last_hidden_state
 
     def clip(self, grad_clip: float, ranks: Ranks) -> float:
-        """Add up the head's own gradient over the ranks, clip it; return its norm before."""
+        """Add up the head's gradient over the ranks and clip it. Return its norm before clipping."""
         for parameter in (self.weight, self.bias):
             if parameter.grad is None:  # this rank had no sequences
                 parameter.grad = torch.zeros_like(parameter)
@@ -62,18 +67,18 @@ class Critic:
         return torch.nn.utils.clip_grad_norm_([self.weight, self.bias], grad_clip).item()
 
     def update(self, share: float) -> None:
-        """Take one step at `share` of the head's learning rate, and forget the gradients."""
+        """Take one step at `share` times the head's learning rate, and clear the gradients."""
         self._optimizer.param_groups[0]["lr"] = self._rate * share
         self._optimizer.step()
         self.forget_gradients()
 
     def forget_gradients(self) -> None:
-        """Free the gradients, and what they come from."""
+        """Free the gradients and the kept hidden states."""
         self._hidden = None
         self._optimizer.zero_grad(set_to_none=True)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that a checkpoint holds of it, by name, as views."""
+        """Return the critic's tensors for a checkpoint, by name, as views."""
         found = {}
         for name, parameter in (("weight", self.weight), ("bias", self.bias)):
             found[f"critic/{name}"] = parameter.detach()
@@ -82,7 +87,7 @@ class Critic:
 
 
 def shapes_of(model: Any) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tensors that a checkpoint holds of a critic on `model`, whether or not there is one."""
+    """Return names and shapes of the tensors that a checkpoint of `model` has for a critic, even if there is none."""
     width = int(model.get_output_embeddings().weight.shape[1])
     found: dict[str, tuple[int, ...]] = {}
     for name, shape in (("weight", (width,)), ("bias", (1,))):

@@ -81,7 +81,7 @@ def require_limit(tried: Tried, directory: Path, limit: int) -> None:
         "lengths": np.array([limit + 1], np.int32),
         "mask": np.arange(limit + 1, dtype=np.uint8).clip(max=1),
     }
-    with pytest.raises(BadBatch, match=f"a sequence has {limit + 1} tokens, and the model takes {limit}"):
+    with pytest.raises(BadBatch, match=f"a sequence has {limit + 1} tokens, but the model takes at most {limit}"):
         supervised_batch(arrays, 1000, tried.policy.positions)
     told = limit_of(directory)
     assert told is not None

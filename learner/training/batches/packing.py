@@ -1,17 +1,21 @@
-"""Sequences of different lengths in, rectangular token batches under a memory budget out.
+"""Pack sequences of different lengths into rectangular token batches under a memory budget.
 
-What always holds: every target token of every kept sequence appears in exactly one microbatch, exactly once, next to
-the position that predicts it. Neighbours with the same prompt share one row and one copy of that prompt while the
-row is short, since a group's prompt is most of its positions when answers are short (the idea of "shared prefix"
-training; cf. Hydragen, arXiv 2402.05099). Rows of about equal width share a microbatch, with padding on the right.
+Neighbours with the same prompt share one row and one copy of that prompt while the row is short, since a group's prompt
+is most of its positions when completions are short (the idea of "shared prefix" training; cf. Hydragen, arXiv
+2402.05099). Rows of about equal width share a microbatch, with padding on the right.
 
-    one sequence in a row    p p p a a a . .    plain causal attention, no mask: nothing real sees what is to its right
+    one sequence in a row    p p p a a a . .    plain causal attention, no mask: no real token sees what is to its right
     siblings in one row      p p p a a a b b    a mask hides the a's from the b's; positions start again after the p's
 
-Where the attention backend is told where sequences begin (`learner.training.model.varlen_attention`) they lie end to
-end in one row instead: no padding at all, and no mask.
+If the attention backend knows where sequences begin (`learner.training.model.varlen_attention`), they lie end to end in
+one row instead, without padding and without a mask.
 
     end to end               p p p a a a q q b b b b
+
+Invariants:
+
+- Every target token of every kept sequence is in exactly one microbatch, exactly once, with the position that predicts
+  it.
 """
 
 from __future__ import annotations
@@ -29,21 +33,25 @@ from torch import Tensor
 from learner.training.batches.sequences import Flags, Ints, Prepared, Ragged, starts_of
 
 PAD = 0
-"""Any valid token id: padding is to the right of all that is read."""
+"""Any valid token id: padding is to the right of everything that is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Microbatch:
     """S sequences in R rows, ready for a forward pass.
 
-    `inputs` (R, L) int64, right-padded, without each sequence's last token, which predicts nothing. For N targets:
-    `predictors` [N] index the flattened (R * L) positions that predict them, `tokens` [N] are the targets
-    themselves, `segments` [N] their sequences in [0, S), `numbers` [N] their places among the batch's targets. Where
-    siblings share a row, `positions` (R, L) count from the beginning of each sequence and `visible` (R, 1, L, L)
-    bool says who sees whom; both are None where plain causal attention will do. Where sequences lie end to end, R = 1,
-    `positions` begin anew with each and `ends` [S + 1] int32 say where they begin and the last one ends; the longest
-    has `longest` positions. `routes` (R * L, layers, top_k) are the experts to be replayed at each position, if any
-    (`learner.training.batches.routes`).
+    `inputs` (R, L) int64 are right-padded, without each sequence's last token, which predicts nothing. Its N targets:
+
+    - `predictors` [N] index the flattened (R * L) positions that predict them.
+    - `tokens` [N] are the targets themselves.
+    - `segments` [N] are their sequences in [0, S).
+    - `numbers` [N] are their places among the batch's targets.
+
+    If siblings share a row, `positions` (R, L) count from the beginning of each sequence, and `visible` (R, 1, L, L)
+    bool says which position sees which. Both are None where plain causal attention is enough. If sequences lie end to
+    end, R = 1 and `positions` start again with each sequence. Then `ends` [S + 1] int32 say where they begin and where
+    the last one ends; the longest has `longest` positions. `routes` (R * L, layers, top_k) are the experts to replay at
+    each position, if any (`learner.training.batches.routes`).
     """
 
     inputs: Tensor
@@ -59,7 +67,7 @@ class Microbatch:
     routes: Tensor | None = None
 
     def to(self, device: torch.device) -> Microbatch:
-        """The same on `device`; `numbers` stay where they are."""
+        """Return the same microbatch on `device`; `numbers` stay on the host."""
         if device == self.inputs.device:
             return self
         moved: dict[str, Any] = {
@@ -78,10 +86,10 @@ class Row:
 
 
 def rows_of(batch: Ragged, keep: Flags, *, share_prompts: bool) -> list[Row]:
-    """Cut the kept sequences, in order, into rows; neighbours with equal prompts together while within
-    `MAX_SHARED_WIDTH`.
+    """Cut the kept sequences, in order, into rows. With `share_prompts`, neighbours with equal prompts share a row up
+    to `MAX_SHARED_WIDTH`.
 
-    A prompt is all that stands before the first target. A sequence without targets gets no row.
+    A prompt is everything before the first target. A sequence without targets gets no row.
     """
     rows: list[Row] = []
     previous = b""
@@ -102,7 +110,7 @@ def rows_of(batch: Ragged, keep: Flags, *, share_prompts: bool) -> list[Row]:
 
 
 def plan(widths: Ints, max_tokens: int) -> list[Ints]:
-    """Return row numbers, a microbatch each: rows x widest <= `max_tokens`, widest first. A wider row goes alone."""
+    """Return row numbers for each microbatch: rows x widest <= `max_tokens`, widest first. A wider row goes alone."""
     order = np.argsort(-widths, kind="stable")
     batches: list[Ints] = []
     start = 0
@@ -114,7 +122,7 @@ def plan(widths: Ints, max_tokens: int) -> list[Ints]:
 
 
 def deal(widths: Ints, ranks: int) -> list[Ints]:
-    """Deal rows to ranks, the widest first and each to whoever has least: no rank gets more than the others by more
+    """Deal rows to ranks, the widest first, each to the rank with the least. So no rank gets more than another by more
     than one row. Returns the rows of each rank, in order.
     """
     if ranks == 1:
@@ -128,7 +136,7 @@ def deal(widths: Ints, ranks: int) -> list[Ints]:
 
 
 def plan_end_to_end(widths: Ints, max_tokens: int) -> list[Ints]:
-    """Return row numbers, a microbatch each: their widths sum to at most `max_tokens`, widest first and each where it
+    """Return row numbers for each microbatch: their widths sum to at most `max_tokens`, widest first, each row where it
     first fits. A wider row goes alone.
     """
     batches: list[list[int]] = []
@@ -147,7 +155,7 @@ def plan_end_to_end(widths: Ints, max_tokens: int) -> list[Ints]:
 def microbatches(batch: Ragged, keep: Flags, max_tokens: int, *, share_prompts: bool) -> Iterator[Microbatch]:
     """Yield the sequences where `keep` [B] is set, at most `max_tokens` positions (padding included) at a time.
 
-    `share_prompts` only where the model heeds masks and positions (`Policy.shares_prompts`).
+    Use `share_prompts` only if the model honours masks and positions (`Policy.layout`).
     """
     layout = Layout.SIBLINGS if share_prompts else Layout.ROWS
     for part in dealt_microbatches(batch, keep, max_tokens, layout=layout, rank=0, ranks=1):
@@ -156,8 +164,8 @@ def microbatches(batch: Ragged, keep: Flags, max_tokens: int, *, share_prompts: 
 
 
 class Layout(Enum):
-    """How sequences lie in a microbatch. SIBLINGS only where the model heeds masks and positions, END_TO_END only where
-    its attention is told where sequences begin (`Policy.layout`).
+    """How sequences lie in a microbatch. Use SIBLINGS only if the model honours masks and positions, and END_TO_END
+    only if its attention knows where sequences begin (`Policy.layout`).
     """
 
     ROWS = "one sequence in a row"
@@ -168,8 +176,8 @@ class Layout(Enum):
 def dealt_microbatches(
     batch: Ragged, keep: Flags, max_tokens: int, *, layout: Layout, rank: int, ranks: int
 ) -> Iterator[Microbatch | None]:
-    """Yield of the sequences where `keep` [B] is set those that were dealt to `rank` of so many, at most `max_tokens`
-    positions at a time, then None until it has as many microbatches as any other: passes in which it must take part.
+    """Yield the microbatches of `rank`, one of `ranks`, from the sequences where `keep` [B] is set, each of at most
+    `max_tokens` positions. Then yield None until it has as many as any other rank: passes in which it must take part.
     """
     rows = rows_of(batch, keep, share_prompts=layout is Layout.SIBLINGS)
     offsets = _Offsets(starts=starts_of(batch.lengths), first_targets=starts_of(batch.target_counts))
@@ -186,7 +194,7 @@ def dealt_microbatches(
 
 @dataclass(frozen=True, kw_only=True)
 class _Offsets:
-    """Where each sequence's tokens, and its targets, begin in the batch, [B] each."""
+    """The first token and the first target of each sequence in the batch, [B] each."""
 
     starts: Ints
     first_targets: Ints
@@ -216,7 +224,7 @@ def _microbatch(batch: Ragged, rows: Sequence[Row], offsets: _Offsets) -> Microb
             positions[index, place] = np.arange(prompt, prompt + tail)
             owners[index, place] = owner
             targets = np.flatnonzero(batch.targets[start:end])
-            # The token before the first target is the prompt's last, wherever the sequence's own tokens stand.
+            # The token before the first target is the prompt's last, wherever the sequence's own tokens are.
             before = np.where(targets == prompt, prompt - 1, column + targets - 1 - prompt)
             predictors.append(index * shape[1] + before)
             tokens.append(batch.tokens[start + targets])
@@ -261,8 +269,8 @@ def _end_to_end(batch: Ragged, rows: Sequence[Row], offsets: _Offsets) -> Microb
 
 
 def _visible(owners: Ints) -> Flags:
-    """Who sees whom, (R, 1, L, L): what came before, of the prompt and of one's own sequence. Everything sees itself,
-    padding too: a softmax over nothing would be NaN, and poison the gradients of its whole row.
+    """Return which position sees which, (R, 1, L, L): earlier ones of the prompt and of its own sequence. Every
+    position sees itself, padding too: a softmax over nothing would be NaN, and spoil the gradients of its whole row.
     """
     mine, theirs = owners[:, :, None], owners[:, None, :]
     earlier = np.tri(owners.shape[1], dtype=np.bool_)
@@ -271,27 +279,27 @@ def _visible(owners: Ints) -> Flags:
 
 
 _PROMPT, _PADDING = -1, -2
-"""Owners of positions that belong to no one sequence."""
+"""Owners of positions that belong to no single sequence."""
 
 MAX_SHARED_WIDTH = 256
-"""Masked attention costs the square of a row's width where plain attention skips half and never stores it; at 256
-positions it is still far below the cost of the layers around it, and one prompt is not copied a dozen times."""
+"""Masked attention costs the square of a row's width, where plain attention skips half and never stores it. At 256
+positions it is still far below the cost of the layers around it, and saves a dozen copies of a prompt."""
 
 
 def mini_batches(batch: Prepared, wanted: int) -> list[Prepared]:
     """Cut a training batch for several optimizer updates, between groups and never inside one.
 
-    The parts, laid end to end, are the batch. Each has at least one whole group, and each cut lies at the border
-    between groups that is nearest to where equal numbers of sequences would have it. A group stays whole because its
-    advantages are differences from its own mean: half of one would push in one direction. The order is the batch's, so
-    the oldest rollouts come first, and are not made one update older still. `wanted` parts, or as many as there are
-    groups, where those are fewer.
+    The parts, laid end to end, are the batch. There are `wanted` parts, or one for each group if there are fewer
+    groups. Each has at least one whole group, and each cut lies at the border between groups that is nearest to equal
+    numbers of sequences. A group stays whole because its advantages are differences from its own mean: half of one
+    would push in one direction. The order is the batch's, so the oldest rollouts come first, and do not become one
+    update older still.
     """
     ends = np.cumsum(batch.groups)
     count = min(wanted, len(ends))
     borders = [0]
     for done in range(1, count):
-        # Groups that may be the part's last: each of the parts to come needs one.
+        # Groups that may be the part's last: each later part needs one.
         free = np.arange(borders[-1], len(ends) - (count - done))
         nearest = np.argmin(np.abs(ends[free] - len(batch.sequences) * done / count))
         borders.append(int(free[nearest]) + 1)
@@ -299,7 +307,7 @@ def mini_batches(batch: Prepared, wanted: int) -> list[Prepared]:
 
 
 def _part(batch: Prepared, first: int, last: int) -> Prepared:
-    """The groups from `first` up to `last`, which is not in it."""
+    """Return the groups from `first` up to `last`, exclusive."""
     begin, end = (int(batch.groups[:number].sum()) for number in (first, last))
     sequences = batch.sequences
     tokens = slice(*(int(sequences.lengths[:number].sum()) for number in (begin, end)))

@@ -1,7 +1,11 @@
-"""Sequences of different lengths laid end to end, as the node sends them and as a step is prepared from them.
+"""Read and hold sequences of different lengths laid end to end, as the node sends them and as a step prepares them.
 
-What always holds: arrays that do not describe sequences are refused, by name, before anything is computed from them;
-a sequence's first token is never a target. No torch.
+No torch.
+
+Invariants:
+
+- Arrays that do not describe sequences raise BadBatch with their name, before anything is computed from them.
+- A sequence's first token is never a target.
 """
 
 from __future__ import annotations
@@ -33,8 +37,8 @@ class Ragged:
     """B sequences laid end to end: `tokens` [M], `lengths` [B], `targets` [M] True where a token is predicted and
     scored.
 
-    A sequence's first token is never a target. T targets in all, numbered in order of appearance. `routes`: the experts
-    that engines chose for them, where those are to be replayed.
+    A sequence's first token is never a target. There are T targets, numbered in order of appearance. `routes`: the
+    experts that engines chose for them, if they are to be replayed.
     """
 
     tokens: Ints
@@ -47,20 +51,22 @@ class Ragged:
 
     @property
     def target_counts(self) -> Ints:
-        """Targets of each sequence, [B]."""
+        """Number of targets of each sequence, [B]."""
         return np.add.reduceat(self.targets, starts_of(self.lengths), dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rollouts:
-    """One training batch as it came: B sequences in groups, whose T targets are the tokens that a policy generated.
+    """One training batch as it came: B sequences in groups. Its T targets are the tokens that a policy generated.
 
-    For each target `behaviour` [T], its logprob under the policy that made it, and `lags` [T] int64, how many training
-    steps older than this step's weights that policy was. For each sequence its `rewards` [B], its `origins` [B] uint8
-    (`SWARM` or `OFFLINE`), and whether its tokens are `trained` on, [B]: the reward of one that is not counts among its
-    siblings' all the same. `groups` [G] are the numbers of sequences of its groups, in order. Where tasks give several
-    rewards, `parts` [B, K] has each of them, NaN where a sequence has none, and `part_weights` [B, K] their weights.
-    `teacher` [T] is each target's logprob under a teacher, where there is one.
+    - For each target: `behaviour` [T], its log probability under the policy that made it; `lags` [T] int64, how many
+      training steps that policy was behind this step's weights.
+    - For each sequence: its `rewards` [B]; its `origins` [B] uint8 (`SWARM` or `OFFLINE`); whether its tokens are
+      `trained` on, [B]. The reward of a sequence that is not trained on still counts in its group.
+    - `groups` [G] are the numbers of sequences of its groups, in order.
+    - If tasks give several rewards, `parts` [B, K] has each of them, NaN where a sequence has none, and `part_weights`
+      [B, K] their weights.
+    - `teacher` [T] is each target's log probability under a teacher, if there is one.
     """
 
     sequences: Ragged
@@ -77,9 +83,9 @@ class Rollouts:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A batch, or a part of one, that is ready for updates: its sequences, which of them are `trained` on, [B], its
-    groups, and numbers for each of its T targets, by the names they have in `objective.Terms`, `advantages` float32
-    among them, which are 0 where a sequence is not trained on.
+    """A batch, or a part of one, that is ready for updates. It has its sequences, which of them are `trained` on [B],
+    its groups, and `columns`: numbers for each of its T targets, by their names in `objective.Terms`. One of them is
+    `advantages` float32, 0 where a sequence is not trained on.
     """
 
     sequences: Ragged
@@ -89,7 +95,7 @@ class Prepared:
 
     @property
     def trained_tokens(self) -> int:
-        """Targets of the sequences that are trained on."""
+        """Number of targets of the sequences that are trained on."""
         return int(self.sequences.target_counts[self.trained].sum())
 
     @property
@@ -100,7 +106,7 @@ class Prepared:
 
 
 SWARM, OFFLINE = 0, 1
-"""Where a sequence comes from: a rollout of the swarm, or a log, whose policy nobody vouches for."""
+"""Origin of a sequence: a rollout of the swarm, or a log, for whose policy nobody vouches."""
 
 
 def supervised_batch(
@@ -109,8 +115,8 @@ def supervised_batch(
     """Read `tokens` int32 [M], `lengths` int32 [B], `mask` uint8 [M] (1: the token is learnt). Raises BadBatch, also
     for a sequence of more than `positions` tokens.
 
-    A model of `routing` that replays also takes, or does without, `experts` uint8 or uint16 [C, layers, top_k], those
-    of each of the C tokens that are learnt, and `routed` uint8 [C] (0: it has none, whatever stands there).
+    A model of `routing` that replays allows two more arrays: `experts` uint8 or uint16 [C, layers, top_k] of the C
+    tokens that are learnt, and `routed` uint8 [C] (0: the token has no experts, whatever `experts` holds).
     """
     tokens, lengths = _sequences(arrays, vocab_size, positions)
     mask = _array(arrays, "mask", "uint8")
@@ -126,34 +132,39 @@ def supervised_batch(
 
 
 def _routes(arrays: Arrays, tokens: int, routing: Routing | None) -> Routes | None:
-    """The experts to be replayed. Raises BadBatch."""
+    """Return the experts to be replayed; None if there are none. Raises BadBatch."""
     if "experts" not in arrays:
         return None
     if routing is None:
-        raise BadBatch("experts came, and nothing is replayed: load the model with router_replay")
+        raise BadBatch("array 'experts' was sent, but nothing is replayed: load the model with router_replay")
     routed = _numbers(arrays, "routed", "uint8", tokens, "generated tokens").astype(np.bool_)
     experts = arrays["experts"]
     shape = (tokens, routing.layers, routing.top_k)
     if experts.dtype not in (np.uint8, np.uint16) or experts.shape != shape:
         raise BadBatch(f"experts must be uint8 or uint16 {shape}; it is {experts.dtype.name} {experts.shape}")
     if int(experts.max(initial=0)) >= routing.experts:
-        raise BadBatch(f"experts names one that the model's layers of {routing.experts} do not have")
+        raise BadBatch(f"experts names an expert that does not exist: each layer of the model has {routing.experts}")
     return Routes(experts=experts, routed=routed)
 
 
 def rollout_batch(
     arrays: Arrays, vocab_size: int, positions: int | None = None, routing: Routing | None = None
 ) -> Rollouts:
-    """Read one training batch of B sequences in G groups, of whose M tokens a policy generated C. Raises BadBatch, also
+    """Read one training batch of B sequences in G groups; a policy generated C of its M tokens. Raises BadBatch, also
     for a sequence of more than `positions` tokens.
 
-    Arrays: `tokens` int32 [M], `lengths` int32 [B], `mask` uint8 [M] (1: generated, and trained on; a sequence begins
-    with one 0 at least and holds one 1 at least), `behaviour_logprobs` float32 [C], `lags` int32 [C], `rewards`
-    float32 [B], `group_sizes` int32 [G], `origins` uint8 [B] (0: a rollout of the swarm, 1: from a log), `trained`
-    uint8 [B] (0: no token of it is trained on, though its reward counts; where the array is missing, all are 1);
-    `parts` float32 [B, K] and `part_weights` float32 [B, K], or neither: rewards with names, NaN where there is none;
-    `experts` and `routed`, or neither, as `supervised_batch` has them; `teacher_logprobs` float32 [C], or nothing:
-    those of a teacher, at the temperature of the sampling.
+    Arrays:
+
+    - `tokens` int32 [M], `lengths` int32 [B]
+    - `mask` uint8 [M]: 1 for a generated token, which is trained on. Each sequence begins with at least one 0 and holds
+      at least one 1.
+    - `behaviour_logprobs` float32 [C], `lags` int32 [C]
+    - `rewards` float32 [B], `group_sizes` int32 [G]
+    - `origins` uint8 [B]: 0 for a rollout of the swarm, 1 for one from a log
+    - `trained` uint8 [B], optional: 0 if no token of the sequence is trained on, though its reward counts; default 1
+    - `parts` and `part_weights` float32 [B, K], optional: rewards with names, NaN where a sequence has none
+    - `experts` and `routed`, optional, as for `supervised_batch`
+    - `teacher_logprobs` float32 [C], optional: a teacher's, at the temperature of the sampling
     """
     sequences = supervised_batch(arrays, vocab_size, positions, routing)
     if not sequences.target_counts.all():
@@ -170,9 +181,9 @@ def rollout_batch(
     if groups.min() < 1 or int(groups.sum()) != count:
         raise BadBatch(f"group_sizes must each be at least 1 and sum to the {count} sequences")
     if behaviour.max() > LOGPROB_SLACK:
-        raise BadBatch("behaviour_logprobs holds a value above 0, which is no logprob")
+        raise BadBatch("behaviour_logprobs holds a value above 0, which is no log probability")
     if lags.min() < 0:
-        raise BadBatch("lags holds a negative value: a token cannot come from weights that were not there yet")
+        raise BadBatch("lags holds a negative value: a token cannot come from weights that did not exist yet")
     if origins.max() > OFFLINE:
         raise BadBatch(f"origins must hold {SWARM} (a rollout of the swarm) or {OFFLINE} (from a log)")
     if trained.max() > 1:
@@ -181,7 +192,7 @@ def rollout_batch(
     if "teacher_logprobs" in arrays:
         teacher = _numbers(arrays, "teacher_logprobs", "float32", tokens, "generated tokens")
         if teacher.max() > LOGPROB_SLACK:
-            raise BadBatch("teacher_logprobs holds a value above 0, which is no logprob")
+            raise BadBatch("teacher_logprobs holds a value above 0, which is no log probability")
     parts, part_weights = _parts(arrays, count)
     return Rollouts(
         sequences=sequences,
@@ -198,7 +209,7 @@ def rollout_batch(
 
 
 def _parts(arrays: Arrays, count: int) -> tuple[Floats | None, Floats | None]:
-    """Named rewards and their weights. Raises BadBatch."""
+    """Return the named rewards and their weights, if there are any. Raises BadBatch."""
     if "parts" not in arrays:
         return None, None
     for name in ("parts", "part_weights"):
@@ -208,12 +219,12 @@ def _parts(arrays: Arrays, count: int) -> tuple[Floats | None, Floats | None]:
             raise BadBatch(f"array {name!r} must be float32 with a row for each of {count} sequences; it is {found}")
     parts, weights = arrays["parts"], arrays["part_weights"]
     if parts.shape != weights.shape or np.isinf(parts).any() or not np.isfinite(weights).all():
-        raise BadBatch("parts and part_weights must have the same shape, and hold nothing that is infinite")
+        raise BadBatch("parts and part_weights must have the same shape and hold no infinite value")
     return parts, weights
 
 
 def _numbers(arrays: Arrays, name: str, dtype: str, count: int, of_what: str) -> NDArray[Any]:
-    """One finite value for each of `count` things."""
+    """Return the array `name` of one finite value for each of `count` things. Raises BadBatch."""
     values = _array(arrays, name, dtype)
     if len(values) != count:
         raise BadBatch(f"{name} has {len(values)} values for {count} {of_what}")
@@ -223,7 +234,7 @@ def _numbers(arrays: Arrays, name: str, dtype: str, count: int, of_what: str) ->
 
 
 LOGPROB_SLACK = 1e-3
-"""A certain token's logprob may round to just above zero; anything larger is not a logprob."""
+"""The log probability of a certain token may round to just above zero; a larger value is no log probability."""
 
 
 def _array(arrays: Arrays, name: str, dtype: str) -> NDArray[Any]:
@@ -245,14 +256,14 @@ def _sequences(arrays: Arrays, vocab_size: int, positions: int | None) -> tuple[
     if tokens.min() < 0 or tokens.max() >= vocab_size:
         raise BadBatch(f"tokens holds an id outside the model's vocabulary of {vocab_size}")
     if positions is not None and lengths.max() > positions:
-        raise BadBatch(f"a sequence has {lengths.max()} tokens, and the model takes {positions}")
+        raise BadBatch(f"a sequence has {lengths.max()} tokens, but the model takes at most {positions}")
     return tokens, lengths
 
 
 SHORTEST = 2
-"""A token, and one that it predicts."""
+"""Fewest tokens of a sequence: one token, and one that it predicts."""
 
 
 def starts_of(lengths: Ints) -> Ints:
-    """Exclusive prefix sum, [B]."""
+    """Return the exclusive prefix sum, [B]."""
     return np.cumsum(lengths) - lengths

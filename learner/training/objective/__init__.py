@@ -1,18 +1,20 @@
-"""The loss, in RLAX's form: three small named functions, each with its paper, chosen apart from one another.
+"""Compute the loss, in RLAX's form: three small named functions, each from a paper, chosen independently.
 
-    loss = aggregation over tokens of (importance correction x advantage term), and what is added to it
+    loss = aggregation over tokens of (importance correction x advantage term), and added terms
 
-A mask over sequences may stand between the correction and the aggregation.
+A mask over sequences may stand between the correction and the aggregation. A new objective is a function, a line in a
+table, and its name in `learner.trainer_api.presets`; docs/objectives.md says more.
 
-Invariants: an objective sees the generated tokens of one microbatch flat, [N], without padding and whole sequences
-only. Losses of the microbatches of one batch add up to the loss of the batch, because every aggregation divides by
-`Totals`, which counts the whole batch. A new objective is a function, a line in a table, and its name in
-`learner.trainer_api.presets`; docs/objectives.md says more.
+Invariants:
 
-- `aggregations`: losses of tokens to the loss of a batch
-- `corrections`: what a token weighs that another policy made
-- `loss`: one correction, one aggregation, and what is added beside them
-- `objective_inputs`: what an objective sees of a microbatch, and what it gives back
-- `sequence_masks`: what is left out as a whole
-- `statistics`: how far the policy in training is from those that generated
+- An objective sees the generated tokens of one microbatch flat, [N], without padding, and only whole sequences.
+- The losses of the microbatches of one batch add up to the loss of the batch, because every aggregation divides by
+  `Totals`, which counts the whole batch.
+
+- `aggregations`: turn the losses of tokens into the loss of a batch
+- `corrections`: weigh tokens that another policy made
+- `loss`: combine one correction, one aggregation and added terms
+- `objective_inputs`: what an objective gets of a microbatch, and what it returns
+- `sequence_masks`: leave out whole sequences
+- `statistics`: how far the policy in training is from the behaviour policies
 """

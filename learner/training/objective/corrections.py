@@ -1,9 +1,12 @@
-"""Importance corrections: what a token weighs that another policy made.
+"""Importance corrections: weigh tokens that another policy made.
 
-What always holds: a correction turns logprobs and advantages into a loss per token, and says where a bound acted and
-what the token weighs then; with pi = mu (no lag, no mismatch between engine and trainer) the gradient of each is that
-of -A log pi. mu is the behaviour policy itself, as the engine reported it, so ratios correct lag and engine mismatch at
-once.
+mu is the behaviour policy itself, as the engine reported it, so ratios correct lag and engine mismatch at once.
+
+Invariants:
+
+- A correction turns log probabilities and advantages into a loss per token. It reports where a bound acted, and the
+  weight of each token after the bound.
+- With pi = mu (no lag, no mismatch between engine and trainer) the gradient of each correction is that of -A log pi.
 """
 
 from __future__ import annotations
@@ -28,12 +31,12 @@ from learner.training.objective.objective_inputs import (
 Correction = Callable[[Terms, Bounds], Corrected]
 
 NOISE = 0.1
-"""A cap of 1 is passed by half of all tokens that are not old at all: engines round, in bf16 by some hundredths. What
-takes less than that from a weight is no bound acting."""
+"""Smallest change of a weight that counts as a bound acting. Half of all tokens without lag exceed a cap of 1, because
+engines round, in bf16 by some hundredths."""
 
 
 def uncorrected(terms: Terms, bounds: Bounds) -> Corrected:
-    """-A log pi: REINFORCE (Williams 1992), as if the tokens came from the current weights."""
+    """Return -A log pi: REINFORCE (Williams 1992), as if the tokens came from the current weights."""
     del bounds
     nowhere = torch.zeros_like(terms.segments, dtype=torch.bool)
     weights = torch.ones_like(terms.behaviour)
@@ -41,29 +44,32 @@ def uncorrected(terms: Terms, bounds: Bounds) -> Corrected:
 
 
 def clipped_ratio(terms: Terms, bounds: Bounds) -> Corrected:
-    """-min(r A, clip(r) A) with r = pi / mu: PPO (arXiv 1707.06347, equation 7), where the ends of the range may be
-    apart from 1 by different amounts as in DAPO (arXiv 2503.14476, equation 10). Where A < 0 no more than C |A|: dual
-    clip (arXiv 1912.09729, equation 5), without which whoever claims a small mu decides a step with what was bad.
+    """Return -min(r A, clip(r) A) with r = pi / mu: PPO (arXiv 1707.06347, equation 7). The ends of the range may
+    differ from 1 by different amounts, as in DAPO (arXiv 2503.14476, equation 10). Where A < 0 the loss is at most
+    C |A|: dual clip (arXiv 1912.09729, equation 5). Without it, a peer that claims a small mu would decide a step with
+    its bad completions.
     """
     return _surrogate(ratio_of(terms.logprobs, terms.behaviour), terms.advantages, bounds, bounds.weight_cap)
 
 
 def sequence_ratio(terms: Terms, bounds: Bounds) -> Corrected:
-    """-min(s A, clip(s) A) for each token, with s = exp(mean over the sequence of log pi / mu): GSPO (arXiv 2507.18071,
-    equations 5 and 7). A sequence is clipped as a whole; where A < 0 as by `clipped_ratio`.
+    """Return -min(s A, clip(s) A) for each token, with s = exp(mean over the sequence of log pi / mu): GSPO (arXiv
+    2507.18071, equations 5 and 7). A sequence is clipped as a whole; where A < 0 as in `clipped_ratio`.
     """
     ratio = geometric_ratio(terms)[terms.segments]
     return _surrogate(ratio, terms.advantages, bounds, bounds.weight_cap)
 
 
 def cispo(terms: Terms, bounds: Bounds) -> Corrected:
-    """-sg(clip(r)) A log pi: CISPO (MiniMax-M1, arXiv 2506.13585, equations 4 and 5). No token loses its gradient."""
+    """Return -sg(clip(r)) A log pi: CISPO (MiniMax-M1, arXiv 2506.13585, equations 4 and 5). No token loses its
+    gradient.
+    """
     ratio = ratio_of(terms.logprobs.detach(), terms.behaviour)
     return _weighted(terms, ratio, ratio.clamp(1 - bounds.clip_low, 1 + bounds.clip_high))
 
 
 def truncated_weight(terms: Terms, bounds: Bounds) -> Corrected:
-    """-sg(min(r, C)) A log pi: truncated importance sampling (Ionides 2008, equation 2; TIS). No token loses its
+    """Return -sg(min(r, C)) A log pi: truncated importance sampling (Ionides 2008, equation 2; TIS). No token loses its
     gradient.
     """
     ratio = ratio_of(terms.logprobs.detach(), terms.behaviour)
@@ -71,36 +77,37 @@ def truncated_weight(terms: Terms, bounds: Bounds) -> Corrected:
 
 
 def truncated_sequence(terms: Terms, bounds: Bounds) -> Corrected:
-    """-sg(min(w, C)) A log pi for each token, with w = the product of the sequence's pi / mu: truncated importance
-    sampling of whole sequences (Ionides 2008, equation 2), without the bias of ratios of tokens (Liu and Li, "When
-    Speed Kills Stability", 2025). TRL's `sequence_truncate`, verl's `rollout_is = "sequence"`.
+    """Return -sg(min(w, C)) A log pi for each token, with w = the product of the sequence's pi / mu: truncated
+    importance sampling of whole sequences (Ionides 2008, equation 2). It lacks the bias of token ratios (Liu and Li,
+    "When Speed Kills Stability", 2025). TRL's `sequence_truncate`, verl's `rollout_is = "sequence"`.
     """
     ratio = product_ratio(terms).detach()[terms.segments]
     return _weighted(terms, ratio, ratio.clamp(max=bounds.weight_cap))
 
 
 def masked_sequence(terms: Terms, bounds: Bounds) -> Corrected:
-    """-sg(w) A log pi where 1 - clip_low <= w <= 1 + clip_high, 0 elsewhere, with w = the product of the sequence's
-    pi / mu: masked importance sampling (MIS; Liu and Li, "When Speed Kills Stability", 2025). A sequence that is too
-    far from the policy that made it is left out as a whole. TRL's `sequence_mask`.
+    """Return -sg(w) A log pi where 1 - clip_low <= w <= 1 + clip_high, 0 elsewhere, with w = the product of the
+    sequence's pi / mu: masked importance sampling (MIS; Liu and Li, "When Speed Kills Stability", 2025). A sequence
+    that is too far from the policy that made it is left out as a whole. TRL's `sequence_mask`.
     """
     return _masked(terms, product_ratio(terms).detach()[terms.segments], bounds)
 
 
 def masked_weight(terms: Terms, bounds: Bounds) -> Corrected:
-    """-sg(r) A log pi where 1 - clip_low <= r <= 1 + clip_high, 0 elsewhere: IcePop (Ring-1T, arXiv 2510.18855). What
-    is too far from the policy that made it says nothing, rather than something limited.
+    """Return -sg(r) A log pi where 1 - clip_low <= r <= 1 + clip_high, 0 elsewhere: IcePop (Ring-1T, arXiv
+    2510.18855). A token that is too far from the policy that made it is left out, not limited.
     """
     return _masked(terms, ratio_of(terms.logprobs.detach(), terms.behaviour), bounds)
 
 
 def tapered_weight(terms: Terms, bounds: Bounds) -> Corrected:
-    """-sg(w) A log pi, with w = min(r, C) where A < 0 and w = clip(r) where A > 0: TOPR (arXiv 2503.14286,
-    section 2), by token instead of by sequence, and with some of r left where A > 0.
+    """Return -sg(w) A log pi, with w = min(r, C) where A < 0 and w = clip(r) where A > 0.
 
-    What a policy has moved away from pushes it no further when it was bad, yet pulls it back when it was good: a weight
-    that vanished with r on both sides would leave nothing to end a slide. See docs/objectives.md for what that does.
-    A bad token that vanishes with r is muted by no bound.
+    This is TOPR (arXiv 2503.14286, section 2), by token instead of by sequence, and with some of r left where A > 0.
+
+    Tokens that the policy has moved away from push it no further if they were bad, but pull it back if they were good.
+    A weight that vanished with r on both sides would leave nothing to end a slide. docs/objectives.md shows the effect.
+    No bound acts on a bad token whose weight vanishes with r.
     """
     ratio = ratio_of(terms.logprobs.detach(), terms.behaviour)
     good = ratio.clamp(1 - bounds.clip_low, 1 + bounds.clip_high)
@@ -108,12 +115,13 @@ def tapered_weight(terms: Terms, bounds: Bounds) -> Corrected:
 
 
 def decoupled(terms: Terms, bounds: Bounds) -> Corrected:
-    """-sg(min(pi_prox / mu, C)) min(r A, clip(r) A) with r = pi / pi_prox: the decoupled objective (Hilton et al.,
-    arXiv 2110.00641, section 3) as AReaL uses it (arXiv 2505.24298, section 5.2), pi_prox being the weights at the
-    step's start.
+    """Return -sg(min(pi_prox / mu, C)) min(r A, clip(r) A) with r = pi / pi_prox: the decoupled objective.
 
-    The trust region lies around weights that are fresh, however old mu is; the weight before it corrects the rest.
-    Without `terms.proximal` these are the weights at the step's start.
+    It is from Hilton et al. (arXiv 2110.00641, section 3), as AReaL uses it (arXiv 2505.24298, section 5.2). pi_prox
+    are the weights at the step's start.
+
+    The trust region lies around fresh weights, however old mu is; the weight before it corrects the rest. Without
+    `terms.proximal` the current weights are those at the step's start.
     """
     proximal = terms.logprobs.detach() if terms.proximal is None else terms.proximal
     share = ratio_of(proximal, terms.behaviour)
@@ -124,12 +132,12 @@ def decoupled(terms: Terms, bounds: Bounds) -> Corrected:
 
 
 def _weighted(terms: Terms, ratio: Tensor, weight: Tensor) -> Corrected:
-    """-sg(w) A log pi, for a weight w that bounds made of the ratio."""
+    """Return -sg(w) A log pi, for a weight w that bounds made of the ratio."""
     return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=_moved(ratio, weight), weights=weight)
 
 
 def _masked(terms: Terms, ratio: Tensor, bounds: Bounds) -> Corrected:
-    """-sg(r) A log pi within the bounds, 0 elsewhere."""
+    """Return -sg(r) A log pi within the bounds, 0 elsewhere."""
     outside = (ratio < 1 - bounds.clip_low) | (ratio > 1 + bounds.clip_high)
     weight = ratio.masked_fill(outside, 0.0)
     return Corrected(loss=-weight * terms.advantages * terms.logprobs, clipped=outside, weights=weight)
@@ -140,7 +148,7 @@ def _moved(ratio: Tensor, weight: Tensor) -> Tensor:
 
 
 def _surrogate(ratio: Tensor, advantages: Tensor, bounds: Bounds, cap: float) -> Corrected:
-    """-min(r A, clip(r) A), pessimistic on either side, with r at most `cap` where A < 0."""
+    """Return -min(r A, clip(r) A), pessimistic on either side, with r at most `cap` where A < 0."""
     low, high = 1 - bounds.clip_low, 1 + bounds.clip_high
     held = torch.where(advantages < 0, ratio.clamp(max=cap), ratio)
     loss = -torch.minimum(held * advantages, ratio.clamp(low, high) * advantages)

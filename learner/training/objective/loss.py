@@ -1,7 +1,9 @@
-"""A recipe as a loss: one correction, one aggregation, and what is added to a token's loss beside them.
+"""Make a loss of a recipe: one correction, one aggregation, and the terms that are added to a token's loss.
 
-What always holds: what is added (KL to the reference, the critic's error) goes through the same aggregation as the
-policy's own term, so one coefficient means the same for every length of batch.
+Invariants:
+
+- Added terms (KL to the reference, the critic's error) go through the same aggregation as the policy's own term, so a
+  coefficient means the same for every length of batch.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from learner.training.objective.sequence_masks import without_far_sequences
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """One correction with one aggregation, within bounds; with a `mask`, without the sequences that it leaves out. The
-    advantage term comes with the batch, and `teacher` times what a teacher says is added to it."""
+    """One correction with one aggregation, within bounds. A `mask` leaves out sequences. The advantage comes with the
+    batch; `teacher` times a teacher's term is added to it."""
 
     correction: Correction
     aggregation: Aggregation
@@ -33,7 +35,7 @@ class Objective:
     teacher: float = 0.0
 
     def __call__(self, terms: Terms, totals: Totals) -> Corrected:
-        """Return this microbatch's share of the batch loss (a scalar in `loss`), and the rest as corrected, [N]."""
+        """Return this microbatch's share of the batch loss as a scalar in `loss`; other fields are per token, [N]."""
         if self.teacher:
             taught = terms.advantages + self.teacher * teacher_reward(terms)
             terms = replace(terms, advantages=taught)
@@ -49,7 +51,7 @@ class Objective:
 
 
 def objective_of(recipe: Recipe) -> Objective:
-    """The loss that a recipe names."""
+    """Return the loss that a recipe names."""
     return Objective(
         correction=CORRECTIONS[recipe.correction],
         aggregation=AGGREGATIONS[recipe.aggregation],
@@ -63,40 +65,40 @@ def objective_of(recipe: Recipe) -> Objective:
 
 
 def teacher_reward(terms: Terms) -> Tensor:
-    """How much more the teacher likes each token than it likes the batch's on average, [N], detached: `teacher_lead`
-    less its mean. The mean of the lead over the policy's own samples is minus the reverse KL to the teacher,
-    KL(pi || pi_T), at this token alone (discount 0).
+    """Return `teacher_lead` less its mean over the batch, [N], detached. Over the policy's own samples the mean of the
+    lead is minus the reverse KL to the teacher, KL(pi || pi_T), at this token alone (discount 0).
 
     GKD (arXiv 2306.13649, section 3.2) and MiniLLM (arXiv 2306.08543, equation 5) minimise the same over sampled
-    sequences; per token, without what later tokens bring and less the mean, as Thinking Machines' "On-Policy
-    Distillation" (2025). Without the mean nearly all a batch says is what not to say: most leads are far below 0 or
-    just above. Raises ValueError without `terms.teacher`.
+    sequences. As in Thinking Machines' "On-Policy Distillation" (2025) it is per token, without what later tokens
+    bring, and less the mean. Most leads are far below 0 or just above, so without subtracting the mean a batch would
+    say almost only what to avoid. Raises ValueError without `terms.teacher`.
     """
     lead = teacher_lead(terms)
     return lead if terms.teacher_mean is None else lead - terms.teacher_mean
 
 
 def teacher_lead(terms: Terms) -> Tensor:
-    """log pi_T - log pi of each token, [N], detached and held within TEACHER_LIMIT. pi are the weights in training, not
-    what a peer claims, and cost nothing: the update computes them anyway. Raises ValueError without `terms.teacher`.
+    """Return log pi_T - log pi of each token, [N], detached and limited to TEACHER_LIMIT. pi is the policy in
+    training, not a peer's claim, and costs nothing, because the update computes it anyway. Raises ValueError without
+    `terms.teacher`.
     """
     if terms.teacher is None:
-        raise ValueError("what a teacher says needs logprobs under the teacher")
+        raise ValueError("the teacher's term needs log probabilities under the teacher")
     return (terms.teacher - terms.logprobs.detach()).clamp(-TEACHER_LIMIT, TEACHER_LIMIT)
 
 
 def reference_kl(terms: Terms) -> Tensor:
-    """k3 = pi_ref / pi - 1 - log(pi_ref / pi), [N]: an estimate of KL(pi || pi_ref) that is never negative (Schulman
-    2020; GRPO, arXiv 2402.03300, equation 4). Raises ValueError without `terms.reference`.
+    """Return k3 = pi_ref / pi - 1 - log(pi_ref / pi), [N]: an estimate of KL(pi || pi_ref) that is never negative
+    (Schulman 2020; GRPO, arXiv 2402.03300, equation 4). Raises ValueError without `terms.reference`.
     """
     if terms.reference is None:
-        raise ValueError("a KL to the reference needs logprobs under the reference")
+        raise ValueError("a KL to the reference needs log probabilities under the reference")
     return k3(terms.reference - terms.logprobs)
 
 
 def value_loss(terms: Terms, clip: float) -> Tensor:
-    """max((V - R)^2, (V_old + clip(V - V_old) - R)^2) / 2, [N]: the critic's error, held as PPO's own code holds it
-    (arXiv 2005.12729, section 2): nothing is gained by leaving the old value by more than `clip`.
+    """Return max((V - R)^2, (V_old + clip(V - V_old) - R)^2) / 2, [N]: the critic's error, limited as in PPO's own code
+    (arXiv 2005.12729, section 2). Nothing is gained by moving away from the old value by more than `clip`.
 
     Raises ValueError without values, old values and returns.
     """

@@ -1,7 +1,10 @@
-"""What an objective sees of a microbatch, and what it gives back.
+"""Define what an objective gets of a microbatch, and what it returns.
 
-What always holds: everything per token is flat, [N], in one order; only `logprobs` and `values` carry gradients; no
-ratio is infinite, whatever a peer claims.
+Invariants:
+
+- Everything per token is flat, [N], in one order.
+- Only `logprobs` and `values` carry gradients.
+- No ratio is infinite, whatever a peer claims.
 """
 
 from __future__ import annotations
@@ -28,15 +31,15 @@ __all__ = [
 ]
 
 LOG_RATIO_LIMIT = 20.0
-"""exp(20) is 5e8: beyond every ratio that means anything, and far from float32's 3e38, where one forged logprob would
-make the loss of a whole batch infinite.
+"""Limit of log ratios in nats. exp(20) is 5e8: beyond every meaningful ratio, and far from float32's 3e38. Without it
+one forged log probability would make the loss of a whole batch infinite.
 """
 
 TEACHER_LIMIT = 1.0
-"""Nats that a teacher may be ahead of the policy, or behind it, about one token. A teacher that knows its task finds a
-wrong token e^-10 times as likely, and few of those would decide a step. The balance stays where it is: a policy that is
-its teacher has no lead anywhere. On string reversal (0.2 M, one seed, batches of 16 x 2) 0.8 came after 16,900 tokens
-with 10 nats, 15,100 with 3 and 12,500 with 1. Where a teacher lies, one claim weighs as little.
+"""Largest lead of a teacher over the policy in one token, in nats, on either side. A teacher that knows its task gives
+a wrong token e^-10 times the probability, and a few such tokens would decide a step. The balance does not move: a
+policy that equals its teacher has no lead anywhere. On string reversal (0.2 M, one seed, batches of 16 x 2) 0.8 was
+reached after 16,900 tokens with 10 nats, 15,100 with 3 and 12,500 with 1. A false claim of a teacher weighs as little.
 """
 
 
@@ -44,14 +47,18 @@ with 10 nats, 15,100 with 3 and 12,500 with 1. Where a teacher lies, one claim w
 class Terms:
     """One microbatch of N generated tokens in R whole sequences.
 
-    `logprobs` [N] under the current weights, differentiable; `behaviour` [N] as the engine reported them; `lags` [N]
-    int64, training steps from the version that made each token to this step's weights; `offline` [N] bool, whether it
-    comes from a log; `advantages` [N]; `segments` [N] int64 in [0, R) names each token's sequence.
+    - `logprobs` [N] are under the current weights, differentiable; `behaviour` [N] as the engine reported them.
+    - `lags` [N] int64 are training steps from the version that made each token to this step's weights.
+    - `offline` [N] bool says whether the token comes from a log.
+    - `advantages` [N]; `segments` [N] int64 in [0, R) is each token's sequence.
 
-    Where the recipe asks for them: `proximal` [N] under the weights at the step's start, `reference` [N] under those
-    that the run began with, `teacher` [N] under a teacher, and in `teacher_mean` [N] how far that was ahead of
-    `behaviour` on average over the batch; the critic's `values` [N], differentiable, those at the step's start
-    `old_values` [N], and the `returns` [N] that they should have told.
+    If the recipe asks for them:
+
+    - Log probabilities `proximal` [N] under the weights at the step's start, `reference` [N] under the weights that
+      the run began with, and `teacher` [N] under a teacher.
+    - `teacher_mean` [N] is the mean lead of the teacher over `behaviour` in the batch.
+    - The critic's `values` [N], differentiable; its `old_values` [N] at the step's start; the `returns` [N] that it
+      should have predicted.
     """
 
     logprobs: Tensor
@@ -72,8 +79,8 @@ class Terms:
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Size of the whole batch, sequences that teach nothing included: its sequences, groups and generated tokens, those
-    of sequences that are not trained on left out; and the token budget that answers are given.
+    """Size of the whole batch: its sequences and groups, those that teach nothing included; the generated tokens of the
+    sequences that are trained on; and the token budget of a completion.
     """
 
     sequences: int
@@ -84,8 +91,8 @@ class Totals:
 
 @dataclass(frozen=True, kw_only=True)
 class Corrected:
-    """A loss per token [N]; where a bound acted on it [N] bool: clipped, truncated or masked; and what it was weighed
-    with [N], detached: the gradient of its loss is that of -weight A log pi.
+    """A loss per token [N]; whether a bound acted on it (clipped, truncated or masked) [N] bool; and its weight [N],
+    detached: the gradient of its loss is that of -weight A log pi.
     """
 
     loss: Tensor
@@ -94,16 +101,16 @@ class Corrected:
 
 
 def ratio_of(logprobs: Tensor, others: Tensor) -> Tensor:
-    """Return the ratio of two probabilities, [N], its logarithm held within LOG_RATIO_LIMIT: always finite."""
+    """Return the ratio of two probabilities, [N], its logarithm limited to LOG_RATIO_LIMIT, so it is always finite."""
     return torch.exp((logprobs - others).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT))
 
 
 def k3(log_ratios: Tensor) -> Tensor:
-    """Return r - 1 - log r, [N], at least 0, of logarithms held like those of `ratio_of`: its mean over samples of the
-    policy below the stroke estimates the KL from that to the one above (Schulman 2020).
+    """Return r - 1 - log r, [N], at least 0, for log ratios log r, limited as in `ratio_of`. Its mean over samples of
+    the policy in the denominator estimates the KL from that policy to the one in the numerator (Schulman 2020).
     """
     held = log_ratios.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    # Not exp - 1: near a ratio of 1 nothing but rounding would be left of the difference.
+    # Not exp - 1: near a ratio of 1 only rounding errors would be left of the difference.
     return torch.expm1(held) - held
 
 
@@ -119,8 +126,8 @@ def product_ratio(terms: Terms) -> Tensor:
 
 
 def geometric_ratio(terms: Terms) -> Tensor:
-    """Return the geometric mean of the ratios of each sequence's tokens, [R]: GSPO's s (arXiv 2507.18071, equation 7),
-    which does not depend on how long the sequence is.
+    """Return the geometric mean of the ratios of each sequence's tokens, [R]: GSPO's s (arXiv 2507.18071, equation 7).
+    It does not depend on the length of the sequence.
     """
     return torch.exp(mean_by_sequence(_log_ratio(terms), terms))
 

@@ -1,7 +1,10 @@
-"""Masks over sequences: what is left out as a whole, whatever the correction makes of its tokens.
+"""Leave out whole sequences by their ratio, whatever the correction makes of their tokens.
 
-Invariants: a mask is added to a correction and takes its place nowhere; a sequence that is left out has weight 0 on all
-its tokens and counts in every divisor; terms beside the policy's own (KL to the reference, the critic's error) stay.
+Invariants:
+
+- A mask is added to a correction and never replaces it.
+- A sequence that is left out has weight 0 on all its tokens and still counts in every divisor.
+- Terms other than the policy's own (KL to the reference, the critic's error) stay.
 """
 
 from __future__ import annotations

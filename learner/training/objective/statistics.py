@@ -1,8 +1,12 @@
-"""How far the policy in training is from those that generated: what a step tells of its tokens, by lag.
+"""Measure how far the policy in training is from the behaviour policies, by lag.
 
-What always holds: sums are kept, one row for each lag and one for logs, so microbatches and ranks add up; with
-r = pi / mu over tokens drawn from mu, the mean of r - 1 - log r estimates KL(mu || pi) without bias and with every term
-at least 0 (Schulman's k3); each token is counted under the weights that its own update began with.
+With r = pi / mu over tokens drawn from mu, the mean of r - 1 - log r estimates KL(mu || pi) without bias, and every
+term is at least 0 (Schulman's k3).
+
+Invariants:
+
+- Sums are kept, one row for each lag and one for logs, so microbatches and ranks add up.
+- Each token is counted under the weights that its own update began with.
 """
 
 from __future__ import annotations
@@ -29,11 +33,11 @@ MAXIMA = ("ratio", "log_ratio")
 
 
 class Statistics:
-    """Of the tokens of one batch, or a part of it, whose lags are at most `max_lag`.
+    """Statistics of the tokens of one batch, or a part of it, whose lags are at most `max_lag`.
 
-    `sums` (max_lag + 2, len(SUMS)) float64, the last row for tokens from logs; `sequences` (2,) float64: how many there
-    were, and of how many a bound left no token any weight; `maxima` (len(MAXIMA),) float64, whose
-    largest |log r| no limit holds: with S = 0 it is the noise of the arithmetic and of the weights' rounding alone.
+    `sums` (max_lag + 2, len(SUMS)) float64, the last row for tokens from logs. `sequences` (2,) float64: the number of
+    sequences, and of those in which a bound left no token any weight. `maxima` (len(MAXIMA),) float64; its largest
+    |log r| is not limited. With S = 0 it is only the noise of the arithmetic and of rounding the weights.
     """
 
     def __init__(self, max_lag: int) -> None:
@@ -43,8 +47,8 @@ class Statistics:
 
     @torch.no_grad()
     def add(self, terms: Terms, corrected: Corrected, entropy: Tensor) -> None:
-        """Count one microbatch; `entropy` [N] of the policy in nats."""
-        # In float64: k3 of a ratio near 1 is the square of what float32 rounds away, and would come out negative.
+        """Count one microbatch. `entropy` [N] is the policy's, in nats."""
+        # In float64: k3 of a ratio near 1 is the square of what float32 rounds away, and could come out negative.
         now, then = terms.logprobs.double(), terms.behaviour.double()
         log_ratio, ratio = now - then, ratio_of(now, then)
         apart = torch.zeros_like(ratio) if terms.reference is None else reference_kl(terms)
@@ -64,13 +68,13 @@ class Statistics:
         self.maxima = torch.maximum(self.maxima, largest)
 
     def merge(self, other: Statistics) -> None:
-        """Count what `other` counted, too. Both know the same lags."""
+        """Add the counts of `other`, which has the same lags."""
         self.sums += other.sums
         self.sequences += other.sequences
         self.maxima = torch.maximum(self.maxima, other.maxima)
 
     def combine(self, ranks: Ranks) -> None:
-        """Count what the other ranks counted, too. All know the same lags."""
+        """Add the counts of the other ranks, which have the same lags."""
         self.sums = torch.tensor(ranks.total(self.sums.flatten().tolist()), dtype=torch.float64).reshape(
             self.sums.shape
         )
@@ -79,14 +83,16 @@ class Statistics:
 
     @property
     def tokens(self) -> int:
-        """Tokens counted."""
+        """Number of tokens counted."""
         return int(self.sums[:, 0].sum())
 
     def metrics(self) -> dict[str, float]:
-        """Over all tokens counted; all zero when there were none. `ess` is the effective sample size of the ratios as
-        weights, (sum r)^2 / (n sum r^2), a share of 1; `weight_ess` the same of the weights that bounds left;
-        `masked_share` of the sequences those of which they left no token any; `teacher_kl` the mean of
-        log pi - log pi_T: an estimate of the reverse KL to the teacher where tokens are the policy's own.
+        """Return the statistics over all tokens counted; all are zero when there are none.
+
+        `ess` is the effective sample size of the ratios as weights, (sum r)^2 / (n sum r^2), a fraction of 1.
+        `weight_ess` is the same for the weights after the bounds. `masked_share` is the fraction of the sequences in
+        which the bounds left no token any weight. `teacher_kl` is the mean of log pi - log pi_T: an estimate of the
+        reverse KL to the teacher if the tokens are the policy's own.
         """
         whole = self.sums.sum(dim=0)
         means, teacher_kl = _means(whole), float(whole[SUMS.index("teacher_kl")])
@@ -107,7 +113,7 @@ class Statistics:
         }
 
     def by_lag(self) -> dict[str, dict[str, float]]:
-        """The same for each lag that was met, by its digits, and for logs as "offline"; with `tokens`, how many."""
+        """Return statistics for each lag that occurs, by its digits, and for logs as "offline", with their `tokens`."""
         names = [*map(str, range(len(self.sums) - 1)), "offline"]
         return {
             name: {"tokens": float(row[0]), **_means(row)}
@@ -117,7 +123,7 @@ class Statistics:
 
 
 def _means(row: Tensor) -> dict[str, float]:
-    """Means of one row of sums, [len(SUMS)]."""
+    """Return the means of one row of sums, [len(SUMS)]."""
     sums = dict(zip(SUMS, row.tolist(), strict=True))
     count = max(sums["tokens"], 1.0)
     return {
@@ -132,5 +138,5 @@ def _means(row: Tensor) -> dict[str, float]:
 
 
 def _effective(total: float, squares: float, count: float) -> float:
-    """Effective sample size of `count` weights, by the sums of them and of their squares, as a share."""
+    """Return the effective sample size of `count` weights as a fraction, given their sum and the sum of squares."""
     return total**2 / (count * squares) if squares else 0.0

@@ -559,7 +559,7 @@ def test_a_sequence_that_the_model_does_not_reach_is_refused(model: Path) -> Non
     for request in ({"op": "logprobs"}, {"op": "supervised", "learning_rate": 1e-3}):
         reply, _ = trainer.answer({"id": 2, **request}, arrays)
         assert reply["kind"] == "bad_request"
-        assert f"a sequence has {length} tokens, and the model takes {length - 1}" in reply["error"]
+        assert f"a sequence has {length} tokens, but the model takes at most {length - 1}" in reply["error"]
 
 
 def test_arrays_that_do_not_fit_are_named(trainer: Trainer) -> None:
